@@ -1,0 +1,128 @@
+"""The two waists of the store: what a backend must be able to do, and nothing more.
+
+**Blobs** are immutable bytes under a hash. A blob may carry the hash of its type: then
+this store has accepted it as a node. **Heads** are the only mutable thing: a name for a
+(hash, record) pair, moved by compare-and-swap.
+
+Writing has two stages. `stage` takes the bytes in (and may already write them to a
+private place, so memory stays bounded); `publish` makes a set of staged blobs durable
+and then moves heads. The order is the invariant that everything else rests on: whoever
+sees a head sees every blob that was published with it or before it. A crash between the
+two leaves garbage, never a hole.
+
+Implementations: `casfs.memory`, `casfs.disk`. Each passes the suites of
+`tests/contract_blobs.py` and `tests/contract_heads.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from .digest import Digest
+
+META = "schema"  # the type of the meta-schema node, the only one that is not a hash
+MAX_RECORD = 4096  # bytes of a head's record as canonical JSON
+SMALL = 1024  # bytes; up to here a blob is worth more as a row than as a file
+
+
+@dataclass(frozen=True, slots=True)
+class BlobInfo:
+    """What is known of a stored blob without reading it. `type`: hash of the schema node
+    when the blob was accepted as a node (the meta-schema's own is `META`), else None."""
+
+    size: int
+    type: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """A blob's verified bytes, and its type as in BlobInfo."""
+
+    data: bytes
+    type: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Bytes on their way in: either held in `data`, or in the private file `temp`."""
+
+    digest: Digest
+    data: bytes | None
+    temp: Path | None = None
+    type: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What a name points to: `hash` and a JSON object of at most MAX_RECORD bytes."""
+
+    hash: str
+    record: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """Move `name` from `old` to `new`; None stands for "not there"."""
+
+    name: str
+    old: Head | None
+    new: Head | None
+
+
+class Blobs(Protocol):
+    def stage(self, source: BinaryIO) -> Staged:
+        """Take in a stream of unknown length; nothing is visible yet."""
+
+    def discard(self, staged: Iterable[Staged]) -> None:
+        """Forget what was staged and will not be published."""
+
+    def get(self, hash: str) -> Blob:
+        """The verified bytes with their type. Raises NotFound, CorruptBlob."""
+
+    def open(self, hash: str) -> BinaryIO:
+        """A verified blob as a seekable file. Raises NotFound, CorruptBlob."""
+
+    def info(self, hashes: Collection[str]) -> dict[str, BlobInfo]:
+        """What is known of each; a hash that is not stored is not in the answer."""
+
+    def find(self, prefix: str, limit: int = 2) -> list[str]:
+        """Up to `limit` stored hashes that start with `prefix`, sorted."""
+
+    def iterate(self, type: str | None = None) -> Iterator[tuple[str, BlobInfo]]:
+        """All blobs (of one type) in the order of arrival; memory stays bounded."""
+
+
+class Heads(Protocol):
+    def get(self, name: str) -> Head | None: ...
+
+    def list(self, prefix: str = "") -> Iterator[tuple[str, Head]]:
+        """Names that start with `prefix`, sorted by code point."""
+
+
+class Backend(Protocol):
+    """A store's two waists and the one way to write to them."""
+
+    @property
+    def blobs(self) -> Blobs: ...
+
+    @property
+    def heads(self) -> Heads: ...
+
+    def publish(
+        self, staged: Iterable[Staged], swaps: Iterable[Swap] = (), require: Collection[str] = ()
+    ) -> None:
+        """Make `staged` durable, then move all heads of `swaps`, or none of them.
+
+        `require` names blobs that must still be there at that moment (what the new nodes
+        refer to); their age is renewed, so that gc leaves them to the head to come.
+        Raises NotFound for a required blob that has gone, Conflict when a head is not
+        `old`. On any error no head has moved.
+        """
+
+    def version(self) -> int:
+        """A number that changes when any head may have changed: a cheap staleness check."""
+
+    def close(self) -> None: ...

@@ -1,0 +1,193 @@
+"""The one way to write: gather blobs, nodes and head moves, then publish them together.
+
+Every node is checked when it is added: its payload against its schema, what the schema
+cannot state (`casfs.node.CHECKS`), and closure: each reference, the type included, must
+be in the store or in this batch, so walk, export and gc can never meet a hole. A batch
+holds little memory however much it is given: what is staged goes to the backend in
+portions, heads move only at the end. Left by an exception, it moves no head, and what
+its portions left behind is garbage for gc. A batch belongs to one thread.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, BinaryIO
+
+from . import node
+from .backend import META, Backend, Head, Staged, Swap
+from .digest import Digest
+from .errors import Conflict, Invalid
+from .registry import HEADS, Registry
+from .schema import Schema, check_document
+
+PORTION = 4096  # blobs
+PORTION_BYTES = 32 << 20  # held in memory
+
+
+class Batch:
+    def __init__(self, backend: Backend, registry: Registry) -> None:
+        self._backend = backend
+        self._registry = registry
+        self._staged: dict[str, Staged] = {}
+        self._held = 0
+        self._types: dict[str, tuple[str, Schema]] = {}
+        self._known: dict[str, str | None] = {}
+        self._require: set[str] = set()
+        self._swaps: list[Swap] = []
+        self.new_bytes = 0  # of blobs that the store did not have when they were added
+
+    def __enter__(self) -> Batch:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.commit()
+        else:
+            self._backend.blobs.discard(self._staged.values())
+
+    # -- blobs --------------------------------------------------------------------------
+
+    def put(self, data: bytes) -> Digest:
+        return self.put_stream(io.BytesIO(data))
+
+    def put_stream(self, source: BinaryIO) -> Digest:
+        """Store what is left in `source`, in constant memory."""
+        return self.put_staged(self._backend.blobs.stage(source))
+
+    def put_staged(self, staged: Staged) -> Digest:
+        """Take over what `Blobs.stage` returned, perhaps in another thread."""
+        hash = staged.digest.hash
+        if self._has(hash):
+            self._backend.blobs.discard([staged])
+            if hash not in self._staged:
+                self._require.add(hash)
+        else:
+            self._add(staged)
+        return staged.digest
+
+    # -- nodes --------------------------------------------------------------------------
+
+    def put_node(self, type: str, payload: Any) -> Digest:
+        """Store a node of the registered type. Raises Invalid, NotFound (the type)."""
+        type_hash, schema = self._type(type)
+        schema.check(payload)
+        if check := node.CHECKS.get(type):
+            check(payload)
+        if type == META:
+            check_document(payload)
+        data = node.encode(type_hash, payload)
+        self._close(type_hash, schema, payload)
+        digest = Digest.of(data)
+        self._add(Staged(digest, data, type=type_hash))
+        return digest
+
+    def put_schema(self, document: Any, *, builtin: bool = False) -> Digest:
+        """Register a schema under its `$id`. Raises Invalid, Conflict (a built-in name)."""
+        name = check_document(document)
+        old = self._backend.heads.get(HEADS + name)
+        if name == META:
+            data = node.encode(META, document)
+            digest = Digest.of(data)
+            self._add(Staged(digest, data, type=META))
+            self._types[META] = digest.hash, Schema(document)
+        else:
+            digest = self.put_node(META, document)
+        if old is not None and old.hash == digest.hash:
+            return digest
+        if old is not None and old.record.get("builtin") and not builtin:
+            raise Conflict(f"the type {name!r} is built in; choose another $id")
+        self.swap(HEADS + name, old, Head(digest.hash, {"builtin": builtin}))
+        self._types[name] = digest.hash, Schema(document)
+        return digest
+
+    def _type(self, name: str) -> tuple[str, Schema]:
+        found = self._types.get(name)
+        if found is None:
+            hash = self._registry.head(name).hash
+            found = self._types[name] = hash, self._registry.compiled(hash)[1]
+        return found
+
+    def _close(self, type_hash: str, schema: Schema, payload: Any) -> None:
+        """Refuse a node with a reference to nowhere, or to a node of another type."""
+        refs = schema.refs(payload)
+        self._learn([type_hash, *(ref.hash for ref in refs)])
+        for ref in refs:
+            if ref.hash not in self._known:
+                raise Invalid(f"refers to {ref.hash}, which is not in this store; put it first")
+            if ref.cas_type is not None:
+                found = self._type_name(self._known[ref.hash])
+                if found != ref.cas_type:
+                    raise Invalid(f"refers to {ref.hash}: a {found}, and must be a {ref.cas_type}")
+        self._require.update(ref.hash for ref in refs if ref.hash not in self._staged)
+        if type_hash not in self._staged:
+            self._require.add(type_hash)
+
+    def _type_name(self, type_hash: str | None) -> str:
+        if type_hash is None:
+            return "blob"
+        for name, (hash, _) in self._types.items():
+            if hash == type_hash:
+                return name
+        return self._registry.compiled(type_hash)[0]
+
+    # -- heads --------------------------------------------------------------------------
+
+    def swap(self, name: str, old: Head | None, new: Head | None) -> None:
+        """Move a head at commit. Raises Conflict there when it is not `old` any more."""
+        self._swaps.append(Swap(name, old, new))
+
+    def move(self, name: str, old: Head, hash: str, record: Mapping[str, Any]) -> Head:
+        """`swap` to a new pair, which is returned for the next move."""
+        new = Head(hash, record)
+        self.swap(name, old, new)
+        return new
+
+    def commit(self) -> None:
+        """Make everything durable, then move the heads. Raises Conflict, NotFound, Failed."""
+        if self._staged or self._swaps or self._require:
+            try:
+                self._publish(self._swaps)
+            except BaseException:
+                self._backend.blobs.discard(self._staged.values())
+                raise
+
+    def _publish(self, swaps: list[Swap]) -> None:
+        require = self._require - self._staged.keys()
+        self._backend.publish(list(self._staged.values()), swaps, require)
+        for hash, staged in self._staged.items():
+            self._known[hash] = staged.type
+        self._staged, self._require, self._held, self._swaps = {}, set(), 0, []
+
+    # -- what is here -------------------------------------------------------------------
+
+    def _add(self, staged: Staged) -> None:
+        hash = staged.digest.hash
+        if hash not in self._known:
+            self._learn([hash])
+        if hash not in self._known:
+            self.new_bytes += staged.digest.size_bytes
+        elif self._known[hash] is not None or staged.type is None:
+            self._require.add(hash)  # already stored just so
+            return
+        self._staged[hash] = staged
+        self._known[hash] = staged.type
+        self._held += len(staged.data or b"")
+        if len(self._staged) >= PORTION or self._held >= PORTION_BYTES:
+            self._publish([])
+
+    def _has(self, hash: str) -> bool:
+        self._learn([hash])
+        return hash in self._known
+
+    def _learn(self, hashes: list[str]) -> None:
+        unknown = [hash for hash in hashes if hash not in self._known and hash != META]
+        if unknown:
+            for hash, info in self._backend.blobs.info(unknown).items():
+                self._known[hash] = info.type

@@ -1,0 +1,180 @@
+"""Checkpoints: a tree root at a moment, under a name.
+
+A checkpoint is a `checkpoint` node and the head `checkpoints/<name>/<id>` that keeps it;
+its id is its UTC time and the first 8 characters of its hash, so names sort by age. Only
+blobs and directory nodes that the store does not have are stored: a checkpoint costs what
+changed (seed 004, SPEC-08.14). Its `previous` is no ref: an old checkpoint may be dropped
+while a newer one stays.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from . import snapshot, tree
+from .backend import Head
+from .digest import is_hash
+from .errors import Conflict, Invalid, NotFound
+from .ignore import Ignore
+from .restore import restore
+from .snapshot import Report
+from .store import Store
+
+HEADS = "checkpoints/"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+RESERVED = ("plugins", "latest")
+MAX_CHANGED = 1000  # paths that a checkpoint node names
+KEYS = {"A": "added", "M": "modified", "T": "modified", "D": "deleted"}
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """`hash`: the checkpoint node; `root`: its tree; `created_at`: ms since 1970 UTC."""
+
+    name: str
+    id: str
+    hash: str
+    root: str
+    created_at: int
+    message: str
+
+
+@dataclass(slots=True)
+class Created:
+    """A new checkpoint and what making it took. `new_bytes`: stored by it alone."""
+
+    checkpoint: Checkpoint
+    report: Report
+    stats: dict[str, int]
+    new_bytes: int
+
+
+def create(
+    store: Store, name: str, directory: Path, message: str = "", *, defaults: bool = True
+) -> Created:
+    """Record the tree under `directory`. `defaults`: leave out the well-known directories.
+
+    Raises Invalid (the name), NotFound (the directory), Failed (an unreadable file); then
+    nothing is visible.
+    """
+    check_name(name)
+    report = Report()
+    with store.batch() as batch:
+        previous = latest(store, name)
+        root = snapshot.build(batch, directory, Ignore.of(directory, defaults=defaults), report)
+        batch.commit()  # the tree is durable and comparable; no head leads to it yet
+        changes, changed = _compare(store, previous, root.hash)
+        stats = {"files": report.files, "bytes": report.bytes, **changes}
+        payload: dict[str, Any] = {
+            "root": root.hash,
+            "previous": previous.hash if previous else None,
+            "name": name,
+            "createdAt": _now(previous),
+            "message": message,
+            "stats": stats,
+            "changed_files": changed,
+        }
+        node = batch.put_node("checkpoint", payload)
+        made = _checkpoint(name, _id(payload["createdAt"], node.hash), node.hash, payload)
+        batch.swap(HEADS + f"{name}/{made.id}", None, Head(node.hash, _record(payload)))
+    return Created(made, report, stats, batch.new_bytes)
+
+
+def names(store: Store) -> list[str]:
+    """Every name that has a checkpoint, sorted."""
+    return list(dict.fromkeys(name for name, _, _ in _heads(store, HEADS)))
+
+
+def listing(store: Store, name: str | None = None) -> list[Checkpoint]:
+    """The checkpoints of `name`, or all, by name and then oldest first."""
+    prefix = HEADS if name is None else f"{HEADS}{name}/"
+    return [
+        _checkpoint(name, id, head.hash, head.record) for name, id, head in _heads(store, prefix)
+    ]
+
+
+def latest(store: Store, name: str) -> Checkpoint | None:
+    found = listing(store, name)
+    return found[-1] if found else None
+
+
+def find(store: Store, text: str) -> Checkpoint:
+    """The checkpoint that NAME or NAME@ID means; an id may be a unique prefix, or `latest`.
+
+    Raises NotFound, Conflict (an ambiguous prefix).
+    """
+    name, at, id = text.partition("@")
+    found = listing(store, name)
+    if not found:
+        raise NotFound(f"no checkpoint {name!r}; see `casfs checkpoint list`")
+    if not at or id == "latest":
+        return found[-1]
+    exact = [one for one in found if one.id == id] or [
+        one for one in found if one.id.startswith(id)
+    ]
+    if not exact:
+        raise NotFound(f"no checkpoint {text!r}; see `casfs checkpoint list {name}`")
+    if len(exact) > 1:
+        raise Conflict(f"{text} is ambiguous: {exact[0].id}, {exact[1].id}; give more of the id")
+    return exact[0]
+
+
+def restore_to(store: Store, text: str, target: Path) -> Checkpoint:
+    """Write the tree of NAME[@ID] to `target`; see `casfs.restore`."""
+    found = find(store, text)
+    restore(store, found.root, target)
+    return found
+
+
+def check_name(name: str) -> None:
+    if not NAME.match(name) or is_hash(name) or name in RESERVED:
+        raise Invalid(
+            f"{name!r} is no checkpoint name: 1 to 64 of letters, digits, '.', '_', '-',"
+            " no hash, not 'plugins' or 'latest'"
+        )
+
+
+def _heads(store: Store, prefix: str) -> Iterator[tuple[str, str, Head]]:
+    for key, head in store.heads.list(prefix):
+        name, _, id = key[len(HEADS) :].partition("/")
+        yield name, id, head
+
+
+def _checkpoint(name: str, id: str, hash: str, payload: Mapping[str, Any]) -> Checkpoint:
+    return Checkpoint(name, id, hash, payload["root"], payload["createdAt"], payload["message"])
+
+
+def _record(payload: dict[str, Any]) -> dict[str, Any]:
+    """What a listing needs, so that it loads no node. A record holds at most 4 KiB."""
+    return {
+        "root": payload["root"],
+        "createdAt": payload["createdAt"],
+        "message": payload["message"][:500],
+    }
+
+
+def _compare(store: Store, old: Checkpoint | None, new: str) -> tuple[dict[str, int], list[str]]:
+    counts = {"added": 0, "modified": 0, "deleted": 0}
+    paths: list[str] = []
+    for change in tree.shown(store, tree.diff(store, old.root if old else None, new)):
+        counts[KEYS[change.letter]] += 1
+        if len(paths) < MAX_CHANGED:
+            paths.append(change.path.decode("utf-8", "replace"))
+    return counts, paths
+
+
+def _now(previous: Checkpoint | None) -> int:
+    """Milliseconds; later than the one before even when the clock went back."""
+    now = time.time_ns() // 1_000_000
+    return now if previous is None else max(now, previous.created_at + 1)
+
+
+def _id(created_at: int, hash: str) -> str:
+    moment = datetime.fromtimestamp(created_at / 1000, UTC)
+    return f"{moment:%Y%m%dT%H%M%S}.{created_at % 1000:03d}Z-{hash[:8]}"

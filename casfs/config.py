@@ -1,0 +1,123 @@
+"""Settings, and where each comes from: flag > environment > the store's `config.toml` > the
+user's `config.toml` > default.
+
+Settings are few and flat (`threads.limit`); in TOML the part before the dot is a table.
+This module is told the environment, it does not read it.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .errors import Failed, Invalid
+
+FILE = "config.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A known setting: its name, the default (whose type it has), what it is for."""
+
+    name: str
+    default: Any
+    help: str
+
+    @property
+    def variable(self) -> str:
+        """`threads.limit` is CASFS_THREADS_LIMIT in the environment."""
+        return "CASFS_" + self.name.replace(".", "_").upper()
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    setting: Setting
+    value: Any
+    origin: str
+
+
+SETTINGS = (
+    Setting("threads.limit", 8, "threads that the daemon runs at once"),
+    Setting("agents.timeout_s", 3600, "seconds that an agent may take when its config is silent"),
+)
+
+
+def store_root(flag: str | None, env: Mapping[str, str]) -> Value:
+    """Where the store is: --store, CASFS_STORE, else below the user's data directory."""
+    setting = Setting("store", "", "the directory of the store")
+    if flag:
+        return Value(setting, Path(flag).absolute(), "--store")
+    if env.get("CASFS_STORE"):
+        return Value(setting, Path(env["CASFS_STORE"]).absolute(), "CASFS_STORE")
+    if env.get("XDG_DATA_HOME"):
+        return Value(setting, Path(env["XDG_DATA_HOME"]).absolute() / "casfs", "XDG_DATA_HOME")
+    return Value(setting, _home(env) / ".local/share/casfs", "default")
+
+
+def user_file(env: Mapping[str, str]) -> Path:
+    base = env.get("XDG_CONFIG_HOME")
+    return (Path(base) if base else _home(env) / ".config") / "casfs" / FILE
+
+
+def load(root: Path, env: Mapping[str, str]) -> list[Value]:
+    """Every setting with its value and origin. Raises Invalid naming file and setting."""
+    files = [(path, _read(path)) for path in (root / FILE, user_file(env))]
+    return [_lookup(setting, env, files) for setting in SETTINGS]
+
+
+def get(root: Path, env: Mapping[str, str], name: str) -> Any:
+    return next(value.value for value in load(root, env) if value.setting.name == name)
+
+
+def _lookup(
+    setting: Setting, env: Mapping[str, str], files: list[tuple[Path, dict[str, Any]]]
+) -> Value:
+    if setting.variable in env:
+        return Value(setting, _parse(setting, env[setting.variable]), setting.variable)
+    for path, values in files:
+        if setting.name in values:
+            return Value(setting, _typed(setting, values[setting.name], str(path)), str(path))
+    return Value(setting, setting.default, "default")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Invalid(f"{path}: not TOML: {error}") from None
+    except OSError as error:
+        raise Failed(f"cannot read {path}: {error.strerror}") from None
+    known = {setting.name for setting in SETTINGS}
+    flat: dict[str, Any] = {}
+    for table, values in tables.items():
+        pairs = values.items() if isinstance(values, dict) else [("", values)]
+        flat |= {f"{table}.{key}".rstrip("."): value for key, value in pairs}
+    for name in flat:
+        if name not in known:
+            raise Invalid(f"{path}: no setting {name!r}; see `casfs config`")
+    return flat
+
+
+def _parse(setting: Setting, text: str) -> Any:
+    if isinstance(setting.default, int):
+        try:
+            return int(text)
+        except ValueError:
+            raise Invalid(f"{setting.variable}: {text!r} is no whole number") from None
+    return text
+
+
+def _typed(setting: Setting, value: Any, where: str) -> Any:
+    if type(value) is not type(setting.default):
+        kind = type(setting.default).__name__
+        raise Invalid(f"{where}: {setting.name} must be of type {kind}, is {value!r}")
+    return value
+
+
+def _home(env: Mapping[str, str]) -> Path:
+    return Path(env["HOME"]) if env.get("HOME") else Path.home()

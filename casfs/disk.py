@@ -1,0 +1,276 @@
+"""The store on a local disk: SQLite rows for what is small, plain files for what is large.
+
+    store.db    blobs(hash, size, type, touched, data), heads(name, hash, record)
+    objects/    the bytes of every row whose `data` is NULL (`casfs.objects`)
+    tmp/        private files of living writers
+
+A blob exists when its row exists; a file without a row is garbage. `objects/` changes
+only while the SQLite write lock is held, so rows and files cannot be caught disagreeing.
+One transaction publishes blobs and moves heads: file contents are synced before it
+begins, renames and their directories inside it, and the commit itself is one fsync of
+the WAL. Nodes are rows whatever their size; other blobs up to `SMALL` bytes are rows.
+`type` is 0 for the meta-schema node, else the row of the node's schema, NULL for bytes
+that are no node. `touched` (UTC seconds) is the last time that somebody put the blob or
+published a node that refers to it.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from . import canonical
+from .backend import MAX_RECORD, META, Blob, BlobInfo, Head, Staged, Swap
+from .digest import hash_bytes
+from .errors import Conflict, Corrupt, CorruptBlob, Invalid, NotFound
+from .objects import Objects
+from .sqlite import Connection, Database
+
+RENEW = 3600  # seconds; a younger blob's age is not worth a write
+CHUNK = 500  # rows or parameters a statement
+META_ID = 0
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS blobs (
+  id INTEGER PRIMARY KEY,
+  hash BLOB NOT NULL UNIQUE,
+  size INTEGER NOT NULL,
+  type INTEGER,
+  touched INTEGER NOT NULL,
+  data BLOB
+);
+CREATE INDEX IF NOT EXISTS blobs_by_type ON blobs(type) WHERE type IS NOT NULL;
+CREATE TABLE IF NOT EXISTS heads (
+  name TEXT PRIMARY KEY,
+  hash BLOB NOT NULL,
+  record TEXT NOT NULL
+) WITHOUT ROWID;
+"""
+
+INSERT = f"""
+INSERT INTO blobs (hash, size, type, touched, data) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (hash) DO UPDATE SET
+  touched = excluded.touched, type = coalesce(type, excluded.type)
+WHERE touched < excluded.touched - {RENEW} OR (type IS NULL AND excluded.type IS NOT NULL)
+"""
+
+
+class DiskBackend:
+    def __init__(self, root: Path) -> None:
+        """Open what `create` made; sweeps what dead writers left in `tmp/`."""
+        self._db = Database(root / "store.db")
+        self._objects = Objects(root / "objects")
+        self._objects.sweep()
+        self.blobs = DiskBlobs(self._db, self._objects)
+        self.heads = DiskHeads(self._db)
+
+    @classmethod
+    def create(cls, root: Path) -> None:
+        Objects.create(root / "objects")
+        Database(root / "store.db", SCHEMA).close()
+
+    def publish(
+        self, staged: Iterable[Staged], swaps: Iterable[Swap] = (), require: Collection[str] = ()
+    ) -> None:
+        batch = list(staged)
+        self._objects.sync(batch)
+        now = int(time.time())
+        with self._db.write() as db:
+            _renew(db, require, now)
+            _insert(db, batch, now)
+            self._objects.place(batch)
+            for swap in swaps:
+                _swap(db, swap)
+
+    def version(self) -> int:
+        return self._db.version()
+
+    def close(self) -> None:
+        self._objects.close()
+        self._db.close()
+
+
+class DiskBlobs:
+    def __init__(self, db: Database, objects: Objects) -> None:
+        self._db = db
+        self._objects = objects
+
+    def stage(self, source: BinaryIO) -> Staged:
+        return self._objects.stage(source)
+
+    def discard(self, staged: Iterable[Staged]) -> None:
+        self._objects.discard(staged)
+
+    def get(self, hash: str) -> Blob:
+        row = self._row(hash)
+        type, data = _type(row[1], row[2]), row[3]
+        if data is None:
+            with self._objects.open(hash) as source:
+                data = source.read()
+        elif hash_bytes(data) != hash:
+            raise CorruptBlob(f"blob {hash}: its row does not hash to its name")
+        return Blob(data, type)
+
+    def open(self, hash: str) -> BinaryIO:
+        if self._row(hash)[3] is None:
+            return self._objects.open(hash)
+        return io.BytesIO(self.get(hash).data)
+
+    def _row(self, hash: str) -> tuple[int, int | None, bytes | None, bytes | None]:
+        with self._db.read() as db:
+            row: tuple[int, int | None, bytes | None, bytes | None] | None = db.execute(
+                "SELECT b.size, b.type, t.hash, b.data"
+                " FROM blobs b LEFT JOIN blobs t ON t.id = b.type WHERE b.hash = ?",
+                (_key(hash),),
+            ).fetchone()
+        if row is None:
+            raise NotFound(f"no blob {hash} in this store")
+        return row
+
+    def info(self, hashes: Collection[str]) -> dict[str, BlobInfo]:
+        found: dict[str, BlobInfo] = {}
+        keys = [_key(hash) for hash in hashes]
+        for start in range(0, len(keys), CHUNK):
+            part = keys[start : start + CHUNK]
+            with self._db.read() as db:
+                rows = db.execute(
+                    "SELECT b.hash, b.size, b.type, t.hash"
+                    " FROM blobs b LEFT JOIN blobs t ON t.id = b.type"
+                    f" WHERE b.hash IN ({','.join('?' * len(part))})",
+                    part,
+                ).fetchall()
+            for key, size, id, type in rows:
+                found[key.hex()] = BlobInfo(size, _type(id, type))
+        return found
+
+    def find(self, prefix: str, limit: int = 2) -> list[str]:
+        low, high = bytes.fromhex(prefix.ljust(64, "0")), bytes.fromhex(prefix.ljust(64, "f"))
+        with self._db.read() as db:
+            rows = db.execute(
+                "SELECT hash FROM blobs WHERE hash BETWEEN ? AND ? ORDER BY hash LIMIT ?",
+                (low, high, limit),
+            ).fetchall()
+        return [key.hex() for (key,) in rows]
+
+    def iterate(self, type: str | None = None) -> Iterator[tuple[str, BlobInfo]]:
+        chosen = "" if type is None else "AND b.type = " + str(self._type_id(type))
+        last = 0
+        while True:
+            with self._db.read() as db:
+                rows = db.execute(
+                    "SELECT b.id, b.hash, b.size, b.type, t.hash"
+                    " FROM blobs b LEFT JOIN blobs t ON t.id = b.type"
+                    f" WHERE b.id > ? {chosen} ORDER BY b.id LIMIT {CHUNK}",
+                    (last,),
+                ).fetchall()
+            if not rows:
+                return
+            for _, key, size, id, type_key in rows:
+                yield key.hex(), BlobInfo(size, _type(id, type_key))
+            last = rows[-1][0]
+
+    def _type_id(self, type: str) -> int:
+        with self._db.read() as db:
+            return -1 if (id := _type_id(db, type)) is None else id
+
+
+class DiskHeads:
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def get(self, name: str) -> Head | None:
+        with self._db.read() as db:
+            row = db.execute("SELECT hash, record FROM heads WHERE name = ?", (name,)).fetchone()
+        return None if row is None else _head(*row)
+
+    def list(self, prefix: str = "") -> Iterator[tuple[str, Head]]:
+        last, after = prefix, ">="
+        while True:
+            with self._db.read() as db:
+                rows = db.execute(
+                    f"SELECT name, hash, record FROM heads WHERE name {after} ?"
+                    f" ORDER BY name LIMIT {CHUNK}",
+                    (last,),
+                ).fetchall()
+            if not rows:
+                return
+            for name, hash, record in rows:
+                if not name.startswith(prefix):
+                    return
+                yield name, _head(hash, record)
+            last, after = rows[-1][0], ">"
+
+
+def _key(hash: str) -> bytes:
+    return bytes.fromhex(hash)
+
+
+def _type(id: int | None, key: bytes | None) -> str | None:
+    if id is None:
+        return None
+    if id == META_ID:
+        return META
+    if key is None:
+        raise Corrupt("store.db: a node's type has gone; run `casfs fsck`")
+    return key.hex()
+
+
+def _type_id(db: Connection, type: str) -> int | None:
+    if type == META:
+        return META_ID
+    row = db.execute("SELECT id FROM blobs WHERE hash = ?", (_key(type),)).fetchone()
+    return None if row is None else int(row[0])
+
+
+def _insert(db: Connection, batch: list[Staged], now: int) -> None:
+    ids: dict[str, int] = {}  # of this transaction only: a rollback may hand them out again
+    for one in batch:
+        id = None
+        if one.type is not None:
+            id = ids.get(one.type)
+            if id is None:
+                id = _type_id(db, one.type)
+                if id is None:
+                    raise NotFound(f"no blob {one.type} in this store, the type of {one.digest}")
+                ids[one.type] = id
+        db.execute(INSERT, (_key(one.digest.hash), one.digest.size_bytes, id, now, one.data))
+
+
+def _renew(db: Connection, hashes: Collection[str], now: int) -> None:
+    """Check that all of `hashes` are still there, and make old ones young again."""
+    stale = []
+    for hash in hashes:
+        row = db.execute("SELECT id, touched FROM blobs WHERE hash = ?", (_key(hash),)).fetchone()
+        if row is None:
+            raise NotFound(f"no blob {hash} in this store: it was collected meanwhile")
+        if row[1] < now - RENEW:
+            stale.append((now, row[0]))
+    db.executemany("UPDATE blobs SET touched = ? WHERE id = ?", stale)
+
+
+def _swap(db: Connection, swap: Swap) -> None:
+    row = db.execute("SELECT hash, record FROM heads WHERE name = ?", (swap.name,)).fetchone()
+    if row != (None if swap.old is None else (_key(swap.old.hash), _record(swap.old))):
+        raise Conflict(f"head {swap.name}: moved by somebody else meanwhile")
+    if swap.new is None:
+        db.execute("DELETE FROM heads WHERE name = ?", (swap.name,))
+    else:
+        db.execute(
+            "INSERT INTO heads (name, hash, record) VALUES (?, ?, ?)"
+            " ON CONFLICT (name) DO UPDATE SET hash = excluded.hash, record = excluded.record",
+            (swap.name, _key(swap.new.hash), _record(swap.new)),
+        )
+
+
+def _head(hash: bytes, record: str) -> Head:
+    return Head(hash.hex(), canonical.decode(record.encode()))
+
+
+def _record(head: Head) -> str:
+    text = canonical.encode(dict(head.record))
+    if len(text) > MAX_RECORD:
+        raise Invalid(f"a head's record of {len(text)} bytes is over {MAX_RECORD}")
+    return text.decode()

@@ -1,0 +1,56 @@
+"""What a checkpoint leaves out: well-known directories of derived files, and what
+`.casfsignore` at the top of the workspace names in gitignore's syntax.
+
+The default names (seed 004's set) hold for directories only: a *file* called `build` is
+somebody's work.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .errors import Failed
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
+
+FILE = ".casfsignore"
+DEFAULT = frozenset(
+    b"node_modules __pycache__ .git target .venv venv .mypy_cache .pytest_cache dist build "
+    b".next .nuxt".split()
+)
+
+
+class Ignore:
+    """Decides by name and relative path; `Ignore()` leaves nothing out."""
+
+    def __init__(self, names: frozenset[bytes] = frozenset(), spec: GitIgnoreSpec | None = None):
+        self._names = names
+        self._spec = spec
+
+    @classmethod
+    def of(cls, root: Path, *, defaults: bool = True) -> Ignore:
+        """The rules for the workspace at `root`. Raises Failed when they cannot be read."""
+        try:
+            lines = (root / FILE).read_text(errors="surrogateescape").splitlines()
+        except (FileNotFoundError, NotADirectoryError):
+            lines = []
+        except OSError as error:
+            raise Failed(f"cannot read {root / FILE}: {error.strerror}") from None
+        return cls(DEFAULT if defaults else frozenset(), _spec(lines) if lines else None)
+
+    def skips(self, path: bytes, name: bytes, *, directory: bool) -> bool:
+        """`path` is relative to the workspace, `name` its last component."""
+        if directory and name in self._names:
+            return True
+        if self._spec is None:
+            return False
+        return self._spec.match_file(os.fsdecode(path) + ("/" if directory else ""))
+
+
+def _spec(lines: list[str]) -> GitIgnoreSpec:
+    from pathspec import GitIgnoreSpec  # only workspaces that have the file pay for it
+
+    return GitIgnoreSpec.from_lines(lines)

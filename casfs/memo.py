@@ -1,0 +1,35 @@
+"""A bounded memory of what was decoded. Values are shared, so nobody may change them."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Any
+
+
+class Memo:
+    """Least recently used out first, as soon as the weights add up to more than `limit`."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._weight = 0
+        self._items: OrderedDict[str, tuple[Any, int]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: str) -> Any | None:
+        with self._lock:
+            found = self._items.get(key)
+            if found is None:
+                return None
+            self._items.move_to_end(key)
+            return found[0]
+
+    def put(self, key: str, value: Any, weight: int) -> None:
+        """Remember `value`, in place of what the key held before."""
+        with self._lock:
+            _, before = self._items.pop(key, (None, 0))
+            self._items[key] = value, weight
+            self._weight += weight - before
+            while self._weight > self._limit and len(self._items) > 1:
+                _, (_, gone) = self._items.popitem(last=False)
+                self._weight -= gone

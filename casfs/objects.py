@@ -1,0 +1,231 @@
+"""Large blobs as plain files: `objects/ab/cdef…`, mode 0444, uncompressed.
+
+Plain, so that the kernel can serve them: mmap, reflink, overlay lowers, one page cache
+for every tree that holds the file. A file gets here in three steps: written and hashed
+under a private name in `tmp/`, made durable, renamed into place. The rename happens only
+under the store's write lock (`casfs.disk`), and so does removal; hence nobody ever finds
+a half-written object, and gc cannot delete one that a writer has just found.
+
+Private names live in `tmp/<writer>/`, a directory per writing process that holds a
+locked file for as long as the process lives. Whatever has no living owner is swept at
+the next start. Sync is batched: a handful of files is fsynced one by one, more than that
+by one syncfs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import itertools
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from .backend import SMALL, Staged
+from .digest import CHUNK, Digest, Hasher, hash_stream
+from .errors import CorruptBlob, Failed, NotFound
+
+CLAIMING = 60.0  # seconds that a writer may take between making and locking its directory
+FEW = 8  # up to this many fsyncs are cheaper than one syncfs
+REMEMBERED = 1 << 17  # verified files that a process remembers
+ZEROS = bytes(CHUNK)
+Stamp = tuple[int, int, int, int]
+
+
+class Objects:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._tmp = root.parent / "tmp"
+        self._own: Path | None = None
+        self._lock_fd = -1
+        self._names = itertools.count()
+        self._verified: dict[str, Stamp] = {}
+
+    @classmethod
+    def create(cls, root: Path) -> None:
+        """Make the 256 shards at once: later a new file needs only its shard synced."""
+        for shard in range(256):
+            (root / f"{shard:02x}").mkdir(parents=True, exist_ok=True)
+        (root.parent / "tmp").mkdir(exist_ok=True)
+
+    def path(self, hash: str) -> Path:
+        return self.root / hash[:2] / hash[2:]
+
+    # -- in -------------------------------------------------------------------------
+
+    def stage(self, source: BinaryIO) -> Staged:
+        """Hash `source` into memory when it is small, else into a private file."""
+        first = source.read(SMALL + 1)
+        if len(first) <= SMALL:
+            return Staged(Digest.of(first), first)
+        temp = self._new_temp()
+        try:
+            return Staged(self._spool(first, source, temp), None, temp)
+        except OSError as error:
+            temp.unlink(missing_ok=True)
+            raise Failed(f"cannot write {temp}: {error.strerror}") from error
+        except BaseException:
+            temp.unlink(missing_ok=True)
+            raise
+
+    def _spool(self, first: bytes, source: BinaryIO, temp: Path) -> Digest:
+        hasher, size = Hasher(), 0
+        fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(fd, "wb", buffering=0) as out:
+            piece = first + source.read(CHUNK - len(first))
+            while piece:
+                hasher.update(piece)
+                size += len(piece)
+                if piece == ZEROS:  # a hole stays a hole
+                    out.seek(len(piece), os.SEEK_CUR)
+                else:
+                    _write_all(fd, piece)
+                piece = source.read(CHUNK)
+            out.truncate(size)
+            os.fchmod(fd, 0o444)
+        return Digest(hasher.hexdigest(), size)
+
+    def discard(self, staged: Iterable[Staged]) -> None:
+        for one in staged:
+            if one.temp is not None:
+                one.temp.unlink(missing_ok=True)
+
+    def sync(self, staged: Iterable[Staged]) -> None:
+        """Make the content of staged files durable; they are still private."""
+        self._sync([one.temp for one in staged if one.temp is not None])
+
+    def place(self, staged: Iterable[Staged]) -> None:
+        """Rename synced files into place, durably. Caller holds the write lock."""
+        shards = set()
+        for one in staged:
+            target = self.path(one.digest.hash)
+            if one.temp is None:
+                continue
+            if target.exists():
+                one.temp.unlink()
+            else:
+                one.temp.rename(target)
+                shards.add(target.parent)
+        self._sync(sorted(shards))
+
+    def _sync(self, paths: list[Path]) -> None:
+        try:
+            if len(paths) > FEW:
+                _syncfs(self.root)
+            else:
+                for path in paths:
+                    _fsync(path)
+        except OSError as error:
+            raise Failed(f"cannot sync {self.root}: {error.strerror}") from error
+
+    # -- out ------------------------------------------------------------------------
+
+    def open(self, hash: str) -> BinaryIO:
+        """The file of a blob, verified once and again when it has changed."""
+        try:
+            source = self.path(hash).open("rb", buffering=0)
+        except FileNotFoundError:
+            raise NotFound(f"blob {hash}: its file is missing from {self.root}") from None
+        except OSError as error:
+            raise Failed(f"blob {hash}: {error.strerror}") from error
+        try:
+            self._verify(hash, source)
+        except OSError as error:
+            source.close()
+            raise Failed(f"blob {hash}: {error.strerror}") from error
+        except BaseException:
+            source.close()
+            raise
+        return source
+
+    def _verify(self, hash: str, source: BinaryIO) -> None:
+        stat = os.fstat(source.fileno())
+        stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+        if self._verified.get(hash) == stamp:
+            return
+        if hash_stream(source).hash != hash:
+            raise CorruptBlob(f"blob {hash}: its file does not hash to its name")
+        source.seek(0)
+        if len(self._verified) >= REMEMBERED:
+            self._verified.clear()
+        self._verified[hash] = stamp
+
+    # -- private names --------------------------------------------------------------
+
+    def _new_temp(self) -> Path:
+        if self._own is None:
+            self._own, self._lock_fd = self._claim()
+        return self._own / f"{next(self._names)}"
+
+    def _claim(self) -> tuple[Path, int]:
+        """A directory of our own. Locked before it gets the name that the sweep looks at."""
+        hidden = self._tmp / f".{secrets.token_hex(16)}"
+        own = hidden.with_name(hidden.name[1:])
+        try:
+            hidden.mkdir(mode=0o700)
+            fd = os.open(hidden / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            hidden.rename(own)
+        except OSError as error:
+            raise Failed(f"cannot write in {self._tmp}: {error.strerror}") from error
+        return own, fd
+
+    def sweep(self) -> int:
+        """Remove the private files of dead writers; returns how many directories went."""
+        swept = 0
+        for directory in self._tmp.iterdir():
+            if directory != self._own and _is_orphan(directory):
+                shutil.rmtree(directory, ignore_errors=True)
+                swept += 1
+        return swept
+
+    def close(self) -> None:
+        if self._own is not None:
+            shutil.rmtree(self._own, ignore_errors=True)
+            os.close(self._lock_fd)
+            self._own = None
+
+
+def _is_orphan(directory: Path) -> bool:
+    """True when no living process holds the directory's lock."""
+    with suppress(FileNotFoundError):
+        if directory.name.startswith(".") and time.time() - directory.stat().st_mtime < CLAIMING:
+            return False
+        fd = os.open(directory / "lock", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(fd)
+    return True
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _fsync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _syncfs(path: Path) -> None:
+    """One flush for the whole file system (Python has no os.syncfs)."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        if ctypes.CDLL(None, use_errno=True).syncfs(fd) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+    finally:
+        os.close(fd)

@@ -1,0 +1,104 @@
+"""One SQLite file shared by several threads and processes; the only user of sqlite3.
+
+WAL with synchronous=FULL: a commit is durable when it returns, and readers never wait
+for a writer. Each statement outside `write` is its own short read transaction, so the
+mount can stay up for months without holding the WAL back. A writer takes the lock at
+BEGIN IMMEDIATE; there is never a read that is upgraded in the middle, the one case that
+SQLite answers with SQLITE_BUSY at once instead of waiting.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .errors import Corrupt, Failed
+
+WAIT = 60.0  # seconds that a writer waits for the other writers
+Connection = sqlite3.Connection
+
+
+class Database:
+    """A pool of connections to the file at `path`; a connection serves one user at a time."""
+
+    def __init__(self, path: Path, schema: str = "") -> None:
+        """Open the file; `schema` (idempotent SQL) is applied when given, else it must exist."""
+        self._path = path
+        self._create = bool(schema)
+        self._idle: list[Connection] = []
+        self._all: list[Connection] = []
+        self._lock = threading.Lock()
+        self._watch: Connection | None = None
+        with self.read() as connection:
+            connection.executescript(schema)
+
+    def _connect(self) -> Connection:
+        mode = "rwc" if self._create else "rw"
+        connection = sqlite3.connect(
+            f"{self._path.absolute().as_uri()}?mode={mode}",
+            uri=True,
+            timeout=WAIT,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=256,
+        )
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        with self._lock:
+            self._all.append(connection)
+        return connection
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A connection in autocommit. Raises Failed, Corrupt for what SQLite reports."""
+        with self._translated():
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                connection = self._connect()
+            try:
+                yield connection
+            finally:
+                self._idle.append(connection)
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A write transaction: all of the block or nothing, durable when it returns."""
+        with self.read() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    def version(self) -> int:
+        """Changes whenever any connection, of any process, has committed."""
+        with self._translated():
+            if self._watch is None:
+                self._watch = self._connect()
+            with self._lock:
+                (number,) = self._watch.execute("PRAGMA data_version").fetchone()
+        return int(number)
+
+    def close(self) -> None:
+        with self._lock:
+            for connection in self._all:
+                connection.close()
+            self._all.clear()
+            self._idle.clear()
+            self._watch = None
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            raise Failed(f"{self._path}: {error}") from error
+        except sqlite3.DatabaseError as error:
+            raise Corrupt(f"{self._path}: {error}; try `casfs fsck`") from error

@@ -1,0 +1,161 @@
+"""A store: one root on disk (or in memory), opened by any number of processes at once.
+
+    format        "casfs 1", written last by `init`; another version is refused
+    store.db, objects/, tmp/       the two waists on disk (`casfs.disk`)
+    workspaces/   private working directories of threads
+    log/          JSON lines of background processes, never content
+    config.toml   settings of this store
+
+The root is 0700: whoever may read it may read everything. Reading is here; writing is
+`casfs.batch`.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+from typing import BinaryIO
+
+from . import node
+from .backend import META, Backend
+from .batch import Batch
+from .digest import Digest, is_hash
+from .disk import DiskBackend
+from .errors import Conflict, Failed, Invalid, NotFound, Refused
+from .memo import Memo
+from .memory import MemoryBackend
+from .node import Node
+from .registry import Registry, builtin
+from .schema import Ref
+
+FORMAT = "casfs 1"
+SHORTEST_PREFIX = 8
+MEMO = 200_000  # directory entries that a process keeps decoded
+
+
+class Store:
+    def __init__(self, backend: Backend, root: Path | None = None) -> None:
+        self.backend = backend
+        self.blobs = backend.blobs
+        self.heads = backend.heads
+        self.registry = Registry(backend)
+        self.root = root
+        self.memo = Memo(MEMO)
+
+    @classmethod
+    def init(cls, root: Path) -> Store:
+        """Make a store at `root`, or bring an old one's built-in schemas up to date."""
+        try:
+            _make_root(root)
+            DiskBackend.create(root)
+        except OSError as error:
+            raise Failed(f"cannot make a store at {root}: {error.strerror}") from error
+        store = cls(DiskBackend(root), root)
+        store.register_builtin()
+        temp = root / f".format.{os.getpid()}"
+        temp.write_text(FORMAT + "\n")
+        temp.replace(root / "format")
+        return store
+
+    @classmethod
+    def open(cls, root: Path) -> Store:
+        """Raises NotFound where there is none, Refused for one of another version."""
+        try:
+            found = (root / "format").read_text().strip()
+        except (FileNotFoundError, NotADirectoryError):
+            raise NotFound(f"no store at {root}; make one with `casfs init`") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise Failed(f"cannot read {root / 'format'}: {error}") from None
+        if found != FORMAT:
+            raise Refused(f"the store at {root} has format {found!r}, this casfs reads {FORMAT!r}")
+        return cls(DiskBackend(root), root)
+
+    @classmethod
+    def memory(cls) -> Store:
+        store = cls(MemoryBackend())
+        store.register_builtin()
+        return store
+
+    def register_builtin(self) -> None:
+        with self.batch() as batch:
+            for document in builtin().values():
+                batch.put_schema(document, builtin=True)
+
+    def close(self) -> None:
+        self.backend.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- write --------------------------------------------------------------------------
+
+    def batch(self) -> Batch:
+        return Batch(self.backend, self.registry)
+
+    def put(self, data: bytes) -> Digest:
+        return self.put_stream(io.BytesIO(data))
+
+    def put_stream(self, source: BinaryIO) -> Digest:
+        with self.batch() as batch:
+            return batch.put_stream(source)
+
+    def put_node(self, type: str, payload: object) -> Digest:
+        """Raises Invalid where the payload does not fit or refers to nowhere."""
+        with self.batch() as batch:
+            return batch.put_node(type, payload)
+
+    # -- read ---------------------------------------------------------------------------
+
+    def get(self, hash: str) -> bytes:
+        """The verified bytes of a blob. Raises NotFound, CorruptBlob."""
+        return self.blobs.get(hash).data
+
+    def node(self, hash: str, type: str | None = None) -> Node:
+        """Raises NotFound (also for a blob that is no node, or no `type`), Corrupt."""
+        blob = self.blobs.get(hash)
+        if blob.type is None:
+            raise NotFound(f"{hash} is a blob, not a node")
+        type_hash, payload = node.decode(hash, blob.data)
+        name = META if type_hash == META else self.registry.compiled(type_hash)[0]
+        if type is not None and name != type:
+            raise NotFound(f"{hash} is a {name}, not a {type}")
+        return Node(hash, name, type_hash, payload)
+
+    def refs(self, found: Node) -> list[Ref]:
+        """The refs of a node: those of its payload, then its type."""
+        if found.type_hash == META:
+            return []
+        _, schema = self.registry.compiled(found.type_hash)
+        return [*schema.refs(found.payload), Ref(found.type_hash, META)]
+
+    def expand(self, text: str) -> str:
+        """The stored hash that `text` is, or is a unique prefix of."""
+        if is_hash(text):
+            if not self.blobs.info([text]):
+                raise NotFound(f"no blob {text} in this store")
+            return text
+        if len(text) < SHORTEST_PREFIX or not is_hash(text.ljust(64, "0")):
+            raise Invalid(f"{text!r} is no hash (64 hex characters, or a prefix of 8 or more)")
+        found = self.blobs.find(text)
+        if not found:
+            raise NotFound(f"no blob {text}… in this store")
+        if len(found) > 1:
+            raise Conflict(f"{text} is ambiguous: {found[0][:16]}…, {found[1][:16]}…; give more")
+        return found[0]
+
+
+def _make_root(root: Path) -> None:
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    ours = {"format", "store.db", "objects"}
+    there = {path.name for path in root.iterdir()}
+    if there and not there & ours:
+        raise Refused(f"{root} is not empty and no store; give another directory")
+    if (root / "format").exists() and (root / "format").read_text().strip() != FORMAT:
+        raise Refused(f"the store at {root} has another format than {FORMAT!r}")
+    root.chmod(0o700)
+    for name in ("workspaces", "log"):
+        (root / name).mkdir(exist_ok=True)

@@ -1,0 +1,166 @@
+"""Threads: chains of immutable nodes, and the head that says where each one stands.
+
+    thread-start ‹ thread-step 1 ‹ … ‹ thread-step n ‹ thread-end
+
+The head `threads/<ULID>` points to the newest of these. Its record holds what is mutable
+(all times in ms since 1970 UTC):
+
+    status      running | suspended | ended | cancelled
+    start       the thread-start node, shared by all forks of a thread
+    workflow    the workflow's name, for listings
+    updatedAt   when the head last moved
+    reason      why it is suspended, else null
+    intent      the step in flight, else null: role, index, attempt, since, and once its
+                process runs: pid and the process's start time
+    attempts    details of the tries at that step that failed
+    parent      the thread that spawned this one, or null
+    children    the threads that it spawned
+    fork        {thread, step} that this thread was forked from, or null
+
+Only `engine.step` writes threads; everybody may read them. Reading pages backwards: a
+step knows up to 10 ancestors besides its predecessor (seed 000).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ulid import ULID
+
+from .backend import Head
+from .errors import Conflict, Corrupt, NotFound
+from .node import Node
+from .store import Store
+
+HEADS = "threads/"
+RUNNING, SUSPENDED, ENDED, CANCELLED = "running", "suspended", "ended", "cancelled"
+ANCESTORS = 10
+ID_LENGTH = 26
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """A thread as its head was at one moment. `head`: the pair a writer must present."""
+
+    id: str
+    head: Head
+
+    @property
+    def hash(self) -> str:
+        return self.head.hash
+
+    @property
+    def record(self) -> Mapping[str, Any]:
+        return self.head.record
+
+    @property
+    def status(self) -> str:
+        return str(self.record.get("status", "broken"))
+
+    @property
+    def name(self) -> str:
+        """The head's name."""
+        return HEADS + self.id
+
+
+@dataclass(frozen=True, slots=True)
+class StepRef:
+    """A step without its content: its place, its role and its node."""
+
+    index: int
+    role: str
+    hash: str
+
+
+def new_id() -> str:
+    """A fresh ULID: ids sort by the time they were made."""
+    return str(ULID())
+
+
+def listing(store: Store, newest_first: bool = False) -> list[Thread]:
+    """All threads, oldest first. A thread whose nodes are damaged is still listed."""
+    found = [Thread(name[len(HEADS) :], head) for name, head in store.heads.list(HEADS)]
+    return found[::-1] if newest_first else found
+
+
+def get(store: Store, id: str) -> Thread:
+    """Raises NotFound."""
+    head = store.heads.get(HEADS + id)
+    if head is None:
+        raise NotFound(f"no thread {id!r}; see `casfs thread list`")
+    return Thread(id, head)
+
+
+def expand(store: Store, text: str) -> Thread:
+    """The thread that `text` is the id, or a unique prefix of the id, of (any case)."""
+    prefix = text.upper()
+    if len(prefix) == ID_LENGTH:
+        return get(store, prefix)
+    found = [name[len(HEADS) :] for name, _ in store.heads.list(HEADS + prefix)] if prefix else []
+    if len(found) > 1:
+        raise Conflict(f"{text} is ambiguous: {found[0]}, {found[1]}; give more of the id")
+    if not found:
+        raise NotFound(f"no thread {text!r}; see `casfs thread list`")
+    return get(store, found[0])
+
+
+def start(store: Store, thread: Thread) -> Node:
+    """The thread-start node."""
+    return store.node(thread.record["start"], "thread-start")
+
+
+def end(store: Store, thread: Thread) -> Node | None:
+    """The thread-end node; None while the thread has not ended."""
+    node = store.node(thread.hash)
+    return node if node.type == "thread-end" else None
+
+
+def last_step(store: Store, thread: Thread) -> str | None:
+    """The hash of the newest step; None before the first."""
+    node = store.node(thread.hash)
+    if node.type == "thread-end":
+        last: str | None = node.payload["lastStep"]
+        return last
+    return node.hash if node.type == "thread-step" else None
+
+
+def backwards(store: Store, thread: Thread) -> Iterator[Node]:
+    """The steps from the newest to the first, loaded as they are asked for."""
+    hash = last_step(store, thread)
+    while hash is not None:
+        node = store.node(hash, "thread-step")
+        yield node
+        hash = node.payload["previous"]
+
+
+def steps(store: Store, thread: Thread) -> list[StepRef]:
+    """All steps, first to newest. What was read before is remembered: a thread that grew by
+    one step costs one node. Raises Corrupt when the indices do not count from 1."""
+    known: list[StepRef] = store.memo.get(_memo_key(thread)) or []
+    places = {ref.hash: place for place, ref in enumerate(known)}
+    fresh: list[StepRef] = []
+    base = 0
+    for node in backwards(store, thread):
+        if node.hash in places:
+            base = places[node.hash] + 1
+            break
+        fresh.append(StepRef(node.payload["index"], node.payload["role"], node.hash))
+    found = known[:base] + fresh[::-1]
+    if fresh and any(ref.index != place for place, ref in enumerate(found, start=1)):
+        raise Corrupt(f"thread {thread.id}: its steps do not count from 1")
+    if fresh or len(found) != len(known):
+        store.memo.put(_memo_key(thread), found, len(found) + 1)
+    return found
+
+
+def ancestors(previous: Node | None) -> list[str]:
+    """The `ancestors` of the step after `previous`: up to 10 before it, newest first."""
+    if previous is None or previous.payload["previous"] is None:
+        return []
+    return [previous.payload["previous"], *previous.payload["ancestors"]][:ANCESTORS]
+
+
+def _memo_key(thread: Thread) -> str:
+    return f"steps of {thread.id}"

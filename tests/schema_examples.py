@@ -1,0 +1,456 @@
+"""Example payloads for every node type: what fits, what does not, and the refs they hold.
+
+``EXAMPLES[type]["valid"]`` fit the schema. ``invalid`` are pairs of a payload and the JSON path at
+which it fails; a missing or unknown member fails at the object that lacks or has it. ``refs`` are
+the refs of the first valid payload, sorted, each once; the node's own ``type`` is not among them.
+Digests are made from names, so nothing here is in any store: these are shapes, not a graph.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, TypedDict
+
+
+class Examples(TypedDict):
+    valid: list[Any]
+    invalid: list[tuple[Any, str]]
+    refs: list[str]
+
+
+def h(name: str) -> str:
+    """A digest-shaped string that is always the same for the same name."""
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
+def refs(*names: str) -> list[str]:
+    return sorted(h(name) for name in names)
+
+
+def without(payload: dict[str, Any], key: str) -> dict[str, Any]:
+    return {k: v for k, v in payload.items() if k != key}
+
+
+def sized(name: str, size: int) -> dict[str, Any]:
+    return {"hash": h(name), "size_bytes": size}
+
+
+AGENT = {"package": "command", "version": ">=1.0,<2", "config": {"argv": ["sh", "-c", "make"]}}
+
+PLANNER_META = {
+    "name": "planner-meta",
+    "oneOf": [
+        {
+            "type": "object",
+            "properties": {
+                "status": {"const": "planned"},
+                "phases": {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "properties": {
+                            "hash": {"type": "string", "format": "cas_ref", "cas_type": "content"},
+                            "title": {"type": "string"},
+                        },
+                        "required": ["hash", "title"],
+                    },
+                },
+            },
+            "required": ["status", "phases"],
+        },
+        {
+            "type": "object",
+            "properties": {"status": {"const": "aborted"}, "reason": {"type": "string"}},
+            "required": ["status", "reason"],
+        },
+    ],
+}
+
+ROLE = {
+    "name": "planner",
+    "description": "Split the task into phases",
+    "systemPrompt": "You plan changes to a code base.",
+    "extractPrompt": "Give the status and the phases.",
+    "schema": h("planner-meta"),
+}
+
+RULE = {"from": "__start__", "to": "planner", "when": None}
+WORKFLOW = {
+    "name": "develop",
+    "description": "Plan, implement, review, test, commit",
+    "roles": {"planner": h("planner"), "coder": h("coder")},
+    "moderator": [RULE, {"from": "planner", "to": "coder", "when": "$steps[-1].meta.ok = true"}],
+}
+
+THREAD_START = {
+    "workflow": h("develop"),
+    "input": h("task"),
+    "depth": 1,
+    "parentState": h("parent step"),
+    "agents": {"planner": h("planner agent"), "coder": h("coder agent")},
+    "workspace": h("root 0"),
+    "maxRounds": 100,
+    "budget": {"tokens": 200_000, "wallMs": None},
+}
+
+THREAD_STEP = {
+    "index": 3,
+    "role": "coder",
+    "meta": {"completedPhase": h("phase 1"), "status": "completed"},
+    "content": h("output"),
+    "detail": h("detail"),
+    "agent": h("coder agent"),
+    "start": h("start"),
+    "previous": h("step 2"),
+    "ancestors": [h("step 1")],
+    "compact": h("summary"),
+    "childThreads": [h("child end 1"), h("child end 2")],
+    "attempts": [h("failed try")],
+    "extraction": "block",
+    "workspace": h("root 3"),
+    "changes": h("diff"),
+    "startedAt": 1_790_000_000_000,
+    "completedAt": 1_790_000_060_000,
+}
+FIRST_STEP = {
+    **THREAD_STEP,
+    "index": 1,
+    "meta": {},
+    "previous": None,
+    "ancestors": [],
+    "compact": None,
+    "childThreads": [],
+    "attempts": [],
+    "extraction": "correction",
+    "workspace": None,
+    "changes": None,
+}
+
+THREAD_END = {
+    "returnCode": 0,
+    "summary": "The failing test passes",
+    "start": h("start"),
+    "lastStep": h("step 9"),
+    "completedAt": 1_790_000_900_000,
+}
+
+CONTENT = {"text": "Two phases.", "artifacts": [h("phase 1"), h("phase 2")]}
+
+SESSION = {
+    "agent": h("react agent"),
+    "role": "coder",
+    "turns": [h("turn 1"), h("turn 2")],
+    "totalTokens": 12_580,
+    "durationMs": 45_000,
+}
+
+TURN = {
+    "input": h("prompt"),
+    "output": h("answer"),
+    "toolCalls": [h("call 1"), h("call 2")],
+    "tokens": {"input": 3_200, "output": 850},
+    "latencyMs": 2_300,
+}
+
+TOOL_CALL = {
+    "name": "read_file",
+    "arguments": h("arguments"),
+    "result": h("result"),
+    "durationMs": 120,
+}
+
+FILE = {"name": "run.sh", "digest": sized("run.sh", 120), "is_executable": True}
+BYTES_FILE = {"name_base64": "/w==", "digest": sized("bytes", 0), "is_executable": False}
+SUBDIR = {"name": "src", "digest": sized("src", 300)}
+LINK = {"name": "latest", "target": "../src/main.py"}
+EMPTY_DIRECTORY: dict[str, Any] = {"files": [], "directories": [], "symlinks": []}
+PRESERVED = {"mtime": {"seconds": -1, "nanos": 999_999_999}, "unix_mode": 0o4750}
+
+
+def directory(**lists: list[Any]) -> dict[str, Any]:
+    return {**EMPTY_DIRECTORY, **lists}
+
+
+CHECKPOINT = {
+    "root": h("root 3"),
+    "previous": h("older checkpoint"),
+    "name": "demo",
+    "createdAt": 1_790_000_000_000,
+    "message": "",
+    "stats": {"files": 12, "bytes": 3_400, "added": 1, "modified": 1, "deleted": 0},
+    "changed_files": ["README.md", "src/main.py"],
+}
+
+COMMAND_DETAIL = {
+    "argv": ["sh", "-c", "make test"],
+    "exitCode": -9,
+    "stdout": h("stdout"),
+    "stderr": h("stderr"),
+    "durationMs": 900,
+}
+
+EXAMPLES: dict[str, Examples] = {
+    "schema": {
+        "valid": [
+            {
+                "$schema": "https://json-schema.org/draft/2020-12/schema",
+                "$id": "note",
+                "type": "object",
+                "properties": {"about": {"type": "string", "format": "cas_ref"}},
+            },
+            {"$id": "a"},
+            {"$id": "a" * 64, "title": "Longest name"},
+        ],
+        "invalid": [
+            ({"type": "object"}, "$"),
+            ([], "$"),
+            ({"$id": 7}, "$.$id"),
+            ({"$id": ""}, "$.$id"),
+            ({"$id": "Note"}, "$.$id"),
+            ({"$id": "9lives"}, "$.$id"),
+            ({"$id": "a" * 65}, "$.$id"),
+            ({"$id": "https://example.org/note"}, "$.$id"),
+        ],
+        "refs": [],
+    },
+    "agent": {
+        "valid": [AGENT, {**AGENT, "version": "", "config": {}}],
+        "invalid": [
+            (without(AGENT, "version"), "$"),
+            ({**AGENT, "model": "m"}, "$"),
+            ({**AGENT, "package": ""}, "$.package"),
+            ({**AGENT, "version": None}, "$.version"),
+            ({**AGENT, "config": []}, "$.config"),
+        ],
+        "refs": [],
+    },
+    "role-schema": {
+        "valid": [PLANNER_META, {"name": "anything"}],
+        "invalid": [
+            (without(PLANNER_META, "name"), "$"),
+            (True, "$"),
+            ({"name": 1}, "$.name"),
+            ({"name": ""}, "$.name"),
+        ],
+        "refs": [],
+    },
+    "role": {
+        "valid": [ROLE, {**ROLE, "description": "", "systemPrompt": "", "extractPrompt": ""}],
+        "invalid": [
+            (without(ROLE, "extractPrompt"), "$"),
+            ({**ROLE, "agent": h("coder agent")}, "$"),
+            ({**ROLE, "name": ""}, "$.name"),
+            ({**ROLE, "schema": PLANNER_META}, "$.schema"),
+            ({**ROLE, "schema": None}, "$.schema"),
+            ({**ROLE, "schema": h("planner-meta")[:63]}, "$.schema"),
+        ],
+        "refs": refs("planner-meta"),
+    },
+    "workflow": {
+        "valid": [WORKFLOW, {**WORKFLOW, "roles": {}, "moderator": []}],
+        "invalid": [
+            (without(WORKFLOW, "description"), "$"),
+            ({**WORKFLOW, "roles": [h("planner")]}, "$.roles"),
+            ({**WORKFLOW, "roles": {"planner": "planner"}}, "$.roles.planner"),
+            ({**WORKFLOW, "roles": {"planner": None}}, "$.roles.planner"),
+            ({**WORKFLOW, "moderator": {}}, "$.moderator"),
+            ({**WORKFLOW, "moderator": [without(RULE, "when")]}, "$.moderator[0]"),
+            ({**WORKFLOW, "moderator": [RULE, {**RULE, "priority": 1}]}, "$.moderator[1]"),
+            ({**WORKFLOW, "moderator": [{**RULE, "to": None}]}, "$.moderator[0].to"),
+            ({**WORKFLOW, "moderator": [{**RULE, "when": True}]}, "$.moderator[0].when"),
+        ],
+        "refs": refs("planner", "coder"),
+    },
+    "thread-start": {
+        "valid": [
+            THREAD_START,
+            {**THREAD_START, "depth": 0, "parentState": None, "workspace": None, "budget": None},
+            {**THREAD_START, "maxRounds": 1, "budget": {"tokens": None, "wallMs": 60_000}},
+        ],
+        "invalid": [
+            (without(THREAD_START, "parentState"), "$"),
+            ({**THREAD_START, "threadId": "01J0"}, "$"),
+            ({**THREAD_START, "input": "Fix the failing test"}, "$.input"),
+            ({**THREAD_START, "workflow": h("develop").upper()}, "$.workflow"),
+            ({**THREAD_START, "agents": [h("coder agent")]}, "$.agents"),
+            ({**THREAD_START, "agents": {"coder": AGENT}}, "$.agents.coder"),
+            ({**THREAD_START, "depth": -1}, "$.depth"),
+            ({**THREAD_START, "maxRounds": 0}, "$.maxRounds"),
+            ({**THREAD_START, "maxRounds": None}, "$.maxRounds"),
+            ({**THREAD_START, "budget": {"tokens": 1}}, "$.budget"),
+            ({**THREAD_START, "budget": {"tokens": 0.5, "wallMs": 1}}, "$.budget.tokens"),
+        ],
+        "refs": refs("develop", "task", "parent step", "planner agent", "coder agent", "root 0"),
+    },
+    "thread-step": {
+        "valid": [
+            THREAD_STEP,
+            FIRST_STEP,
+            {**THREAD_STEP, "ancestors": [h(f"step {n}") for n in range(10)]},
+        ],
+        "invalid": [
+            (without(THREAD_STEP, "detail"), "$"),
+            (without(FIRST_STEP, "compact"), "$"),
+            ({**THREAD_STEP, "childThread": h("child end 1")}, "$"),
+            ({**THREAD_STEP, "index": 0}, "$.index"),
+            ({**THREAD_STEP, "meta": "completed"}, "$.meta"),
+            ({**THREAD_STEP, "content": "done"}, "$.content"),
+            ({**THREAD_STEP, "detail": None}, "$.detail"),
+            ({**THREAD_STEP, "previous": ""}, "$.previous"),
+            ({**THREAD_STEP, "ancestors": None}, "$.ancestors"),
+            ({**THREAD_STEP, "ancestors": [h("step 1"), None]}, "$.ancestors[1]"),
+            ({**THREAD_STEP, "ancestors": [h("step 1"), h("step 1")]}, "$.ancestors"),
+            ({**THREAD_STEP, "ancestors": [h(f"step {n}") for n in range(11)]}, "$.ancestors"),
+            ({**THREAD_STEP, "childThreads": ["01J0"]}, "$.childThreads[0]"),
+            ({**THREAD_STEP, "attempts": h("failed try")}, "$.attempts"),
+            ({**THREAD_STEP, "extraction": "guess"}, "$.extraction"),
+            ({**THREAD_STEP, "extraction": None}, "$.extraction"),
+            ({**THREAD_STEP, "changes": "--- a\n+++ b\n"}, "$.changes"),
+            ({**THREAD_STEP, "completedAt": "2026-11-21T00:00:00Z"}, "$.completedAt"),
+        ],
+        "refs": refs(
+            "output",
+            "detail",
+            "coder agent",
+            "start",
+            "step 2",
+            "step 1",
+            "summary",
+            "child end 1",
+            "child end 2",
+            "failed try",
+            "root 3",
+            "diff",
+        ),
+    },
+    "thread-end": {
+        "valid": [THREAD_END, {**THREAD_END, "returnCode": 130, "lastStep": None}],
+        "invalid": [
+            (without(THREAD_END, "lastStep"), "$"),
+            ({**THREAD_END, "returnCode": -1}, "$.returnCode"),
+            ({**THREAD_END, "summary": None}, "$.summary"),
+            ({**THREAD_END, "start": None}, "$.start"),
+            ({**THREAD_END, "lastStep": 9}, "$.lastStep"),
+        ],
+        "refs": refs("start", "step 9"),
+    },
+    "content": {
+        "valid": [CONTENT, {"text": "", "artifacts": []}],
+        "invalid": [
+            ({"text": "alone"}, "$"),
+            ("text", "$"),
+            ({**CONTENT, "text": None}, "$.text"),
+            ({**CONTENT, "artifacts": None}, "$.artifacts"),
+            ({**CONTENT, "artifacts": [h("phase 1"), "phase 2"]}, "$.artifacts[1]"),
+        ],
+        "refs": refs("phase 1", "phase 2"),
+    },
+    "react-session": {
+        "valid": [SESSION, {**SESSION, "turns": [], "totalTokens": 0}],
+        "invalid": [
+            (without(SESSION, "role"), "$"),
+            ({**SESSION, "turns": [TURN]}, "$.turns[0]"),
+            ({**SESSION, "totalTokens": None}, "$.totalTokens"),
+            ({**SESSION, "durationMs": 0.5}, "$.durationMs"),
+        ],
+        "refs": refs("react agent", "turn 1", "turn 2"),
+    },
+    "react-turn": {
+        "valid": [TURN, {**TURN, "toolCalls": []}],
+        "invalid": [
+            (without(TURN, "toolCalls"), "$"),
+            ({**TURN, "output": "answer"}, "$.output"),
+            ({**TURN, "toolCalls": [h("call 1"), 2]}, "$.toolCalls[1]"),
+            ({**TURN, "tokens": 4_050}, "$.tokens"),
+            ({**TURN, "tokens": {"input": 1}}, "$.tokens"),
+            ({**TURN, "tokens": {"input": 1, "output": -1}}, "$.tokens.output"),
+        ],
+        "refs": refs("prompt", "answer", "call 1", "call 2"),
+    },
+    "react-tool-call": {
+        "valid": [TOOL_CALL],
+        "invalid": [
+            (without(TOOL_CALL, "result"), "$"),
+            ({**TOOL_CALL, "name": ""}, "$.name"),
+            ({**TOOL_CALL, "arguments": {"path": "a"}}, "$.arguments"),
+            ({**TOOL_CALL, "result": None}, "$.result"),
+        ],
+        "refs": refs("arguments", "result"),
+    },
+    "directory": {
+        "valid": [
+            {"files": [FILE, BYTES_FILE], "directories": [SUBDIR], "symlinks": [LINK]},
+            EMPTY_DIRECTORY,
+            directory(
+                directories=[{"name_base64": "/v8=", "digest": sized("src", 300)}],
+                symlinks=[{"name_base64": "/w==", "target_base64": "gID/"}],
+            ),
+            {
+                **directory(files=[{**FILE, **PRESERVED}], symlinks=[{**LINK, **PRESERVED}]),
+                **PRESERVED,
+            },
+            directory(files=[{**FILE, "name": n} for n in ("...", "..a", ".a", "a.", "\n", "\\")]),
+        ],
+        "invalid": [
+            (without(EMPTY_DIRECTORY, "symlinks"), "$"),
+            ({**EMPTY_DIRECTORY, "name": "src"}, "$"),
+            (directory(files=[without(FILE, "name")]), "$.files[0]"),
+            (directory(files=[{**FILE, "name_base64": "/w=="}]), "$.files[0]"),
+            (directory(files=[FILE, without(FILE, "is_executable")]), "$.files[1]"),
+            (directory(files=[{**FILE, "digest": h("run.sh")}]), "$.files[0].digest"),
+            (directory(files=[{**FILE, "digest": sized("a", -1)}]), "$.files[0].digest.size_bytes"),
+            (
+                directory(files=[{**FILE, "digest": {"hash": "a", "size_bytes": 1}}]),
+                "$.files[0].digest.hash",
+            ),
+            (directory(files=[{**FILE, "unix_mode": "0644"}]), "$.files[0].unix_mode"),
+            (directory(files=[{**FILE, "mtime": {"seconds": 1}}]), "$.files[0].mtime"),
+            (directory(files=[{**BYTES_FILE, "name_base64": ""}]), "$.files[0].name_base64"),
+            (directory(files=[{**BYTES_FILE, "name_base64": "_w=="}]), "$.files[0].name_base64"),
+            (directory(files=[{**BYTES_FILE, "name_base64": "/w"}]), "$.files[0].name_base64"),
+            *(
+                (directory(directories=[{**SUBDIR, "name": name}]), "$.directories[0].name")
+                for name in ("", ".", "..", "/", "a/b", "a\0b", None)
+            ),
+            (directory(directories=[{**SUBDIR, "is_executable": True}]), "$.directories[0]"),
+            (directory(symlinks=[without(LINK, "target")]), "$.symlinks[0]"),
+            (directory(symlinks=[without(LINK, "name")]), "$.symlinks[0]"),
+            (directory(symlinks=[{**LINK, "target_base64": "/w=="}]), "$.symlinks[0]"),
+            (directory(symlinks=[{**LINK, "target": ""}]), "$.symlinks[0].target"),
+            (directory(symlinks=[{**LINK, "target": "a\0"}]), "$.symlinks[0].target"),
+        ],
+        "refs": refs("run.sh", "bytes", "src"),
+    },
+    "checkpoint": {
+        "valid": [
+            CHECKPOINT,
+            {**CHECKPOINT, "previous": None, "changed_files": []},
+            {**CHECKPOINT, "changed_files": [f"f{n}" for n in range(1_000)]},
+        ],
+        "invalid": [
+            (without(CHECKPOINT, "previous"), "$"),
+            ({**CHECKPOINT, "root": None}, "$.root"),
+            ({**CHECKPOINT, "previous": "demo@1"}, "$.previous"),
+            ({**CHECKPOINT, "name": ".demo"}, "$.name"),
+            ({**CHECKPOINT, "name": "a/b"}, "$.name"),
+            ({**CHECKPOINT, "createdAt": 1.5}, "$.createdAt"),
+            ({**CHECKPOINT, "message": None}, "$.message"),
+            ({**CHECKPOINT, "stats": {"files": 12}}, "$.stats"),
+            ({**CHECKPOINT, "changed_files": [{"path": "a"}]}, "$.changed_files[0]"),
+            ({**CHECKPOINT, "changed_files": ["f"] * 1_001}, "$.changed_files"),
+        ],
+        "refs": refs("root 3"),
+    },
+    "command-detail": {
+        "valid": [COMMAND_DETAIL, {**COMMAND_DETAIL, "argv": ["true"], "exitCode": 0}],
+        "invalid": [
+            (without(COMMAND_DETAIL, "stderr"), "$"),
+            ({**COMMAND_DETAIL, "argv": "make test"}, "$.argv"),
+            ({**COMMAND_DETAIL, "argv": []}, "$.argv"),
+            ({**COMMAND_DETAIL, "argv": ["sleep", 1]}, "$.argv[1]"),
+            ({**COMMAND_DETAIL, "exitCode": None}, "$.exitCode"),
+            ({**COMMAND_DETAIL, "stdout": "ok\n"}, "$.stdout"),
+        ],
+        "refs": refs("stdout", "stderr"),
+    },
+}
