@@ -108,7 +108,7 @@ def _check(value: Any, path: str, depth: int) -> None:
         for key, item in value.items():
             if not isinstance(key, str):
                 raise Invalid(f"{path}: the key {key!r} is not a string")
-            _check_text(key, f"{path} key {ascii(key)}")
+            _check_text(key, f"{path} key {key!a}")
             _check(item, member(path, key), depth + 1)
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):

@@ -39,10 +39,7 @@ class Value:
     origin: str
 
 
-SETTINGS = (
-    Setting("threads.limit", 8, "threads that the daemon runs at once"),
-    Setting("agents.timeout_s", 3600, "seconds that an agent may take when its config is silent"),
-)
+SETTINGS = (Setting("threads.limit", 8, "threads that the daemon runs at once"),)
 
 
 def store_root(flag: str | None, env: Mapping[str, str]) -> Value:

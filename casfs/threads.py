@@ -17,7 +17,7 @@ The head `threads/<ULID>` points to the newest of these. Its record holds what i
     children    the threads that it spawned
     fork        {thread, step} that this thread was forked from, or null
 
-Only `engine.step` writes threads; everybody may read them. Reading pages backwards: a
+Only `engine.journal` writes threads; everybody may read them. Reading pages backwards: a
 step knows up to 10 ancestors besides its predecessor (seed 000).
 """
 

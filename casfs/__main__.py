@@ -1,0 +1,5 @@
+"""`python -m casfs`: how background processes are started."""
+
+from casfs.cli import main
+
+main()

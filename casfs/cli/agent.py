@@ -1,0 +1,46 @@
+"""What can play a role."""
+
+from __future__ import annotations
+
+import click
+
+from casfs.cli.common import json_option, say, say_json
+from casfs.errors import CasfsError
+from engine import agents
+
+
+@click.group()
+def agent() -> None:
+    """What can play a role: packages behind the entry-point group casfs.agents."""
+
+
+@agent.command("list")
+@json_option
+def list_(as_json: bool) -> None:
+    """Print every installed agent package; one that does not load says why."""
+    found = [_summary(name) for name in agents.names()]
+    if as_json:
+        say_json(found)
+    else:
+        for one in found:
+            broken = f"broken: {one['error']}" if "error" in one else ""
+            say(f"{one['name']} {one.get('version', '')} {broken}".rstrip())
+
+
+@agent.command()
+@click.argument("name")
+@json_option
+def describe(name: str, as_json: bool) -> None:
+    """Print an agent's version, capabilities and the JSON Schema of its config."""
+    del as_json  # it is JSON either way
+    package = agents.load(name)
+    say_json({**package.descriptor, "name": name, "version": package.version})
+
+
+def _summary(name: str) -> dict[str, object]:
+    try:
+        package = agents.load(name)
+    except CasfsError as error:
+        return {"name": name, "error": str(error)}
+    capabilities = package.descriptor.get("capabilities", [])
+    return {"name": name, "version": package.version, "capabilities": capabilities}

@@ -1,0 +1,63 @@
+"""Processes in the background: started, waited for until they are ready, and let go.
+
+The child is this program again with `--foreground` and a pipe to report on: a line with
+`ready`, or the exit code and the one line that says why not. It has a session of its own,
+`/` as its directory and no descriptor of its caller but that pipe, which it closes.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from casfs.errors import CasfsError
+
+READY = "ready"
+
+
+class Declined(CasfsError):
+    """What the child said before it gave up, with its exit code."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def detach(arguments: list[str], log: Path) -> int:
+    """Start `casfs ARGUMENTS… --ready-fd N` and wait until it is ready; returns its pid.
+
+    Raises Declined. What it prints besides goes to `log`.
+    """
+    read_end, write_end = os.pipe()
+    with open(log, "ab") as output:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "casfs", *arguments, "--ready-fd", str(write_end)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd="/",
+            pass_fds=(write_end,),
+            start_new_session=True,
+        )
+    os.close(write_end)
+    with open(read_end, encoding="utf-8", errors="replace") as pipe:
+        line = pipe.readline().strip()
+    if line == READY:
+        child.returncode = 0  # it is on its own now: nobody has to wait for it
+        return child.pid
+    code = child.wait()
+    raise Declined(line or f"the process ended at once (exit code {code}); see {log}", code or 1)
+
+
+def reporter(fd: int | None) -> Callable[[str], None]:
+    """In the child: say the line, once, to whoever started it."""
+
+    def report(line: str) -> None:
+        if fd is not None:
+            os.write(fd, line.encode() + b"\n")
+            os.close(fd)
+
+    return report

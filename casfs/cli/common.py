@@ -1,0 +1,108 @@
+"""What the nouns share: opening the store, reading arguments, printing."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from casfs import canonical, config
+from casfs.errors import Failed, Invalid, NotFound
+from casfs.store import Store
+
+F = TypeVar("F", bound=Callable[..., Any])
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def root(ctx: click.Context) -> Path:
+    """Where the store is, as the flag and the environment say."""
+    found: Path = config.store_root(ctx.find_root().obj, os.environ).value
+    return found
+
+
+@contextmanager
+def opened(ctx: click.Context) -> Iterator[Store]:
+    with Store.open(root(ctx)) as store:
+        yield store
+
+
+def say(text: str | bytes = "") -> None:
+    """A line on stdout; bytes (names that are no UTF-8) go out as they are."""
+    if isinstance(text, str):
+        text = os.fsencode(text) if _has_surrogates(text) else text.encode("utf-8", "replace")
+    sys.stdout.buffer.write(text + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def warn(text: str) -> None:
+    click.echo(f"casfs: warning: {text}", err=True)
+
+
+def say_json(value: Any, *, pretty: bool = True) -> None:
+    text = json.dumps(value, ensure_ascii=False, indent=2 if pretty else None)
+    sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace") + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def answer(as_json: bool, value: Any, line: str | bytes) -> None:
+    """What a verb has to say, in one of its two forms."""
+    if as_json:
+        say_json(value)
+    else:
+        say(line)
+
+
+def read_input(name: str) -> bytes:
+    """The bytes of a file, or of stdin for `-`. Raises NotFound, Failed."""
+    if name == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(name).read_bytes()
+    except FileNotFoundError:
+        raise NotFound(f"no file {name}") from None
+    except OSError as error:
+        raise Failed(f"cannot read {name}: {error.strerror}") from None
+
+
+def read_json(name: str) -> Any:
+    """Parse a JSON file, or stdin for `-`. Raises Invalid naming it."""
+    try:
+        return canonical.parse(read_input(name))
+    except Invalid as error:
+        raise Invalid(f"{'stdin' if name == '-' else name}: {error}") from None
+
+
+def tree_root(store: Store, text: str) -> str:
+    """The tree that a person means: a directory's hash, a checkpoint's or a step's, or the
+    name of a checkpoint, NAME[@ID]. Raises NotFound."""
+    from casfs import checkpoint
+
+    if checkpoint.NAME.match(text.partition("@")[0]) and checkpoint.listing(
+        store, text.partition("@")[0]
+    ):
+        return checkpoint.find(store, text).root
+    if "@" in text:
+        return checkpoint.find(store, text).root
+    try:
+        node = store.node(store.expand(text))
+    except Invalid:
+        raise NotFound(f"{text!r} is no hash and no checkpoint's name") from None
+    found = {"directory": node.hash, "checkpoint": "root", "thread-step": "workspace"}.get(
+        node.type
+    )
+    if found is None:
+        raise NotFound(f"{text} is a {node.type}, not a tree")
+    root = found if found == node.hash else node.payload[found]
+    if root is None:
+        raise NotFound(f"{text}: that step has no workspace")
+    return str(root)
+
+
+def _has_surrogates(text: str) -> bool:
+    return any("\udc80" <= character <= "\udcff" for character in text)

@@ -1,0 +1,169 @@
+"""The long-lived processes, and how things stand: mount, umount, daemon, status, config."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from casfs import config as settings
+from casfs.cli import background
+from casfs.cli.common import answer, json_option, opened, root, say, say_json
+from casfs.errors import CasfsError
+from casfs.log import to_file
+from casfs.store import Store
+
+foreground_option = click.option("--foreground", is_flag=True, help="Do not go to the background.")
+ready_option = click.option("--ready-fd", type=int, hidden=True)
+
+
+@click.command()
+@click.argument("directory")
+@click.option("--allow-other", is_flag=True, help="Let other users in, too.")
+@click.option("--xattr", is_flag=True, help="Answer user.blake3 (slower listings).")
+@foreground_option
+@ready_option
+@json_option
+@click.pass_context
+def mount(
+    ctx: click.Context,
+    directory: str,
+    allow_other: bool,
+    xattr: bool,
+    foreground: bool,
+    ready_fd: int | None,
+    as_json: bool,
+) -> None:
+    """Show the store as read-only files under DIRECTORY, an empty directory.
+
+    Returns when the mount answers. End it with `casfs umount DIRECTORY`.
+    """
+    from casfs import mount as mounts
+
+    where, point = root(ctx), Path(directory).absolute()
+    if not (foreground or ready_fd):
+        flags = ["--allow-other"] * allow_other + ["--xattr"] * xattr
+        with Store.open(where) as store:
+            mounts.check(store, point)
+        arguments = ["--store", str(where), "mount", str(point), *flags]
+        pid = background.detach(arguments, where / "log" / "mount.err")
+        answer(as_json, {"mount": str(point), "pid": pid}, f"{point} mounted (pid {pid})")
+        return
+    log = to_file(where / "log" / "mount.jsonl")
+
+    def serve(ready: Callable[[], None]) -> None:
+        with Store.open(where) as store:
+            mounts.serve(
+                store, point, allow_other=allow_other, xattr=xattr, on_ready=ready, log=log
+            )
+
+    _be(serve, ready_fd)
+
+
+@click.command()
+@click.argument("directory")
+@click.option("-l", "--lazy", is_flag=True, help="Even when it is in use.")
+@json_option
+def umount(directory: str, lazy: bool, as_json: bool) -> None:
+    """End the mount at DIRECTORY; returns when it is over."""
+    from casfs import mount as mounts
+
+    mounts.unmount(Path(directory), lazy=lazy)
+    answer(as_json, {"unmounted": directory}, f"{directory} unmounted")
+
+
+@click.command()
+@click.argument("verb", type=click.Choice(["start", "stop"]), default="start", metavar="[stop]")
+@foreground_option
+@ready_option
+@json_option
+@click.pass_context
+def daemon(
+    ctx: click.Context, verb: str, foreground: bool, ready_fd: int | None, as_json: bool
+) -> None:
+    """Run the threads of the store in the background; `casfs daemon stop` ends it.
+
+    Threads that were running when a daemon ended, however it ended, are carried on.
+    """
+    from engine import control
+
+    where = root(ctx)
+    if verb == "stop":
+        Store.open(where).close()
+        pid = control.stop(where)
+        answer(as_json, {"pid": pid}, f"{pid} stopped")
+        return
+    if not (foreground or ready_fd):
+        Store.open(where).close()
+        arguments = ["--store", str(where), "daemon"]
+        pid = background.detach(arguments, where / "log" / "daemon.err")
+        answer(as_json, {"pid": pid}, f"{pid} daemon of {where}")
+        return
+    from engine.daemon import serve
+
+    limit = settings.get(where, os.environ, "threads.limit")
+    path = control.socket_path(where, os.environ)
+    log = to_file(where / "log" / "daemon.jsonl")
+    _be(lambda ready: serve(where, path, dict(os.environ), limit, log, ready), ready_fd)
+
+
+@click.command()
+@json_option
+@click.pass_context
+def status(ctx: click.Context, as_json: bool) -> None:
+    """Where the store is, whether its daemon runs, where it is mounted."""
+    from casfs import mount as mounts
+    from engine import control
+
+    with opened(ctx) as store:
+        assert store.root is not None
+        found = control.find(store.root)
+        points = [str(point) for point in mounts.mounted(store.root)]
+        value = {"store": str(store.root), "daemon": found, "mounts": points}
+    if as_json:
+        say_json(value)
+        return
+    say(f"store   {value['store']}")
+    say(f"daemon  pid {found['pid']}, {found['socket']}" if found else "daemon  none")
+    for point in points:
+        say(f"mount   {point}")
+
+
+@click.command()
+@json_option
+@click.pass_context
+def config(ctx: click.Context, as_json: bool) -> None:
+    """Print each setting, its value and where the value is from."""
+    where = settings.store_root(ctx.find_root().obj, os.environ)
+    values = [where, *settings.load(where.value, os.environ)]
+    if as_json:
+        say_json(
+            [{"name": v.setting.name, "value": _plain(v.value), "from": v.origin} for v in values]
+        )
+    else:
+        for value in values:
+            say(f"{value.setting.name} = {value.value}  ({value.origin}; {value.setting.help})")
+
+
+def _be(serve: Callable[[Callable[[], None]], None], ready_fd: int | None) -> None:
+    """Be the process: report to whoever waits when it is ready, or why it never will be."""
+    report = background.reporter(ready_fd)
+    reported = False
+
+    def ready() -> None:
+        nonlocal reported
+        reported = True
+        report(background.READY)
+
+    try:
+        serve(ready)
+    except CasfsError as error:
+        if not reported:
+            report(str(error))
+        raise
+
+
+def _plain(value: object) -> object:
+    return str(value) if isinstance(value, Path) else value

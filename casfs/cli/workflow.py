@@ -1,0 +1,139 @@
+"""Roles and the rules that route between them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import trio
+
+from casfs.cli.common import answer, json_option, opened, read_json, say, say_json, warn
+from casfs.errors import Failed, Invalid
+from engine import catalog, moderator
+from engine.workflow import check
+
+FILE_ENDING = ".json"
+
+
+@click.group()
+def workflow() -> None:
+    """Roles and the JSONata rules that route between them."""
+
+
+@workflow.command()
+@click.argument("file")
+@json_option
+@click.pass_context
+def add(ctx: click.Context, file: str, as_json: bool) -> None:
+    """Store the workflow in FILE (- for stdin) under its name and print its hash."""
+    definition = read_json(file)
+    with opened(ctx) as store:
+        try:
+            hash, report = catalog.add(store, definition)
+        except Invalid as error:
+            raise Invalid(f"{file}: {error}") from None
+    for warning in report.warnings:
+        warn(f"{file}: {warning}")
+    name = definition["name"]
+    answer(
+        as_json,
+        {"hash": hash, "name": name, "warnings": report.warnings},
+        f"{hash} {name}",
+    )
+
+
+@workflow.command()
+@click.argument("file")
+@json_option
+def validate(file: str, as_json: bool) -> int:
+    """Check the workflow in FILE: one line a fault; exit 4 when there is an error."""
+    report = check(read_json(file))
+    if as_json:
+        say_json({"errors": report.errors, "warnings": report.warnings})
+    else:
+        for error in report.errors:
+            say(f"error: {error}")
+        for warning in report.warnings:
+            say(f"warning: {warning}")
+        if not report.errors:
+            say("ok")
+    return Invalid.exit_code if report.errors else 0
+
+
+@workflow.command("list")
+@json_option
+@click.pass_context
+def list_(ctx: click.Context, as_json: bool) -> None:
+    """Print every workflow's name and hash."""
+    with opened(ctx) as store:
+        found = catalog.listing(store)
+    if as_json:
+        say_json([{"name": name, "hash": hash} for name, hash in found])
+    else:
+        for name, hash in found:
+            say(f"{name} {hash}")
+
+
+@workflow.command()
+@click.argument("name")
+@json_option
+@click.pass_context
+def show(ctx: click.Context, name: str, as_json: bool) -> None:
+    """Print a workflow; with --json in the form that `add` reads."""
+    with opened(ctx) as store:
+        definition = catalog.definition(store, catalog.find(store, name))
+    if as_json:
+        say_json(definition)
+        return
+    say(f"{definition['name']}: {definition['description']}")
+    for role, body in definition["roles"].items():
+        say(f"  {role}: {body['description']}")
+    for rule in definition["moderator"]:
+        condition = f"  when {rule['when']}" if rule["when"] else ""
+        say(f"  {rule['from']} -> {rule['to']}{condition}")
+
+
+@workflow.command("next")
+@click.argument("workflow", metavar="NAME|FILE")
+@click.option("--steps", "steps_file", required=True, metavar="FILE|-", help="A JSON list.")
+@json_option
+@click.pass_context
+def next_(ctx: click.Context, workflow: str, steps_file: str, as_json: bool) -> None:
+    """Print the role that comes after STEPS, a JSON list of {role, meta, ...}.
+
+    \b
+    echo '[{"role": "planner", "meta": {"status": "aborted"}}]' |
+      casfs workflow next develop --steps -
+    """
+    steps = _steps(read_json(steps_file))
+    context = moderator.Context(steps, {}, "")
+    decision = trio.run(moderator.decide, _rules(ctx, workflow), context)
+    if isinstance(decision, moderator.Stuck):
+        raise Failed(decision.reason)
+    if isinstance(decision, moderator.Next):
+        answer(as_json, {"next": decision.role}, decision.role)
+    else:
+        value = {"next": moderator.END, "returnCode": decision.return_code}
+        answer(as_json, {**value, "summary": decision.summary}, moderator.END)
+
+
+def _rules(ctx: click.Context, text: str) -> list[moderator.Rule]:
+    """The rules of a registered workflow, or of a file with a definition."""
+    if text.endswith(FILE_ENDING) or text == "-" or "/" in text:
+        definition = read_json(text)
+        errors = check(definition).errors
+        if errors:
+            raise Invalid(f"{text}: {'; '.join(errors)}")
+        rules: list[moderator.Rule] = definition["moderator"]
+        return rules
+    with opened(ctx) as store:
+        return catalog.load(store, catalog.find(store, text)).rules
+
+
+def _steps(value: Any) -> list[dict[str, Any]]:
+    if not isinstance(value, list):
+        raise Invalid("the steps must be a JSON list of {role, meta, ...}")
+    for index, step in enumerate(value):
+        if not isinstance(step, dict) or not isinstance(step.get("role"), str):
+            raise Invalid(f"$[{index}]: a step must be an object with a role")
+    return value

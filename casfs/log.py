@@ -1,0 +1,38 @@
+"""JSON lines of background processes: `log/<process>.jsonl` in the store.
+
+For people who look for a fault; never content, never in the CAS (seed 000 keeps its
+debug log out of it for the same reason). A line is written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+from . import canonical
+
+
+class Log(Protocol):
+    def __call__(self, event: str, **fields: Any) -> None: ...
+
+
+def silent(event: str, **fields: Any) -> None:
+    """The log of who wants none."""
+
+
+def to_file(path: Path) -> Log:
+    """A log that appends to `path`; several processes may share it."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def log(event: str, **fields: Any) -> None:
+        texts = {key: value if _plain(value) else str(value) for key, value in fields.items()}
+        line = {"time": time.time_ns() // 1_000_000, "pid": os.getpid(), "event": event, **texts}
+        os.write(fd, canonical.encode(line) + b"\n")
+
+    return log
+
+
+def _plain(value: Any) -> bool:
+    return value is None or isinstance(value, str | int | bool)

@@ -1,0 +1,126 @@
+"""What an agent is to the engine, and the door it comes in by.
+
+An agent package exports two names through the entry-point group `casfs.agents`:
+
+    package_descriptor   {"name", "capabilities", "configSchema", "schemas"}
+    create_agent(config) -> async (AgentContext) -> AgentResult
+
+`configSchema` is a JSON Schema for the config; `schemas` lists the schema documents of the
+detail nodes that the agent writes (seed 001 phase 6, seed 002). The entry point's object
+may be a module or anything else with these two attributes; nothing has to be inherited.
+The built-in agents come in by the same door. An agent that cannot do its work raises; the
+thread is then suspended with the error as the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from casfs.digest import Digest
+from casfs.errors import CasfsError, Failed, Invalid, NotFound, Refused
+from casfs.schema import Schema
+from casfs.store import Store
+from engine.prompt import Prompt
+
+GROUP = "casfs.agents"
+
+
+async def _nobody(pid: int) -> None:
+    """Who is not interested in an agent's processes."""
+
+
+@dataclass(frozen=True)
+class AgentContext:
+    """What an agent is given for one step. `workspace` is its alone while it runs."""
+
+    thread: str
+    role: str
+    step: int
+    prompt: Prompt
+    workspace: Path | None
+    store: Store
+    depth: int = 0
+    run: str = ""  # unique to this try; processes carry it in CASFS_RUN
+    env: Mapping[str, str] = field(default_factory=dict)  # for the processes it starts
+    started: Callable[[int], Awaitable[None]] = _nobody  # to be told a process's id
+
+
+@dataclass(frozen=True)
+class AgentResult:
+    """`output` is what the extractor reads, `detail` the root of the agent's own record."""
+
+    output: str
+    detail: Digest
+    artifacts: tuple[str, ...] = ()
+
+
+class AgentFailed(Failed):
+    """The agent did not do its work; `detail` is the record of how far it came, if any."""
+
+    def __init__(self, reason: str, detail: str | None = None) -> None:
+        super().__init__(reason)
+        self.detail = detail
+
+
+AgentFn: TypeAlias = Callable[[AgentContext], Awaitable[AgentResult]]
+
+
+@dataclass(frozen=True)
+class Package:
+    """An installed agent package."""
+
+    name: str
+    version: str
+    descriptor: Mapping[str, Any] = field(repr=False)
+    create: Callable[[Mapping[str, Any]], AgentFn] = field(repr=False)
+
+    def check_config(self, config: Any) -> None:
+        """Raises Invalid naming the path in the config."""
+        try:
+            Schema(dict(self.descriptor.get("configSchema", {}))).check(config)
+        except Invalid as error:
+            raise Invalid(f"agent {self.name}: config {error}") from None
+
+
+def names() -> list[str]:
+    """The names of all installed agent packages, whether they load or not."""
+    return sorted({point.name for point in entry_points(group=GROUP)})
+
+
+def load(name: str) -> Package:
+    """Raises NotFound where no package has that name, Failed where it does not load."""
+    points = list(entry_points(group=GROUP, name=name))
+    if not points:
+        raise NotFound(f"no agent {name!r} is installed; see `casfs agent list`")
+    point = points[0]
+    try:
+        door = point.load()
+        return Package(name, _version(point), dict(door.package_descriptor), door.create_agent)
+    except CasfsError:
+        raise
+    except Exception as error:  # a stranger's code may raise anything
+        raise Failed(f"agent {name}: does not load: {type(error).__name__}: {error}") from error
+
+
+def resolve(name: str, version: str, config: Mapping[str, Any]) -> Package:
+    """The installed package that satisfies a PEP 440 specifier ("" is any) and whose config
+    schema accepts `config`. Raises NotFound, Invalid, Refused (the version), Failed."""
+    package = load(name)
+    try:
+        wanted = SpecifierSet(version)
+    except InvalidSpecifier:
+        raise Invalid(f"agent {name}: {version!r} is no PEP 440 version specifier") from None
+    if not wanted.contains(package.version, prereleases=True):
+        raise Refused(f"agent {name}: version {package.version} is installed, not {version}")
+    package.check_config(dict(config))
+    return package
+
+
+def _version(point: EntryPoint) -> str:
+    return point.dist.version if point.dist is not None else "0"

@@ -1,0 +1,131 @@
+"""How the command line talks to the daemon: one JSON line each way over a unix socket.
+
+    request   {"op": …, …}
+    answer    {"ok": …}  or  {"error": "<class of casfs.errors>", "message": …}
+
+The socket is 0600 in a directory of 0700, short because a socket's path holds 107 bytes.
+`daemon.json` in the store says where it is, and `daemon.lock` is locked as long as the
+daemon lives: one daemon a store. This half has no trio in it, so a client starts fast.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import stat
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from casfs import canonical, errors
+from casfs.digest import hash_bytes
+from casfs.errors import CasfsError, Failed, NoDaemon, Refused
+
+LINE = 64 << 20  # bytes of one request or answer
+STOP_WAIT = 30.0  # seconds
+
+
+def socket_path(root: Path, env: Mapping[str, str]) -> Path:
+    """Where the daemon of the store at `root` is to listen."""
+    base = env.get("XDG_RUNTIME_DIR")
+    folder = Path(base) / "casfs" if base else Path(f"/tmp/casfs-{os.getuid()}")
+    return folder / f"{hash_bytes(os.fsencode(root))[:16]}.sock"
+
+
+def private_directory(folder: Path) -> None:
+    """Make `folder` ours alone. Raises Refused where it is somebody else's."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise Failed(f"cannot make {folder}: {error.strerror}") from None
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise Refused(f"{folder} must be a directory of yours with mode 0700")
+
+
+def lock(root: Path) -> int:
+    """Become the daemon of a store. Raises Refused when another one lives."""
+    fd = os.open(root / "daemon.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise Refused(f"a daemon of the store at {root} is running already") from None
+    return fd
+
+
+def announce(root: Path, path: Path) -> None:
+    temp = root / f".daemon.json.{os.getpid()}"
+    temp.write_text(json.dumps({"pid": os.getpid(), "socket": str(path)}))
+    temp.replace(root / "daemon.json")
+
+
+def find(root: Path) -> dict[str, Any] | None:
+    """{"pid", "socket"} of the living daemon of a store, else None."""
+    try:
+        fd = os.open(root / "daemon.lock", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return None  # nobody holds it
+    except BlockingIOError:
+        pass
+    finally:
+        os.close(fd)
+    try:
+        found: dict[str, Any] = json.loads((root / "daemon.json").read_text())
+    except (OSError, ValueError):  # it is starting, or ending
+        return None
+    return found
+
+
+def request(root: Path, op: str, **arguments: Any) -> Any:
+    """Ask the daemon. Raises NoDaemon, and whatever error the daemon answers with."""
+    found = find(root)
+    if found is None:
+        raise NoDaemon(f"no daemon runs for the store at {root}; start one with `casfs daemon`")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        try:
+            connection.connect(found["socket"])
+            connection.sendall(canonical.encode({"op": op, **arguments}) + b"\n")
+            with connection.makefile("rb") as stream:
+                line = stream.readline(LINE)
+        except OSError as error:
+            raise NoDaemon(f"the daemon (pid {found['pid']}) went away: {error.strerror}") from None
+    if not line.endswith(b"\n"):
+        raise NoDaemon(f"the daemon (pid {found['pid']}) went away without an answer")
+    answer = canonical.parse(line)
+    if "error" in answer:
+        raise _error(answer["error"])(answer["message"])
+    return answer["ok"]
+
+
+def stop(root: Path) -> int:
+    """End the daemon and wait until it is gone; returns its pid. Raises NoDaemon, Failed."""
+    pid = int(request(root, "stop")["pid"])
+    deadline = time.monotonic() + STOP_WAIT
+    while find(root) is not None or _locked(root):
+        if time.monotonic() > deadline:
+            raise Failed(f"the daemon (pid {pid}) does not end; see {root / 'log'}")
+        time.sleep(0.02)
+    return pid
+
+
+def _locked(root: Path) -> bool:
+    fd = os.open(root / "daemon.lock", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def _error(name: str) -> type[CasfsError]:
+    found = getattr(errors, name, CasfsError)
+    return found if isinstance(found, type) and issubclass(found, CasfsError) else CasfsError

@@ -1,0 +1,352 @@
+#!/usr/bin/env bash
+# Set up casfs, start its daemon and mount its store. Safe to run again at any time.
+set -euo pipefail
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
+VENV=$ROOT/.venv
+DEFAULT_DIR=$ROOT/mnt
+
+usage() {
+    cat <<'END'
+usage: ./mount.sh [DIR]        set up, start the daemon, mount the store at DIR (./mnt)
+       ./mount.sh demo [DIR]   the same, then run a workflow on a sample project and show it
+       ./mount.sh stop         unmount everything of this store, stop the daemon
+       ./mount.sh env          only make the environment (.venv)
+       ./mount.sh -h           this text
+
+The store is $CASFS_STORE, else $XDG_DATA_HOME/casfs, else ~/.local/share/casfs.
+PYTHON names another python3 (3.11 or newer) to make the environment with.
+END
+}
+
+say() { printf '%s\n' "$*"; }
+
+# A path as a person would type it from here.
+short() {
+    local here
+    here=$(pwd -P)
+    case $1 in
+        "$here"/*) say "./${1#"$here"/}" ;;
+        *) say "$1" ;;
+    esac
+}
+
+fail() {
+    printf 'mount.sh: %s\n' "$*" >&2
+    exit 1
+}
+
+# -- the environment ------------------------------------------------------------------
+
+# Print the Debian packages that are missing, one a line.
+missing_packages() {
+    local python=$1
+    command -v fusermount3 >/dev/null || say fuse3
+    command -v pkg-config >/dev/null || say pkg-config
+    pkg-config --exists fuse3 2>/dev/null || say libfuse3-dev
+    command -v gcc >/dev/null || say gcc
+    [ -e /usr/include/stdio.h ] || say libc6-dev
+    "$python" - <<'END' || say python3-dev
+import os, sys, sysconfig
+sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))
+END
+    "$python" -c 'import ensurepip, venv' 2>/dev/null || say python3-venv
+    command -v git >/dev/null || say git
+}
+
+install_packages() {
+    local python=$1 packages
+    mapfile -t packages < <(missing_packages "$python")
+    [ ${#packages[@]} -gt 0 ] || return 0
+    if [ "$(id -u)" -ne 0 ]; then
+        fail "missing system packages; run this, then ./mount.sh again:
+  sudo apt-get update && sudo apt-get install -y --no-install-recommends ${packages[*]}"
+    fi
+    command -v apt-get >/dev/null || fail "no apt-get here; install these yourself: ${packages[*]}"
+    say "installing ${packages[*]}"
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq
+    apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
+    mapfile -t packages < <(missing_packages "$python")
+    [ ${#packages[@]} -eq 0 ] || fail "installed, and still missing for $python: ${packages[*]}"
+}
+
+# What the environment was made from; a change of it makes the environment again.
+fingerprint() {
+    printf '%s ' "$ROOT"
+    cat "$ROOT/requirements.lock" "$ROOT/pyproject.toml" | sha256sum
+}
+
+make_env() {
+    local python=${PYTHON:-python3} stamp=$VENV/casfs-stamp
+    if [ -f "$stamp" ] && [ "$(<"$stamp")" = "$(fingerprint)" ] &&
+        [ -x "$VENV/bin/python" ] && [ -x "$VENV/bin/casfs" ] &&
+        command -v fusermount3 >/dev/null && command -v git >/dev/null; then
+        return
+    fi
+    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
+        fail "$python is missing or older than 3.11; install Python 3.11 or set PYTHON"
+    install_packages "$python"
+    say "making $VENV (a minute at the first time)"
+    rm -f "$stamp"
+    "$VENV/bin/python" -m pip --version >/dev/null 2>&1 || "$python" -m venv --clear "$VENV"
+    local pip=("$VENV/bin/python" -m pip --disable-pip-version-check install -qq)
+    # pip warns a root user about a system-wide environment; this one is not.
+    export PIP_ROOT_USER_ACTION=ignore
+    "${pip[@]}" --require-hashes -r "$ROOT/requirements.lock"
+    "${pip[@]}" --no-deps --no-build-isolation -e "$ROOT"
+    fingerprint >"$stamp"
+}
+
+# -- daemon and mount -----------------------------------------------------------------
+
+# Say how to reach /dev/fuse where that is not possible now.
+need_fuse() {
+    [ -e /dev/fuse ] || fail "no /dev/fuse here; try \`modprobe fuse\`, or start the container \
+with --device /dev/fuse --cap-add SYS_ADMIN"
+    if [ ! -r /dev/fuse ] || [ ! -w /dev/fuse ]; then
+        fail "/dev/fuse is not yours to open; run \`sudo chmod 666 /dev/fuse\`"
+    fi
+}
+
+# Print a part of $STATUS, a `casfs status --json`: store, daemon (its pid, or nothing),
+# mounts (one a line).
+status_of() {
+    "$VENV/bin/python" -c '
+import json, sys
+part = json.loads(sys.argv[1])[sys.argv[2]]
+if isinstance(part, dict):
+    part = part["pid"]
+for value in part if isinstance(part, list) else [part]:
+    if value is not None:
+        print(value)
+' "$STATUS" "$1"
+}
+
+# Is a FUSE file system mounted at this absolute path?
+is_mounted() {
+    local escaped=${1// /\\040}
+    grep -qF " $escaped fuse" /proc/self/mounts
+}
+
+# A killed mount process leaves a directory that nobody serves; take it away.
+clear_stale() {
+    if is_mounted "$1" && ! stat "$1" >/dev/null 2>&1; then
+        say "removing a dead mount at $1"
+        fusermount3 -u -z "$1"
+    fi
+}
+
+start() {
+    local dir=$1 pid
+    casfs init >/dev/null
+    STATUS=$(casfs status --json)
+    pid=$(status_of daemon)
+    if [ -n "$pid" ]; then
+        say "the daemon runs already (pid $pid)"
+    else
+        casfs daemon >/dev/null
+        say "daemon started"
+    fi
+    clear_stale "$dir"
+    if is_mounted "$dir" && status_of mounts | grep -xF "$dir" >/dev/null; then
+        say "mounted already at $(short "$dir")"
+    else
+        mkdir -p "$dir"
+        casfs mount "$dir" >/dev/null
+        say "mounted at $(short "$dir")"
+    fi
+}
+
+# Set STATUS; false where there is no store yet, so nothing can run.
+read_status() {
+    local code=0
+    [ -x "$VENV/bin/casfs" ] || return 1
+    STATUS=$(casfs status --json 2>&1) || code=$?
+    [ "$code" -ne 3 ] || return 1
+    [ "$code" -eq 0 ] || fail "$STATUS"
+}
+
+unmount_all() {
+    local dir busy=()
+    while IFS= read -r dir; do
+        clear_stale "$dir"
+        if is_mounted "$dir" && ! casfs umount "$dir" >/dev/null; then
+            busy+=("$dir")
+        else
+            say "unmounted $(short "$dir")"
+        fi
+    done < <(status_of mounts)
+    [ ${#busy[@]} -eq 0 ] || fail "still in use: ${busy[*]}; leave it, then ./mount.sh stop again"
+}
+
+stop() {
+    local mounts='' pid=''
+    if read_status; then
+        mounts=$(status_of mounts)
+        pid=$(status_of daemon)
+    fi
+    if [ -n "$pid" ]; then
+        casfs daemon stop >/dev/null
+        say "daemon stopped"
+    fi
+    if [ -n "$mounts" ]; then
+        unmount_all
+    fi
+    clear_stale "$DEFAULT_DIR"
+    if [ -d "$DEFAULT_DIR" ]; then
+        rmdir --ignore-fail-on-non-empty "$DEFAULT_DIR"
+    fi
+    [ -n "$pid$mounts" ] || say "nothing to stop"
+}
+
+what_to_try() {
+    local dir
+    dir=$(short "$1")
+    cat <<END
+
+The store $(status_of store) is mounted at $dir. Try:
+  export PATH="$VENV/bin:\$PATH"
+  casfs checkpoint create mine SOME_DIR       # then: ls $dir/trees/mine/latest
+  casfs put SOME_FILE                         # then: cat $dir/blobs/HASH
+  casfs thread list                           # then: ls $dir/threads/ID/steps
+  ./mount.sh demo                             # a workflow on a sample project
+  ./mount.sh stop                             # unmount and stop
+END
+}
+
+# -- the demo -------------------------------------------------------------------------
+
+# Show a command line, then run it. Only here a line is text, so that what is shown is
+# what runs.
+show() {
+    printf '\n$ %s\n' "$1"
+    bash -c "$1"
+}
+
+# As much quoting as a path needs.
+quoted() { printf '%q' "$1"; }
+
+# Like `show`, for a diff where differences are what we want to see.
+show_difference() {
+    local code=0
+    show "$1" || code=$?
+    [ "$code" -eq 1 ] || fail "expected differences (exit code 1) from: $1"
+}
+
+same() {
+    [ "$2" = "$3" ] || fail "$1 differ: $2 and $3"
+    say "same $1: $2"
+}
+
+first_word() { sed -n '1s/[[:space:]].*//;1p'; }
+
+# Print one `--agent` value per role, NUL-terminated: the demo's scripts run by our Python.
+agents() {
+    "$VENV/bin/python" - "$VENV/bin/python" "$ROOT/engine/demo/agents" <<'END'
+import json, sys
+python, scripts = sys.argv[1:]
+for role in ("planner", "coder", "reviewer", "tester", "committer"):
+    config = json.dumps({"argv": [python, f"{scripts}/{role}.py"]})
+    print(f"{role}=command:{config}", end="\0")
+END
+}
+
+# Run `develop` on the sample; sets THREAD.
+run_demo() {
+    local project=$1 agent options=()
+    while IFS= read -r -d '' agent; do
+        options+=(--agent "$agent")
+    done < <(agents)
+    show "casfs checkpoint create demo $(quoted "$project") -m before"
+    show "casfs workflow add $(quoted "$(short "$ROOT/engine/workflows/develop.json")")"
+    printf '\n$ casfs thread start develop --input @engine/demo/task.md --workspace %s' "$project"
+    printf ' \\\n    --agent planner=command:{"argv": […/planner.py]} … --wait\n'
+    THREAD=$(casfs thread start develop --input "@$ROOT/engine/demo/task.md" \
+        --workspace "$project" "${options[@]}" --wait | first_word) ||
+        fail "the thread did not end; see: casfs thread list"
+    say "$THREAD"
+}
+
+# What happened in the thread, read with ordinary tools below threads/<id>.
+show_thread() {
+    local copy=$1 steps=(steps/*) first last sha
+    first=${steps[0]} last=${steps[-1]}
+    show 'ls steps'
+    show 'cat status'
+    [ "$(<status)" = ended ] || fail "the thread $THREAD is $(<status), not ended"
+    show "grep -rnE --include=output.md '^(FAILED|OK)' steps"
+    grep -qrE --include=output.md '^FAILED' steps || fail "no round failed; one should"
+    show_difference "diff -r -x .git $first/workspace $last/workspace"
+    show "cp -a $last/workspace/. $(quoted "$copy")"
+    show "git -C $(quoted "$copy") log -1 --stat --format='%h %an: %s'"
+    sha=$("$VENV/bin/python" -c 'import json, sys; print(json.load(sys.stdin)["commitSha"])' \
+        <"$last/meta.json")
+    same "commit in meta.json and in the copy" "$sha" "$(git -C "$copy" rev-parse HEAD)"
+    [ -z "$(git -C "$copy" status --porcelain)" ] || fail "the committed copy is not clean"
+    show "cd $(quoted "$copy") && python -B -m unittest discover -s tests"
+}
+
+# A restore is a copy: compare it with the project, and with what casfs itself restores.
+show_restore() {
+    local dir=$1 project=$2 scratch=$3
+    local copied=$scratch/copied restored=$scratch/restored from to
+    from=$(quoted "$project") to=$(quoted "$copied")
+    show "cp -a $(quoted "$dir")/trees/demo/latest/. $to"
+    show "diff -r --no-dereference -x .git $from $to && echo identical"
+    show "casfs checkpoint restore demo $(quoted "$restored")"
+    show "diff -r --no-dereference $to $(quoted "$restored") && echo identical"
+    same "tree of project and copy" "$(casfs tree build "$project" | first_word)" \
+        "$(casfs tree build "$copied" | first_word)"
+}
+
+demo() {
+    local dir=$1 at scratch
+    at=$(short "$dir")
+    scratch=$(mktemp -d -t casfs-demo.XXXXXX)
+    # shellcheck disable=SC2064  # the directory of now
+    trap "rm -rf '$scratch'" EXIT
+    export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_SYSTEM=/dev/null GIT_PAGER=cat
+    "$VENV/bin/python" "$ROOT/engine/demo/prepare.py" "$scratch/tally" >/dev/null
+    run_demo "$scratch/tally"
+    printf '\n$ cd %s\n' "$at/threads/$THREAD"
+    (
+        cd "$dir/threads/$THREAD"
+        show_thread "$scratch/committed"
+    )
+    show_restore "$at" "$scratch/tally" "$scratch"
+    say
+    say "Still mounted at $at; ./mount.sh stop ends it."
+}
+
+# -- the command line -----------------------------------------------------------------
+
+main() {
+    local verb=mount dir
+    case ${1-} in
+        -h | --help) usage && return ;;
+        demo | stop | env) verb=$1 && shift ;;
+        -*) usage >&2 && return 2 ;;
+    esac
+    if [ $# -gt 1 ] || { [ $# -eq 1 ] && [[ $verb =~ ^(stop|env)$ ]]; }; then
+        usage >&2
+        return 2
+    fi
+    dir=$(realpath -m -- "${1:-$DEFAULT_DIR}")
+    export PATH="$VENV/bin:$PATH" # the daemon's too: the demo's agents run casfs
+    if [ "$verb" = stop ]; then
+        stop
+        return
+    fi
+    # One command a line from here: inside `&&` or `if`, set -e would be off.
+    make_env
+    [ "$verb" != env ] || return 0
+    need_fuse
+    start "$dir"
+    case $verb in
+        mount) what_to_try "$dir" ;;
+        demo) demo "$dir" ;;
+    esac
+}
+
+main "$@"

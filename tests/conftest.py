@@ -1,0 +1,76 @@
+"""What every test gets: an isolated environment, trio for `async def`, and empty stores."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+from hypothesis import settings
+
+from casfs.store import Store
+
+HANGS_AFTER = 120  # seconds; a test that waits for ever fails instead
+
+settings.register_profile("local", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.load_profile("ci" if "CI" in os.environ else "local")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run an `async def` test under trio; leave the others to pytest."""
+    test = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(test):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
+
+    async def limited() -> None:
+        with trio.fail_after(HANGS_AFTER):
+            await test(**arguments)
+
+    trio.run(limited)
+    return True
+
+
+@pytest.fixture
+def runtime_dir() -> Iterator[Path]:
+    """A directory with a short path: a unix socket's is limited to 107 bytes."""
+    path = Path(tempfile.mkdtemp(prefix="casfs-", dir="/tmp"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(autouse=True)
+def isolated(tmp_path: Path, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of the user's settings or stores is read or written by any test."""
+    for name in list(os.environ):
+        if name.startswith(("CASFS_", "XDG_")):
+            monkeypatch.delenv(name)
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("XDG_DATA_HOME", str(home / "data"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "config"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime_dir))
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    """An empty store in memory."""
+    with Store.memory() as opened:
+        yield opened
+
+
+@pytest.fixture
+def disk_store(tmp_path: Path) -> Iterator[Store]:
+    """An empty store on disk."""
+    with Store.init(tmp_path / "store") as opened:
+        yield opened

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Check everything: style, types, tests. Arguments go to pytest.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+./mount.sh env
+export PATH="$PWD/.venv/bin:$PATH" # the tests run casfs as a person would
+
+run() {
+    printf '$ %s\n' "$*"
+    "$@"
+}
+
+run python -m ruff check .
+run python -m ruff format --check .
+run python -m mypy
+run python -m pytest "$@"

@@ -1,0 +1,145 @@
+"""The structure of the code: what may import what, and where each outside library is used.
+
+Each list below is an order: a module imports only modules above it, in its own list or in
+the trunk. So the two branches never meet. `casfs.cli` stands above all and nothing
+imports it. A module that is in no list fails: give a new one its place.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+TRUNK = """
+    schemas casfs casfs.errors casfs.digest casfs.canonical casfs.log
+    casfs.backend casfs.memo casfs.memory casfs.sqlite casfs.objects casfs.disk
+    casfs.schema casfs.directory casfs.node casfs.registry casfs.batch casfs.store
+    casfs.config casfs.walk casfs.tree casfs.patch
+    casfs.ignore casfs.snapshot casfs.restore casfs.checkpoint casfs.threads
+""".split()
+MOUNT = """
+    casfs.fuse casfs.fuse.errors casfs.fuse.vnode casfs.fuse.inodes casfs.fuse.reader
+    casfs.fuse.blobs casfs.fuse.trees casfs.fuse.nodes casfs.fuse.stats casfs.fuse.threads
+    casfs.fuse.views casfs.fuse.ops casfs.mount
+""".split()
+ENGINE = """
+    engine engine.syntax engine.jsonata engine.moderator engine.rules engine.workflow
+    engine.catalog engine.extract engine.prompt engine.processes engine.workspace
+    engine.agents engine.agents.command engine.journal engine.run
+    engine.control engine.daemon
+""".split()
+CLI = "casfs.cli"
+
+LIBRARIES = {
+    "blake3": "casfs.digest",
+    "click": CLI,
+    "jsonata": "engine.jsonata",
+    "jsonschema": "casfs.schema",
+    "jsonschema_rs": "casfs.schema",
+    "orjson": "casfs.canonical",
+    "pathspec": "casfs.ignore",
+    "pyfuse3": "casfs.fuse.ops",
+    "rfc8785": "casfs.canonical",
+    "sqlite3": "casfs.sqlite",
+    "ulid": "casfs.threads",
+    "yaml": "engine.extract",
+}
+
+# Entry points of processes, and what hands its environment on to a program.
+ENVIRONMENT = {"casfs.mount", "engine.daemon", "engine.agents.command"}
+
+
+def dotted(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every module of the project by name; the demo is data."""
+    paths = (path for top in ("casfs", "engine", "schemas") for path in (ROOT / top).rglob("*.py"))
+    return {dotted(path): path for path in paths if ROOT / "engine" / "demo" not in path.parents}
+
+
+def within(name: str, package: str) -> bool:
+    return name == package or name.startswith(package + ".")
+
+
+def imports(name: str) -> Iterator[str]:
+    """What a module imports, anywhere in it: modules of ours in full, others as written."""
+    path = modules()[name]
+    for found in ast.walk(ast.parse(path.read_text("utf-8"), str(path))):
+        if isinstance(found, ast.Import):
+            yield from (alias.name for alias in found.names)
+        elif isinstance(found, ast.ImportFrom):
+            base = origin(name, found)
+            for alias in found.names:
+                inner = f"{base}.{alias.name}"
+                yield inner if inner in modules() else base
+
+
+def origin(name: str, found: ast.ImportFrom) -> str:
+    """The absolute name of the module that a `from … import` names."""
+    if found.level == 0:
+        return found.module or ""
+    parts = name.split(".")
+    if modules()[name].name != "__init__.py":
+        parts.pop()
+    parts = parts[: len(parts) - found.level + 1]
+    return ".".join([*parts, found.module] if found.module else parts)
+
+
+def allowed(name: str) -> set[str]:
+    """Every module of ours that this one may import."""
+    if within(name, CLI):
+        return set(modules())
+    if name in TRUNK:
+        return set(TRUNK[: TRUNK.index(name)])
+    branch = MOUNT if name in MOUNT else ENGINE
+    return {*TRUNK, *branch[: branch.index(name)]}
+
+
+@pytest.mark.parametrize("name", sorted(modules()))
+def test_every_module_has_a_place(name: str) -> None:
+    assert within(name, CLI) or name in [*TRUNK, *MOUNT, *ENGINE], (
+        f"{name} is in no list of {Path(__file__).name}"
+    )
+
+
+def test_a_place_is_given_once() -> None:
+    places = [*TRUNK, *MOUNT, *ENGINE]
+    assert len(places) == len(set(places))
+
+
+@pytest.mark.parametrize("name", sorted(modules()))
+def test_imports_only_from_above(name: str) -> None:
+    ours = {used for used in imports(name) if used in modules()}
+    assert ours - allowed(name) == set()
+
+
+@pytest.mark.parametrize("name", sorted(modules()))
+def test_an_outside_library_has_one_place(name: str) -> None:
+    used = {top for top in (used.split(".")[0] for used in imports(name)) if top in LIBRARIES}
+    assert {top for top in used if not within(name, LIBRARIES[top])} == set()
+
+
+def test_every_listed_library_is_used_where_it_is_listed() -> None:
+    for top, place in LIBRARIES.items():
+        users = [name for name in modules() if within(name, place)]
+        assert any(within(used, top) for name in users for used in imports(name)), (top, place)
+
+
+@pytest.mark.parametrize("name", sorted(name for name in modules() if not within(name, CLI)))
+def test_the_library_reads_no_environment_and_prints_nothing(name: str) -> None:
+    tree = ast.parse(modules()[name].read_text("utf-8"))
+    calls = [found.func for found in ast.walk(tree) if isinstance(found, ast.Call)]
+    assert not {"print", "input"} & {called.id for called in calls if isinstance(called, ast.Name)}
+    if name not in ENVIRONMENT:
+        reached = {found.attr for found in ast.walk(tree) if isinstance(found, ast.Attribute)}
+        assert not {"environ", "environb", "getenv"} & reached
