@@ -118,8 +118,8 @@ class Backend(Protocol):
 
         `require` names blobs that must still be there at that moment (what the new nodes
         refer to); their age is renewed, so that gc leaves them to the head to come.
-        Raises NotFound for a required blob that has gone, Conflict when a head is not
-        `old`. On any error no head has moved.
+        Raises NotFound for a required blob that has gone, or where a head would point to
+        nothing; Conflict when a head is not `old`. On any error no head has moved.
         """
 
     def version(self) -> int:

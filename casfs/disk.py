@@ -1,6 +1,6 @@
 """The store on a local disk: SQLite rows for what is small, plain files for what is large.
 
-    store.db    blobs(hash, size, type, touched, data), heads(name, hash, record)
+    store.db    blobs(hash, size, type, touched, data), types(hash), heads(name, hash, record)
     objects/    the bytes of every row whose `data` is NULL (`casfs.objects`)
     tmp/        private files of living writers
 
@@ -9,9 +9,10 @@ only while the SQLite write lock is held, so rows and files cannot be caught dis
 One transaction publishes blobs and moves heads: file contents are synced before it
 begins, renames and their directories inside it, and the commit itself is one fsync of
 the WAL. Nodes are rows whatever their size; other blobs up to `SMALL` bytes are rows.
-`type` is 0 for the meta-schema node, else the row of the node's schema, NULL for bytes
-that are no node. `touched` (UTC seconds) is the last time that somebody put the blob or
-published a node that refers to it.
+`type` is a row of `types`, which holds the hashes of schema nodes (and META, empty, for
+the meta-schema node's own type); it is NULL for bytes that are no node. `touched` (UTC
+seconds) is the last time that somebody put the blob or published a node that refers to it.
+While a collection runs (`casfs.sweep`), what is touched is noted in `young` as well.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from typing import BinaryIO
 from . import canonical
 from .backend import MAX_RECORD, META, Blob, BlobInfo, Head, Staged, Swap
 from .digest import hash_bytes
-from .errors import Conflict, Corrupt, CorruptBlob, Invalid, NotFound
+from .errors import Conflict, CorruptBlob, Invalid, NotFound
 from .objects import Objects
 from .sqlite import Connection, Database
 
 RENEW = 3600  # seconds; a younger blob's age is not worth a write
 CHUNK = 500  # rows or parameters a statement
-META_ID = 0
+META_KEY = b""
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS blobs (
@@ -43,6 +44,7 @@ CREATE TABLE IF NOT EXISTS blobs (
   data BLOB
 );
 CREATE INDEX IF NOT EXISTS blobs_by_type ON blobs(type) WHERE type IS NOT NULL;
+CREATE TABLE IF NOT EXISTS types (id INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE);
 CREATE TABLE IF NOT EXISTS heads (
   name TEXT PRIMARY KEY,
   hash BLOB NOT NULL,
@@ -79,11 +81,13 @@ class DiskBackend:
         self._objects.sync(batch)
         now = int(time.time())
         with self._db.write() as db:
+            moves = list(swaps)
             _renew(db, require, now)
             _insert(db, batch, now)
             self._objects.place(batch)
-            for swap in swaps:
-                _swap(db, swap)
+            _renew(db, [move.new.hash for move in moves if move.new], now)
+            for move in moves:
+                _swap(db, move)
 
     def version(self) -> int:
         return self._db.version()
@@ -106,7 +110,7 @@ class DiskBlobs:
 
     def get(self, hash: str) -> Blob:
         row = self._row(hash)
-        type, data = _type(row[1], row[2]), row[3]
+        type, data = _type(row[1]), row[2]
         if data is None:
             with self._objects.open(hash) as source:
                 data = source.read()
@@ -115,15 +119,16 @@ class DiskBlobs:
         return Blob(data, type)
 
     def open(self, hash: str) -> BinaryIO:
-        if self._row(hash)[3] is None:
+        if self._row(hash)[2] is None:
             return self._objects.open(hash)
         return io.BytesIO(self.get(hash).data)
 
-    def _row(self, hash: str) -> tuple[int, int | None, bytes | None, bytes | None]:
+    def _row(self, hash: str) -> tuple[int, bytes | None, bytes | None]:
+        """(size, key of the type, data). Raises NotFound."""
         with self._db.read() as db:
-            row: tuple[int, int | None, bytes | None, bytes | None] | None = db.execute(
-                "SELECT b.size, b.type, t.hash, b.data"
-                " FROM blobs b LEFT JOIN blobs t ON t.id = b.type WHERE b.hash = ?",
+            row: tuple[int, bytes | None, bytes | None] | None = db.execute(
+                "SELECT b.size, t.hash, b.data"
+                " FROM blobs b LEFT JOIN types t ON t.id = b.type WHERE b.hash = ?",
                 (_key(hash),),
             ).fetchone()
         if row is None:
@@ -137,13 +142,13 @@ class DiskBlobs:
             part = keys[start : start + CHUNK]
             with self._db.read() as db:
                 rows = db.execute(
-                    "SELECT b.hash, b.size, b.type, t.hash"
-                    " FROM blobs b LEFT JOIN blobs t ON t.id = b.type"
+                    "SELECT b.hash, b.size, t.hash"
+                    " FROM blobs b LEFT JOIN types t ON t.id = b.type"
                     f" WHERE b.hash IN ({','.join('?' * len(part))})",
                     part,
                 ).fetchall()
-            for key, size, id, type in rows:
-                found[key.hex()] = BlobInfo(size, _type(id, type))
+            for key, size, type in rows:
+                found[key.hex()] = BlobInfo(size, _type(type))
         return found
 
     def find(self, prefix: str, limit: int = 2) -> list[str]:
@@ -161,15 +166,15 @@ class DiskBlobs:
         while True:
             with self._db.read() as db:
                 rows = db.execute(
-                    "SELECT b.id, b.hash, b.size, b.type, t.hash"
-                    " FROM blobs b LEFT JOIN blobs t ON t.id = b.type"
+                    "SELECT b.id, b.hash, b.size, t.hash"
+                    " FROM blobs b LEFT JOIN types t ON t.id = b.type"
                     f" WHERE b.id > ? {chosen} ORDER BY b.id LIMIT {CHUNK}",
                     (last,),
                 ).fetchall()
             if not rows:
                 return
-            for _, key, size, id, type_key in rows:
-                yield key.hex(), BlobInfo(size, _type(id, type_key))
+            for _, key, size, type_key in rows:
+                yield key.hex(), BlobInfo(size, _type(type_key))
             last = rows[-1][0]
 
     def _type_id(self, type: str) -> int:
@@ -208,35 +213,45 @@ def _key(hash: str) -> bytes:
     return bytes.fromhex(hash)
 
 
-def _type(id: int | None, key: bytes | None) -> str | None:
-    if id is None:
-        return None
-    if id == META_ID:
-        return META
+def _type(key: bytes | None) -> str | None:
+    """The type of a row from its `types.hash`."""
     if key is None:
-        raise Corrupt("store.db: a node's type has gone; run `casfs fsck`")
-    return key.hex()
+        return None
+    return META if key == META_KEY else key.hex()
+
+
+def _type_key(type: str) -> bytes:
+    return META_KEY if type == META else _key(type)
 
 
 def _type_id(db: Connection, type: str) -> int | None:
-    if type == META:
-        return META_ID
-    row = db.execute("SELECT id FROM blobs WHERE hash = ?", (_key(type),)).fetchone()
+    row = db.execute("SELECT id FROM types WHERE hash = ?", (_type_key(type),)).fetchone()
     return None if row is None else int(row[0])
 
 
 def _insert(db: Connection, batch: list[Staged], now: int) -> None:
     ids: dict[str, int] = {}  # of this transaction only: a rollback may hand them out again
     for one in batch:
-        id = None
+        hash, id = one.digest.hash, None
         if one.type is not None:
             id = ids.get(one.type)
             if id is None:
-                id = _type_id(db, one.type)
-                if id is None:
-                    raise NotFound(f"no blob {one.type} in this store, the type of {one.digest}")
-                ids[one.type] = id
-        db.execute(INSERT, (_key(one.digest.hash), one.digest.size_bytes, id, now, one.data))
+                id = ids[one.type] = _new_type_id(db, one.type)
+        db.execute(INSERT, (_key(hash), one.digest.size_bytes, id, now, one.data))
+
+
+def _new_type_id(db: Connection, type: str) -> int:
+    """The row of a type, which must be a blob of this store by now. Raises NotFound."""
+    if type != META and not _exists(db, type):
+        raise NotFound(f"no blob {type} in this store, and it is to be the type of a node")
+    db.execute("INSERT OR IGNORE INTO types (hash) VALUES (?)", (_type_key(type),))
+    id = _type_id(db, type)
+    assert id is not None
+    return id
+
+
+def _exists(db: Connection, hash: str) -> bool:
+    return db.execute("SELECT 1 FROM blobs WHERE hash = ?", (_key(hash),)).fetchone() is not None
 
 
 def _renew(db: Connection, hashes: Collection[str], now: int) -> None:

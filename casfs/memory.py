@@ -29,6 +29,9 @@ class MemoryBackend:
             for hash in require:
                 if hash not in self.blobs.stored:
                     raise NotFound(f"no blob {hash} in this store: it was collected meanwhile")
+            for move in moves:
+                if move.new is not None and move.new.hash not in present:
+                    raise NotFound(f"no blob {move.new.hash} in this store for head {move.name}")
             for one in batch:
                 if one.type not in (None, META) and one.type not in present:
                     raise NotFound(f"no blob {one.type} in this store, the type of {one.digest}")
