@@ -16,7 +16,8 @@ Implementations: `casfs.memory`, `casfs.disk`. Each passes the suites of
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Collection as Hashes
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -72,6 +73,15 @@ class Swap:
     new: Head | None
 
 
+@dataclass(slots=True)
+class Total:
+    """An amount of content: blobs, their bytes, and how many of them are files of their own."""
+
+    blobs: int = 0
+    bytes: int = 0
+    files: int = 0
+
+
 class Blobs(Protocol):
     def stage(self, source: BinaryIO) -> Staged:
         """Take in a stream of unknown length; nothing is visible yet."""
@@ -85,7 +95,7 @@ class Blobs(Protocol):
     def open(self, hash: str) -> BinaryIO:
         """A verified blob as a seekable file. Raises NotFound, CorruptBlob."""
 
-    def info(self, hashes: Collection[str]) -> dict[str, BlobInfo]:
+    def info(self, hashes: Hashes[str]) -> dict[str, BlobInfo]:
         """What is known of each; a hash that is not stored is not in the answer."""
 
     def find(self, prefix: str, limit: int = 2) -> list[str]:
@@ -94,12 +104,53 @@ class Blobs(Protocol):
     def iterate(self, type: str | None = None) -> Iterator[tuple[str, BlobInfo]]:
         """All blobs (of one type) in the order of arrival; memory stays bounded."""
 
+    def total(self) -> Total:
+        """How much is stored."""
+
+    def verify(self, hash: str) -> None:
+        """Read a blob again, whatever was verified before. Raises NotFound, CorruptBlob."""
+
+    def quarantine(self, hash: str) -> None:
+        """Take a damaged blob out of the store; its bytes are kept aside. Only fsck may."""
+
 
 class Heads(Protocol):
     def get(self, name: str) -> Head | None: ...
 
     def list(self, prefix: str = "") -> Iterator[tuple[str, Head]]:
         """Names that start with `prefix`, sorted by code point."""
+
+
+class Collection(Protocol):
+    """One run of gc over a backend (`casfs.gc` decides what is marked). A context manager.
+
+    From its beginning to its end the backend notes every blob that is touched, so that
+    `sweep` can have what they refer to marked before it deletes anything: a writer that
+    works meanwhile loses nothing.
+    """
+
+    marked: Total
+
+    def __enter__(self) -> Collection: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def mark(self, hashes: Hashes[str]) -> list[str]:
+        """Keep these blobs; returns those that are nodes and were not marked before."""
+
+    def reset(self) -> None:
+        """Forget all marks."""
+
+    def young(self, since: int) -> Iterator[list[str]]:
+        """The blobs touched since `since` (UTC seconds), in portions."""
+
+    def sweep(
+        self, before: int, follow: Callable[[list[str]], None], *, dry_run: bool
+    ) -> Iterator[tuple[str, BlobInfo]]:
+        """Delete what is not marked and was touched before `before`; yields what went.
+
+        `follow` is given hashes that were touched during the run, and marks their closure.
+        """
 
 
 class Backend(Protocol):
@@ -112,7 +163,7 @@ class Backend(Protocol):
     def heads(self) -> Heads: ...
 
     def publish(
-        self, staged: Iterable[Staged], swaps: Iterable[Swap] = (), require: Collection[str] = ()
+        self, staged: Iterable[Staged], swaps: Iterable[Swap] = (), require: Hashes[str] = ()
     ) -> None:
         """Make `staged` durable, then move all heads of `swaps`, or none of them.
 
@@ -124,5 +175,11 @@ class Backend(Protocol):
 
     def version(self) -> int:
         """A number that changes when any head may have changed: a cheap staleness check."""
+
+    def faults(self) -> Iterator[str]:
+        """What is wrong with the store's own files, a line each; contents are not read."""
+
+    def collection(self) -> Collection:
+        """Begin a gc run. Raises Conflict while another one is under way."""
 
     def close(self) -> None: ...

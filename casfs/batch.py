@@ -77,12 +77,12 @@ class Batch:
     def put_node(self, type: str, payload: Any) -> Digest:
         """Store a node of the registered type. Raises Invalid, NotFound (the type)."""
         type_hash, schema = self._type(type)
+        data = node.encode(type_hash, payload)  # first: the checks below need sound JSON
         schema.check(payload)
         if check := node.CHECKS.get(type):
             check(payload)
         if type == META:
             check_document(payload)
-        data = node.encode(type_hash, payload)
         self._close(type_hash, schema, payload)
         digest = Digest.of(data)
         self._add(Staged(digest, data, type=type_hash))
@@ -91,18 +91,18 @@ class Batch:
     def put_schema(self, document: Any, *, builtin: bool = False) -> Digest:
         """Register a schema under its `$id`. Raises Invalid, Conflict (a built-in name)."""
         name = check_document(document)
-        old = self._backend.heads.get(HEADS + name)
-        if name == META:
-            data = node.encode(META, document)
-            digest = Digest.of(data)
-            self._add(Staged(digest, data, type=META))
-            self._types[META] = digest.hash, Schema(document)
-        else:
-            digest = self.put_node(META, document)
-        if old is not None and old.hash == digest.hash:
-            return digest
-        if old is not None and old.record.get("builtin") and not builtin:
+        data = node.encode(META if name == META else self._type(META)[0], document)
+        digest = Digest.of(data)
+        old = self._head(HEADS + name)
+        changed = old is None or old.hash != digest.hash
+        if old is not None and changed and old.record.get("builtin") and not builtin:
             raise Conflict(f"the type {name!r} is built in; choose another $id")
+        if name == META:
+            self._add(Staged(digest, data, type=META))
+        else:
+            self.put_node(META, document)
+        if not changed:
+            return digest
         self.swap(HEADS + name, old, Head(digest.hash, {"builtin": builtin}))
         self._types[name] = digest.hash, Schema(document)
         return digest
@@ -143,6 +143,13 @@ class Batch:
         """Move a head at commit. Raises Conflict there when it is not `old` any more."""
         self._swaps.append(Swap(name, old, new))
 
+    def _head(self, name: str) -> Head | None:
+        """What a head will be when the moves so far have been made."""
+        for swap in reversed(self._swaps):
+            if swap.name == name:
+                return swap.new
+        return self._backend.heads.get(name)
+
     def move(self, name: str, old: Head, hash: str, record: Mapping[str, Any]) -> Head:
         """`swap` to a new pair, which is returned for the next move."""
         new = Head(hash, record)
@@ -157,13 +164,15 @@ class Batch:
             except BaseException:
                 self._backend.blobs.discard(self._staged.values())
                 raise
+            self._swaps = []
 
     def _publish(self, swaps: list[Swap]) -> None:
+        """`swaps` is empty for a portion: the heads wait for the end."""
         require = self._require - self._staged.keys()
         self._backend.publish(list(self._staged.values()), swaps, require)
         for hash, staged in self._staged.items():
             self._known[hash] = staged.type
-        self._staged, self._require, self._held, self._swaps = {}, set(), 0, []
+        self._staged, self._require, self._held = {}, set(), 0
 
     # -- what is here -------------------------------------------------------------------
 
@@ -176,6 +185,8 @@ class Batch:
         elif self._known[hash] is not None or staged.type is None:
             self._require.add(hash)  # already stored just so
             return
+        if hash in self._staged:  # plain bytes so far, and now a node
+            self._backend.blobs.discard([self._staged[hash]])
         self._staged[hash] = staged
         self._known[hash] = staged.type
         self._held += len(staged.data or b"")

@@ -136,4 +136,5 @@ def _check_number(number: int | float, path: str) -> None:
         if abs(number) >= 1e21:  # written with an exponent, so it stays a float
             return
     if abs(number) > MAX_INT and number == int(number):
-        raise Invalid(f"{path}: {number} is beyond 2^53-1, where integers lose digits")
+        shown = f"{number}" if abs(number) < 1e21 else "an integer"
+        raise Invalid(f"{path}: {shown} is beyond 2^53-1, where integers lose digits")

@@ -11,7 +11,6 @@ way out, so that no reader has to trust a writer.
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -85,7 +84,7 @@ def decode(payload: dict[str, Any]) -> dict[bytes, Entry]:
 
 
 def check(payload: dict[str, Any]) -> None:
-    """What the schema cannot say: order, unique and harmless names. Raises Invalid."""
+    """What the schema cannot say: order, unique and harmless names, targets. Raises Invalid."""
     seen: set[bytes] = set()
     for key, _ in KINDS:
         names = [_bytes(item, "name", f"$.{key}[{i}]") for i, item in enumerate(payload[key])]
@@ -97,6 +96,10 @@ def check(payload: dict[str, Any]) -> None:
         if twice:
             raise Invalid(f"$.{key}: the name {min(twice)!r} stands twice")
         seen.update(names)
+    for index, item in enumerate(payload["symlinks"]):
+        target = _bytes(item, "target", f"$.symlinks[{index}]")
+        if not target or b"\0" in target:
+            raise Invalid(f"$.symlinks[{index}]: the target {target!r} is not allowed in a symlink")
 
 
 def _check_name(name: bytes, where: str = "") -> None:
@@ -164,6 +167,6 @@ def _bytes(item: dict[str, Any], key: str, where: str) -> bytes:
     except UnicodeDecodeError:
         if base64.b64encode(value).decode("ascii") == item[f"{key}_base64"]:
             return value
-    except binascii.Error:
+    except ValueError:  # not ASCII, or no base64
         pass
     raise Invalid(f"{where}.{key}_base64: not the base64 of bytes that are no UTF-8")

@@ -24,13 +24,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 from . import canonical
-from .backend import MAX_RECORD, META, Blob, BlobInfo, Head, Staged, Swap
-from .digest import hash_bytes
+from .backend import MAX_RECORD, META, Blob, BlobInfo, Head, Staged, Swap, Total
+from .digest import hash_bytes, is_hash
 from .errors import Conflict, CorruptBlob, Invalid, NotFound
 from .objects import Objects
 from .sqlite import Connection, Database
+from .sweep import Sweep
 
-RENEW = 3600  # seconds; a younger blob's age is not worth a write
+RENEW = 60  # seconds; a younger blob's age is not worth a write
 CHUNK = 500  # rows or parameters a statement
 META_KEY = b""
 
@@ -45,6 +46,8 @@ CREATE TABLE IF NOT EXISTS blobs (
 );
 CREATE INDEX IF NOT EXISTS blobs_by_type ON blobs(type) WHERE type IS NOT NULL;
 CREATE TABLE IF NOT EXISTS types (id INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE);
+CREATE TABLE IF NOT EXISTS young (id INTEGER PRIMARY KEY);
+CREATE TABLE IF NOT EXISTS collecting (id INTEGER PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS heads (
   name TEXT PRIMARY KEY,
   hash BLOB NOT NULL,
@@ -63,6 +66,7 @@ WHERE touched < excluded.touched - {RENEW} OR (type IS NULL AND excluded.type IS
 class DiskBackend:
     def __init__(self, root: Path) -> None:
         """Open what `create` made; sweeps what dead writers left in `tmp/`."""
+        self._root = root
         self._db = Database(root / "store.db")
         self._objects = Objects(root / "objects")
         self._objects.sweep()
@@ -71,8 +75,8 @@ class DiskBackend:
 
     @classmethod
     def create(cls, root: Path) -> None:
-        Objects.create(root / "objects")
         Database(root / "store.db", SCHEMA).close()
+        Objects.create(root / "objects")
 
     def publish(
         self, staged: Iterable[Staged], swaps: Iterable[Swap] = (), require: Collection[str] = ()
@@ -86,11 +90,22 @@ class DiskBackend:
             _insert(db, batch, now)
             self._objects.place(batch)
             _renew(db, [move.new.hash for move in moves if move.new], now)
+            if db.execute("SELECT 1 FROM collecting").fetchone():
+                _note_young(db, [*require, *(one.digest.hash for one in batch)], moves)
             for move in moves:
                 _swap(db, move)
 
     def version(self) -> int:
         return self._db.version()
+
+    def faults(self) -> Iterator[str]:
+        for fault in self._db.faults():
+            yield f"store.db: {fault}"
+        for stray in self._objects.strays():
+            yield f"objects/{stray}: no blob has that name; not ours, or damage"
+
+    def collection(self) -> Sweep:
+        return Sweep(self._db, self._objects, self._root / "gc.lock")
 
     def close(self) -> None:
         self._objects.close()
@@ -137,7 +152,7 @@ class DiskBlobs:
 
     def info(self, hashes: Collection[str]) -> dict[str, BlobInfo]:
         found: dict[str, BlobInfo] = {}
-        keys = [_key(hash) for hash in hashes]
+        keys = [_key(hash) for hash in hashes if is_hash(hash)]
         for start in range(0, len(keys), CHUNK):
             part = keys[start : start + CHUNK]
             with self._db.read() as db:
@@ -181,17 +196,41 @@ class DiskBlobs:
         with self._db.read() as db:
             return -1 if (id := _type_id(db, type)) is None else id
 
+    def total(self) -> Total:
+        with self._db.read() as db:
+            row = db.execute(
+                "SELECT count(*), coalesce(sum(size), 0), coalesce(sum(data IS NULL), 0) FROM blobs"
+            ).fetchone()
+        return Total(*row)
+
+    def verify(self, hash: str) -> None:
+        size, _, data = self._row(hash)
+        if data is None:
+            self._objects.verify(hash, size)
+        elif len(data) != size or hash_bytes(data) != hash:
+            raise CorruptBlob(f"blob {hash}: its row does not hash to its name")
+
+    def quarantine(self, hash: str) -> None:
+        with self._db.write() as db:
+            row = db.execute("SELECT data FROM blobs WHERE hash = ?", (_key(hash),)).fetchone()
+            self._objects.set_aside(hash, row[0] if row else None)
+            db.execute("DELETE FROM blobs WHERE hash = ?", (_key(hash),))
+
 
 class DiskHeads:
     def __init__(self, db: Database) -> None:
         self._db = db
 
     def get(self, name: str) -> Head | None:
+        if not _storable(name):
+            return None
         with self._db.read() as db:
             row = db.execute("SELECT hash, record FROM heads WHERE name = ?", (name,)).fetchone()
         return None if row is None else _head(*row)
 
     def list(self, prefix: str = "") -> Iterator[tuple[str, Head]]:
+        if not _storable(prefix):
+            return
         last, after = prefix, ">="
         while True:
             with self._db.read() as db:
@@ -210,7 +249,14 @@ class DiskHeads:
 
 
 def _key(hash: str) -> bytes:
+    if not is_hash(hash):
+        raise NotFound(f"no blob {hash!r} in this store: that is no hash")
     return bytes.fromhex(hash)
+
+
+def _storable(name: str) -> bool:
+    """False for what came from bytes that are not UTF-8: no head has such a name."""
+    return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def _type(key: bytes | None) -> str | None:
@@ -266,7 +312,17 @@ def _renew(db: Connection, hashes: Collection[str], now: int) -> None:
     db.executemany("UPDATE blobs SET touched = ? WHERE id = ?", stale)
 
 
+def _note_young(db: Connection, hashes: list[str], moves: list[Swap]) -> None:
+    """Tell the collection that runs: what this transaction touches is needed."""
+    keys = [_key(hash) for hash in [*hashes, *(move.new.hash for move in moves if move.new)]]
+    db.executemany(
+        "INSERT OR IGNORE INTO young SELECT id FROM blobs WHERE hash = ?", [(key,) for key in keys]
+    )
+
+
 def _swap(db: Connection, swap: Swap) -> None:
+    if not _storable(swap.name):
+        raise Invalid(f"head {swap.name!a}: a name must be UTF-8")
     row = db.execute("SELECT hash, record FROM heads WHERE name = ?", (swap.name,)).fetchone()
     if row != (None if swap.old is None else (_key(swap.old.hash), _record(swap.old))):
         raise Conflict(f"head {swap.name}: moved by somebody else meanwhile")

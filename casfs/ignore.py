@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .errors import Failed
+from .errors import Failed, Invalid
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -32,14 +32,19 @@ class Ignore:
 
     @classmethod
     def of(cls, root: Path, *, defaults: bool = True) -> Ignore:
-        """The rules for the workspace at `root`. Raises Failed when they cannot be read."""
+        """The rules for the workspace at `root`. Raises Failed when they cannot be read,
+        Invalid when one is no pattern."""
         try:
             lines = (root / FILE).read_text(errors="surrogateescape").splitlines()
         except (FileNotFoundError, NotADirectoryError):
             lines = []
         except OSError as error:
             raise Failed(f"cannot read {root / FILE}: {error.strerror}") from None
-        return cls(DEFAULT if defaults else frozenset(), _spec(lines) if lines else None)
+        try:
+            spec = _spec(lines) if lines else None
+        except ValueError as error:
+            raise Invalid(f"{root / FILE}: {error}") from None
+        return cls(DEFAULT if defaults else frozenset(), spec)
 
     def skips(self, path: bytes, name: bytes, *, directory: bool) -> bool:
         """`path` is relative to the workspace, `name` its last component."""

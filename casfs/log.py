@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,12 +28,18 @@ def to_file(path: Path) -> Log:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def log(event: str, **fields: Any) -> None:
-        texts = {key: value if _plain(value) else str(value) for key, value in fields.items()}
+        texts = {key: _shown(value) for key, value in fields.items()}
         line = {"time": time.time_ns() // 1_000_000, "pid": os.getpid(), "event": event, **texts}
-        os.write(fd, canonical.encode(line) + b"\n")
+        with suppress(OSError):  # a full disk must not end who wanted to tell of it
+            os.write(fd, canonical.encode(line) + b"\n")
 
     return log
 
 
-def _plain(value: Any) -> bool:
-    return value is None or isinstance(value, str | int | bool)
+def _shown(value: Any) -> Any:
+    """`value` when JSON can hold it, else its text; names that are not UTF-8 with U+FFFD."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int) and abs(value) <= canonical.MAX_INT:
+        return value
+    return str(value).encode("utf-8", "surrogateescape").decode("utf-8", "replace")

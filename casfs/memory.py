@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Collection, Iterable, Iterator
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import BinaryIO
 
 from . import canonical
-from .backend import MAX_RECORD, META, Blob, BlobInfo, Head, Staged, Swap
-from .digest import Digest
-from .errors import Conflict, Invalid, NotFound
+from .backend import MAX_RECORD, META, Blob, BlobInfo, Head, Staged, Swap, Total
+from .digest import Digest, hash_bytes
+from .errors import Conflict, CorruptBlob, Invalid, NotFound
 
 
 class MemoryBackend:
     def __init__(self) -> None:
         self.blobs = MemoryBlobs()
         self.heads = MemoryHeads()
-        self._lock = threading.Lock()
+        self.lock = threading.RLock()
+        self.noted: set[str] | None = None  # what was touched while a collection runs
         self._version = 0
 
     def publish(
         self, staged: Iterable[Staged], swaps: Iterable[Swap] = (), require: Collection[str] = ()
     ) -> None:
-        with self._lock:
+        with self.lock:
             batch, moves = list(staged), list(swaps)
             present = self.blobs.stored.keys() | {one.digest.hash for one in batch}
             for hash in require:
@@ -35,10 +37,21 @@ class MemoryBackend:
             for one in batch:
                 if one.type not in (None, META) and one.type not in present:
                     raise NotFound(f"no blob {one.type} in this store, the type of {one.digest}")
-            self.heads.check(moves)
+            heads = self.heads.moved(moves)
             self.blobs.add(batch)
-            self.heads.move(moves)
+            self.heads.replace(heads)
+            touched = [*require, *(one.digest.hash for one in batch)]
+            touched += [move.new.hash for move in moves if move.new is not None]
+            self.blobs.touch(touched)
+            if self.noted is not None:
+                self.noted.update(touched)
             self._version += 1
+
+    def faults(self) -> Iterator[str]:
+        return iter(())
+
+    def collection(self) -> MemoryCollection:
+        return MemoryCollection(self)
 
     def version(self) -> int:
         return self._version
@@ -50,6 +63,7 @@ class MemoryBackend:
 class MemoryBlobs:
     def __init__(self) -> None:
         self.stored: dict[str, Blob] = {}
+        self.touched: dict[str, int] = {}
 
     def stage(self, source: BinaryIO) -> Staged:
         data = source.read()
@@ -65,6 +79,10 @@ class MemoryBlobs:
             if old is None or old.type is None:
                 self.stored[one.digest.hash] = Blob(one.data, one.type)
 
+    def touch(self, hashes: Iterable[str]) -> None:
+        now = int(time.time())
+        self.touched.update(dict.fromkeys(hashes, now))
+
     def get(self, hash: str) -> Blob:
         try:
             return self.stored[hash]
@@ -79,12 +97,23 @@ class MemoryBlobs:
         return {hash: BlobInfo(len(blob.data), blob.type) for hash, blob in found.items()}
 
     def find(self, prefix: str, limit: int = 2) -> list[str]:
-        return sorted(hash for hash in self.stored if hash.startswith(prefix))[:limit]
+        return sorted(hash for hash in list(self.stored) if hash.startswith(prefix))[:limit]
 
     def iterate(self, type: str | None = None) -> Iterator[tuple[str, BlobInfo]]:
         for hash, blob in list(self.stored.items()):
             if type is None or blob.type == type:
                 yield hash, BlobInfo(len(blob.data), blob.type)
+
+    def total(self) -> Total:
+        return Total(len(self.stored), sum(len(blob.data) for blob in self.stored.values()))
+
+    def verify(self, hash: str) -> None:
+        if hash_bytes(self.get(hash).data) != hash:
+            raise CorruptBlob(f"blob {hash}: its bytes do not hash to its name")
+
+    def quarantine(self, hash: str) -> None:
+        self.stored.pop(hash, None)
+        self.touched.pop(hash, None)
 
 
 class MemoryHeads:
@@ -100,19 +129,66 @@ class MemoryHeads:
             if name.startswith(prefix):
                 yield name, Head(hash, canonical.decode(record))
 
-    def check(self, swaps: Iterable[Swap]) -> None:
+    def moved(self, swaps: Iterable[Swap]) -> dict[str, tuple[str, bytes]]:
+        """All heads as they are after `swaps`, which are made one after the other."""
+        heads = dict(self._heads)
         for swap in swaps:
-            if self._heads.get(swap.name) != _pair(swap.old):
+            if any("\ud800" <= character <= "\udfff" for character in swap.name):
+                raise Invalid(f"head {swap.name!a}: a name must be UTF-8")
+            if heads.get(swap.name) != _pair(swap.old):
                 raise Conflict(f"head {swap.name}: moved by somebody else meanwhile")
-            _pair(swap.new)
-
-    def move(self, swaps: Iterable[Swap]) -> None:
-        for swap in swaps:
             pair = _pair(swap.new)
             if pair is None:
-                self._heads.pop(swap.name, None)
+                heads.pop(swap.name, None)
             else:
-                self._heads[swap.name] = pair
+                heads[swap.name] = pair
+        return heads
+
+    def replace(self, heads: dict[str, tuple[str, bytes]]) -> None:
+        self._heads = heads
+
+
+class MemoryCollection:
+    def __init__(self, backend: MemoryBackend) -> None:
+        self._backend = backend
+        with backend.lock:
+            if backend.noted is not None:
+                raise Conflict("another gc is running on this store; wait for it")
+            backend.noted = set()
+        self.reset()
+
+    def __enter__(self) -> MemoryCollection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._backend.noted = None
+
+    def reset(self) -> None:
+        self._marks: set[str] = set()
+        self.marked = Total()
+
+    def mark(self, hashes: Collection[str]) -> list[str]:
+        stored = self._backend.blobs.stored
+        new = [hash for hash in dict.fromkeys(hashes) if hash in stored and hash not in self._marks]
+        self._marks.update(new)
+        self.marked.blobs += len(new)
+        self.marked.bytes += sum(len(stored[hash].data) for hash in new)
+        return [hash for hash in new if stored[hash].type is not None]
+
+    def young(self, since: int) -> Iterator[list[str]]:
+        yield [hash for hash, at in self._backend.blobs.touched.items() if at >= since]
+
+    def sweep(
+        self, before: int, follow: Callable[[list[str]], None], *, dry_run: bool
+    ) -> Iterator[tuple[str, BlobInfo]]:
+        blobs = self._backend.blobs
+        with self._backend.lock:
+            follow(list(self._backend.noted or ()))
+            for hash, info in list(blobs.iterate()):
+                if hash not in self._marks and blobs.touched[hash] < before:
+                    if not dry_run:
+                        del blobs.stored[hash], blobs.touched[hash]
+                    yield hash, info
 
 
 def _pair(head: Head | None) -> tuple[str, bytes] | None:

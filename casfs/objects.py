@@ -20,14 +20,15 @@ import itertools
 import os
 import secrets
 import shutil
+import threading
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from .backend import SMALL, Staged
-from .digest import CHUNK, Digest, Hasher, hash_stream
+from .digest import CHUNK, Digest, Hasher, hash_stream, is_hash
 from .errors import CorruptBlob, Failed, NotFound
 
 CLAIMING = 60.0  # seconds that a writer may take between making and locking its directory
@@ -43,6 +44,7 @@ class Objects:
         self._tmp = root.parent / "tmp"
         self._own: Path | None = None
         self._lock_fd = -1
+        self._claiming = threading.Lock()
         self._names = itertools.count()
         self._verified: dict[str, Stamp] = {}
 
@@ -60,34 +62,35 @@ class Objects:
 
     def stage(self, source: BinaryIO) -> Staged:
         """Hash `source` into memory when it is small, else into a private file."""
-        first = source.read(SMALL + 1)
+        first = _read_up_to(source, SMALL + 1)
         if len(first) <= SMALL:
             return Staged(Digest.of(first), first)
         temp = self._new_temp()
         try:
             return Staged(self._spool(first, source, temp), None, temp)
-        except OSError as error:
-            temp.unlink(missing_ok=True)
-            raise Failed(f"cannot write {temp}: {error.strerror}") from error
         except BaseException:
             temp.unlink(missing_ok=True)
             raise
 
     def _spool(self, first: bytes, source: BinaryIO, temp: Path) -> Digest:
+        """What `source` raises goes to the caller as it is: only he can name the file."""
         hasher, size = Hasher(), 0
-        fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with _writing(temp):
+            fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with open(fd, "wb", buffering=0) as out:
             piece = first + source.read(CHUNK - len(first))
             while piece:
                 hasher.update(piece)
                 size += len(piece)
-                if piece == ZEROS:  # a hole stays a hole
-                    out.seek(len(piece), os.SEEK_CUR)
-                else:
-                    _write_all(fd, piece)
+                with _writing(temp):
+                    if piece == ZEROS:  # a hole stays a hole
+                        out.seek(len(piece), os.SEEK_CUR)
+                    else:
+                        write_all(fd, piece)
                 piece = source.read(CHUNK)
-            out.truncate(size)
-            os.fchmod(fd, 0o444)
+            with _writing(temp):
+                out.truncate(size)
+                os.fchmod(fd, 0o444)
         return Digest(hasher.hexdigest(), size)
 
     def discard(self, staged: Iterable[Staged]) -> None:
@@ -106,11 +109,12 @@ class Objects:
             target = self.path(one.digest.hash)
             if one.temp is None:
                 continue
-            if target.exists():
-                one.temp.unlink()
-            else:
-                one.temp.rename(target)
-                shards.add(target.parent)
+            with _writing(target):
+                if target.exists():
+                    one.temp.unlink()
+                else:
+                    one.temp.rename(target)
+            shards.add(target.parent)  # a crash may have come between a rename and its sync
         self._sync(sorted(shards))
 
     def _sync(self, paths: list[Path]) -> None:
@@ -155,30 +159,73 @@ class Objects:
             self._verified.clear()
         self._verified[hash] = stamp
 
+    def verify(self, hash: str, size: int) -> None:
+        """Read a file again in any case. Raises NotFound, CorruptBlob, Failed."""
+        self._verified.pop(hash, None)
+        with self.open(hash) as source:
+            if os.fstat(source.fileno()).st_size != size:
+                raise CorruptBlob(f"blob {hash}: its file is not {size} bytes long")
+
+    # -- what is there ------------------------------------------------------------------
+
+    def remove(self, hash: str) -> None:
+        """Delete a blob's file if there is one. Caller holds the write lock."""
+        self.path(hash).unlink(missing_ok=True)
+        self._verified.pop(hash, None)
+
+    def set_aside(self, hash: str, data: bytes | None) -> None:
+        """Keep the damaged bytes of a blob in `quarantine/`. Caller holds the write lock."""
+        folder = self.root.parent / "quarantine"
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            if data is not None:
+                (folder / hash).write_bytes(data)
+            elif self.path(hash).exists():
+                self.path(hash).rename(folder / hash)
+        except OSError as error:
+            raise Failed(f"cannot move blob {hash} to {folder}: {error.strerror}") from error
+        self._verified.pop(hash, None)
+
+    def strays(self) -> Iterator[str]:
+        """Names below `objects/` that are no shard, or no hash."""
+        for entry in sorted(self.root.rglob("*")):
+            name = entry.relative_to(self.root).as_posix()
+            shard = entry.is_dir() and len(name) == 2 and is_hash(name.ljust(64, "0"))
+            if not shard and not (len(name) == 65 and is_hash(name.replace("/", "", 1))):
+                yield name
+
+    def shards(self) -> Iterator[list[tuple[str, float]]]:
+        """(hash, last change) of every file, shard by shard; files of other names are left out."""
+        for shard in range(256):
+            name = f"{shard:02x}"
+            with os.scandir(self.root / name) as entries:
+                found = [(name + entry.name, entry) for entry in entries]
+            yield [(hash, entry.stat().st_ctime) for hash, entry in found if is_hash(hash)]
+
     # -- private names --------------------------------------------------------------
 
     def _new_temp(self) -> Path:
-        if self._own is None:
-            self._own, self._lock_fd = self._claim()
+        with self._claiming:
+            if self._own is None:
+                self._own, self._lock_fd = self._claim()
         return self._own / f"{next(self._names)}"
 
     def _claim(self) -> tuple[Path, int]:
         """A directory of our own. Locked before it gets the name that the sweep looks at."""
         hidden = self._tmp / f".{secrets.token_hex(16)}"
         own = hidden.with_name(hidden.name[1:])
-        try:
+        with _writing(self._tmp):
+            self._tmp.mkdir(exist_ok=True)
             hidden.mkdir(mode=0o700)
             fd = os.open(hidden / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(fd, fcntl.LOCK_EX)
             hidden.rename(own)
-        except OSError as error:
-            raise Failed(f"cannot write in {self._tmp}: {error.strerror}") from error
         return own, fd
 
     def sweep(self) -> int:
         """Remove the private files of dead writers; returns how many directories went."""
         swept = 0
-        for directory in self._tmp.iterdir():
+        for directory in self._tmp.glob("*/"):
             if directory != self._own and _is_orphan(directory):
                 shutil.rmtree(directory, ignore_errors=True)
                 swept += 1
@@ -189,6 +236,22 @@ class Objects:
             shutil.rmtree(self._own, ignore_errors=True)
             os.close(self._lock_fd)
             self._own = None
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise Failed(f"cannot write {path}: {error.strerror}") from error
+
+
+def _read_up_to(source: BinaryIO, count: int) -> bytes:
+    """`count` bytes, or what there is up to the end: a raw stream may give less at a time."""
+    data = source.read(count)
+    while len(data) < count and (more := source.read(count - len(data))):
+        data += more
+    return data
 
 
 def _is_orphan(directory: Path) -> bool:
@@ -206,7 +269,7 @@ def _is_orphan(directory: Path) -> bool:
     return True
 
 
-def _write_all(fd: int, data: bytes) -> None:
+def write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]

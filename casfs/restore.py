@@ -18,6 +18,7 @@ from typing import BinaryIO
 from . import tree
 from .directory import File, Symlink
 from .errors import Failed, Refused
+from .objects import write_all
 from .store import Store
 
 DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -36,7 +37,7 @@ def restore(store: Store, root: str, target: Path) -> None:
         if target.is_dir() and any(target.iterdir()):
             raise Refused(f"{target} is not empty; restore into a new or empty directory")
         target.parent.mkdir(parents=True, exist_ok=True)
-        aside = target.parent / f".{target.name}.{secrets.token_hex(8)}"
+        aside = target.parent / f".casfs.{secrets.token_hex(8)}"
         aside.mkdir()
     except OSError as error:
         raise Failed(f"cannot restore to {target}: {error.strerror}") from None
@@ -72,23 +73,26 @@ def _file(store: Store, entry: File, fd: int) -> None:
         store.blobs.open(entry.digest.hash) as source,
         open(os.open(entry.name, NEW_FILE, 0o600, dir_fd=fd), "wb", buffering=0) as out,
     ):
-        _copy(source, out.fileno(), entry.digest.size_bytes)
+        _copy(source, out.fileno())
         os.fchmod(out.fileno(), 0o755 if entry.executable else 0o644)
 
 
-def _copy(source: BinaryIO, out: int, size: int) -> None:
+def _copy(source: BinaryIO, out: int) -> None:
     """Copy in the kernel where the blob is a file, holes kept."""
     try:
         fd = source.fileno()
     except OSError:  # a small blob, in memory
-        os.write(out, source.read())
+        write_all(out, source.read())
         return
+    size = os.fstat(fd).st_size
     at = 0
     while at < size:
         try:
             at = os.lseek(fd, at, os.SEEK_DATA)
-        except OSError:  # a hole up to the end
-            break
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            break  # a hole up to the end
         end = os.lseek(fd, at, os.SEEK_HOLE)
         while at < end:
             at += _copy_range(fd, out, at, end - at)

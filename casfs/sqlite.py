@@ -45,6 +45,8 @@ class Database:
             check_same_thread=False,
             cached_statements=256,
         )
+        if self._create:
+            connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # `shrink` needs it
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         with self._lock:
@@ -85,6 +87,19 @@ class Database:
             with self._lock:
                 (number,) = self._watch.execute("PRAGMA data_version").fetchone()
         return int(number)
+
+    def faults(self) -> Iterator[str]:
+        """What SQLite's own check finds, a line each."""
+        with self.read() as connection:
+            for (line,) in connection.execute("PRAGMA integrity_check").fetchall():
+                if line != "ok":
+                    yield line
+
+    def shrink(self) -> None:
+        """Give the pages of deleted rows back to the file system, as far as readers allow."""
+        with self.read() as connection:
+            connection.execute("PRAGMA incremental_vacuum").fetchall()
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def close(self) -> None:
         with self._lock:

@@ -49,6 +49,8 @@ class Store:
         try:
             _make_root(root)
             DiskBackend.create(root)
+            for name in ("workspaces", "log"):
+                (root / name).mkdir(exist_ok=True)
         except OSError as error:
             raise Failed(f"cannot make a store at {root}: {error.strerror}") from error
         store = cls(DiskBackend(root), root)
@@ -150,12 +152,11 @@ class Store:
 
 def _make_root(root: Path) -> None:
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    ours = {"format", "store.db", "objects"}
+    ours = {"format", "store.db"}  # the latter is the first that `init` makes
     there = {path.name for path in root.iterdir()}
     if there and not there & ours:
         raise Refused(f"{root} is not empty and no store; give another directory")
-    if (root / "format").exists() and (root / "format").read_text().strip() != FORMAT:
+    format = root / "format"
+    if format.exists() and format.read_bytes().strip() != FORMAT.encode():
         raise Refused(f"the store at {root} has another format than {FORMAT!r}")
     root.chmod(0o700)
-    for name in ("workspaces", "log"):
-        (root / name).mkdir(exist_ok=True)

@@ -13,7 +13,7 @@ def walk(store: Store, roots: Iterable[str]) -> Iterator[str]:
 
     Depth first, a node before its refs. Raises NotFound where closure is broken.
     """
-    stack = list(roots)[::-1]
+    stack = list(dict.fromkeys(roots))[::-1]
     seen = set(stack)
     while stack:
         hash = stack.pop()

@@ -25,14 +25,19 @@ from casfs.digest import hash_bytes
 from casfs.errors import CasfsError, Failed, NoDaemon, Refused
 
 LINE = 64 << 20  # bytes of one request or answer
+LONGEST = 107  # bytes of a socket's path
+LOCK_TRIES = 20  # 10 ms apart: whoever looks for a daemon holds the lock for a moment
 STOP_WAIT = 30.0  # seconds
 
 
 def socket_path(root: Path, env: Mapping[str, str]) -> Path:
     """Where the daemon of the store at `root` is to listen."""
     base = env.get("XDG_RUNTIME_DIR")
-    folder = Path(base) / "casfs" if base else Path(f"/tmp/casfs-{os.getuid()}")
-    return folder / f"{hash_bytes(os.fsencode(root))[:16]}.sock"
+    name = f"{hash_bytes(os.fsencode(root))[:16]}.sock"
+    path = Path(base or "/") / "casfs" / name
+    if base and len(os.fsencode(path)) <= LONGEST:
+        return path
+    return Path(f"/tmp/casfs-{os.getuid()}") / name
 
 
 def private_directory(folder: Path) -> None:
@@ -49,12 +54,14 @@ def private_directory(folder: Path) -> None:
 def lock(root: Path) -> int:
     """Become the daemon of a store. Raises Refused when another one lives."""
     fd = os.open(root / "daemon.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        raise Refused(f"a daemon of the store at {root} is running already") from None
-    return fd
+    for _ in range(LOCK_TRIES):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return fd
+        except BlockingIOError:
+            time.sleep(0.01)
+    os.close(fd)
+    raise Refused(f"a daemon of the store at {root} is running already")
 
 
 def announce(root: Path, path: Path) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 import trio
 
 from casfs import canonical, threads
-from casfs.errors import CasfsError, Conflict, Invalid, NotFound
+from casfs.errors import CasfsError, Conflict, NotFound
 from casfs.log import Log
 from casfs.store import Store
 from casfs.threads import RUNNING, Thread
@@ -87,7 +87,8 @@ class Daemon:
                     thread = await trio.to_thread.run_sync(threads.get, self._store, id)
                     await self._guarded(thread)
         finally:
-            self._tasks.pop(id, None)
+            if self._tasks.get(id) is task:  # it may have been resumed already
+                del self._tasks[id]
             task.done.set()
 
     async def _guarded(self, thread: Thread) -> None:
@@ -190,10 +191,12 @@ class Daemon:
                 raise NotFound(f"the daemon has no operation {op!r}")
             return {"ok": await self._operations[op](**request)}
         except CasfsError as error:
-            return {"error": type(error).__name__, "message": str(error)}
+            return _fault(type(error).__name__, str(error))
         except (TypeError, KeyError, AttributeError) as error:
-            fault = Invalid(f"not a request of this daemon's form: {error}")
-            return {"error": "Invalid", "message": str(fault)}
+            return _fault("Invalid", f"not a request of this daemon's form: {error}")
+        except Exception as error:  # one bad request must not end the threads of others
+            self._log("failed", error=repr(error))
+            return _fault("Failed", f"internal error: {error!r}")
 
 
 def serve(
@@ -234,6 +237,11 @@ def _bound(path: Path) -> socket.socket:
     path.chmod(0o600)
     made.listen(64)
     return made
+
+
+def _fault(kind: str, message: str) -> Answer:
+    """An error as an answer; a file name in the message may be no UTF-8."""
+    return {"error": kind, "message": message.encode("utf-8", "replace").decode()}
 
 
 async def _read_line(stream: trio.SocketStream) -> bytes | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -20,9 +20,27 @@ from casfs.errors import Invalid
 from casfs.schema import Schema
 from casfs.store import Store
 
-FENCE = re.compile(r"^(`{3,}|~{3,})[ \t]*(\w*)[^\n`]*\n(.*?)^\1[ \t]*$", re.M | re.S)
+FENCE = re.compile(
+    r"^ {0,3}(`{3,}|~{3,})[ \t]*(\w*)[^\n`]*\n(.*?)^ {0,3}\1[`~]*[ \t]*$", re.M | re.S
+)
 FRONT = re.compile(r"\A---[ \t]*\n(.*?)^---[ \t]*$", re.M | re.S)
 BOM = "\ufeff"
+TIMESTAMP = "tag:yaml.org,2002:timestamp"
+
+
+class Loader(yaml.SafeLoader):
+    """YAML as far as it has a JSON form: a date is a string, and an alias, by which a few
+    lines can stand for gigabytes, is refused."""
+
+    yaml_implicit_resolvers: ClassVar = {
+        first: [pair for pair in pairs if pair[0] != TIMESTAMP]
+        for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("an alias is not accepted")
+        return super().compose_node(parent, index)
 
 
 @dataclass(frozen=True)
@@ -39,19 +57,25 @@ def role_schema(document: Mapping[str, Any]) -> Schema:
 
 
 def extract(output: str, schema: Schema, store: Store) -> Extracted:
-    """Raises Invalid with what is wrong with the best candidate."""
-    fault = "it has no fenced JSON block and no front matter"
+    """Raises Invalid with what is wrong with the first candidate, the likeliest one."""
+    faults = []
     for source, candidate in _candidates(output.lstrip(BOM).replace("\r\n", "\n")):
         if isinstance(candidate, Invalid):
-            fault = f"the {source} is {candidate}"
+            faults.append(f"the {source} is {candidate}")
             continue
         try:
-            schema.check(candidate)
-            canonical.encode(candidate)
-            return Extracted(candidate, _refs(candidate, schema, store))
+            return _fitting(candidate, schema, store)
         except Invalid as error:
-            fault = f"the {source} does not fit: {error}"
-    raise Invalid(fault)
+            faults.append(f"the {source} does not fit: {error}")
+    raise Invalid(faults[0] if faults else "it has no fenced JSON block and no front matter")
+
+
+def _fitting(candidate: Any, schema: Schema, store: Store) -> Extracted:
+    canonical.encode(candidate)  # first: validators disagree on what JSON cannot hold
+    if not isinstance(candidate, dict):
+        raise Invalid("$: must be an object")
+    schema.check(candidate)
+    return Extracted(candidate, _refs(candidate, schema, store))
 
 
 def _refs(meta: Any, schema: Schema, store: Store) -> tuple[str, ...]:
@@ -89,6 +113,6 @@ def _parsed(text: str) -> Any:
 
 def _yaml(text: str) -> Any:
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        return yaml.load(text, Loader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         return Invalid("not YAML: " + " ".join(str(error).split()))

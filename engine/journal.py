@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,6 +63,7 @@ def create(store: Store, request: Request) -> Thread:
     }
     thread_id = threads.new_id()
     with store.batch() as batch:
+        _put_schemas(batch, packages.values())
         bound = {
             role: _put_agent(batch, package, request.agents[role])
             for role, package in packages.items()
@@ -120,7 +121,7 @@ def suspend(store: Store, thread: Thread, reason: str, failed: Sequence[str] = (
         store,
         thread,
         status=SUSPENDED,
-        reason=reason[:MAX_REASON],
+        reason=_short(reason),
         attempts=_remembered(thread, failed),
     )
 
@@ -145,8 +146,8 @@ def _advance(
     if isinstance(decision, End):
         return _end(batch, thread, hash if done else None, decision, ENDED)
     if isinstance(decision, Stuck):
-        reason = decision.reason[:MAX_REASON]
-        return _move(batch, thread, hash, status=SUSPENDED, reason=reason, intent=None, attempts=[])
+        rest = {"status": SUSPENDED, "reason": _short(decision.reason)}
+        return _move(batch, thread, hash, **rest, intent=None, attempts=[])
     intent = _intent(decision.role, done + 1, attempt)
     attempts = thread.record["attempts"] if attempt > 1 else []
     return _move(batch, thread, hash, intent=intent, attempts=attempts)
@@ -178,6 +179,11 @@ def _move(batch: Batch, thread: Thread, hash: str, **changes: Any) -> Thread:
     return Thread(thread.id, batch.move(thread.name, thread.head, hash, record))
 
 
+def _short(reason: str) -> str:
+    """One printable line that fits a record; an agent's stderr may hold anything."""
+    return "".join(c if c.isprintable() else " " for c in reason)[:MAX_REASON]
+
+
 def _remembered(thread: Thread, failed: Sequence[str]) -> list[str]:
     return [*thread.record["attempts"], *failed][-MAX_ATTEMPTS:]
 
@@ -193,9 +199,17 @@ def _check_roles(workflow: catalog.Workflow, bound: Mapping[str, Binding]) -> No
         raise Invalid(f"workflow {workflow.name}: no role {unknown[0]!r}; it has {roles}")
 
 
+def _put_schemas(batch: Batch, packages: Iterable[agents.Package]) -> None:
+    """Register the types of the agents' details, each once however many roles share it."""
+    seen: list[Any] = []
+    for package in packages:
+        for document in package.descriptor.get("schemas", ()):
+            if document not in seen:
+                seen.append(document)
+                batch.put_schema(document)
+
+
 def _put_agent(batch: Batch, package: agents.Package, binding: Binding) -> str:
-    for document in package.descriptor.get("schemas", ()):
-        batch.put_schema(document)
     payload = {
         "package": package.name,
         "version": f"=={package.version}",

@@ -156,10 +156,11 @@ def end_orphans(token: str, pid: int | None, started: int | None) -> int:
 
 
 def _carrying(token: str) -> Iterator[int]:
-    """Living processes with the run's token in their environment."""
+    """Living processes with the run's token in their environment. Not this one: an agent may
+    have started the daemon that looks for what is left of its run."""
     wanted = f"{TOKEN}={token}".encode()
     for entry in os.scandir("/proc"):
-        if not entry.name.isdigit():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
             environment = Path(entry.path, "environ").read_bytes()

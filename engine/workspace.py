@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from casfs import snapshot
-from casfs.errors import CasfsError
+from casfs.errors import Failed
 from casfs.ignore import Ignore
 from casfs.restore import restore
 from casfs.store import Store
@@ -42,20 +40,32 @@ class Workspace:
         return self.root
 
     def remove(self) -> None:
-        """Delete it, write-protected directories included."""
+        """Delete it, write-protected directories included, and what a restore that was
+        killed left beside it. Raises Failed."""
         self.root = None
-        if self.path.exists():
-            shutil.rmtree(self.path, onerror=_make_writable)
+        for path in (self.path, *self.path.parent.glob(f".{self.path.name}.*")):
+            try:
+                _delete(path)
+            except OSError as error:
+                raise Failed(f"cannot remove {path}: {error.strerror}") from None
 
 
-def _make_writable(function: Callable[..., Any], path: str, _: Any) -> None:
-    """A directory without write permission keeps its content from being removed."""
-    try:
-        os.chmod(os.path.dirname(path), 0o700)
-        os.chmod(path, 0o700, follow_symlinks=True)
-        if os.path.isdir(path) and not os.path.islink(path):
+def _delete(path: Path) -> None:
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    elif path.exists():
+        try:
             shutil.rmtree(path)
-        else:
-            os.unlink(path)
-    except OSError as error:
-        raise CasfsError(f"cannot remove {path}: {error.strerror}") from None
+        except PermissionError:
+            _open_up(path)
+            shutil.rmtree(path)
+
+
+def _open_up(top: Path) -> None:
+    """A directory without write permission keeps its content from being removed."""
+    top.chmod(0o700)
+    for folder, below, _ in os.walk(top):  # lists a directory after this loop was in its parent
+        for name in below:
+            path = os.path.join(folder, name)
+            if not os.path.islink(path):
+                os.chmod(path, 0o700)

@@ -18,10 +18,11 @@ ROOT = Path(__file__).resolve().parent.parent
 
 TRUNK = """
     schemas casfs casfs.errors casfs.digest casfs.canonical casfs.log
-    casfs.backend casfs.memo casfs.memory casfs.sqlite casfs.objects casfs.disk
+    casfs.backend casfs.memo casfs.memory casfs.sqlite casfs.objects casfs.sweep casfs.disk
     casfs.schema casfs.directory casfs.node casfs.registry casfs.batch casfs.store
     casfs.config casfs.walk casfs.tree casfs.patch
     casfs.ignore casfs.snapshot casfs.restore casfs.checkpoint casfs.threads
+    casfs.gc casfs.fsck casfs.repair
 """.split()
 MOUNT = """
     casfs.fuse casfs.fuse.errors casfs.fuse.vnode casfs.fuse.inodes casfs.fuse.reader
@@ -35,6 +36,7 @@ ENGINE = """
     engine.control engine.daemon
 """.split()
 CLI = "casfs.cli"
+ABOVE = ("casfs.cli", "casfs.__main__")
 
 LIBRARIES = {
     "blake3": "casfs.digest",
@@ -97,7 +99,7 @@ def origin(name: str, found: ast.ImportFrom) -> str:
 
 def allowed(name: str) -> set[str]:
     """Every module of ours that this one may import."""
-    if within(name, CLI):
+    if name.startswith(ABOVE):
         return set(modules())
     if name in TRUNK:
         return set(TRUNK[: TRUNK.index(name)])
@@ -107,7 +109,7 @@ def allowed(name: str) -> set[str]:
 
 @pytest.mark.parametrize("name", sorted(modules()))
 def test_every_module_has_a_place(name: str) -> None:
-    assert within(name, CLI) or name in [*TRUNK, *MOUNT, *ENGINE], (
+    assert name.startswith(ABOVE) or name in [*TRUNK, *MOUNT, *ENGINE], (
         f"{name} is in no list of {Path(__file__).name}"
     )
 

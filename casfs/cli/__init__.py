@@ -83,6 +83,9 @@ def main() -> NoReturn:
         code = result if isinstance(result, int) else 0
     except CasfsError as error:
         code = _complain(str(error), error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        code = 2
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "casfs"
         code = _complain(f"{error.format_message()} See `{command} --help`.", 2)

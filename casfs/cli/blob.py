@@ -79,7 +79,7 @@ def has(ctx: click.Context, hashes: tuple[str, ...], as_json: bool) -> int:
 @click.pass_context
 def missing(ctx: click.Context, as_json: bool) -> None:
     """Read hashes from stdin, one a line, and print those that are not stored."""
-    hashes = [line.strip() for line in sys.stdin if line.strip()]
+    hashes = sys.stdin.buffer.read().decode("utf-8", "replace").split()
     _check(hashes)
     with opened(ctx) as store:
         found = store.blobs.info(hashes)

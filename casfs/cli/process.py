@@ -159,9 +159,9 @@ def _be(serve: Callable[[Callable[[], None]], None], ready_fd: int | None) -> No
 
     try:
         serve(ready)
-    except CasfsError as error:
+    except (CasfsError, OSError) as error:
         if not reported:
-            report(str(error))
+            report(" ".join(str(error).split("\n")))
         raise
 
 

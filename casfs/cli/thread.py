@@ -22,7 +22,7 @@ from casfs.cli.common import (
     tree_root,
     warn,
 )
-from casfs.errors import CasfsError, Invalid, Suspended, Usage
+from casfs.errors import CasfsError, Invalid, NotFound, Suspended, Usage
 from casfs.ignore import Ignore
 from casfs.node import Node
 from casfs.store import Store
@@ -119,7 +119,8 @@ def show(ctx: click.Context, id: str, as_json: bool) -> None:
             say(f"{name}: {value[name]}")
     for step in value["steps"]:
         seconds = (step["completedAt"] - step["startedAt"]) / 1000
-        say(f"{step['index']:6} {step['role']:14} {step['status'] or '':12} {seconds:8.1f} s")
+        status = str(step["status"] or "")
+        say(f"{step['index']:6} {step['role']:14} {status:12} {seconds:8.1f} s")
     if value["intent"]:
         say(f"{value['intent']['index']:6} {value['intent']['role']:14} in flight")
 
@@ -208,6 +209,8 @@ def _binding(text: str) -> tuple[str, dict[str, Any]]:
         value = canonical.parse(config) if colon else {}
     except Invalid as error:
         raise Usage(f"--agent {role}: its config is {error}") from None
+    if not isinstance(value, dict):
+        raise Usage(f"--agent {role}: its config must be a JSON object")
     return role, {"name": name, "config": value}
 
 
@@ -215,7 +218,10 @@ def _workspace(ctx: click.Context, text: str) -> str:
     """The tree of a directory, recorded whole, or the tree that a person names."""
     with opened(ctx) as store:
         if not Path(text).is_dir():
-            return tree_root(store, text)
+            try:
+                return tree_root(store, text)
+            except NotFound as error:
+                raise NotFound(f"no directory {text}, and no such tree: {error}") from None
         report = snapshot.Report()
         with store.batch() as batch:
             tree = snapshot.build(batch, Path(text), Ignore(), report)

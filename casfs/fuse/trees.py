@@ -1,0 +1,188 @@
+"""The view `trees/`: checkpoints and single trees as plain directories.
+
+    trees/<hash>/…                 a tree by its root; found by name only
+    trees/<name>/<checkpoint-id>/  every checkpoint of a name
+    trees/<name>/latest            → the newest of them
+
+A file or link of a tree is known by its path in the tree, what it holds, its mode and its
+mtime. So an unchanged path has one inode, and one page cache, in all checkpoints, while
+no two paths of one tree share any (an overlay on top would take them for one file). A
+directory is known by its full path in the mount: each lists its own children.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterable
+
+from .. import checkpoint
+from ..directory import Entry, File, Properties, Symlink
+from ..errors import CasfsError
+from .blobs import BlobFile
+from .reader import Reader
+from .vnode import (
+    LINK,
+    LONG_AGO,
+    MILLISECOND,
+    READ_DIRECTORY,
+    Attr,
+    Directory,
+    Link,
+    Vnode,
+    below,
+    identity,
+    parse_hash,
+)
+
+PLAIN = stat.S_IFREG | 0o644
+EXECUTABLE = stat.S_IFREG | 0o755
+DIRECTORY = stat.S_IFDIR | 0o755
+SECOND = 1_000_000_000  # nanoseconds
+ROOT = identity(b"the root of a tree")
+LATEST = b"latest"
+
+
+class TreeDirectory(Directory):
+    """A directory of a tree. `inner` is the key of its path from the tree's root."""
+
+    __slots__ = ("_hash", "_inner", "_reader")
+
+    def __init__(self, key: bytes, reader: Reader, hash: str, inner: bytes = ROOT) -> None:
+        super().__init__(key)
+        self._reader = reader
+        self._hash = hash
+        self._inner = inner
+
+    @property
+    def digest(self) -> str:
+        return self._hash
+
+    def attr(self) -> Attr:
+        try:
+            own = self._reader.preserved(self._hash)
+        except CasfsError:  # its listing will say so; the parent's need not fail
+            own = None
+        mode, mtime_ns = _preserved(DIRECTORY, own)
+        return Attr(mode, 0, mtime_ns)
+
+    def lookup(self, name: bytes) -> Vnode | None:
+        entry = self._reader.entries(self._hash).get(name)
+        return None if entry is None else self._vnode(entry)
+
+    def entries(self) -> Iterable[tuple[bytes, Vnode]]:
+        for name, entry in self._reader.entries(self._hash).items():
+            yield name, self._vnode(entry)
+
+    def _vnode(self, entry: Entry) -> Vnode:
+        if isinstance(entry, File):
+            hash, size = entry.digest.hash, entry.digest.size_bytes
+            mode, mtime_ns = _preserved(EXECUTABLE if entry.executable else PLAIN, entry.properties)
+            key = self._key(entry.name, hash.encode(), mode, mtime_ns)
+            return BlobFile(key, self._reader, hash, size, mode, mtime_ns)
+        if isinstance(entry, Symlink):
+            _, mtime_ns = _preserved(LINK, entry.properties)
+            return Link(self._key(entry.name, entry.target, LINK, mtime_ns), entry.target, mtime_ns)
+        inner = below(self._inner, entry.name)
+        return TreeDirectory(below(self.key, entry.name), self._reader, entry.digest.hash, inner)
+
+    def _key(self, name: bytes, content: bytes, mode: int, mtime_ns: int) -> bytes:
+        return identity(b"%b%b/%b/%o/%d" % (self._inner, name, content, mode, mtime_ns))
+
+
+def _preserved(mode: int, properties: Properties | None) -> tuple[int, int]:
+    """Mode and mtime (ns) of an entry: the usual ones, unless others were preserved."""
+    mtime_ns = LONG_AGO
+    if properties is not None:
+        if properties.unix_mode is not None:
+            mode = stat.S_IFMT(mode) | stat.S_IMODE(properties.unix_mode)
+        if properties.mtime is not None:
+            mtime_ns = properties.mtime[0] * SECOND + properties.mtime[1]
+    return mode, mtime_ns
+
+
+class Trees(Directory):
+    """`trees/`: lists the names of checkpoints, and knows every tree by its root."""
+
+    __slots__ = ("_reader",)
+    live = True
+    fixed = False
+
+    def __init__(self, key: bytes, reader: Reader) -> None:
+        super().__init__(key)
+        self._reader = reader
+
+    def binds(self, name: bytes) -> bool:
+        return True
+
+    def lookup(self, name: bytes) -> Vnode | None:
+        key = below(self.key, name)
+        hash = parse_hash(name)
+        if hash is not None:
+            info = self._reader.info([hash]).get(hash)
+            if info is None or info.type is None:
+                return None
+            is_tree = self._reader.type_name(info.type) == "directory"
+            return TreeDirectory(key, self._reader, hash) if is_tree else None
+        known = name in self._names()
+        return Checkpoints(key, self._reader, name.decode("ascii")) if known else None
+
+    def entries(self) -> Iterable[tuple[bytes, Vnode]]:
+        for name in self._names():
+            yield name, Checkpoints(below(self.key, name), self._reader, name.decode("ascii"))
+
+    def _names(self) -> dict[bytes, None]:
+        def find() -> dict[bytes, None]:
+            return {name.encode("ascii"): None for name in checkpoint.names(self._reader.store)}
+
+        return self._reader.summary("names of checkpoints", find)
+
+
+class Checkpoints(Directory):
+    """`trees/<name>/`: one directory for each checkpoint of the name, by age."""
+
+    __slots__ = ("_name", "_reader")
+    live = True
+    fixed = False
+
+    def __init__(self, key: bytes, reader: Reader, name: str) -> None:
+        super().__init__(key)
+        self._reader = reader
+        self._name = name
+
+    def binds(self, name: bytes) -> bool:
+        return name != LATEST
+
+    def attr(self) -> Attr:
+        newest = self._newest()
+        return Attr(READ_DIRECTORY, 0, newest[1] * MILLISECOND if newest else LONG_AGO)
+
+    def lookup(self, name: bytes) -> Vnode | None:
+        if name == LATEST:
+            newest = self._newest()
+            return None if newest is None else self._latest(newest[0])
+        head = self._reader.store.heads.get(
+            f"{checkpoint.HEADS}{self._name}/{name.decode('ascii', 'replace')}"
+        )
+        return None if head is None else self._tree(name, head.record["root"])
+
+    def entries(self) -> Iterable[tuple[bytes, Vnode]]:
+        found = checkpoint.listing(self._reader.store, self._name)
+        for one in found:
+            yield one.id.encode("ascii"), self._tree(one.id.encode("ascii"), one.root)
+        if found:
+            yield LATEST, self._latest(found[-1].id)
+
+    def _tree(self, name: bytes, root: str) -> TreeDirectory:
+        return TreeDirectory(below(self.key, name), self._reader, root)
+
+    def _latest(self, id: str) -> Link:
+        """A link that moves is another link each time, under the same name."""
+        key = below(self.key, LATEST + b"/" + id.encode("ascii"))
+        return Link(key, id.encode("ascii"))
+
+    def _newest(self) -> tuple[str, int] | None:
+        return self._reader.summary(f"newest {self._name}", self._find_newest)
+
+    def _find_newest(self) -> tuple[str, int] | None:
+        newest = checkpoint.latest(self._reader.store, self._name)
+        return None if newest is None else (newest.id, newest.created_at)

@@ -1,0 +1,216 @@
+"""Garbage collection: mark what the roots reach, sweep the rest after a grace period.
+
+Roots are all heads: threads active or ended, checkpoints, registered workflows and schemas,
+open workspaces, steps in flight; every hash in a head's record counts as well. A blob that
+was touched within the grace period is a root too, since its head may be yet to come.
+
+*Cache* heads (action results, plugin trees, native images, checkpoints past a retention that
+the user set) are roots like the others until a limit is given: then the least recently used
+of them go first, until what remains fits. Losing one is a miss later, never a loss.
+
+Nothing here deletes by itself; `Collection.sweep` does, and is safe against writers that
+work at the same time. Damage stops a run before it deletes anything: what a broken node
+refers to cannot be known.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from . import checkpoint, walk
+from .backend import Collection, Head, Swap, Total
+from .errors import CasfsError, Conflict, Corrupt, NotFound
+from .store import Store
+
+GRACE = 24 * 3600  # seconds
+CACHE = ("actions/", "plugins/", "images/")
+PORTION = 256  # nodes read between two looks at the marks
+HASH = re.compile(r"[0-9a-f]{64}")
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What may remain: bytes of content, files of their own. None is no limit."""
+
+    max_bytes: int | None = None
+    max_files: int | None = None
+
+    def exceeded(self, total: Total) -> bool:
+        too_big = self.max_bytes is not None and total.bytes > self.max_bytes
+        too_many = self.max_files is not None and total.files > self.max_files
+        return too_big or too_many
+
+
+NO_LIMITS = Limits()
+
+
+@dataclass(slots=True)
+class Result:
+    """`kept`, `freed`: content; `evicted`: the cache heads that had to go."""
+
+    kept: Total
+    freed: Total = field(default_factory=Total)
+    evicted: list[str] = field(default_factory=list)
+
+
+def collect(
+    store: Store,
+    *,
+    grace: int = GRACE,
+    limits: Limits = NO_LIMITS,
+    keep: int = 0,
+    dry_run: bool = False,
+    progress: Progress = lambda done: None,
+) -> Result:
+    """Run once. `keep`: newest checkpoints of a name that are no cache (0: all of them).
+
+    Raises Conflict while another run is under way, Corrupt where the store is damaged.
+    """
+    before = int(time.time()) - grace
+    with store.backend.collection() as collection:
+        marker = _Marker(store, collection, progress)
+        evicted = _choose(store, collection, marker, before, limits, keep)
+        result = Result(collection.marked, evicted=[name for name, _ in evicted])
+        if not dry_run:
+            _drop(store, evicted)
+        for _, info in collection.sweep(before, marker.follow, dry_run=dry_run):
+            result.freed.blobs += 1
+            result.freed.bytes += info.size
+    return result
+
+
+def why(store: Store, hash: str) -> list[str] | None:
+    """How a root reaches `hash`: the head's name, then hash by hash. None: nothing does."""
+    seen: set[str] = set()
+    for name, head in store.heads.list():
+        for root in targets(head):
+            found = _path(store, root, hash, seen)
+            if found is not None:
+                return [name, *found]
+    return None
+
+
+class _Marker:
+    def __init__(self, store: Store, collection: Collection, progress: Progress) -> None:
+        self._store = store
+        self._collection = collection
+        self._progress = progress
+
+    def follow(self, hashes: list[str]) -> None:
+        """Mark blobs and all that they reach. Raises Corrupt where a node cannot be read."""
+        stack = self._collection.mark(hashes)
+        while stack:
+            portion, stack = stack[-PORTION:], stack[:-PORTION]
+            refs: set[str] = set()
+            for hash in portion:
+                refs.update(self._refs(hash))
+            stack += self._collection.mark(refs)
+            self._progress(self._collection.marked.blobs)
+
+    def _refs(self, hash: str) -> list[str]:
+        try:
+            return walk.refs(self._store, hash)
+        except CasfsError as error:
+            raise Corrupt(f"nothing was collected: {error}; run `casfs fsck` first") from None
+
+
+def _choose(
+    store: Store,
+    collection: Collection,
+    marker: _Marker,
+    before: int,
+    limits: Limits,
+    keep: int,
+) -> list[tuple[str, Head]]:
+    """Mark what stays; returns the cache heads that have to go."""
+    cache = _cache(store, keep)
+    names = {name for name, _ in cache}
+    _mark_roots(store, collection, marker, before, names)
+    for place, (_, head) in enumerate(cache):
+        marker.follow(targets(head))
+        if limits.exceeded(collection.marked):
+            collection.reset()  # this one was too much, and so is all that is older
+            _mark_roots(store, collection, marker, before, names)
+            for _, fitting in cache[:place]:
+                marker.follow(targets(fitting))
+            return cache[place:]
+    return []
+
+
+def _mark_roots(
+    store: Store, collection: Collection, marker: _Marker, before: int, cache: set[str]
+) -> None:
+    """Mark what the heads reach that are no cache, and what is young."""
+    for portion in collection.young(before):
+        marker.follow(portion)
+    for name, head in store.heads.list():
+        if name not in cache:
+            marker.follow(targets(head))
+
+
+def _cache(store: Store, keep: int) -> list[tuple[str, Head]]:
+    """The heads that may be evicted, the most recently used first."""
+    found = [(name, head) for prefix in CACHE for name, head in store.heads.list(prefix)]
+    if keep:
+        for name in checkpoint.names(store):
+            for old in checkpoint.listing(store, name)[:-keep]:
+                key = f"{checkpoint.HEADS}{name}/{old.id}"
+                head = store.heads.get(key)
+                if head is not None:
+                    found.append((key, head))
+    return sorted(found, key=lambda one: used_at(one[1]), reverse=True)
+
+
+def used_at(head: Head) -> int:
+    """When a cache head was last used, in ms since 1970 UTC."""
+    return int(head.record.get("usedAt") or head.record.get("createdAt") or 0)
+
+
+def _drop(store: Store, heads: list[tuple[str, Head]]) -> None:
+    """Drop cache heads; one that is being used just now stays."""
+    for name, head in heads:
+        try:
+            store.backend.publish([], [Swap(name, head, None)])
+        except Conflict:
+            continue
+
+
+def targets(head: Head) -> list[str]:
+    """Every hash that a head holds: where it points, and what its record mentions."""
+    found = [head.hash]
+    stack: list[object] = [head.record]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, str) and HASH.fullmatch(value):
+            found.append(value)
+        elif isinstance(value, list):
+            stack += value
+        elif isinstance(value, dict):
+            stack += value.values()
+    return found
+
+
+def _path(store: Store, root: str, wanted: str, seen: set[str]) -> list[str] | None:
+    """The hashes from `root` to `wanted`, depth first; what was seen before leads nowhere."""
+    trail: list[tuple[str, Iterator[str]]] = []
+    level = iter([root])
+    while True:
+        hash = next(level, None)
+        if hash is None:
+            if not trail:
+                return None
+            _, level = trail.pop()
+            continue
+        if hash == wanted:
+            return [*(step for step, _ in trail), hash]
+        if hash not in seen:
+            seen.add(hash)
+            trail.append((hash, level))
+            try:
+                level = iter(walk.refs(store, hash))
+            except NotFound:
+                level = iter(())
