@@ -104,8 +104,14 @@ class Blobs(Protocol):
     def iterate(self, type: str | None = None) -> Iterator[tuple[str, BlobInfo]]:
         """All blobs (of one type) in the order of arrival; memory stays bounded."""
 
+    def arrivals(self, after: int = 0) -> Iterator[tuple[int, str, BlobInfo]]:
+        """All blobs that arrived after a position (0: the beginning), each with its own."""
+
     def total(self) -> Total:
         """How much is stored."""
+
+    def types(self) -> dict[str, int]:
+        """How many nodes there are of each type, by the type's hash."""
 
     def verify(self, hash: str) -> None:
         """Read a blob again, whatever was verified before. Raises NotFound, CorruptBlob."""
@@ -117,7 +123,7 @@ class Blobs(Protocol):
 class Heads(Protocol):
     def get(self, name: str) -> Head | None: ...
 
-    def list(self, prefix: str = "") -> Iterator[tuple[str, Head]]:
+    def list(self, prefix: str = "", *, reverse: bool = False) -> Iterator[tuple[str, Head]]:
         """Names that start with `prefix`, sorted by code point."""
 
 

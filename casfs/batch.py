@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, BinaryIO
 
-from . import node
+from . import canonical, node
 from .backend import META, Backend, Head, Staged, Swap
 from .digest import Digest
 from .errors import Conflict, Invalid
@@ -32,7 +32,8 @@ class Batch:
         self._registry = registry
         self._staged: dict[str, Staged] = {}
         self._held = 0
-        self._types: dict[str, tuple[str, Schema]] = {}
+        self._types: dict[str, tuple[str, Schema]] = {}  # by name
+        self._schemas: dict[str, tuple[str, Schema]] = {}  # name and schema by hash
         self._known: dict[str, str | None] = {}
         self._require: set[str] = set()
         self._swaps: list[Swap] = []
@@ -77,11 +78,36 @@ class Batch:
     def put_node(self, type: str, payload: Any) -> Digest:
         """Store a node of the registered type. Raises Invalid, NotFound (the type)."""
         type_hash, schema = self._type(type)
+        return self._put_node(type, type_hash, schema, payload)
+
+    def put_encoded(self, data: bytes) -> Digest:
+        """Store the bytes of a node that was made elsewhere; its type must be here by now.
+
+        Raises Invalid where they are not canonical, or not what their type asks for.
+        """
+        digest = Digest.of(data)
+        value = canonical.parse(data)
+        if not isinstance(value, dict) or value.keys() != {"payload", "type"}:
+            raise Invalid(f"{digest}: not a node")
+        type_hash, payload = value["type"], value["payload"]
+        if type_hash == META:
+            check_document(payload)
+            self._add(Staged(digest, data, type=META))
+        else:
+            name, schema = self._compiled(type_hash)
+            self._put_node(name, type_hash, schema, payload)
+        if digest.hash not in self._known or node.encode(type_hash, payload) != data:
+            raise Invalid(f"{digest}: its bytes are not canonical")
+        if type_hash == META or self._compiled(type_hash)[0] == META:
+            self._schemas[digest.hash] = payload["$id"], Schema(payload)
+        return digest
+
+    def _put_node(self, name: str, type_hash: str, schema: Schema, payload: Any) -> Digest:
         data = node.encode(type_hash, payload)  # first: the checks below need sound JSON
         schema.check(payload)
-        if check := node.CHECKS.get(type):
+        if check := node.CHECKS.get(name):
             check(payload)
-        if type == META:
+        if name == META:
             check_document(payload)
         self._close(type_hash, schema, payload)
         digest = Digest.of(data)
@@ -104,8 +130,12 @@ class Batch:
         if not changed:
             return digest
         self.swap(HEADS + name, old, Head(digest.hash, {"builtin": builtin}))
-        self._types[name] = digest.hash, Schema(document)
+        self._remember(name, digest.hash, Schema(document))
         return digest
+
+    def _remember(self, name: str, hash: str, schema: Schema) -> None:
+        self._types[name] = hash, schema
+        self._schemas[hash] = name, schema
 
     def _type(self, name: str) -> tuple[str, Schema]:
         found = self._types.get(name)
@@ -129,13 +159,14 @@ class Batch:
         if type_hash not in self._staged:
             self._require.add(type_hash)
 
+    def _compiled(self, type_hash: str) -> tuple[str, Schema]:
+        """(name, schema) of a type that is in this batch or in the store."""
+        return self._schemas.get(type_hash) or self._registry.compiled(type_hash)
+
     def _type_name(self, type_hash: str | None) -> str:
         if type_hash is None:
             return "blob"
-        for name, (hash, _) in self._types.items():
-            if hash == type_hash:
-                return name
-        return self._registry.compiled(type_hash)[0]
+        return META if type_hash == META else self._compiled(type_hash)[0]
 
     # -- heads --------------------------------------------------------------------------
 

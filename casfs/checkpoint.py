@@ -100,8 +100,9 @@ def listing(store: Store, name: str | None = None) -> list[Checkpoint]:
 
 
 def latest(store: Store, name: str) -> Checkpoint | None:
-    found = listing(store, name)
-    return found[-1] if found else None
+    for key, head in store.heads.list(f"{HEADS}{name}/", reverse=True):
+        return _checkpoint(name, key.rpartition("/")[2], head.hash, head.record)
+    return None
 
 
 def find(store: Store, text: str) -> Checkpoint:

@@ -39,7 +39,13 @@ class Value:
     origin: str
 
 
-SETTINGS = (Setting("threads.limit", 8, "threads that the daemon runs at once"),)
+SETTINGS = (
+    Setting("threads.limit", 8, "threads that the daemon runs at once"),
+    Setting("gc.grace_s", 86400, "seconds that gc spares a blob after it was touched"),
+    Setting("gc.max_size", 0, "bytes of content above which cache is evicted; 0 is no limit"),
+    Setting("gc.max_inodes", 0, "the same for files of their own; 0 is no limit"),
+    Setting("gc.keep_checkpoints", 0, "newest of a name that are no cache; 0 is all"),
+)
 
 
 def store_root(flag: str | None, env: Mapping[str, str]) -> Value:

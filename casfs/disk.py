@@ -18,6 +18,7 @@ While a collection runs (`casfs.sweep`), what is touched is noted in `young` as 
 from __future__ import annotations
 
 import io
+import sys
 import time
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
@@ -129,14 +130,11 @@ class DiskBlobs:
         if data is None:
             with self._objects.open(hash) as source:
                 data = source.read()
-        elif hash_bytes(data) != hash:
-            raise CorruptBlob(f"blob {hash}: its row does not hash to its name")
-        return Blob(data, type)
+        return Blob(_verified(hash, data), type)
 
     def open(self, hash: str) -> BinaryIO:
-        if self._row(hash)[2] is None:
-            return self._objects.open(hash)
-        return io.BytesIO(self.get(hash).data)
+        data = self._row(hash)[2]
+        return self._objects.open(hash) if data is None else io.BytesIO(_verified(hash, data))
 
     def _row(self, hash: str) -> tuple[int, bytes | None, bytes | None]:
         """(size, key of the type, data). Raises NotFound."""
@@ -176,21 +174,25 @@ class DiskBlobs:
         return [key.hex() for (key,) in rows]
 
     def iterate(self, type: str | None = None) -> Iterator[tuple[str, BlobInfo]]:
-        chosen = "" if type is None else "AND b.type = " + str(self._type_id(type))
-        last = 0
+        chosen = "" if type is None else f"AND b.type = {self._type_id(type)}"
+        return ((hash, info) for _, hash, info in self._arrivals(0, chosen))
+
+    def arrivals(self, after: int = 0) -> Iterator[tuple[int, str, BlobInfo]]:
+        return self._arrivals(after, "")
+
+    def _arrivals(self, after: int, condition: str) -> Iterator[tuple[int, str, BlobInfo]]:
         while True:
             with self._db.read() as db:
                 rows = db.execute(
                     "SELECT b.id, b.hash, b.size, t.hash"
                     " FROM blobs b LEFT JOIN types t ON t.id = b.type"
-                    f" WHERE b.id > ? {chosen} ORDER BY b.id LIMIT {CHUNK}",
-                    (last,),
+                    f" WHERE b.id > ? {condition} ORDER BY b.id LIMIT {CHUNK}",
+                    (after,),
                 ).fetchall()
-            if not rows:
+            for after, key, size, type_key in rows:
+                yield after, key.hex(), BlobInfo(size, _type(type_key))
+            if len(rows) < CHUNK:
                 return
-            for _, key, size, type_key in rows:
-                yield key.hex(), BlobInfo(size, _type(type_key))
-            last = rows[-1][0]
 
     def _type_id(self, type: str) -> int:
         with self._db.read() as db:
@@ -202,6 +204,13 @@ class DiskBlobs:
                 "SELECT count(*), coalesce(sum(size), 0), coalesce(sum(data IS NULL), 0) FROM blobs"
             ).fetchone()
         return Total(*row)
+
+    def types(self) -> dict[str, int]:
+        with self._db.read() as db:
+            rows = db.execute(
+                "SELECT t.hash, count(*) FROM blobs b JOIN types t ON t.id = b.type GROUP BY b.type"
+            ).fetchall()
+        return {key.hex() or META: count for key, count in rows}
 
     def verify(self, hash: str) -> None:
         size, _, data = self._row(hash)
@@ -228,24 +237,30 @@ class DiskHeads:
             row = db.execute("SELECT hash, record FROM heads WHERE name = ?", (name,)).fetchone()
         return None if row is None else _head(*row)
 
-    def list(self, prefix: str = "") -> Iterator[tuple[str, Head]]:
+    def list(self, prefix: str = "", *, reverse: bool = False) -> Iterator[tuple[str, Head]]:
         if not _storable(prefix):
             return
-        last, after = prefix, ">="
+        low, high = prefix, prefix + chr(sys.maxunicode)
+        order, portion = ("DESC", 8) if reverse else ("ASC", CHUNK)
         while True:
             with self._db.read() as db:
                 rows = db.execute(
-                    f"SELECT name, hash, record FROM heads WHERE name {after} ?"
-                    f" ORDER BY name LIMIT {CHUNK}",
-                    (last,),
+                    "SELECT name, hash, record FROM heads WHERE name >= ? AND name < ?"
+                    f" ORDER BY name {order} LIMIT {portion}",
+                    (low, high),
                 ).fetchall()
-            if not rows:
-                return
             for name, hash, record in rows:
-                if not name.startswith(prefix):
-                    return
                 yield name, _head(hash, record)
-            last, after = rows[-1][0], ">"
+            if len(rows) < portion:
+                return
+            portion = CHUNK
+            low, high = (low, rows[-1][0]) if reverse else (rows[-1][0] + "\0", high)
+
+
+def _verified(hash: str, data: bytes) -> bytes:
+    if hash_bytes(data) != hash:
+        raise CorruptBlob(f"blob {hash}: its bytes do not hash to its name")
+    return data
 
 
 def _key(hash: str) -> bytes:

@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from . import canonical, gc, node
+from . import canonical, node
 from .backend import META, BlobInfo
+from .catalogue import targets
 from .errors import CasfsError, Corrupt, CorruptBlob, Invalid, NotFound
 from .node import CHECKS, Node
 from .schema import Ref
@@ -158,9 +159,9 @@ def _depth(store: Store, start: Node) -> int:
 
 def _check_heads(store: Store) -> Iterator[Fault]:
     for name, head in store.heads.list():
-        targets = gc.targets(head)
-        known = store.blobs.info(targets)
-        for hash in dict.fromkeys(targets):
+        wanted = dict.fromkeys(targets(head))
+        known = store.blobs.info(wanted.keys())
+        for hash in wanted:
             if hash not in known:
                 message = f"head {name} leads to {hash}, which is not there"
                 yield Fault("missing", hash, message, [name])
@@ -196,7 +197,7 @@ def _tell_victims(store: Store, report: Report) -> None:
                 causes[hash] = causes.get(hash, set()) | got
                 changed = True
     for name, head in store.heads.list():
-        hit = set().union(*(causes.get(hash, ()) for hash in gc.targets(head)))
+        hit = set().union(*(causes.get(hash, ()) for hash in targets(head)))
         for place in sorted(hit):
             if name not in report.faults[place].takes:
                 report.faults[place].takes.append(name)

@@ -15,20 +15,19 @@ refers to cannot be known.
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from . import checkpoint, walk
 from .backend import Collection, Head, Swap, Total
+from .catalogue import targets
 from .errors import CasfsError, Conflict, Corrupt, NotFound
 from .store import Store
 
 GRACE = 24 * 3600  # seconds
 CACHE = ("actions/", "plugins/", "images/")
 PORTION = 256  # nodes read between two looks at the marks
-HASH = re.compile(r"[0-9a-f]{64}")
 Progress = Callable[[int], None]
 
 
@@ -179,38 +178,33 @@ def _drop(store: Store, heads: list[tuple[str, Head]]) -> None:
             continue
 
 
-def targets(head: Head) -> list[str]:
-    """Every hash that a head holds: where it points, and what its record mentions."""
-    found = [head.hash]
-    stack: list[object] = [head.record]
-    while stack:
-        value = stack.pop()
-        if isinstance(value, str) and HASH.fullmatch(value):
-            found.append(value)
-        elif isinstance(value, list):
-            stack += value
-        elif isinstance(value, dict):
-            stack += value.values()
-    return found
-
-
 def _path(store: Store, root: str, wanted: str, seen: set[str]) -> list[str] | None:
-    """The hashes from `root` to `wanted`, depth first; what was seen before leads nowhere."""
-    trail: list[tuple[str, Iterator[str]]] = []
-    level = iter([root])
-    while True:
-        hash = next(level, None)
-        if hash is None:
-            if not trail:
-                return None
-            _, level = trail.pop()
-            continue
-        if hash == wanted:
-            return [*(step for step, _ in trail), hash]
-        if hash not in seen:
-            seen.add(hash)
-            trail.append((hash, level))
-            try:
-                level = iter(walk.refs(store, hash))
-            except NotFound:
-                level = iter(())
+    """The shortest way from `root` to `wanted`; what was seen before leads nowhere."""
+    came_from: dict[str, str] = {}
+    level = [root]
+    while level:
+        below = []
+        for hash in level:
+            if hash == wanted:
+                return _way_back(came_from, hash)
+            if hash not in seen:
+                seen.add(hash)
+                for ref in _known_refs(store, hash):
+                    came_from.setdefault(ref, hash)
+                    below.append(ref)
+        level = below
+    return None
+
+
+def _way_back(came_from: dict[str, str], hash: str) -> list[str]:
+    way = [hash]
+    while (hash := came_from.get(hash, "")) and hash not in way:
+        way.append(hash)
+    return way[::-1]
+
+
+def _known_refs(store: Store, hash: str) -> list[str]:
+    try:
+        return walk.refs(store, hash)
+    except NotFound:
+        return []

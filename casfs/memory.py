@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import BinaryIO
 
@@ -104,8 +105,16 @@ class MemoryBlobs:
             if type is None or blob.type == type:
                 yield hash, BlobInfo(len(blob.data), blob.type)
 
+    def arrivals(self, after: int = 0) -> Iterator[tuple[int, str, BlobInfo]]:
+        for position, (hash, info) in enumerate(self.iterate(), start=1):
+            if position > after:
+                yield position, hash, info
+
     def total(self) -> Total:
         return Total(len(self.stored), sum(len(blob.data) for blob in self.stored.values()))
+
+    def types(self) -> dict[str, int]:
+        return dict(Counter(blob.type for blob in self.stored.values() if blob.type is not None))
 
     def verify(self, hash: str) -> None:
         if hash_bytes(self.get(hash).data) != hash:
@@ -124,8 +133,8 @@ class MemoryHeads:
         found = self._heads.get(name)
         return None if found is None else Head(found[0], canonical.decode(found[1]))
 
-    def list(self, prefix: str = "") -> Iterator[tuple[str, Head]]:
-        for name, (hash, record) in sorted(self._heads.items()):
+    def list(self, prefix: str = "", *, reverse: bool = False) -> Iterator[tuple[str, Head]]:
+        for name, (hash, record) in sorted(self._heads.items(), reverse=reverse):
             if name.startswith(prefix):
                 yield name, Head(hash, canonical.decode(record))
 

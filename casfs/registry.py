@@ -48,6 +48,10 @@ class Registry:
             raise Corrupt(f"node {type_hash}: no schema, though nodes have it as their type")
         return document
 
+    def name(self, type_hash: str) -> str:
+        """The name of a type. Raises NotFound, Corrupt."""
+        return META if type_hash == META else self.compiled(type_hash)[0]
+
     def names(self) -> list[str]:
         return [name[len(HEADS) :] for name, _ in self._backend.heads.list(HEADS)]
 

@@ -18,21 +18,24 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
 
 import jsonschema_rs
 
+from . import canonical
 from .canonical import member
 from .digest import HEX
 from .errors import Invalid
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+NAME = re.compile(r"[a-z][a-z0-9-]{0,63}\Z")
 ROOT = "casfs:///root"
 CUT = 200  # characters of a validator's message: it may quote the whole payload
 
 ONE = {"additionalProperties", "items", "contains", "if", "then", "else", "not", "propertyNames"}
 LIST = {"allOf", "anyOf", "oneOf", "prefixItems"}
 MAP = {"properties", "patternProperties", "$defs", "dependentSchemas"}
+IN_PLACE = {"allOf", "anyOf", "oneOf", "if", "then", "else", "not", "dependentSchemas"}
 PLAIN = set(
     "$schema $comment title description default examples deprecated readOnly writeOnly "
     "contentEncoding contentMediaType type enum const multipleOf maximum exclusiveMaximum "
@@ -42,6 +45,7 @@ PLAIN = set(
 )
 
 Document = Any  # a schema: an object or a boolean
+Place = tuple[str, ...]  # the keys on the way from a document's root to a subschema
 Collect = Callable[[Any, "list[Ref]"], None]
 
 
@@ -59,8 +63,10 @@ class Schema:
         """`extra`: root keywords that are no assertion (a role-schema has `name`)."""
         if not isinstance(document, dict):
             raise Invalid("a schema must be an object")
+        canonical.encode(document)  # sound JSON of bounded depth, or Invalid
         root = {key: value for key, value in document.items() if key not in extra}
-        _refuse_unknown(root, "$")
+        self._places = dict(_walk(root, ()))
+        _refuse_bad_targets(self._places)
         try:
             asserted = _assert_refs(root)
             self._registry = jsonschema_rs.Registry([(ROOT, asserted)])
@@ -68,7 +74,6 @@ class Schema:
         except (ValueError, jsonschema_rs.ValidationError) as error:
             raise Invalid(f"not a usable schema: {_line(str(error))}") from None
         self._memo: dict[str, Collect | None] = {}
-        self._root = root
         self._collect = self._collector(root, "")
 
     def check(self, payload: Any) -> None:
@@ -93,7 +98,7 @@ class Schema:
 
     def _collector(self, schema: Document, pointer: str) -> Collect | None:
         """A function that adds the refs of a value under `schema`; None when it has none."""
-        if not isinstance(schema, dict) or not _has_refs(schema, self._root):
+        if not isinstance(schema, dict) or not _has_refs(schema):
             return None
         parts: list[Collect] = []
         if schema.get("format") == "cas_ref":
@@ -107,11 +112,11 @@ class Schema:
         return _in_turn(parts)
 
     def _follow(self, target: str) -> Collect:
-        pointer = target[1:]
+        pointer, place = target[1:], _place(target)
 
         def follow(value: Any, found: list[Ref]) -> None:
             if pointer not in self._memo:
-                self._memo[pointer] = self._collector(_resolve(self._root, target), pointer)
+                self._memo[pointer] = self._collector(self._places[place], pointer)
             if collect := self._memo[pointer]:
                 collect(value, found)
 
@@ -144,7 +149,7 @@ class Schema:
             for name, sub in schema.get("properties", {}).items()
         }
         patterns = [
-            (_regex(text), self._collector(sub, f"{pointer}/patternProperties/{_escape(text)}"))
+            (_matcher(text), self._collector(sub, f"{pointer}/patternProperties/{_escape(text)}"))
             for text, sub in schema.get("patternProperties", {}).items()
         ]
         rest = self._collector(
@@ -178,11 +183,10 @@ def check_document(document: Document) -> str:
 
     if not isinstance(document, dict):
         raise Invalid("a schema must be an object")
+    canonical.encode(document)  # sound JSON of bounded depth, or Invalid
     name = document.get("$id")
     if not isinstance(name, str) or not NAME.match(name):
-        raise Invalid('a schema needs "$id": a name of letters, digits, ".", "_", "-"')
-    if document.get("$schema", DIALECT) != DIALECT:
-        raise Invalid(f'$["$schema"]: only {DIALECT} is understood')
+        raise Invalid('a schema needs "$id": a name of a-z, 0-9, "-", a letter first')
     try:
         jsonschema.Draft202012Validator.check_schema(document)
     except jsonschema.SchemaError as error:
@@ -194,49 +198,83 @@ def check_document(document: Document) -> str:
 # -- walking schemas --------------------------------------------------------------------
 
 
-def _subschemas(schema: dict[str, Any]) -> Iterator[tuple[str, Document]]:
-    """The direct subschemas, each with its path below `schema`."""
+def _subschemas(schema: dict[str, Any]) -> Iterator[tuple[Place, Document]]:
+    """The direct subschemas, each with its place below `schema`."""
     for key, value in schema.items():
         if key in ONE:
-            yield member("", key), value
+            yield (key,), value
         elif key in LIST:
-            yield from ((f"{member('', key)}[{index}]", sub) for index, sub in enumerate(value))
+            yield from (((key, str(index)), sub) for index, sub in enumerate(value))
         elif key in MAP:
-            yield from ((member(member("", key), name), sub) for name, sub in value.items())
+            yield from (((key, name), sub) for name, sub in value.items())
 
 
-def _refuse_unknown(schema: Document, path: str) -> None:
+def _walk(schema: Document, place: Place) -> Iterator[tuple[Place, Document]]:
+    """`schema` and all subschemas with their places. Raises Invalid for what is not known."""
+    yield place, schema
     if isinstance(schema, bool):
         return
     if not isinstance(schema, dict):
-        raise Invalid(f"{path}: a schema must be an object or a boolean")
+        raise Invalid(f"{_path(place)}: a schema must be an object or a boolean")
+    _refuse_unknown(schema, _path(place))
+    try:
+        below = list(_subschemas(schema))
+    except (TypeError, AttributeError):
+        raise Invalid(f"{_path(place)}: a keyword's value is not a schema") from None
+    for step, sub in below:
+        yield from _walk(sub, place + step)
+
+
+def _refuse_unknown(schema: dict[str, Any], path: str) -> None:
     for key, value in schema.items():
         boolean = key in ("unevaluatedItems", "unevaluatedProperties") and isinstance(value, bool)
         if not (boolean or key in PLAIN or key in ONE or key in LIST or key in MAP):
             raise Invalid(
                 f"{path}: the keyword {key!r} is not understood, it could hide a reference"
             )
+    if schema.get("$schema", DIALECT) != DIALECT:
+        raise Invalid(f'{path}["$schema"]: only {DIALECT} is understood')
     target = schema.get("$ref", "#")
     if not isinstance(target, str) or not re.match(r"#(/|\Z)", target):
         raise Invalid(f"{path}: $ref {target!r} leads out of the schema")
+    if "cas_type" in schema and schema.get("format") != "cas_ref":
+        raise Invalid(f'{path}: cas_type stands only beside "format": "cas_ref"')
+    if not isinstance(schema.get("cas_type", ""), str):
+        raise Invalid(f"{path}.cas_type: must be the name of a type")
     for key in ("not", "propertyNames"):
-        if isinstance(schema.get(key), dict) and _has_refs(schema[key], {}):
+        if isinstance(schema.get(key), dict) and _has_refs(schema[key]):
             raise Invalid(f"{path}.{key}: a cas_ref there could never be followed")
-    try:
-        below = list(_subschemas(schema))
-    except (TypeError, AttributeError):
-        raise Invalid(f"{path}: a keyword's value is not a schema") from None
-    for step, sub in below:
-        _refuse_unknown(sub, path + step)
 
 
-def _has_refs(schema: dict[str, Any], root: dict[str, Any]) -> bool:
+def _refuse_bad_targets(places: dict[Place, Document]) -> None:
+    """Each `$ref` must lead to a subschema, and no chain of them back to where it began: that
+    says nothing about a value, and following it would never end."""
+    done: set[Place] = set()
+
+    def visit(place: Place, way: tuple[Place, ...]) -> None:
+        if place in way:
+            raise Invalid(f"{_path(place)}: a $ref leads back here without going into the value")
+        schema = places[place]
+        if place in done or not isinstance(schema, dict):
+            return
+        if "$ref" in schema and _place(schema["$ref"]) not in places:
+            raise Invalid(f"{_path(place)}: $ref {schema['$ref']!r} leads to no subschema")
+        for step, _ in _subschemas(schema):
+            if step[0] in IN_PLACE:
+                visit(place + step, (*way, place))
+        if "$ref" in schema:
+            visit(_place(schema["$ref"]), (*way, place))
+        done.add(place)
+
+    for place in places:
+        visit(place, ())
+
+
+def _has_refs(schema: dict[str, Any]) -> bool:
     """False only when no value can have a ref under `schema` (a `$ref` counts as one)."""
-    if schema.get("format") == "cas_ref":
+    if schema.get("format") == "cas_ref" or "$ref" in schema:
         return True
-    if "$ref" in schema and root is not schema:
-        return True
-    return any(isinstance(sub, dict) and _has_refs(sub, root) for _, sub in _subschemas(schema))
+    return any(isinstance(sub, dict) and _has_refs(sub) for _, sub in _subschemas(schema))
 
 
 def _assert_refs(schema: Document) -> Document:
@@ -262,26 +300,20 @@ def _assert_refs(schema: Document) -> Document:
     return copy
 
 
-def _resolve(root: Document, target: str) -> Document:
-    found = root
-    for part in target[2:].split("/") if target != "#" else []:
-        key = part.replace("~1", "/").replace("~0", "~")
-        found = found[int(key)] if isinstance(found, list) else found[key]
-    return found
+def _place(target: str) -> Place:
+    """Where a `$ref` leads: a JSON pointer inside a URI fragment."""
+    parts = unquote(target[2:]).split("/") if target != "#" else []
+    return tuple(part.replace("~1", "/").replace("~0", "~") for part in parts)
 
 
 def _escape(name: str) -> str:
     """A key as part of a JSON pointer inside a URI fragment."""
-    from urllib.parse import quote
-
     return quote(name.replace("~", "~0").replace("/", "~1"), safe="~")
 
 
-def _regex(text: str) -> re.Pattern[str]:
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise Invalid(f"patternProperties: {text!r} is no usable pattern: {error}") from None
+def _matcher(text: str) -> Callable[[str], bool]:
+    """The validator's own reading of a pattern: Python's differs, in `$` for one."""
+    return jsonschema_rs.validator_for({"$schema": DIALECT, "pattern": text}).is_valid
 
 
 # -- collectors --------------------------------------------------------------------------
@@ -331,7 +363,7 @@ def _if_present(name: str, then: Collect) -> Collect:
 
 def _collect_object(
     named: dict[str, Collect | None],
-    patterns: list[tuple[re.Pattern[str], Collect | None]],
+    patterns: list[tuple[Callable[[str], bool], Collect | None]],
     rest: Collect | None,
 ) -> Collect:
     def collect(value: Any, found: list[Ref]) -> None:
@@ -341,8 +373,8 @@ def _collect_object(
             known = key in named
             if known and (part := named[key]):
                 part(item, found)
-            for pattern, matched in patterns:
-                if pattern.search(key):
+            for matches, matched in patterns:
+                if matches(key):
                     known = True
                     if matched:
                         matched(item, found)
@@ -354,7 +386,7 @@ def _collect_object(
 
 def _collect_array(first: list[Collect | None], rest: Collect | None) -> Collect:
     def collect(value: Any, found: list[Ref]) -> None:
-        if not isinstance(value, list):
+        if not isinstance(value, list | tuple):  # Python's callers may give either
             return
         for part, item in zip(first, value, strict=False):
             if part:
@@ -366,7 +398,7 @@ def _collect_array(first: list[Collect | None], rest: Collect | None) -> Collect
     return collect
 
 
-def _path(parts: list[str | int]) -> str:
+def _path(parts: Iterable[str | int]) -> str:
     path = "$"
     for part in parts:
         path = f"{path}[{part}]" if isinstance(part, int) else member(path, part)

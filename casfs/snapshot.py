@@ -26,6 +26,7 @@ from .ignore import Ignore
 DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 X = stat.S_IXUSR
+MAX_DEPTH = 256  # directories; each level holds a descriptor and two stack frames
 
 
 @dataclass(slots=True)
@@ -87,6 +88,9 @@ class _Snapshot:
         except FileNotFoundError:
             self._report.warnings.append(f"{self._show(path)}: vanished while it was read")
             return None
+        if below >= 0 and path.count(b"/") > MAX_DEPTH:
+            os.close(below)
+            raise Failed(f"{self._show(path)}: more than {MAX_DEPTH} directories deep")
         if below < 0:
             self._report.warnings.append(f"{self._show(path)}: left out, it is {_kind(mode)}")
             return None

@@ -24,9 +24,11 @@ Connection = sqlite3.Connection
 class Database:
     """A pool of connections to the file at `path`; a connection serves one user at a time."""
 
-    def __init__(self, path: Path, schema: str = "") -> None:
-        """Open the file; `schema` (idempotent SQL) is applied when given, else it must exist."""
+    def __init__(self, path: Path, schema: str = "", *, durable: bool = True) -> None:
+        """Open the file; `schema` (idempotent SQL) is applied when given, else it must exist.
+        What can be made again need not be `durable`."""
         self._path = path
+        self._synchronous = "FULL" if durable else "OFF"
         self._create = bool(schema)
         self._idle: list[Connection] = []
         self._all: list[Connection] = []
@@ -48,7 +50,7 @@ class Database:
         if self._create:
             connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # `shrink` needs it
         connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute(f"PRAGMA synchronous={self._synchronous}")
         with self._lock:
             self._all.append(connection)
         return connection

@@ -139,6 +139,8 @@ def steps(store: Store, thread: Thread) -> list[StepRef]:
     """All steps, first to newest. What was read before is remembered: a thread that grew by
     one step costs one node. Raises Corrupt when the indices do not count from 1."""
     known: list[StepRef] = store.memo.get(_memo_key(thread)) or []
+    if known and known[-1].hash == last_step(store, thread):
+        return known
     places = {ref.hash: place for place, ref in enumerate(known)}
     fresh: list[StepRef] = []
     base = 0

@@ -24,6 +24,24 @@ def walk(store: Store, roots: Iterable[str]) -> Iterator[str]:
                 stack.append(ref)
 
 
+def post_order(store: Store, roots: Iterable[str]) -> Iterator[str]:
+    """The same hashes, each after everything that it refers to; the roots determine the order."""
+    seen: set[str] = set()
+    for root in roots:
+        trail = [] if root in seen else [(root, iter(refs(store, root)))]
+        seen.add(root)
+        while trail:
+            hash, below = trail[-1]
+            for ref in below:
+                if ref not in seen:
+                    seen.add(ref)
+                    trail.append((ref, iter(refs(store, ref))))
+                    break
+            else:
+                trail.pop()
+                yield hash
+
+
 def refs(store: Store, hash: str) -> list[str]:
     """The distinct hashes that a blob refers to, its type last; none for plain bytes."""
     info = store.blobs.info([hash]).get(hash)

@@ -22,7 +22,7 @@ TRUNK = """
     casfs.schema casfs.directory casfs.node casfs.registry casfs.batch casfs.store
     casfs.config casfs.walk casfs.tree casfs.patch
     casfs.ignore casfs.snapshot casfs.restore casfs.checkpoint casfs.threads
-    casfs.gc casfs.fsck casfs.repair
+    casfs.catalogue casfs.gc casfs.fsck casfs.repair casfs.archive casfs.search
 """.split()
 MOUNT = """
     casfs.fuse casfs.fuse.errors casfs.fuse.vnode casfs.fuse.inodes casfs.fuse.reader
@@ -50,6 +50,7 @@ LIBRARIES = {
     "rfc8785": "casfs.canonical",
     "sqlite3": "casfs.sqlite",
     "ulid": "casfs.threads",
+    "zstandard": "casfs.archive",
     "yaml": "engine.extract",
 }
 

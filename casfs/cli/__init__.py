@@ -27,6 +27,13 @@ COMMANDS = {
     "refs": ("blob", "what a node refers to"),
     "walk": ("blob", "everything reachable from a hash"),
     "heads": ("blob", "the mutable names"),
+    "list": ("upkeep", "the nodes of a type"),
+    "search": ("upkeep", "find words in what nodes say"),
+    "stats": ("upkeep", "how much is stored"),
+    "fsck": ("upkeep", "check everything, and repair"),
+    "gc": ("upkeep", "delete what nothing reaches"),
+    "export": ("upkeep", "write threads, checkpoints and more as one file"),
+    "import": ("upkeep", "bring in an exported file"),
     "schema": ("schema", "the types of nodes"),
     "node": ("node", "typed JSON nodes"),
     "tree": ("tree", "directories as Merkle trees"),
@@ -51,7 +58,8 @@ class Lazy(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        command = getattr(import_module(f"casfs.cli.{COMMANDS[name][0]}"), name)
+        module = import_module(f"casfs.cli.{COMMANDS[name][0]}")
+        command = getattr(module, name + "_" * (name in ("list", "import")))
         assert isinstance(command, click.Command)
         return command
 
