@@ -126,6 +126,12 @@ class Heads(Protocol):
     def list(self, prefix: str = "", *, reverse: bool = False) -> Iterator[tuple[str, Head]]:
         """Names that start with `prefix`, sorted by code point."""
 
+    def note_use(self, names: Hashes[str]) -> None:
+        """Remember that these were used now: cache is evicted by its last use."""
+
+    def last_use(self, name: str) -> int:
+        """When it was used last, in ms since 1970 UTC; 0 where nobody said so."""
+
 
 class Collection(Protocol):
     """One run of gc over a backend (`casfs.gc` decides what is marked). A context manager.

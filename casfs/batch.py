@@ -11,9 +11,10 @@ its portions left behind is garbage for gc. A batch belongs to one thread.
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from . import canonical, node
 from .backend import META, Backend, Head, Staged, Swap
@@ -22,8 +23,19 @@ from .errors import Conflict, Invalid
 from .registry import HEADS, Registry
 from .schema import Schema, check_document
 
+T = TypeVar("T")
+RETRIES = 5
 PORTION = 4096  # blobs
 PORTION_BYTES = 32 << 20  # held in memory
+
+
+def retried(action: Callable[[], T]) -> T:
+    """Do it, and again when a head moved in between: right where `action` looks at the heads
+    afresh each time and wants the same whatever they are. Raises Conflict at last."""
+    for _ in range(RETRIES):
+        with suppress(Conflict):
+            return action()
+    return action()
 
 
 class Batch:
@@ -199,25 +211,32 @@ class Batch:
 
     def _publish(self, swaps: list[Swap]) -> None:
         """`swaps` is empty for a portion: the heads wait for the end."""
+        self._drop_stored()
         require = self._require - self._staged.keys()
         self._backend.publish(list(self._staged.values()), swaps, require)
-        for hash, staged in self._staged.items():
-            self._known[hash] = staged.type
         self._staged, self._require, self._held = {}, set(), 0
+
+    def _drop_stored(self) -> None:
+        """Of what is staged, keep what the store does not have just so; one look for all."""
+        for hash, info in self._backend.blobs.info(self._staged).items():
+            staged = self._staged[hash]
+            self.new_bytes -= staged.digest.size_bytes
+            if info.type is not None or staged.type is None:
+                self._known[hash] = info.type
+                self._require.add(hash)
+                self._backend.blobs.discard([self._staged.pop(hash)])
 
     # -- what is here -------------------------------------------------------------------
 
     def _add(self, staged: Staged) -> None:
         hash = staged.digest.hash
-        if hash not in self._known:
-            self._learn([hash])
-        if hash not in self._known:
-            self.new_bytes += staged.digest.size_bytes
-        elif self._known[hash] is not None or staged.type is None:
+        if hash in self._known and (self._known[hash] is not None or staged.type is None):
             self._require.add(hash)  # already stored just so
             return
         if hash in self._staged:  # plain bytes so far, and now a node
             self._backend.blobs.discard([self._staged[hash]])
+        else:
+            self.new_bytes += staged.digest.size_bytes
         self._staged[hash] = staged
         self._known[hash] = staged.type
         self._held += len(staged.data or b"")

@@ -71,10 +71,6 @@ def load(root: Path, env: Mapping[str, str]) -> list[Value]:
     return [_lookup(setting, env, files) for setting in SETTINGS]
 
 
-def get(root: Path, env: Mapping[str, str], name: str) -> Any:
-    return next(value.value for value in load(root, env) if value.setting.name == name)
-
-
 def _lookup(
     setting: Setting, env: Mapping[str, str], files: list[tuple[Path, dict[str, Any]]]
 ) -> Value:

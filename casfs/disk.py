@@ -26,7 +26,7 @@ from typing import BinaryIO
 
 from . import canonical
 from .backend import MAX_RECORD, META, Blob, BlobInfo, Head, Staged, Swap, Total
-from .digest import hash_bytes, is_hash
+from .digest import hash_bytes
 from .errors import Conflict, CorruptBlob, Invalid, NotFound
 from .objects import Objects
 from .sqlite import Connection, Database
@@ -49,6 +49,7 @@ CREATE INDEX IF NOT EXISTS blobs_by_type ON blobs(type) WHERE type IS NOT NULL;
 CREATE TABLE IF NOT EXISTS types (id INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE);
 CREATE TABLE IF NOT EXISTS young (id INTEGER PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS collecting (id INTEGER PRIMARY KEY);
+CREATE TABLE IF NOT EXISTS uses (name TEXT PRIMARY KEY, at INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS heads (
   name TEXT PRIMARY KEY,
   hash BLOB NOT NULL,
@@ -150,7 +151,7 @@ class DiskBlobs:
 
     def info(self, hashes: Collection[str]) -> dict[str, BlobInfo]:
         found: dict[str, BlobInfo] = {}
-        keys = [_key(hash) for hash in hashes if is_hash(hash)]
+        keys = [key for hash in hashes if (key := _parsed(hash)) is not None]
         for start in range(0, len(keys), CHUNK):
             part = keys[start : start + CHUNK]
             with self._db.read() as db:
@@ -256,6 +257,19 @@ class DiskHeads:
             portion = CHUNK
             low, high = (low, rows[-1][0]) if reverse else (rows[-1][0] + "\0", high)
 
+    def note_use(self, names: Collection[str]) -> None:
+        now = time.time_ns() // 1_000_000
+        with self._db.write() as db:
+            db.executemany(
+                "INSERT OR REPLACE INTO uses SELECT name, ? FROM heads WHERE name = ?",
+                [(now, name) for name in names],
+            )
+
+    def last_use(self, name: str) -> int:
+        with self._db.read() as db:
+            row = db.execute("SELECT at FROM uses WHERE name = ?", (name,)).fetchone()
+        return 0 if row is None else int(row[0])
+
 
 def _verified(hash: str, data: bytes) -> bytes:
     if hash_bytes(data) != hash:
@@ -263,10 +277,20 @@ def _verified(hash: str, data: bytes) -> bytes:
     return data
 
 
+def _parsed(hash: str) -> bytes | None:
+    """The 32 bytes of a hash; None for what is none. Cheaper than a pattern."""
+    try:
+        key = bytes.fromhex(hash)
+    except ValueError:
+        return None
+    return key if len(key) == 32 and key.hex() == hash else None
+
+
 def _key(hash: str) -> bytes:
-    if not is_hash(hash):
+    key = _parsed(hash)
+    if key is None:
         raise NotFound(f"no blob {hash!r} in this store: that is no hash")
-    return bytes.fromhex(hash)
+    return key
 
 
 def _storable(name: str) -> bool:
@@ -343,6 +367,7 @@ def _swap(db: Connection, swap: Swap) -> None:
         raise Conflict(f"head {swap.name}: moved by somebody else meanwhile")
     if swap.new is None:
         db.execute("DELETE FROM heads WHERE name = ?", (swap.name,))
+        db.execute("DELETE FROM uses WHERE name = ?", (swap.name,))
     else:
         db.execute(
             "INSERT INTO heads (name, hash, record) VALUES (?, ?, ?)"

@@ -161,12 +161,13 @@ def _cache(store: Store, keep: int) -> list[tuple[str, Head]]:
                 head = store.heads.get(key)
                 if head is not None:
                     found.append((key, head))
-    return sorted(found, key=lambda one: used_at(one[1]), reverse=True)
+    return sorted(found, key=lambda one: _used_at(store, *one), reverse=True)
 
 
-def used_at(head: Head) -> int:
-    """When a cache head was last used, in ms since 1970 UTC."""
-    return int(head.record.get("usedAt") or head.record.get("createdAt") or 0)
+def _used_at(store: Store, name: str, head: Head) -> int:
+    """When a cache head was made or last used, in ms since 1970 UTC."""
+    made = head.record.get("usedAt") or head.record.get("createdAt") or 0
+    return max(int(made), store.heads.last_use(name))
 
 
 def _drop(store: Store, heads: list[tuple[str, Head]]) -> None:

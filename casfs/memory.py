@@ -128,6 +128,7 @@ class MemoryBlobs:
 class MemoryHeads:
     def __init__(self) -> None:
         self._heads: dict[str, tuple[str, bytes]] = {}
+        self._uses: dict[str, int] = {}
 
     def get(self, name: str) -> Head | None:
         found = self._heads.get(name)
@@ -137,6 +138,13 @@ class MemoryHeads:
         for name, (hash, record) in sorted(self._heads.items(), reverse=reverse):
             if name.startswith(prefix):
                 yield name, Head(hash, canonical.decode(record))
+
+    def note_use(self, names: Collection[str]) -> None:
+        now = time.time_ns() // 1_000_000
+        self._uses.update({name: now for name in names if name in self._heads})
+
+    def last_use(self, name: str) -> int:
+        return self._uses.get(name, 0) if name in self._heads else 0
 
     def moved(self, swaps: Iterable[Swap]) -> dict[str, tuple[str, bytes]]:
         """All heads as they are after `swaps`, which are made one after the other."""

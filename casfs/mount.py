@@ -19,7 +19,8 @@ from pathlib import Path
 import trio
 
 from .digest import hash_bytes
-from .errors import Failed, NotFound, Refused
+from .errors import CasfsError, Failed, NotFound, Refused
+from .fuse.reader import Reader
 from .fuse.stats import Stats
 from .fuse.views import root as make_root
 from .log import Log, silent
@@ -29,6 +30,7 @@ TYPE = "fuse.casfs"
 DEVICE = Path("/dev/fuse")
 SETTINGS = Path("/etc/fuse.conf")
 HELPER = "fusermount3"
+NOTE_EVERY = 30  # seconds
 PLAIN_SOURCE = re.compile(r"[A-Za-z0-9/._+@:-]+\Z")
 
 
@@ -61,9 +63,29 @@ async def _serve(
 ) -> None:
     from .fuse import ops  # loads the FUSE library: not needed to unmount
 
-    stats = Stats()
-    operations = ops.Operations(make_root(store, stats), stats, log, store=store.root, xattr=xattr)
-    await ops.run(operations, str(mountpoint), _options(store, allow_other), on_ready)
+    stats, reader = Stats(), Reader(store)
+    operations = ops.Operations(make_root(reader, stats), stats, log, store=store.root, xattr=xattr)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_note_uses, reader, log)
+        await ops.run(operations, str(mountpoint), _options(store, allow_other), on_ready)
+        nursery.cancel_scope.cancel()
+
+
+async def _note_uses(reader: Reader, log: Log) -> None:
+    """Now and then tell the store what was read; the one thing that a mount writes."""
+    try:
+        while True:
+            await trio.sleep(NOTE_EVERY)
+            await trio.to_thread.run_sync(_note, reader, log)
+    finally:
+        _note(reader, log)
+
+
+def _note(reader: Reader, log: Log) -> None:
+    try:
+        reader.note_uses()
+    except CasfsError as error:  # a full disk must not end a mount
+        log("uses not noted", error=str(error))
 
 
 def _options(store: Store, allow_other: bool) -> set[str]:

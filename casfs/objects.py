@@ -106,9 +106,9 @@ class Objects:
         """Rename synced files into place, durably. Caller holds the write lock."""
         shards = set()
         for one in staged:
-            target = self.path(one.digest.hash)
             if one.temp is None:
                 continue
+            target = self.path(one.digest.hash)
             with _writing(target):
                 if target.exists():
                     one.temp.unlink()

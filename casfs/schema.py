@@ -215,12 +215,12 @@ def _walk(schema: Document, place: Place) -> Iterator[tuple[Place, Document]]:
     if isinstance(schema, bool):
         return
     if not isinstance(schema, dict):
-        raise Invalid(f"{_path(place)}: a schema must be an object or a boolean")
-    _refuse_unknown(schema, _path(place))
+        raise Invalid(f"{_spot(place)}: a schema must be an object or a boolean")
+    _refuse_unknown(schema, _spot(place))
     try:
         below = list(_subschemas(schema))
     except (TypeError, AttributeError):
-        raise Invalid(f"{_path(place)}: a keyword's value is not a schema") from None
+        raise Invalid(f"{_spot(place)}: a keyword's value is not a schema") from None
     for step, sub in below:
         yield from _walk(sub, place + step)
 
@@ -253,12 +253,12 @@ def _refuse_bad_targets(places: dict[Place, Document]) -> None:
 
     def visit(place: Place, way: tuple[Place, ...]) -> None:
         if place in way:
-            raise Invalid(f"{_path(place)}: a $ref leads back here without going into the value")
+            raise Invalid(f"{_spot(place)}: a $ref leads back here without going into the value")
         schema = places[place]
         if place in done or not isinstance(schema, dict):
             return
         if "$ref" in schema and _place(schema["$ref"]) not in places:
-            raise Invalid(f"{_path(place)}: $ref {schema['$ref']!r} leads to no subschema")
+            raise Invalid(f"{_spot(place)}: $ref {schema['$ref']!r} leads to no subschema")
         for step, _ in _subschemas(schema):
             if step[0] in IN_PLACE:
                 visit(place + step, (*way, place))
@@ -403,6 +403,11 @@ def _path(parts: Iterable[str | int]) -> str:
     for part in parts:
         path = f"{path}[{part}]" if isinstance(part, int) else member(path, part)
     return path
+
+
+def _spot(place: Place) -> str:
+    """A place in a schema as the JSON path that people read."""
+    return _path(int(part) if part.isdecimal() else part for part in place)
 
 
 def _line(text: str) -> str:

@@ -19,7 +19,7 @@ from typing import BinaryIO
 
 from . import node
 from .backend import META, Backend
-from .batch import Batch
+from .batch import Batch, retried
 from .digest import Digest, is_hash
 from .disk import DiskBackend
 from .errors import Conflict, Failed, Invalid, NotFound, Refused
@@ -80,6 +80,10 @@ class Store:
         return store
 
     def register_builtin(self) -> None:
+        """Two processes may make a store at once: both want the same heads."""
+        retried(self._register)
+
+    def _register(self) -> None:
         with self.batch() as batch:
             for document in builtin().values():
                 batch.put_schema(document, builtin=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from casfs.backend import Head
+from casfs.batch import retried
 from casfs.errors import Invalid, NotFound
 from casfs.store import Store
 from engine.moderator import Rule
@@ -48,6 +49,10 @@ def add(store: Store, definition: Any) -> tuple[str, Report]:
     report = check(definition)
     if report.errors:
         raise Invalid("; ".join(report.errors))
+    return retried(lambda: _put(store, definition)), report
+
+
+def _put(store: Store, definition: Mapping[str, Any]) -> str:
     name = definition["name"]
     old = store.heads.get(HEADS + name)
     with store.batch() as batch:
@@ -58,7 +63,7 @@ def add(store: Store, definition: Any) -> tuple[str, Report]:
         node = batch.put_node("workflow", {**definition, "roles": roles})
         if old is None or old.hash != node.hash:
             batch.swap(HEADS + name, old, Head(node.hash))
-    return node.hash, report
+    return node.hash
 
 
 def listing(store: Store) -> list[tuple[str, str]]:

@@ -30,6 +30,8 @@ from engine.journal import Binding, Request
 from engine.run import Run, end_orphans, workspace
 
 Answer = dict[str, Any]
+Upkeep = Callable[[Store], None]
+UPKEEP_EVERY = 600  # seconds
 
 
 @dataclass
@@ -41,12 +43,21 @@ class Task:
 
 
 class Daemon:
-    def __init__(self, store: Store, env: Mapping[str, str], log: Log, limit: int) -> None:
-        """`env` is what agents see; `limit`: threads that run at once, more wait."""
+    def __init__(
+        self,
+        store: Store,
+        env: Mapping[str, str],
+        log: Log,
+        limit: int,
+        upkeep: Upkeep | None = None,
+    ) -> None:
+        """`env` is what agents see; `limit`: threads that run at once, more wait; `upkeep` is
+        called now and then."""
         self._store = store
         self._env = env
         self._log = log
         self._slots = trio.CapacityLimiter(limit)
+        self._upkeep = upkeep
         self._tasks: dict[str, Task] = {}
         self._operations: dict[str, Callable[..., Awaitable[Answer]]] = {
             "status": self._status,
@@ -66,6 +77,8 @@ class Daemon:
                     if thread.status == RUNNING:
                         self._launch(thread.id)
                 nursery.start_soon(trio.serve_listeners, self._talk, [listener])
+                if self._upkeep is not None:
+                    nursery.start_soon(self._keep_up, self._upkeep)
                 self._log("ready", socket=str(path))
                 ready()
                 async for number in signals:
@@ -73,6 +86,15 @@ class Daemon:
                     break
                 nursery.cancel_scope.cancel()
         path.unlink(missing_ok=True)
+
+    async def _keep_up(self, upkeep: Upkeep) -> None:
+        """Hold the store to the limits that its owner set."""
+        while True:
+            try:
+                await trio.to_thread.run_sync(upkeep, self._store)
+            except CasfsError as error:
+                self._log("upkeep failed", error=str(error))
+            await trio.sleep(UPKEEP_EVERY)
 
     # -- threads --------------------------------------------------------------------------
 
@@ -204,6 +226,7 @@ def serve(
     path: Path,
     env: Mapping[str, str],
     limit: int,
+    upkeep: Upkeep | None,
     log: Log,
     ready: Callable[[], None],
 ) -> None:
@@ -213,7 +236,7 @@ def serve(
         with Store.open(root) as store:
             control.private_directory(path.parent)
             path.unlink(missing_ok=True)
-            daemon = Daemon(store, env, log, limit)
+            daemon = Daemon(store, env, log, limit, upkeep)
 
             def announce() -> None:
                 control.announce(root, path)

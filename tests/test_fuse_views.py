@@ -19,6 +19,7 @@ from casfs.directory import Symlink as SymlinkEntry
 from casfs.errors import Corrupt
 from casfs.fuse.inodes import number
 from casfs.fuse.nodes import file_name
+from casfs.fuse.reader import Reader
 from casfs.fuse.stats import Stats
 from casfs.fuse.views import root
 from casfs.fuse.vnode import LONG_AGO, Broken, Directory, File, Link, Vnode
@@ -29,7 +30,7 @@ MS = 1_000_000
 
 
 def at(store: Store, path: str, top: Directory | None = None) -> Vnode:
-    vnode: Vnode | None = top or root(store, Stats())
+    vnode: Vnode | None = top or root(Reader(store), Stats())
     for name in path.split("/") if path else []:
         assert isinstance(vnode, Directory), path
         vnode = vnode.lookup(name.encode())
@@ -118,14 +119,14 @@ def test_the_root(store: Store) -> None:
         "README.txt", "blobs", "trees", "threads", "nodes", "workflows", ".casfs",
     ]  # fmt: skip
     assert read(store, "README.txt").count(b"\n") <= 15
-    top = root(store, Stats())
+    top = root(Reader(store), Stats())
     assert top.fixed
     assert not top.live
 
 
 def test_stats_say_what_was_asked(store: Store) -> None:
     stats = Stats()
-    top = root(store, stats)
+    top = root(Reader(store), stats)
     stats.requests["lookup"] += 3
     stats.bytes_served = 17
     vnode = at(store, ".casfs/stats.json", top)
@@ -213,7 +214,7 @@ def put_checkpoint(store: Store, name: str, id: str, tree: str, created: int) ->
 
 def test_checkpoints(store: Store) -> None:
     tree = put_tree(store).hash
-    top = root(store, Stats())
+    top = root(Reader(store), Stats())
     trees = at(store, "trees", top)
     assert isinstance(trees, Directory)
     assert trees.lookup(b"ws") is None
@@ -468,7 +469,7 @@ def test_a_step_that_changed_nothing_has_no_diff(store: Store, thread: Example) 
 
 
 def test_a_thread_that_moves_is_seen_by_objects_that_exist(store: Store, thread: Example) -> None:
-    top = root(store, Stats())
+    top = root(Reader(store), Stats())
     directory = at(store, f"threads/{thread.id}", top)
     steps = at(store, f"threads/{thread.id}/steps", top)
     status = at(store, f"threads/{thread.id}/status", top)
@@ -569,7 +570,7 @@ def test_large_blobs_are_verified_once_and_again_when_they_changed(disk_store: S
 def test_more_large_blobs_than_descriptors(disk_store: Store) -> None:
     with disk_store.batch() as batch:
         digests = [batch.put(b"%d" % n * 100_000) for n in range(100, 300)]
-    top = root(disk_store, Stats())
+    top = root(Reader(disk_store), Stats())
     files = [at(disk_store, f"blobs/{digest}", top) for digest in digests]
     for _ in range(2):
         for n, file in enumerate(files, start=100):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -103,10 +104,26 @@ def daemon(
         return
     from engine.daemon import serve
 
-    limit = settings.get(where, os.environ, "threads.limit")
+    values = {value.setting.name: value.value for value in settings.load(where, os.environ)}
     path = control.socket_path(where, os.environ)
     log = to_file(where / "log" / "daemon.jsonl")
-    _be(lambda ready: serve(where, path, dict(os.environ), limit, log, ready), ready_fd)
+    limit, upkeep = values["threads.limit"], _upkeep(values)
+    _be(lambda ready: serve(where, path, dict(os.environ), limit, upkeep, log, ready), ready_fd)
+
+
+def _upkeep(values: Mapping[str, Any]) -> Callable[[Store], None] | None:
+    """What the daemon does to keep the limits of the config; nothing where there are none."""
+    from casfs import gc
+
+    if not values["gc.max_size"] and not values["gc.max_inodes"]:
+        return None
+    limits = gc.Limits(values["gc.max_size"] or None, values["gc.max_inodes"] or None)
+    grace, keep = values["gc.grace_s"], values["gc.keep_checkpoints"]
+
+    def collect(store: Store) -> None:
+        gc.collect(store, grace=grace, limits=limits, keep=keep)
+
+    return collect
 
 
 @click.command()

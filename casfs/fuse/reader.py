@@ -43,11 +43,18 @@ Value = TypeVar("Value")
 class Reader:
     def __init__(self, store: Store) -> None:
         self.store = store
+        self.uses: set[str] = set()  # heads that were looked up since `note_uses`
         self._nodes: OrderedDict[str, Node] = OrderedDict()
         self._opened: OrderedDict[str, Opened] = OrderedDict()
         self._steps: OrderedDict[str, list[StepRef]] = OrderedDict()
         self._summaries: OrderedDict[str, tuple[int, Any]] = OrderedDict()
         self._lock = threading.Lock()
+
+    def note_uses(self) -> None:
+        """Tell the store what was read: cache is evicted by its last use."""
+        uses, self.uses = self.uses, set()
+        if uses:
+            self.store.heads.note_use(uses)
 
     def node(self, hash: str, type: str | None = None) -> Node:
         """A node that is referred to. Raises Corrupt, CorruptBlob."""

@@ -160,10 +160,12 @@ class Checkpoints(Directory):
         if name == LATEST:
             newest = self._newest()
             return None if newest is None else self._latest(newest[0])
-        head = self._reader.store.heads.get(
-            f"{checkpoint.HEADS}{self._name}/{name.decode('ascii', 'replace')}"
-        )
-        return None if head is None else self._tree(name, head.record["root"])
+        key = f"{checkpoint.HEADS}{self._name}/{name.decode('ascii', 'replace')}"
+        head = self._reader.store.heads.get(key)
+        if head is None:
+            return None
+        self._reader.uses.add(key)
+        return self._tree(name, head.record["root"])
 
     def entries(self) -> Iterable[tuple[bytes, Vnode]]:
         found = checkpoint.listing(self._reader.store, self._name)

@@ -31,9 +31,8 @@ Try: grep -rn WORD threads/*/steps/*/output.md     cp -a trees/NAME/latest/ DIR
 """
 
 
-def root(store: Store, stats: Stats) -> Directory:
-    """The root directory of a mount of `store`."""
-    reader = Reader(store)
+def root(reader: Reader, stats: Stats) -> Directory:
+    """The root directory of a mount of the reader's store."""
     stats.cache = reader.counts
     live = Static(identity(b"/.casfs"), {b"stats.json": partial(Live, make=partial(_now, stats))})
     return Static(
@@ -44,7 +43,7 @@ def root(store: Store, stats: Stats) -> Directory:
             b"trees": partial(Trees, reader=reader),
             b"threads": partial(Threads, reader=reader),
             b"nodes": partial(nodes, reader=reader),
-            b"workflows": partial(Changing, find=partial(_workflows, store)),
+            b"workflows": partial(Changing, find=partial(_workflows, reader.store)),
             b".casfs": lambda _: live,
         },
     )
