@@ -194,7 +194,7 @@ stop() {
         unmount_all
     fi
     clear_stale "$DEFAULT_DIR"
-    if [ -d "$DEFAULT_DIR" ]; then
+    if [ -d "$DEFAULT_DIR" ] && ! is_mounted "$DEFAULT_DIR"; then # another store may be there
         rmdir --ignore-fail-on-non-empty "$DEFAULT_DIR"
     fi
     [ -n "$pid$mounts" ] || say "nothing to stop"

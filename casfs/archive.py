@@ -5,7 +5,8 @@ A tar, compressed with zstd where its name ends in `.zst`:
     manifest.json          {"format", "roots", "heads": [{name, hash, record}]}
     nodes/<hash>           canonical bytes of a node
     blobs/<hash>           any other bytes
-    end.json               {"members": how many of these two}
+    end.json               {"members": how many of these two, "seal": hash of all before it:
+                           the bytes of the manifest and the members' names}
 
 What a node refers to comes before it, in an order that the roots alone determine, and no
 member has a time, an owner or a name of its own: equal content, equal file. An import is
@@ -24,12 +25,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from . import canonical, catalogue, threads, walk
-from .backend import Backend, Blob, BlobInfo, Head, Heads, Staged, Swap
+from . import canonical, catalogue, walk
+from .backend import Backend, Head, targets
 from .batch import Batch
-from .digest import Digest, hash_stream, is_hash
-from .errors import Conflict, Corrupt, Failed, Invalid, NotFound
+from .digest import Digest, Hasher, is_hash
+from .errors import Conflict, Corrupt, CorruptBlob, Failed, Invalid, NotFound
 from .registry import Registry
+from .rehearsal import Rehearsal
 from .store import Store
 
 FORMAT = "casfs export 1"
@@ -65,39 +67,57 @@ def export(
     zstd: bool = False,
 ) -> Exported:
     """Write the closure of `roots` and `heads`, less what is in `have`."""
-    named = sorted(heads, key=lambda one: one[0])
+    named = sorted(dict(heads).items())
     start = sorted({*roots, *(head.hash for _, head in named)})
-    manifest = {
+    value = {
         "format": FORMAT,
         "roots": start,
         "heads": [
             {"name": name, "hash": head.hash, "record": dict(head.record)} for name, head in named
         ],
     }
-    targets = [hash for _, head in named for hash in catalogue.targets(head)]
-    done = Exported()
+    manifest = canonical.encode(value)
+    mentioned = [hash for _, head in named for hash in targets(head)]
+    done, seal = Exported(), _Seal(manifest)
     with _compressed(target, zstd) as out, _tar(out, "w|") as tar:
-        _add(tar, MANIFEST, canonical.encode(manifest))
-        for hash in walk.post_order(store, [*start, *sorted(targets)]):
+        _add(tar, MANIFEST, manifest)
+        for hash in walk.post_order(store, [*start, *sorted(mentioned)]):
             if hash in have:
                 done.skipped += 1
             else:
-                _add_blob(store, tar, hash, done)
-        _add(tar, END, canonical.encode({"members": done.members}))
+                seal.add(_add_blob(store, tar, hash, done))
+        _add(tar, END, canonical.encode(seal.value()))
     return done
 
 
-def _add_blob(store: Store, tar: tarfile.TarFile, hash: str, done: Exported) -> None:
+def _add_blob(store: Store, tar: tarfile.TarFile, hash: str, done: Exported) -> str:
+    """Returns the member's name."""
     info = store.blobs.info([hash])[hash]
     with store.blobs.open(hash) as source:
-        kind = "blobs" if info.type is None else "nodes"
-        tar.addfile(_member(f"{kind}/{hash}", info.size), source)
+        name = f"{'blobs' if info.type is None else 'nodes'}/{hash}"
+        tar.addfile(_member(name, info.size), source)
     done.members += 1
     done.bytes += info.size
+    return name
 
 
 def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
     tar.addfile(_member(name, len(data)), io.BytesIO(data))
+
+
+class _Seal:
+    """What the end says of all that is before it; the members' bytes are in their names."""
+
+    def __init__(self, manifest: bytes) -> None:
+        self._hasher = Hasher(manifest)
+        self._members = 0
+
+    def add(self, name: str) -> None:
+        self._hasher.update(f"{name}\n".encode())
+        self._members += 1
+
+    def value(self) -> dict[str, Any]:
+        return {"members": self._members, "seal": self._hasher.hexdigest()}
 
 
 def _member(name: str, size: int) -> tarfile.TarInfo:
@@ -110,63 +130,99 @@ def _member(name: str, size: int) -> tarfile.TarInfo:
 # -- import -----------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    data: bytes
+    roots: list[str]
+    heads: list[tuple[str, Head]]
+
+
 def load(store: Store, source: Path) -> Imported:
-    """Bring in an exported file. Raises NotFound, Corrupt or Invalid (the file), Conflict (a
-    head that is something else here); nothing has changed then."""
+    """Bring in an exported file. Raises NotFound (no such file), Corrupt (what is in it),
+    Conflict (a head that is something else here); nothing has changed then."""
     _pass(Rehearsal(store.backend), source)
     return _pass(store.backend, source)
 
 
 def _pass(backend: Backend, source: Path) -> Imported:
     done = Imported()
-    try:
-        with _opened(source) as raw, _tar(raw, "r|") as tar:
-            members = iter(tar)
-            manifest = _manifest(tar, next(members, None))
-            with Batch(backend, Registry(backend)) as batch:
-                _members(batch, tar, members, done)
-                done.heads = _heads(backend, batch, manifest)
-            done.new_bytes = batch.new_bytes
-    except (tarfile.TarError, EOFError) as error:
-        raise Corrupt(f"{source}: not a whole export: {error}") from None
-    except Invalid as error:
-        raise Corrupt(f"{source}: {error}") from None
+    with _opened(source) as raw, _blamed_on(source), _tar(raw, "r|") as tar:
+        members = iter(tar)
+        manifest = _manifest(tar, next(members, None))
+        with Batch(backend, Registry(backend)) as batch:
+            _members(batch, tar, members, manifest, done)
+            done.heads = _heads(backend, batch, manifest)
+        done.new_bytes = batch.new_bytes
+        if absent := set(manifest.roots) - backend.blobs.info(manifest.roots).keys():
+            raise Corrupt(f"its root {min(absent)} is not in it")
     return done
 
 
+@contextmanager
+def _blamed_on(source: Path) -> Iterator[None]:
+    """What is wrong with the file's content is Corrupt, and says which file."""
+    try:
+        yield
+    except (tarfile.TarError, EOFError) as error:
+        raise Corrupt(f"{source}: not a whole export: {error}") from None
+    except (Conflict, CorruptBlob):  # of this store
+        raise
+    except (Invalid, NotFound, Corrupt) as error:
+        raise Corrupt(f"{source}: {error}") from None
+
+
 def _members(
-    batch: Batch, tar: tarfile.TarFile, members: Iterator[tarfile.TarInfo], done: Imported
+    batch: Batch,
+    tar: tarfile.TarFile,
+    members: Iterator[tarfile.TarInfo],
+    manifest: Manifest,
+    done: Imported,
 ) -> None:
+    seal = _Seal(manifest.data)
     for member in members:
         content = _content(tar, member)
         if member.name == END:
-            wanted = canonical.parse(content.read(1 << 16)).get("members")
-            if wanted != done.members:
-                raise Corrupt(f"has {done.members} members and should have {wanted}")
+            if canonical.parse(content.read(1 << 16)) != seal.value():
+                raise Corrupt(f"its end does not fit its manifest and {done.members} members")
+            if next(members, None) is not None:
+                raise Corrupt("it goes on after its end")
             return
         kind, _, hash = member.name.partition("/")
         if kind not in ("nodes", "blobs") or not is_hash(hash):
             raise Invalid(f"the member {member.name!r} has no place in an export")
-        found = _put(batch, kind, member, content)
-        if found.hash != hash:
-            raise Corrupt(f"{member.name}: its bytes hash to {found.hash}")
+        _put(batch, kind, hash, member, content)
+        seal.add(member.name)
         done.members += 1
     raise Corrupt("it has no end: it was cut short")
 
 
-def _put(batch: Batch, kind: str, member: tarfile.TarInfo, content: IO[bytes]) -> Digest:
+def _put(batch: Batch, kind: str, hash: str, member: tarfile.TarInfo, content: IO[bytes]) -> None:
     if kind == "blobs":
-        return batch.put_stream(content)  # type: ignore[arg-type]  # an IO[bytes] is all it needs
-    if member.size > MAX_NODE:
+        found = batch.put_stream(content).hash  # type: ignore[arg-type]  # an IO[bytes] will do
+    elif member.size > MAX_NODE:
         raise Invalid(f"{member.name}: no node has {member.size} bytes")
-    return batch.put_encoded(content.read())
+    else:
+        data = content.read()
+        found = Digest.of(data).hash
+        if found == hash:
+            _put_node(batch, member.name, data)
+    if found != hash:
+        raise Corrupt(f"{member.name}: its bytes hash to {found}")
 
 
-def _heads(backend: Backend, batch: Batch, manifest: dict[str, Any]) -> list[str]:
+def _put_node(batch: Batch, name: str, data: bytes) -> None:
+    try:
+        batch.put_encoded(data)
+    except (Invalid, NotFound) as error:
+        raise Corrupt(f"{name}: {error}") from None
+    except (KeyError, TypeError, AttributeError):
+        raise Corrupt(f"{name}: its bytes are no node") from None
+
+
+def _heads(backend: Backend, batch: Batch, manifest: Manifest) -> list[str]:
     """Move the heads of the manifest; what is here already and equal stays."""
     made = []
-    for one in manifest["heads"]:
-        name, new = one["name"], Head(one["hash"], one["record"])
+    for name, new in manifest.heads:
         old = backend.heads.get(name)
         if old is not None and (name.startswith("schemas/") or _same(name, old, new)):
             continue
@@ -182,18 +238,20 @@ def _same(name: str, old: Head, new: Head) -> bool:
     return old.hash == new.hash and (name.startswith("workflows/") or old == new)
 
 
-def _manifest(tar: tarfile.TarFile, member: tarfile.TarInfo | None) -> dict[str, Any]:
-    if member is None or member.name != MANIFEST:
+def _manifest(tar: tarfile.TarFile, member: tarfile.TarInfo | None) -> Manifest:
+    if member is None or member.name != MANIFEST or member.size > MAX_NODE:
         raise Corrupt("not an export of casfs: it does not begin with its manifest")
-    value = canonical.parse(_content(tar, member).read())
+    data = _content(tar, member).read()
+    value = canonical.parse(data)
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise Invalid("not an export of a form that this casfs reads")
-    for one in value["heads"]:
-        if not catalogue.is_portable(one["name"]):
-            raise Invalid(f"an export cannot bring in the head {one['name']!r}")
-        if one["record"].get("status") == threads.RUNNING:
-            raise Invalid(f"the thread {one['name']} is running; it cannot travel like that")
-    return value
+    roots, heads = value.get("roots"), value.get("heads")
+    if not isinstance(roots, list) or not all(map(is_hash, roots)) or not isinstance(heads, list):
+        raise Invalid("its manifest has no roots, or no heads")
+    named = [catalogue.travelled(one) for one in heads]
+    if len(dict(named)) != len(named):
+        raise Invalid("its manifest names a head twice")
+    return Manifest(data, roots, named)
 
 
 def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
@@ -243,56 +301,3 @@ def _opened(source: Path) -> Iterator[Any]:
         raise NotFound(f"no file {source}") from None
     except OSError as error:
         raise Failed(f"cannot read {source}: {error.strerror}") from None
-
-
-# -- the first pass ---------------------------------------------------------------------------
-
-
-class Rehearsal:
-    """A backend that answers like the real one and stores nothing. It keeps what it is given
-    of schemas, since later nodes are checked against them, and of the rest the digests."""
-
-    def __init__(self, real: Backend) -> None:
-        self._real = real
-        self.blobs: Any = RehearsalBlobs(real)
-        self.heads: Heads = real.heads
-
-    def publish(
-        self, staged: Iterable[Staged], swaps: Iterable[Swap] = (), require: Collection[str] = ()
-    ) -> None:
-        del require  # the real one answered for them a moment ago
-        self.blobs.keep(staged)
-        for swap in swaps:
-            if swap.new is not None and not self.blobs.info([swap.new.hash]):
-                raise Corrupt(f"the head {swap.name} leads to {swap.new.hash}, which is not in it")
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
-
-
-class RehearsalBlobs:
-    def __init__(self, real: Backend) -> None:
-        self._real = real
-        self._info: dict[str, BlobInfo] = {}
-        self._schemas: dict[str, bytes] = {}
-
-    def stage(self, source: BinaryIO) -> Staged:
-        return Staged(hash_stream(source), None)
-
-    def discard(self, staged: Iterable[Staged]) -> None:
-        pass
-
-    def keep(self, staged: Iterable[Staged]) -> None:
-        for one in staged:
-            self._info[one.digest.hash] = BlobInfo(one.digest.size_bytes, one.type)
-            if one.type is not None and one.data is not None and b'"$id":' in one.data:
-                self._schemas[one.digest.hash] = one.data
-
-    def get(self, hash: str) -> Blob:
-        if hash in self._schemas:
-            return Blob(self._schemas[hash], self._info[hash].type)
-        return self._real.blobs.get(hash)
-
-    def info(self, hashes: Collection[str]) -> dict[str, BlobInfo]:
-        ours = {hash: self._info[hash] for hash in hashes if hash in self._info}
-        return {**self._real.blobs.info(hashes), **ours}

@@ -22,10 +22,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-from .digest import Digest
+from .digest import Digest, is_hash
 
 META = "schema"  # the type of the meta-schema node, the only one that is not a hash
 MAX_RECORD = 4096  # bytes of a head's record as canonical JSON
+TEXTS = ("message", "reason")  # keys of records
 SMALL = 1024  # bytes; up to here a blob is worth more as a row than as a file
 
 
@@ -82,9 +83,28 @@ class Total:
     files: int = 0
 
 
+def targets(head: Head) -> list[str]:
+    """Every hash that a head holds: where it points, and what its record mentions. What a
+    person or a program said in a record is text, whatever it looks like."""
+    found = [head.hash]
+    stack: list[object] = [head.record]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, str) and is_hash(value):
+            found.append(value)
+        elif isinstance(value, list):
+            stack += value
+        elif isinstance(value, dict):
+            stack += [item for key, item in value.items() if key not in TEXTS]
+    return found
+
+
 class Blobs(Protocol):
     def stage(self, source: BinaryIO) -> Staged:
         """Take in a stream of unknown length; nothing is visible yet."""
+
+    def stage_bytes(self, digest: Digest, data: bytes) -> Staged:
+        """The same for bytes whose digest is known. May be called from any thread."""
 
     def discard(self, staged: Iterable[Staged]) -> None:
         """Forget what was staged and will not be published."""
@@ -94,6 +114,10 @@ class Blobs(Protocol):
 
     def open(self, hash: str) -> BinaryIO:
         """A verified blob as a seekable file. Raises NotFound, CorruptBlob."""
+
+    def contents(self, hashes: Iterable[str]) -> Iterator[bytes | None]:
+        """The verified bytes of each, in that order and looked up in portions; None for a
+        blob that is better opened, being large. Raises NotFound, CorruptBlob."""
 
     def info(self, hashes: Hashes[str]) -> dict[str, BlobInfo]:
         """What is known of each; a hash that is not stored is not in the answer."""

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, BinaryIO, TypeVar
 
 from . import canonical, node
-from .backend import META, Backend, Head, Staged, Swap
+from .backend import META, Backend, BlobInfo, Head, Staged, Swap, targets
 from .digest import Digest
 from .errors import Conflict, Invalid
 from .registry import HEADS, Registry
@@ -41,6 +41,7 @@ def retried(action: Callable[[], T]) -> T:
 class Batch:
     def __init__(self, backend: Backend, registry: Registry) -> None:
         self._backend = backend
+        self.blobs = backend.blobs
         self._registry = registry
         self._staged: dict[str, Staged] = {}
         self._held = 0
@@ -76,14 +77,30 @@ class Batch:
 
     def put_staged(self, staged: Staged) -> Digest:
         """Take over what `Blobs.stage` returned, perhaps in another thread."""
-        hash = staged.digest.hash
-        if self._has(hash):
+        if staged.digest.hash in self._known:
             self._backend.blobs.discard([staged])
-            if hash not in self._staged:
-                self._require.add(hash)
+            self._require.add(staged.digest.hash)
         else:
             self._add(staged)
         return staged.digest
+
+    def adopt(self, digest: Digest, staged: Staged | None, info: BlobInfo | None) -> None:
+        """Take over what was read elsewhere: `staged`, or where it is stored already `info`;
+        neither where this batch has met it (`has_met`)."""
+        if staged is not None:
+            self.put_staged(staged)
+        elif info is not None:
+            self._known.setdefault(digest.hash, info.type)
+
+    def has_met(self, hash: str) -> bool:
+        """Is it known to be stored, or staged here? May be asked from any thread."""
+        return hash in self._known
+
+    def keep(self, hash: str) -> bool:
+        """Rely on a stored blob: at commit it must still be there. False if it is not now."""
+        self._learn([hash])
+        self._require.add(hash)
+        return hash in self._known
 
     # -- nodes --------------------------------------------------------------------------
 
@@ -121,14 +138,20 @@ class Batch:
             check(payload)
         if name == META:
             check_document(payload)
+        return self._add_node(type_hash, schema, payload, data)
+
+    def _add_node(self, type_hash: str, schema: Schema, payload: Any, data: bytes) -> Digest:
         self._close(type_hash, schema, payload)
         digest = Digest.of(data)
         self._add(Staged(digest, data, type=type_hash))
         return digest
 
     def put_schema(self, document: Any, *, builtin: bool = False) -> Digest:
-        """Register a schema under its `$id`. Raises Invalid, Conflict (a built-in name)."""
-        name = check_document(document)
+        """Register a schema under its `$id`. Raises Invalid, Conflict (a built-in name).
+
+        `builtin`: the document comes with casfs, and its tests have checked it.
+        """
+        name = document["$id"] if builtin else check_document(document)
         data = node.encode(META if name == META else self._type(META)[0], document)
         digest = Digest.of(data)
         old = self._head(HEADS + name)
@@ -138,7 +161,9 @@ class Batch:
         if name == META:
             self._add(Staged(digest, data, type=META))
         else:
-            self.put_node(META, document)
+            type_hash, schema = self._type(META)
+            schema.check(document)
+            self._add_node(type_hash, schema, document, data)
         if not changed:
             return digest
         self.swap(HEADS + name, old, Head(digest.hash, {"builtin": builtin}))
@@ -212,7 +237,7 @@ class Batch:
     def _publish(self, swaps: list[Swap]) -> None:
         """`swaps` is empty for a portion: the heads wait for the end."""
         self._drop_stored()
-        require = self._require - self._staged.keys()
+        require = self._require.union(*map(_brought, swaps)) - self._staged.keys()
         self._backend.publish(list(self._staged.values()), swaps, require)
         self._staged, self._require, self._held = {}, set(), 0
 
@@ -233,8 +258,8 @@ class Batch:
         if hash in self._known and (self._known[hash] is not None or staged.type is None):
             self._require.add(hash)  # already stored just so
             return
-        if hash in self._staged:  # plain bytes so far, and now a node
-            self._backend.blobs.discard([self._staged[hash]])
+        if hash in self._staged:  # plain bytes so far, and now a node: after what it refers to
+            self._backend.blobs.discard([self._staged.pop(hash)])
         else:
             self.new_bytes += staged.digest.size_bytes
         self._staged[hash] = staged
@@ -243,12 +268,14 @@ class Batch:
         if len(self._staged) >= PORTION or self._held >= PORTION_BYTES:
             self._publish([])
 
-    def _has(self, hash: str) -> bool:
-        self._learn([hash])
-        return hash in self._known
-
     def _learn(self, hashes: list[str]) -> None:
         unknown = [hash for hash in hashes if hash not in self._known and hash != META]
         if unknown:
             for hash, info in self._backend.blobs.info(unknown).items():
                 self._known[hash] = info.type
+
+
+def _brought(swap: Swap) -> set[str]:
+    """What a head will hold that it did not hold before, its record included."""
+    old = targets(swap.old) if swap.old is not None else ()
+    return set(targets(swap.new)).difference(old) if swap.new is not None else set()

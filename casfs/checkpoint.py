@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,9 @@ from .backend import Head
 from .digest import is_hash
 from .errors import Conflict, Invalid, NotFound
 from .ignore import Ignore
+from .index import Index
 from .restore import restore
-from .snapshot import Report
+from .snapshot import Options, Report
 from .store import Store
 
 HEADS = "checkpoints/"
@@ -56,20 +58,28 @@ class Created:
 
 
 def create(
-    store: Store, name: str, directory: Path, message: str = "", *, defaults: bool = True
+    store: Store,
+    name: str,
+    directory: Path,
+    message: str = "",
+    *,
+    defaults: bool = True,
+    options: Options | None = None,
 ) -> Created:
     """Record the tree under `directory`. `defaults`: leave out the well-known directories.
 
-    Raises Invalid (the name), NotFound (the directory), Failed (an unreadable file); then
-    nothing is visible.
+    Raises Invalid (the name), NotFound (the directory), Failed (an unreadable file), Refused
+    (over the limit); then nothing is visible.
     """
     check_name(name)
-    report = Report()
+    how = options or Options()
+    ignore, report = Ignore.of(directory, defaults=defaults), Report()
+    known = _index(store, directory, ignore, how)
     with store.batch() as batch:
         previous = latest(store, name)
-        root = snapshot.build(batch, directory, Ignore.of(directory, defaults=defaults), report)
+        root = snapshot.build(batch, directory, ignore, report, options=how, known=known)
         batch.commit()  # the tree is durable and comparable; no head leads to it yet
-        changes, changed = _compare(store, previous, root.hash)
+        changes, changed = _compare(store, previous, root.hash, report)
         stats = {"files": report.files, "bytes": report.bytes, **changes}
         payload: dict[str, Any] = {
             "root": root.hash,
@@ -83,7 +93,17 @@ def create(
         node = batch.put_node("checkpoint", payload)
         made = _checkpoint(name, _id(payload["createdAt"], node.hash), node.hash, payload)
         batch.swap(HEADS + f"{name}/{made.id}", None, Head(node.hash, _record(payload)))
+    if known is not None:
+        known.save()
     return Created(made, report, stats, batch.new_bytes)
+
+
+def _index(store: Store, directory: Path, ignore: Ignore, how: Options) -> Index | None:
+    """What is known of the directory, recorded in just this way; None for a store in memory."""
+    if store.root is None or not directory.is_dir():
+        return None
+    way = f"{ignore.fingerprint}/{','.join(sorted(how.preserve))}"
+    return Index.load(store.root, directory, way)
 
 
 def names(store: Store) -> list[str]:
@@ -160,14 +180,25 @@ def _record(payload: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _compare(store: Store, old: Checkpoint | None, new: str) -> tuple[dict[str, int], list[str]]:
+def _compare(
+    store: Store, old: Checkpoint | None, new: str, report: Report
+) -> tuple[dict[str, int], list[str]]:
+    """What changed since `old`: how much, and the first paths."""
     counts = {"added": 0, "modified": 0, "deleted": 0}
+    changes = tree.shown(store, tree.diff(store, old.root if old else None, new))
+    if old is None:
+        counts["added"] = report.entries  # all of them: no need to walk the whole tree again
+        return counts, [_text(change.path) for change in islice(changes, MAX_CHANGED)]
     paths: list[str] = []
-    for change in tree.shown(store, tree.diff(store, old.root if old else None, new)):
+    for change in changes:
         counts[KEYS[change.letter]] += 1
         if len(paths) < MAX_CHANGED:
-            paths.append(change.path.decode("utf-8", "replace"))
+            paths.append(_text(change.path))
     return counts, paths
+
+
+def _text(path: bytes) -> str:
+    return path.decode("utf-8", "replace")
 
 
 def _now(previous: Checkpoint | None) -> int:

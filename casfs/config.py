@@ -1,7 +1,8 @@
 """Settings, and where each comes from: flag > environment > the store's `config.toml` > the
 user's `config.toml` > default.
 
-Settings are few and flat (`threads.limit`); in TOML the part before the dot is a table.
+Settings are few and flat (`threads.limit`): a number, a text or a list of texts. In TOML the
+part before the dot is a table; in the environment a list is written as in TOML.
 This module is told the environment, it does not read it.
 """
 
@@ -20,11 +21,13 @@ FILE = "config.toml"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A known setting: its name, the default (whose type it has), what it is for."""
+    """A known setting: its name, the default (whose type it has), what it is for, and for a
+    number the smallest that makes sense."""
 
     name: str
     default: Any
     help: str
+    least: int = 0
 
     @property
     def variable(self) -> str:
@@ -40,11 +43,12 @@ class Value:
 
 
 SETTINGS = (
-    Setting("threads.limit", 8, "threads that the daemon runs at once"),
+    Setting("threads.limit", 8, "threads that the daemon runs at once", least=1),
     Setting("gc.grace_s", 86400, "seconds that gc spares a blob after it was touched"),
     Setting("gc.max_size", 0, "bytes of content above which cache is evicted; 0 is no limit"),
     Setting("gc.max_inodes", 0, "the same for files of their own; 0 is no limit"),
     Setting("gc.keep_checkpoints", 0, "newest of a name that are no cache; 0 is all"),
+    Setting("actions.cacheable", [], "commands, by their first words, whose results are cached"),
 )
 
 
@@ -105,9 +109,14 @@ def _read(path: Path) -> dict[str, Any]:
 def _parse(setting: Setting, text: str) -> Any:
     if isinstance(setting.default, int):
         try:
-            return int(text)
+            return _typed(setting, int(text), setting.variable)
         except ValueError:
             raise Invalid(f"{setting.variable}: {text!r} is no whole number") from None
+    if isinstance(setting.default, list):
+        try:
+            return _typed(setting, tomllib.loads(f"value = {text}")["value"], setting.variable)
+        except tomllib.TOMLDecodeError:
+            raise Invalid(f'{setting.variable}: {text!r} is no list, like ["a", "b"]') from None
     return text
 
 
@@ -115,6 +124,10 @@ def _typed(setting: Setting, value: Any, where: str) -> Any:
     if type(value) is not type(setting.default):
         kind = type(setting.default).__name__
         raise Invalid(f"{where}: {setting.name} must be of type {kind}, is {value!r}")
+    if isinstance(value, list) and not all(isinstance(item, str) for item in value):
+        raise Invalid(f"{where}: {setting.name} must be a list of strings, is {value!r}")
+    if isinstance(value, int) and value < setting.least:
+        raise Invalid(f"{where}: {setting.name} must be {setting.least} or more, is {value}")
     return value
 
 

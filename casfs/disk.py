@@ -13,6 +13,9 @@ the WAL. Nodes are rows whatever their size; other blobs up to `SMALL` bytes are
 the meta-schema node's own type); it is NULL for bytes that are no node. `touched` (UTC
 seconds) is the last time that somebody put the blob or published a node that refers to it.
 While a collection runs (`casfs.sweep`), what is touched is noted in `young` as well.
+`id` is the order of arrival and never given twice; plain bytes that become a node arrive
+anew, so a node's id is above those of all that it refers to (what fsck took away and
+somebody put back is the exception).
 """
 
 from __future__ import annotations
@@ -21,12 +24,13 @@ import io
 import sys
 import time
 from collections.abc import Collection, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
 from . import canonical
 from .backend import MAX_RECORD, META, Blob, BlobInfo, Head, Staged, Swap, Total
-from .digest import hash_bytes
+from .digest import Digest, hash_bytes
 from .errors import Conflict, CorruptBlob, Invalid, NotFound
 from .objects import Objects
 from .sqlite import Connection, Database
@@ -34,11 +38,12 @@ from .sweep import Sweep
 
 RENEW = 60  # seconds; a younger blob's age is not worth a write
 CHUNK = 500  # rows or parameters a statement
+LONG = 1 << 16  # bytes; a longer row is read by itself, so that a portion stays small
 META_KEY = b""
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS blobs (
-  id INTEGER PRIMARY KEY,
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
   hash BLOB NOT NULL UNIQUE,
   size INTEGER NOT NULL,
   type INTEGER,
@@ -59,10 +64,11 @@ CREATE TABLE IF NOT EXISTS heads (
 
 INSERT = f"""
 INSERT INTO blobs (hash, size, type, touched, data) VALUES (?, ?, ?, ?, ?)
-ON CONFLICT (hash) DO UPDATE SET
-  touched = excluded.touched, type = coalesce(type, excluded.type)
-WHERE touched < excluded.touched - {RENEW} OR (type IS NULL AND excluded.type IS NOT NULL)
+ON CONFLICT (hash) DO UPDATE SET touched = excluded.touched
+WHERE touched < excluded.touched - {RENEW}
 """
+
+TAKE_PLAIN = "DELETE FROM blobs WHERE hash = ? AND type IS NULL RETURNING data"
 
 
 class DiskBackend:
@@ -122,6 +128,9 @@ class DiskBlobs:
     def stage(self, source: BinaryIO) -> Staged:
         return self._objects.stage(source)
 
+    def stage_bytes(self, digest: Digest, data: bytes) -> Staged:
+        return self._objects.stage_bytes(digest, data)
+
     def discard(self, staged: Iterable[Staged]) -> None:
         self._objects.discard(staged)
 
@@ -136,6 +145,30 @@ class DiskBlobs:
     def open(self, hash: str) -> BinaryIO:
         data = self._row(hash)[2]
         return self._objects.open(hash) if data is None else io.BytesIO(_verified(hash, data))
+
+    def contents(self, hashes: Iterable[str]) -> Iterator[bytes | None]:
+        remaining = iter(hashes)
+        while portion := list(islice(remaining, CHUNK)):
+            rows = self._rows(portion)
+            for hash in portion:
+                if hash not in rows:
+                    raise NotFound(f"no blob {hash} in this store")
+                data, is_file = rows[hash]
+                if is_file:
+                    yield self._objects.content(hash)
+                else:
+                    yield self.get(hash).data if data is None else _verified(hash, data)
+
+    def _rows(self, hashes: list[str]) -> dict[str, tuple[bytes | None, bool]]:
+        """Of each: the data, None where it is long, and whether it is a file instead."""
+        keys = [key for hash in hashes if (key := _parsed(hash)) is not None]
+        with self._db.read() as db:
+            rows = db.execute(
+                f"SELECT hash, CASE WHEN size <= {LONG} THEN data END, data IS NULL"
+                f" FROM blobs WHERE hash IN ({','.join('?' * len(keys))})",
+                keys,
+            ).fetchall()
+        return {key.hex(): (data, bool(is_file)) for key, data, is_file in rows}
 
     def _row(self, hash: str) -> tuple[int, bytes | None, bytes | None]:
         """(size, key of the type, data). Raises NotFound."""
@@ -217,12 +250,14 @@ class DiskBlobs:
         size, _, data = self._row(hash)
         if data is None:
             self._objects.verify(hash, size)
-        elif len(data) != size or hash_bytes(data) != hash:
-            raise CorruptBlob(f"blob {hash}: its row does not hash to its name")
+        elif len(_verified(hash, data)) != size:
+            raise CorruptBlob(f"blob {hash}: its row is not {size} bytes long")
 
     def quarantine(self, hash: str) -> None:
         with self._db.write() as db:
-            row = db.execute("SELECT data FROM blobs WHERE hash = ?", (_key(hash),)).fetchone()
+            row = db.execute(
+                "SELECT CAST(data AS BLOB) FROM blobs WHERE hash = ?", (_key(hash),)
+            ).fetchone()
             self._objects.set_aside(hash, row[0] if row else None)
             db.execute("DELETE FROM blobs WHERE hash = ?", (_key(hash),))
 
@@ -272,7 +307,7 @@ class DiskHeads:
 
 
 def _verified(hash: str, data: bytes) -> bytes:
-    if hash_bytes(data) != hash:
+    if not isinstance(data, bytes) or hash_bytes(data) != hash:  # damage may make it text
         raise CorruptBlob(f"blob {hash}: its bytes do not hash to its name")
     return data
 
@@ -317,12 +352,13 @@ def _type_id(db: Connection, type: str) -> int | None:
 def _insert(db: Connection, batch: list[Staged], now: int) -> None:
     ids: dict[str, int] = {}  # of this transaction only: a rollback may hand them out again
     for one in batch:
-        hash, id = one.digest.hash, None
+        key, id, data = _key(one.digest.hash), None, [(one.data,)]
         if one.type is not None:
             id = ids.get(one.type)
             if id is None:
                 id = ids[one.type] = _new_type_id(db, one.type)
-        db.execute(INSERT, (_key(hash), one.digest.size_bytes, id, now, one.data))
+            data = db.execute(TAKE_PLAIN, (key,)).fetchall() or data  # bytes stay where they are
+        db.execute(INSERT, (key, one.digest.size_bytes, id, now, *data[0]))
 
 
 def _new_type_id(db: Connection, type: str) -> int:

@@ -6,24 +6,28 @@ every head. Of each fault it says what it takes with it: the heads (threads, che
 workflows, schemas) whose closure holds it.
 
 Damaged bytes go to `quarantine/`, so nobody can be served them and a later put of the right
-bytes heals the store. What was reachable is missing then, and reported by every run until
-it is back. Memory is bounded: nothing is remembered but the faults.
+bytes heals the store. So do sound bytes that lost their type: put back, they get it again.
+A node is never judged by a schema that is itself damaged or lost. What was reachable is
+missing then, and reported by every run until it is back. Memory is bounded: nothing is
+remembered but the faults.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from . import canonical, node
-from .backend import META, BlobInfo
-from .catalogue import targets
+from . import canonical, catalogue, node
+from .backend import META, BlobInfo, targets
 from .errors import CasfsError, Corrupt, CorruptBlob, Invalid, NotFound
 from .node import CHECKS, Node
 from .schema import Ref
 from .store import Store
 
 Progress = Callable[[int], None]
+BROKEN = ("corrupt", "bad node", "missing")
+LOST_TYPE = "lost type"
 
 
 @dataclass(slots=True)
@@ -50,23 +54,42 @@ def check(
 ) -> Report:
     """Check everything; `progress` is told the number of blobs read so far."""
     report = Report()
-    for line in store.backend.faults():
-        report.faults.append(Fault("store", None, line))
-    for hash, info in store.blobs.iterate():
-        report.blobs += 1
-        report.bytes += info.size
-        report.nodes += info.type is not None
-        report.faults += _check_blob(store, hash, info)
-        progress(report.blobs)
-    report.faults += _check_heads(store)
+    with _as_fault(report):
+        report.faults += [Fault("store", None, line) for line in store.backend.faults()]
+    with _as_fault(report):
+        for hash, info in store.blobs.iterate():
+            report.blobs += 1
+            report.bytes += info.size
+            report.nodes += info.type is not None
+            report.faults += _check_blob(store, hash, info)
+            progress(report.blobs)
+    with _as_fault(report):
+        report.faults += _check_heads(store)
     _merge_missing(report)
-    _tell_victims(store, report)
+    with _as_fault(report):
+        _tell_victims(store, report)
     if quarantine:
         _set_aside(store, report)
     return report
 
 
+@contextmanager
+def _as_fault(report: Report) -> Iterator[None]:
+    """Where the SQLite file itself cannot be read on, say so and go on with the rest."""
+    try:
+        yield
+    except CasfsError as error:
+        report.faults.append(Fault("store", None, f"could not check all: {error.__cause__ or error}"))
+
+
 def _check_blob(store: Store, hash: str, info: BlobInfo) -> list[Fault]:
+    faults = _faults(store, hash, info)
+    if faults and not store.blobs.info([hash]):  # gc took it in between
+        return []
+    return faults
+
+
+def _faults(store: Store, hash: str, info: BlobInfo) -> list[Fault]:
     try:
         store.blobs.verify(hash)
         if info.type is not None:
@@ -74,21 +97,30 @@ def _check_blob(store: Store, hash: str, info: BlobInfo) -> list[Fault]:
     except CorruptBlob as error:
         return [Fault("corrupt", hash, str(error))]
     except NotFound as error:
-        if store.blobs.info([hash]):  # else gc took it in between
-            return [Fault("missing", hash, str(error))]
+        return [Fault("missing", hash, str(error))]
     except CasfsError as error:
         return [Fault("unreadable", hash, str(error))]
     return []
 
 
 def _check_node(store: Store, hash: str, type: str) -> Iterator[Fault]:
+    judge = hash if type == META else type
+    if not store.blobs.info([judge]):
+        yield Fault("missing", judge, f"node {hash} is of type {judge}, which is not there")
+        return
+    try:
+        store.registry.compiled(judge)
+    except CorruptBlob:  # of the schema, which has a fault of its own
+        return
+    except CasfsError as error:
+        yield Fault("bad node", hash, f"node {hash}: {error}")
+        return
     try:
         found = _sound(store, hash, type)
     except (CasfsError, KeyError, TypeError, ValueError) as error:
         yield Fault("bad node", hash, f"node {hash}: {error}")
         return
-    for ref, message in _dangling(store, found):
-        yield Fault("missing", ref, message)
+    yield from _check_refs(store, found)
     yield from _check_order(store, found)
 
 
@@ -100,35 +132,47 @@ def _sound(store: Store, hash: str, type: str) -> Node:
         raise Corrupt(f"is of type {type_hash}, and the store has it as {type}")
     if node.encode(type_hash, canonical.parse(data)["payload"]) != data:
         raise Corrupt("its bytes are not canonical")
-    name, schema = store.registry.compiled(_meta(store) if type_hash == META else type_hash)
+    name, schema = store.registry.compiled(hash if type_hash == META else type_hash)
     schema.check(payload)
     if name in CHECKS:
         CHECKS[name](payload)
     return Node(hash, name, type_hash, payload)
 
 
-def _meta(store: Store) -> str:
-    return store.registry.head(META).hash
-
-
-def _dangling(store: Store, found: Node) -> Iterator[tuple[str, str]]:
-    """(hash, message) of each ref that leads nowhere, or to another type than it must."""
-    refs = store.refs(found)
+def _check_refs(store: Store, found: Node) -> Iterator[Fault]:
+    """Refs that lead nowhere, or to another type than they must."""
+    refs = dict.fromkeys(store.refs(found))
     known = store.blobs.info({ref.hash for ref in refs})
-    for ref in dict.fromkeys(refs):
+    what = f"{found.type} {found.hash}"
+    for ref in refs:
         if ref.hash not in known:
-            yield ref.hash, f"{found.type} {found.hash} refers to {ref.hash}, which is not there"
-        elif ref.cas_type not in (None, _name(store, known[ref.hash].type)):
-            yield ref.hash, f"{found.type} {found.hash}: {ref.hash} is no {ref.cas_type}"
+            message = f"{what} refers to {ref.hash}, which is not there"
+            yield Fault("missing", ref.hash, message)
+        elif ref.cas_type is not None and not _is_a(store, known[ref.hash], (ref.cas_type,)):
+            if _lost_type(store, ref.hash, known[ref.hash], (ref.cas_type,)):
+                message = f"{what}: {ref.hash} has lost its type {ref.cas_type}"
+                yield Fault(LOST_TYPE, ref.hash, message)
+            else:
+                yield Fault("wrong ref", found.hash, f"{what}: {ref.hash} is no {ref.cas_type}")
 
 
-def _name(store: Store, type: str | None) -> str | None:
-    if type is None or type == META:
-        return type
+def _is_a(store: Store, info: BlobInfo, names: tuple[str, ...]) -> bool:
+    """True also where the type is damaged: that is a fault of its own."""
     try:
-        return store.registry.compiled(type)[0]
+        return info.type is not None and store.registry.name(info.type) in names
     except CasfsError:
-        return None
+        return True
+
+
+def _lost_type(store: Store, hash: str, info: BlobInfo, names: tuple[str, ...]) -> bool:
+    """Is a blob without a type the bytes of a node of one of these types?"""
+    if info.type is not None:
+        return False
+    try:
+        type_hash = is_node(store, store.get(hash))
+        return type_hash is not None and store.registry.name(type_hash) in names
+    except CasfsError:
+        return False
 
 
 def _check_order(store: Store, found: Node) -> Iterator[Fault]:
@@ -143,7 +187,7 @@ def _check_order(store: Store, found: Node) -> Iterator[Fault]:
         if found.type == "thread-start" and found.payload["depth"] != _depth(store, found):
             message = f"thread-start {found.hash} has depth {found.payload['depth']}"
             yield Fault("depth", found.hash, f"{message}, its parent says {_depth(store, found)}")
-    except CasfsError:  # the parent is damaged, which is a fault of its own
+    except (CasfsError, KeyError):  # what it follows has a fault of its own
         return
 
 
@@ -162,9 +206,20 @@ def _check_heads(store: Store) -> Iterator[Fault]:
         wanted = dict.fromkeys(targets(head))
         known = store.blobs.info(wanted.keys())
         for hash in wanted:
-            if hash not in known:
+            if hash not in known and store.heads.get(name) == head:
                 message = f"head {name} leads to {hash}, which is not there"
                 yield Fault("missing", hash, message, [name])
+        names = catalogue.kinds(name)
+        if names and head.hash in known and not _is_a(store, known[head.hash], names):
+            yield _wrong_head(store, name, head.hash, known[head.hash], names)
+
+
+def _wrong_head(
+    store: Store, name: str, hash: str, info: BlobInfo, names: tuple[str, ...]
+) -> Fault:
+    if _lost_type(store, hash, info, names):
+        return Fault(LOST_TYPE, hash, f"head {name}: {hash} has lost its type", [name])
+    return Fault("wrong head", None, f"head {name}: {hash} is no {' or '.join(names)}", [name])
 
 
 def _merge_missing(report: Report) -> None:
@@ -192,7 +247,8 @@ def _tell_victims(store: Store, report: Report) -> None:
         for hash, info in store.blobs.iterate():
             if info.type is None:
                 continue
-            got = set().union(*(causes.get(ref.hash, ()) for ref in _refs(store, hash)))
+            below = {info.type, *(ref.hash for ref in _refs(store, hash))}
+            got = set().union(*(causes.get(ref, ()) for ref in below))
             if not got <= causes.get(hash, set()):
                 causes[hash] = causes.get(hash, set()) | got
                 changed = True
@@ -212,10 +268,23 @@ def _refs(store: Store, hash: str) -> Iterable[Ref]:
 
 def _set_aside(store: Store, report: Report) -> None:
     for fault in report.faults:
-        broken = fault.kind in ("corrupt", "bad node", "missing")
-        if fault.hash and broken and store.blobs.info([fault.hash]):
+        test = _is_untyped if fault.kind == LOST_TYPE else _is_broken
+        if fault.hash and test(store, fault.hash):
             store.blobs.quarantine(fault.hash)
             report.quarantined.append(fault.hash)
+
+
+def _is_broken(store: Store, hash: str) -> bool:
+    """Is a blob damaged itself, and still? Somebody may have put it back by now, and what is
+    only of another type than a ref to it asks for is sound."""
+    info = store.blobs.info([hash]).get(hash)
+    found = () if info is None else _check_blob(store, hash, info)
+    return any(one.hash == hash and one.kind in BROKEN for one in found)
+
+
+def _is_untyped(store: Store, hash: str) -> bool:
+    info = store.blobs.info([hash]).get(hash)
+    return info is not None and info.type is None
 
 
 def is_node(store: Store, data: bytes) -> str | None:

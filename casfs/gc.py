@@ -10,7 +10,7 @@ of them go first, until what remains fits. Losing one is a miss later, never a l
 
 Nothing here deletes by itself; `Collection.sweep` does, and is safe against writers that
 work at the same time. Damage stops a run before it deletes anything: what a broken node
-refers to cannot be known.
+refers to cannot be known, nor whether something that is missing was a node.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from . import checkpoint, walk
-from .backend import Collection, Head, Swap, Total
-from .catalogue import targets
-from .errors import CasfsError, Conflict, Corrupt, NotFound
+from .backend import Collection, Head, Swap, Total, targets
+from .errors import CasfsError, Conflict, Corrupt, Invalid, NotFound
 from .store import Store
 
 GRACE = 24 * 3600  # seconds
@@ -69,16 +68,20 @@ def collect(
 
     Raises Conflict while another run is under way, Corrupt where the store is damaged.
     """
+    if grace < 0 or keep < 0:
+        raise Invalid("a grace period and a number of checkpoints cannot be negative")
     before = int(time.time()) - grace
     with store.backend.collection() as collection:
         marker = _Marker(store, collection, progress)
+        files = store.blobs.total().files
         evicted = _choose(store, collection, marker, before, limits, keep)
         result = Result(collection.marked, evicted=[name for name, _ in evicted])
         if not dry_run:
-            _drop(store, evicted)
+            result.evicted = _drop(store, evicted, marker)
         for _, info in collection.sweep(before, marker.follow, dry_run=dry_run):
             result.freed.blobs += 1
             result.freed.bytes += info.size
+        result.freed.files = max(0, files - collection.marked.files)
     return result
 
 
@@ -100,21 +103,31 @@ class _Marker:
         self._progress = progress
 
     def follow(self, hashes: list[str]) -> None:
-        """Mark blobs and all that they reach. Raises Corrupt where a node cannot be read."""
-        stack = self._collection.mark(hashes)
+        """Mark blobs and all that they reach. Raises Corrupt where something is missing or a
+        node cannot be read."""
+        stack = self._mark(set(hashes))
         while stack:
             portion, stack = stack[-PORTION:], stack[:-PORTION]
             refs: set[str] = set()
             for hash in portion:
                 refs.update(self._refs(hash))
-            stack += self._collection.mark(refs)
+            stack += self._mark(refs)
             self._progress(self._collection.marked.blobs)
+
+    def _mark(self, hashes: set[str]) -> list[str]:
+        if absent := hashes - self._store.blobs.info(hashes).keys():
+            raise _stopped(f"{min(absent)} is missing and still needed")
+        return self._collection.mark(hashes)
 
     def _refs(self, hash: str) -> list[str]:
         try:
             return walk.refs(self._store, hash)
         except CasfsError as error:
-            raise Corrupt(f"nothing was collected: {error}; run `casfs fsck` first") from None
+            raise _stopped(str(error)) from None
+
+
+def _stopped(why: str) -> Corrupt:
+    return Corrupt(f"nothing was collected: {why}; run `casfs fsck` first")
 
 
 def _choose(
@@ -170,13 +183,17 @@ def _used_at(store: Store, name: str, head: Head) -> int:
     return max(int(made), store.heads.last_use(name))
 
 
-def _drop(store: Store, heads: list[tuple[str, Head]]) -> None:
-    """Drop cache heads; one that is being used just now stays."""
+def _drop(store: Store, heads: list[tuple[str, Head]], marker: _Marker) -> list[str]:
+    """Drop cache heads; one that is being used just now stays, with what it reaches."""
+    dropped = []
     for name, head in heads:
         try:
             store.backend.publish([], [Swap(name, head, None)])
+            dropped.append(name)
         except Conflict:
-            continue
+            now = store.heads.get(name)
+            marker.follow([] if now is None else targets(now))
+    return dropped
 
 
 def _path(store: Store, root: str, wanted: str, seen: set[str]) -> list[str] | None:

@@ -8,9 +8,11 @@ somebody's work.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .digest import hash_bytes
 from .errors import Failed, Invalid
 
 if TYPE_CHECKING:
@@ -26,9 +28,11 @@ DEFAULT = frozenset(
 class Ignore:
     """Decides by name and relative path; `Ignore()` leaves nothing out."""
 
-    def __init__(self, names: frozenset[bytes] = frozenset(), spec: GitIgnoreSpec | None = None):
+    def __init__(self, names: frozenset[bytes] = frozenset(), lines: Sequence[str] = ()) -> None:
         self._names = names
-        self._spec = spec
+        self._spec = _spec(lines) if lines else None
+        rules = b"\0".join([*sorted(names), b"", *map(os.fsencode, lines)])
+        self.fingerprint = hash_bytes(rules)[:16]  # equal rules, equal fingerprint
 
     @classmethod
     def of(cls, root: Path, *, defaults: bool = True) -> Ignore:
@@ -41,10 +45,9 @@ class Ignore:
         except OSError as error:
             raise Failed(f"cannot read {root / FILE}: {error.strerror}") from None
         try:
-            spec = _spec(lines) if lines else None
+            return cls(DEFAULT if defaults else frozenset(), lines)
         except ValueError as error:
             raise Invalid(f"{root / FILE}: {error}") from None
-        return cls(DEFAULT if defaults else frozenset(), spec)
 
     def skips(self, path: bytes, name: bytes, *, directory: bool) -> bool:
         """`path` is relative to the workspace, `name` its last component."""
@@ -55,7 +58,7 @@ class Ignore:
         return self._spec.match_file(os.fsdecode(path) + ("/" if directory else ""))
 
 
-def _spec(lines: list[str]) -> GitIgnoreSpec:
+def _spec(lines: Sequence[str]) -> GitIgnoreSpec:
     from pathspec import GitIgnoreSpec  # only workspaces that have the file pay for it
 
     return GitIgnoreSpec.from_lines(lines)

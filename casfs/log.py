@@ -42,4 +42,4 @@ def _shown(value: Any) -> Any:
         return value
     if isinstance(value, int) and abs(value) <= canonical.MAX_INT:
         return value
-    return str(value).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return str(value).encode("utf-8", "surrogatepass").decode("utf-8", "replace")

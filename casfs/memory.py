@@ -70,6 +70,9 @@ class MemoryBlobs:
         data = source.read()
         return Staged(Digest.of(data), data)
 
+    def stage_bytes(self, digest: Digest, data: bytes) -> Staged:
+        return Staged(digest, data)
+
     def discard(self, staged: Iterable[Staged]) -> None:
         pass
 
@@ -92,6 +95,9 @@ class MemoryBlobs:
 
     def open(self, hash: str) -> BinaryIO:
         return io.BytesIO(self.get(hash).data)
+
+    def contents(self, hashes: Iterable[str]) -> Iterator[bytes | None]:
+        return (self.get(hash).data for hash in hashes)
 
     def info(self, hashes: Collection[str]) -> dict[str, BlobInfo]:
         found = {hash: self.stored[hash] for hash in hashes if hash in self.stored}

@@ -1,6 +1,6 @@
 """Run a mount: one process serves one store at one mount point, and only reads.
 
-A mount is found again through /proc/self/mounts: its type is `fuse.casfs` and its source
+A mount is found again in the kernel's table: its type is `fuse.casfs` and its source
 names the store. The kernel enforces `ro`, `nodev`, `nosuid` and the permission bits
 (`default_permissions`). SIGTERM and SIGINT unmount and return; so does an unmount from
 outside. Putting the server in the background is the caller's business.
@@ -18,6 +18,7 @@ from pathlib import Path
 
 import trio
 
+from . import kernel
 from .digest import hash_bytes
 from .errors import CasfsError, Failed, NotFound, Refused
 from .fuse.reader import Reader
@@ -162,7 +163,7 @@ def _allows_other() -> bool:
 def mounted(root: Path) -> list[Path]:
     """Where the store at `root` is mounted, in the order of mounting."""
     name = source(root)
-    return [path for path, kind, origin in _mounts() if kind == TYPE and origin == name]
+    return [one.point for one in kernel.mounts() if (one.type, one.source) == (TYPE, name)]
 
 
 def unmount(mountpoint: Path, *, lazy: bool = False) -> None:
@@ -172,7 +173,7 @@ def unmount(mountpoint: Path, *, lazy: bool = False) -> None:
     """
     path = Path(os.path.abspath(mountpoint))  # resolving would ask a mount that may be dead
     path = _resolved_parent(path)
-    if not any(where == path and kind == TYPE for where, kind, _ in _mounts()):
+    if not any((one.point, one.type) == (path, TYPE) for one in kernel.mounts()):
         raise NotFound(f"no casfs mount at {path}; see `casfs status`")
     command = _command(lazy)
     done = subprocess.run(
@@ -196,17 +197,3 @@ def _command(lazy: bool) -> list[str]:
 
 def _resolved_parent(path: Path) -> Path:
     return path.parent.resolve() / path.name
-
-
-def _mounts() -> list[tuple[Path, str, str]]:
-    """(mount point, type, source) of each mount that this process sees."""
-    found = []
-    for line in Path("/proc/self/mounts").read_bytes().splitlines():
-        origin, where, kind = (_unescape(part) for part in line.split(b" ")[:3])
-        found.append((Path(where), kind, origin))
-    return found
-
-
-def _unescape(part: bytes) -> str:
-    plain = re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8)]), part)
-    return os.fsdecode(plain)

@@ -28,19 +28,21 @@ from pathlib import Path
 from typing import BinaryIO
 
 from .backend import SMALL, Staged
-from .digest import CHUNK, Digest, Hasher, hash_stream, is_hash
+from .digest import CHUNK, Digest, Hasher, hash_bytes, hash_stream, is_hash
 from .errors import CorruptBlob, Failed, NotFound
 
 CLAIMING = 60.0  # seconds that a writer may take between making and locking its directory
 FEW = 8  # up to this many fsyncs are cheaper than one syncfs
 REMEMBERED = 1 << 17  # verified files that a process remembers
 ZEROS = bytes(CHUNK)
+NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 Stamp = tuple[int, int, int, int]
 
 
 class Objects:
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._prefix = f"{root}/"
         self._tmp = root.parent / "tmp"
         self._own: Path | None = None
         self._lock_fd = -1
@@ -69,14 +71,34 @@ class Objects:
         try:
             return Staged(self._spool(first, source, temp), None, temp)
         except BaseException:
-            temp.unlink(missing_ok=True)
+            with suppress(OSError):
+                temp.unlink()
             raise
+
+    def stage_bytes(self, digest: Digest, data: bytes) -> Staged:
+        """The same for bytes in memory."""
+        if len(data) <= SMALL:
+            return Staged(digest, data)
+        temp = self._new_temp()
+        try:
+            with _writing(temp):
+                fd = os.open(temp, NEW_FILE, 0o444)
+                try:
+                    write_all(fd, data)
+                    os.fchmod(fd, 0o444)
+                finally:
+                    os.close(fd)
+        except BaseException:
+            with suppress(OSError):
+                temp.unlink()
+            raise
+        return Staged(digest, None, temp)
 
     def _spool(self, first: bytes, source: BinaryIO, temp: Path) -> Digest:
         """What `source` raises goes to the caller as it is: only he can name the file."""
         hasher, size = Hasher(), 0
         with _writing(temp):
-            fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            fd = os.open(temp, NEW_FILE, 0o600)
         with open(fd, "wb", buffering=0) as out:
             piece = first + source.read(CHUNK - len(first))
             while piece:
@@ -96,7 +118,8 @@ class Objects:
     def discard(self, staged: Iterable[Staged]) -> None:
         for one in staged:
             if one.temp is not None:
-                one.temp.unlink(missing_ok=True)
+                with suppress(OSError):  # what stays is swept when this process is gone
+                    one.temp.unlink()
 
     def sync(self, staged: Iterable[Staged]) -> None:
         """Make the content of staged files durable; they are still private."""
@@ -110,20 +133,17 @@ class Objects:
                 continue
             target = self.path(one.digest.hash)
             with _writing(target):
-                if target.exists():
-                    one.temp.unlink()
-                else:
-                    one.temp.rename(target)
+                one.temp.rename(target)  # over what a crash may have left there
             shards.add(target.parent)  # a crash may have come between a rename and its sync
         self._sync(sorted(shards))
 
     def _sync(self, paths: list[Path]) -> None:
         try:
             if len(paths) > FEW:
-                _syncfs(self.root)
+                syncfs(self.root)
             else:
                 for path in paths:
-                    _fsync(path)
+                    fsync(path)
         except OSError as error:
             raise Failed(f"cannot sync {self.root}: {error.strerror}") from error
 
@@ -146,6 +166,24 @@ class Objects:
             source.close()
             raise
         return source
+
+    def content(self, hash: str) -> bytes | None:
+        """The verified bytes of a blob's file; None when it is large."""
+        try:
+            fd = os.open(f"{self._prefix}{hash[:2]}/{hash[2:]}", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                data = os.read(fd, CHUNK)
+            finally:
+                os.close(fd)
+        except FileNotFoundError:
+            raise NotFound(f"blob {hash}: its file is missing from {self.root}") from None
+        except OSError as error:
+            raise Failed(f"blob {hash}: {error.strerror}") from error
+        if len(data) == CHUNK:
+            return None
+        if hash_bytes(data) != hash:
+            raise CorruptBlob(f"blob {hash}: its file does not hash to its name")
+        return data
 
     def _verify(self, hash: str, source: BinaryIO) -> None:
         stat = os.fstat(source.fileno())
@@ -170,8 +208,11 @@ class Objects:
 
     def remove(self, hash: str) -> None:
         """Delete a blob's file if there is one. Caller holds the write lock."""
-        self.path(hash).unlink(missing_ok=True)
         self._verified.pop(hash, None)
+        try:
+            self.path(hash).unlink(missing_ok=True)
+        except OSError as error:
+            raise Failed(f"cannot remove {self.path(hash)}: {error.strerror}") from error
 
     def set_aside(self, hash: str, data: bytes | None) -> None:
         """Keep the damaged bytes of a blob in `quarantine/`. Caller holds the write lock."""
@@ -275,7 +316,8 @@ def write_all(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-def _fsync(path: Path) -> None:
+def fsync(path: Path) -> None:
+    """Make a file or the entries of a directory durable."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -283,7 +325,7 @@ def _fsync(path: Path) -> None:
         os.close(fd)
 
 
-def _syncfs(path: Path) -> None:
+def syncfs(path: Path) -> None:
     """One flush for the whole file system (Python has no os.syncfs)."""
     fd = os.open(path, os.O_RDONLY)
     try:

@@ -2,7 +2,8 @@
 
 The index is a derivative: it holds no text, only words and where they stand, and deleting
 the file loses nothing. Every search first indexes what has arrived since the last one, so a
-put pays nothing for it and an answer never lacks what was put before the question.
+put pays nothing for it and an answer never lacks what was put before the question. An index
+that is damaged is made again.
 
 Indexed are the strings of a payload, hashes excluded, of every node but directories and
 schemas. A hit on the output of a step leads to that step's `output.md` in the mount.
@@ -11,15 +12,16 @@ schemas. A hit on the output of a step leads to that step's `output.md` in the m
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import islice
 from typing import Any
 
 from . import threads
 from .backend import META
 from .digest import is_hash
-from .errors import CasfsError, Failed
+from .errors import CasfsError, Corrupt, Failed
 from .node import Node
 from .sqlite import Connection, Database
 from .store import Store
@@ -58,7 +60,24 @@ class Index:
         if store.root is None:
             raise Failed("a store in memory has no index")
         self._store = store
-        self._db = Database(Path(store.root) / "search.db", SCHEMA, durable=False)
+        self._path = store.root / "search.db"
+        try:
+            self._db = self._opened()
+        except Corrupt:
+            self._remove()
+            self._db = self._opened()
+
+    def _opened(self) -> Database:
+        return Database(self._path, SCHEMA, durable=False)
+
+    def _start_anew(self) -> None:
+        self._db.close()
+        self._remove()
+        self._db = self._opened()
+
+    def _remove(self) -> None:
+        for end in ("", "-wal", "-shm"):
+            self._path.with_name(self._path.name + end).unlink(missing_ok=True)
 
     def __enter__(self) -> Index:
         return self
@@ -114,17 +133,20 @@ class Index:
     ) -> Iterator[Hit]:
         """Nodes that have all words of `text`, the best match first; of one type, or only
         what the steps of one thread said."""
-        self.catch_up()
-        words = WORD.findall(text)
-        found = 0
-        for hash, kind in self._matching(" ".join(f'"{word}"' for word in words), type):
-            for hit in self._hits(hash, kind, words, thread):
-                yield hit
-                found += 1
-            if found >= limit:
-                return
+        words = WORD.findall(unicodedata.normalize("NFC", text))
+        query = " ".join(f'"{word}"' for word in words)
+        try:
+            matching = self._matching(query, type)
+        except Corrupt:  # it is not durable: a power cut may do that
+            self._start_anew()
+            matching = self._matching(query, type)
+        hits = (hit for one in matching for hit in self._hits(*one, words, thread))
+        yield from islice(hits, limit)
 
     def _matching(self, query: str, type: str | None) -> list[tuple[str, str]]:
+        """(hash, type) of each node, the best first. One that was collected and came back
+        stands in the index twice."""
+        self.catch_up()
         if not query:
             return []
         with self._db.read() as db:
@@ -133,7 +155,7 @@ class Index:
                 " WHERE words MATCH ? AND (? IS NULL OR d.type = ?) ORDER BY rank, d.id",
                 (query, type, type),
             ).fetchall()
-        return [(key.hex(), kind) for key, kind in rows]
+        return [(key.hex(), kind) for key, kind in dict.fromkeys(rows)]
 
     def _hits(self, hash: str, kind: str, words: list[str], thread: str | None) -> Iterator[Hit]:
         try:
@@ -153,7 +175,7 @@ class Index:
         """(thread, step, role) of every step whose output this content is."""
         with self._db.read() as db:
             rows = db.execute(
-                "SELECT hash, start, idx, role FROM steps WHERE content = ?",
+                "SELECT DISTINCT hash, start, idx, role FROM steps WHERE content = ?",
                 (bytes.fromhex(content),),
             ).fetchall()
         for step, start, index, role in rows:

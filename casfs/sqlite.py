@@ -9,6 +9,7 @@ SQLite answers with SQLITE_BUSY at once instead of waiting.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from pathlib import Path
 from .errors import Corrupt, Failed
 
 WAIT = 60.0  # seconds that a writer waits for the other writers
+ROOM = 128 << 10  # bytes that SQLite's own files need at least
 Connection = sqlite3.Connection
 
 
@@ -34,8 +36,12 @@ class Database:
         self._all: list[Connection] = []
         self._lock = threading.Lock()
         self._watch: Connection | None = None
-        with self.read() as connection:
-            connection.executescript(schema)
+        try:
+            with self.read() as connection:
+                connection.executescript(schema)
+        except BaseException:
+            self.close()
+            raise
 
     def _connect(self) -> Connection:
         mode = "rwc" if self._create else "rw"
@@ -47,12 +53,18 @@ class Database:
             check_same_thread=False,
             cached_statements=256,
         )
-        if self._create:
-            connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # `shrink` needs it
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute(f"PRAGMA synchronous={self._synchronous}")
         with self._lock:
             self._all.append(connection)
+        try:
+            if self._create:
+                connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # `shrink` needs it
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute(f"PRAGMA synchronous={self._synchronous}")
+        except BaseException:
+            with self._lock:
+                self._all.remove(connection)
+            connection.close()
+            raise
         return connection
 
     @contextmanager
@@ -116,6 +128,16 @@ class Database:
         try:
             yield
         except sqlite3.OperationalError as error:
-            raise Failed(f"{self._path}: {error}") from error
+            full = "; its disk is full" if _is_full(self._path.parent) else ""
+            raise Failed(f"{self._path}: {error}{full}") from error
         except sqlite3.DatabaseError as error:
             raise Corrupt(f"{self._path}: {error}; try `casfs fsck`") from error
+
+
+def _is_full(folder: Path) -> bool:
+    """SQLite often says `disk I/O error` where there was no room for its own small files."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return False
+    return found.f_bavail * found.f_frsize < ROOM

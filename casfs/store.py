@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import io
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,6 +27,7 @@ from .errors import Conflict, Failed, Invalid, NotFound, Refused
 from .memo import Memo
 from .memory import MemoryBackend
 from .node import Node
+from .objects import fsync, syncfs
 from .registry import Registry, builtin
 from .schema import Ref
 
@@ -51,13 +53,15 @@ class Store:
             DiskBackend.create(root)
             for name in ("workspaces", "log"):
                 (root / name).mkdir(exist_ok=True)
+            store = cls(DiskBackend(root), root)
+            try:
+                store.register_builtin()
+                _write_format(root)
+            except BaseException:
+                store.close()
+                raise
         except OSError as error:
             raise Failed(f"cannot make a store at {root}: {error.strerror}") from error
-        store = cls(DiskBackend(root), root)
-        store.register_builtin()
-        temp = root / f".format.{os.getpid()}"
-        temp.write_text(FORMAT + "\n")
-        temp.replace(root / "format")
         return store
 
     @classmethod
@@ -152,6 +156,20 @@ class Store:
         if len(found) > 1:
             raise Conflict(f"{text} is ambiguous: {found[0][:16]}…, {found[1][:16]}…; give more")
         return found[0]
+
+
+def _write_format(root: Path) -> None:
+    """Name a store as one, durably, and only when all that it is made of is durable."""
+    temp = root / f".format.{os.getpid()}"
+    try:
+        temp.write_text(FORMAT + "\n")
+        syncfs(root)
+        temp.replace(root / "format")
+    except BaseException:
+        with suppress(OSError):
+            temp.unlink()
+        raise
+    fsync(root)
 
 
 def _make_root(root: Path) -> None:

@@ -1,10 +1,11 @@
 """A gc run over the disk store: marks in a bitmap by row, deletion in short transactions.
 
 Marks cost a bit per row, so a million nodes need 125 KB. Rows that arrive during the run
-lie above the bitmap and are never considered. A row that is touched meanwhile (a dedup
+lie above the bitmap and are never considered. Nodes go before what they refer to: the
+newest first, then plain bytes. A row that is touched meanwhile (a dedup
 hit, a new node that refers to it, a head that moves to it) is noted in `young` by the
 writer's own transaction; each deleting transaction first has what was noted followed, so
-at its commit no live row refers to a deleted one.
+at its commit no live row refers to a deleted one, wherever a crash ends the run.
 
 A large blob goes in two transactions: its row, then, if it has no row still, its file.
 `objects/` is thus changed under the write lock only, and a writer who brought the blob
@@ -21,7 +22,7 @@ from collections.abc import Collection as Hashes
 from pathlib import Path
 
 from .backend import META, BlobInfo, Total
-from .errors import Conflict
+from .errors import Conflict, Failed
 from .objects import Objects
 from .sqlite import Connection, Database
 
@@ -34,17 +35,19 @@ class Sweep:
         """Raises Conflict while another run holds `lock`."""
         self._db = db
         self._objects = objects
-        self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._lock = _locked(lock)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            self._begin()
+        except BaseException:
             os.close(self._lock)
-            raise Conflict("another gc is running on this store; wait for it") from None
-        with db.write() as connection:
-            connection.execute("DELETE FROM young")
-            connection.execute("INSERT OR REPLACE INTO collecting (id) VALUES (1)")
-            (self._last,) = connection.execute("SELECT coalesce(max(id), 0) FROM blobs").fetchone()
+            raise
         self.reset()
+
+    def _begin(self) -> None:
+        with self._db.write() as db:
+            db.execute("DELETE FROM young")
+            db.execute("INSERT OR REPLACE INTO collecting (id) VALUES (1)")
+            (self._last,) = db.execute("SELECT coalesce(max(id), 0) FROM blobs").fetchone()
 
     def __enter__(self) -> Sweep:
         return self
@@ -94,14 +97,13 @@ class Sweep:
             yield [row[1].hex() for row in rows]
 
     def _rows(self, condition: str, *values: int) -> Iterator[list[Row]]:
-        """Rows of before the run, in portions; no read transaction stays open."""
-        last = 0
+        """Rows of before the run, newest first, in portions; no read transaction stays open."""
+        last = self._last + 1
         while True:
             with self._db.read() as db:
                 rows: list[Row] = db.execute(
-                    f"{SELECT} WHERE b.id > ? AND b.id <= ? {condition}"
-                    f" ORDER BY b.id LIMIT {CHUNK}",
-                    (last, self._last, *values),
+                    f"{SELECT} WHERE b.id < ? {condition} ORDER BY b.id DESC LIMIT {CHUNK}",
+                    (last, *values),
                 ).fetchall()
             if not rows:
                 return
@@ -113,12 +115,13 @@ class Sweep:
     def sweep(
         self, before: int, follow: Callable[[list[str]], None], *, dry_run: bool
     ) -> Iterator[tuple[str, BlobInfo]]:
-        for rows in self._rows("AND b.touched < ?", before):
-            doomed = [row for row in rows if not self._is_marked(row[0])]
-            if doomed and not dry_run:
-                doomed = self._delete(doomed, before, follow)
-            for _, key, size, type, _ in doomed:
-                yield key.hex(), BlobInfo(size, None if type is None else type.hex() or META)
+        for kind in ("NOT NULL", "NULL"):  # nodes, then plain bytes; + keeps to the order of ids
+            for rows in self._rows(f"AND b.touched < ? AND +b.type IS {kind}", before):
+                doomed = [row for row in rows if not self._is_marked(row[0])]
+                if doomed and not dry_run:
+                    doomed = self._delete(doomed, before, follow)
+                for _, key, size, type, _ in doomed:
+                    yield key.hex(), BlobInfo(size, None if type is None else type.hex() or META)
         if not dry_run:
             self._remove_strays(before)
             self._db.shrink()
@@ -129,9 +132,9 @@ class Sweep:
         with self._db.write() as db:
             while noted := self._take_noted(db):
                 follow(noted)
-            gone = [row for row in doomed if not self._is_marked(row[0])]
-            for row in gone:
-                db.execute("DELETE FROM blobs WHERE id = ? AND touched < ?", (row[0], before))
+            delete = "DELETE FROM blobs WHERE id = ? AND touched < ?"
+            unmarked = [row for row in doomed if not self._is_marked(row[0])]
+            gone = [row for row in unmarked if db.execute(delete, (row[0], before)).rowcount]
         self._unlink(row[1] for row in gone if row[4])
         return gone
 
@@ -158,6 +161,22 @@ class Sweep:
                         stray.append(key)
             if stray:
                 self._unlink(stray)
+
+
+def _locked(path: Path) -> int:
+    """A descriptor that holds the lock until it is closed. Raises Conflict, Failed."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise Failed(f"cannot lock {path}: {error.strerror}") from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        if isinstance(error, BlockingIOError):
+            raise Conflict("another gc is running on this store; wait for it") from None
+        raise Failed(f"cannot lock {path}: {error.strerror}") from error
+    return fd
 
 
 SELECT = (

@@ -13,6 +13,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import select
 import socket
 import stat
 import time
@@ -112,25 +113,23 @@ def request(root: Path, op: str, **arguments: Any) -> Any:
 
 
 def stop(root: Path) -> int:
-    """End the daemon and wait until it is gone; returns its pid. Raises NoDaemon, Failed."""
-    pid = int(request(root, "stop")["pid"])
-    deadline = time.monotonic() + STOP_WAIT
-    while find(root) is not None or _locked(root):
-        if time.monotonic() > deadline:
-            raise Failed(f"the daemon (pid {pid}) does not end; see {root / 'log'}")
-        time.sleep(0.02)
-    return pid
+    """End the daemon and wait until its process is gone; returns its id.
 
-
-def _locked(root: Path) -> bool:
-    fd = os.open(root / "daemon.lock", os.O_RDWR | os.O_CLOEXEC)
+    Raises NoDaemon, Failed.
+    """
+    pid = int(request(root, "status")["pid"])
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise NoDaemon(f"the daemon (pid {pid}) went away") from None
+    try:
+        request(root, "stop")
+        gone, _, _ = select.select([process], [], [], STOP_WAIT)
     finally:
-        os.close(fd)
-    return False
+        os.close(process)
+    if not gone:
+        raise Failed(f"the daemon (pid {pid}) does not end; see {root / 'log'}")
+    return pid
 
 
 def _error(name: str) -> type[CasfsError]:

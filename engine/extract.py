@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
@@ -32,15 +32,16 @@ class Loader(yaml.SafeLoader):
     """YAML as far as it has a JSON form: a date is a string, and an alias, by which a few
     lines can stand for gigabytes, is refused."""
 
-    yaml_implicit_resolvers: ClassVar = {
-        first: [pair for pair in pairs if pair[0] != TIMESTAMP]
-        for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("an alias is not accepted")
         return super().compose_node(parent, index)
+
+
+Loader.yaml_implicit_resolvers = {
+    first: [pair for pair in pairs if pair[0] != TIMESTAMP]
+    for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 
 
 @dataclass(frozen=True)

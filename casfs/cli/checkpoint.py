@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import pwd
+import time
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from casfs import checkpoint as checkpoints
+from casfs.checkpoint import Created
 from casfs.cli.common import answer, json_option, opened, say, say_json, warn
+from casfs.cli.terminal import Size, counter
 from casfs.cli.tree import excludes_option
-from casfs.errors import NotFound
+from casfs.errors import NotFound, Refused, Usage
+from casfs.snapshot import Options
+
+MAX_SIZE = 20 << 30  # bytes
 
 
 @click.group()
@@ -23,25 +31,78 @@ def checkpoint() -> None:
 @click.argument("directory")
 @click.option("-m", "--message", default="", help="A word on why.")
 @excludes_option
+@click.option("--preserve", default="", metavar="mtime,mode", help="Keep these of each file.")
+@click.option("--max-size", type=Size(), default=MAX_SIZE, help="Refuse more than this (20G).")
+@click.option("--force", is_flag=True, help="Also / or the home directory.")
 @json_option
 @click.pass_context
 def create(
-    ctx: click.Context, name: str, directory: str, message: str, defaults: bool, as_json: bool
+    ctx: click.Context,
+    name: str,
+    directory: str,
+    message: str,
+    defaults: bool,
+    preserve: str,
+    max_size: int,
+    force: bool,
+    as_json: bool,
 ) -> None:
     """Record DIRECTORY under NAME and print the checkpoint's id.
+
+    What has not changed since the last time is not read again. Left out are derived
+    directories (node_modules, .git, …) and what .casfsignore names in gitignore's syntax.
 
     \b
     casfs checkpoint create work ./project -m "before the refactoring"
     """
-    with opened(ctx) as store:
-        made = checkpoints.create(store, name, Path(directory), message, defaults=defaults)
+    path = Path(directory)
+    _refuse_too_much(path, force)
+    start = time.monotonic()
+    with opened(ctx) as store, counter("files seen:") as progress:
+        options = Options(_properties(preserve), max_size, progress)
+        made = checkpoints.create(store, name, path, message, defaults=defaults, options=options)
     for warning in made.report.warnings:
         warn(warning)
-    stats, one = made.stats, made.checkpoint
+    value = {
+        **asdict(made.checkpoint),
+        "stats": made.stats,
+        "read": made.report.read,
+        "read_bytes": made.report.read_bytes,
+        "new_bytes": made.new_bytes,
+        "seconds": round(time.monotonic() - start, 3),
+    }
+    answer(as_json, value, _line(made, value["seconds"]))
+
+
+def _line(made: Created, seconds: float) -> str:
+    stats, report = made.stats, made.report
     changes = ", ".join(f"{stats[key]} {key}" for key in ("added", "modified", "deleted"))
-    line = f"{one.id} {stats['files']} files, {stats['bytes']} bytes: {changes}"
-    value = {**asdict(one), "stats": stats, "new_bytes": made.new_bytes}
-    answer(as_json, value, f"{line}; {made.new_bytes} new bytes")
+    return (
+        f"{made.checkpoint.id} {changes}; {report.files} files seen, {report.read} read,"
+        f" {made.new_bytes} new bytes, {seconds:.2f} s"
+    )
+
+
+def _properties(text: str) -> tuple[str, ...]:
+    found = tuple(part for part in text.split(",") if part)
+    for part in found:
+        if part not in ("mtime", "mode"):
+            raise Usage(f"--preserve {part!r}: give mtime, mode, or mtime,mode")
+    return found
+
+
+def _refuse_too_much(path: Path, force: bool) -> None:
+    """A slip of a finger must not record a whole machine, or all of somebody's keys."""
+    whole = {Path("/"), Path.home().resolve(), Path(os.path.expanduser(f"~{_user()}")).resolve()}
+    if not force and path.resolve() in whole:
+        raise Refused(f"{path.resolve()} is a whole home or machine; --force if you mean it")
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return ""
 
 
 @checkpoint.command("list")

@@ -58,6 +58,11 @@ def answer(as_json: bool, value: Any, line: str | bytes) -> None:
         say(line)
 
 
+def source(name: str) -> str:
+    """An input's name in a message."""
+    return "stdin" if name == "-" else name
+
+
 def read_input(name: str) -> bytes:
     """The bytes of a file, or of stdin for `-`. Raises NotFound, Failed."""
     if name == "-":
@@ -75,7 +80,7 @@ def read_json(name: str) -> Any:
     try:
         return canonical.parse(read_input(name))
     except Invalid as error:
-        raise Invalid(f"{'stdin' if name == '-' else name}: {error}") from None
+        raise Invalid(f"{source(name)}: {error}") from None
 
 
 def tree_root(store: Store, text: str) -> str:

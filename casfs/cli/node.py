@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from casfs.cli.common import answer, json_option, opened, read_json, say_json
+from casfs.cli.common import answer, json_option, opened, read_json, say_json, source
 from casfs.errors import Invalid
 
 
@@ -29,7 +29,7 @@ def put(ctx: click.Context, type: str, file: str, as_json: bool) -> None:
         try:
             digest = store.put_node(type, payload)
         except Invalid as error:
-            raise Invalid(f"{'stdin' if file == '-' else file}: {type}: {error}") from None
+            raise Invalid(f"{source(file)}: {type}: {error}") from None
     answer(as_json, {"hash": digest.hash, "size_bytes": digest.size_bytes}, digest.hash)
 
 

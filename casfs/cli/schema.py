@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from casfs.cli.common import answer, json_option, opened, read_json, say, say_json
-from casfs.errors import Invalid
+from casfs.cli.common import answer, json_option, opened, read_json, say, say_json, source
+from casfs.errors import Conflict, Invalid
 
 
 @click.group()
@@ -23,8 +23,8 @@ def add(ctx: click.Context, file: str, as_json: bool) -> None:
     with opened(ctx) as store, store.batch() as batch:
         try:
             digest = batch.put_schema(document)
-        except Invalid as error:
-            raise Invalid(f"{file}: {error}") from None
+        except (Conflict, Invalid) as error:
+            raise type(error)(f"{source(file)}: {error}") from None
     name = document["$id"]
     answer(as_json, {"hash": digest.hash, "name": name}, f"{digest.hash} {name}")
 

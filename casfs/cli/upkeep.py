@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -16,10 +16,11 @@ import click
 from casfs import config as settings
 from casfs.cli.common import answer, json_option, opened, read_input, root, say, say_json
 from casfs.digest import is_hash
-from casfs.errors import Failed, Invalid, NotFound
+from casfs.errors import CasfsError, Failed, Invalid, NotFound
 from casfs.store import Store
 
 SUFFIX = ".zst"
+STDOUT = "-"
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -32,7 +33,7 @@ class Size(click.ParamType[int]):
         if isinstance(value, int):
             return value
         number, unit = value.rstrip("KMGT"), value[len(value.rstrip("KMGT")) :]
-        if not number.isdigit() or unit not in UNITS:
+        if not (number.isascii() and number.isdigit()) or unit not in UNITS:
             self.fail(f"{value!r} is no size: give bytes, or a number with K, M, G or T")
         return int(number) * UNITS[unit]
 
@@ -45,9 +46,12 @@ class Size(click.ParamType[int]):
 @click.pass_context
 def list_(ctx: click.Context, type: str, limit: int | None, offset: int, as_json: bool) -> None:
     """Print the hashes of all nodes of TYPE, in the order of their arrival."""
+    from casfs import catalogue
+
     with opened(ctx) as store:
-        found = store.blobs.iterate(store.registry.head(type).hash)
-        chosen = islice(found, offset, None if limit is None else offset + limit)
+        chosen = islice(
+            catalogue.of_type(store, type), offset, None if limit is None else offset + limit
+        )
         if as_json:
             say_json([hash for hash, _ in chosen])
         else:
@@ -131,18 +135,27 @@ def fsck(ctx: click.Context, source: str | None, as_json: bool) -> int:
     if source is not None and not Path(source).is_dir():
         raise NotFound(f"no store and no directory {source}")
     with opened(ctx) as store:
-        with _bar("checking", store.blobs.total().blobs) as progress:
-            report = checker.check(store, progress=progress)
-        back: list[str] = []
-        if source is not None and report.faults:
-            back = repair.repair(store, report, Path(source))
-            with _bar("checking again", store.blobs.total().blobs) as progress:
-                report = checker.check(store, progress=progress)
+
+        def check() -> checker.Report:
+            with _bar("checking", _count(store)) as progress:
+                return checker.check(store, progress=progress)
+
+        report, back = check(), []
+        if source is not None:
+            report, back = repair.repair_all(store, report, Path(source), check)
     if as_json:
         say_json({**asdict(report), "repaired": back})
     else:
         _tell(report, back)
     return Failed.exit_code if report.faults else 0
+
+
+def _count(store: Store) -> int:
+    """How many blobs there are; 0 where the SQLite file is too damaged to tell."""
+    try:
+        return store.blobs.total().blobs
+    except CasfsError:
+        return 0
 
 
 def _tell(report: Any, back: list[str]) -> None:
@@ -247,8 +260,9 @@ def export(
         zstd = output.endswith(SUFFIX)
         with _new_file(output) as target:
             done = archive.export(store, hashes, heads, target, have=known, zstd=zstd)
-    line = f"{output} {done.members} members, {done.bytes} bytes"
-    answer(as_json, {"file": output, **asdict(done)}, line)
+    if output != STDOUT:
+        line = f"{output} {done.members} members, {done.bytes} bytes"
+        answer(as_json, {"file": output, **asdict(done)}, line)
 
 
 @click.command("import")
@@ -280,7 +294,7 @@ def _hashes(file: str) -> frozenset[str]:
 @contextmanager
 def _new_file(name: str) -> Iterator[Any]:
     """A file that is there whole or not at all; `-` is stdout."""
-    if name == "-":
+    if name == STDOUT:
         yield sys.stdout.buffer
         return
     temp = Path(f"{name}.{os.getpid()}.part")
@@ -293,7 +307,8 @@ def _new_file(name: str) -> Iterator[Any]:
     except OSError as error:
         raise Failed(f"cannot write {name}: {error.strerror}") from None
     finally:
-        temp.unlink(missing_ok=True)
+        with suppress(OSError):
+            temp.unlink(missing_ok=True)
 
 
 @contextmanager

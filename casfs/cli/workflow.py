@@ -7,7 +7,7 @@ from typing import Any
 import click
 import trio
 
-from casfs.cli.common import answer, json_option, opened, read_json, say, say_json, warn
+from casfs.cli.common import answer, json_option, opened, read_json, say, say_json, source, warn
 from casfs.errors import Failed, Invalid
 from engine import catalog, moderator
 from engine.workflow import check
@@ -31,9 +31,9 @@ def add(ctx: click.Context, file: str, as_json: bool) -> None:
         try:
             hash, report = catalog.add(store, definition)
         except Invalid as error:
-            raise Invalid(f"{file}: {error}") from None
+            raise Invalid(f"{source(file)}: {error}") from None
     for warning in report.warnings:
-        warn(f"{file}: {warning}")
+        warn(f"{source(file)}: {warning}")
     name = definition["name"]
     answer(
         as_json,
