@@ -189,6 +189,26 @@ COMMAND_DETAIL = {
     "durationMs": 900,
 }
 
+ACTION = {
+    "argv": ["cc", "-c", "-o", "out/main.o", "main.c"],
+    "cwd": "src",
+    "env": {"CC": "", "PATH": "/usr/bin:/bin"},
+    "inputRoot": h("root 0"),
+    "outputs": ["src/out/main.o"],
+    "platform": {"os": "linux", "arch": "x86_64", "libc": "glibc 2.36"},
+    "timeoutMs": 60_000,
+}
+
+ACTION_RESULT = {
+    "action": h("action"),
+    "exitCode": 0,
+    "stdout": h("stdout"),
+    "stderr": h("stderr"),
+    "outputs": h("root 3"),
+    "durationMs": 900,
+    "createdAt": 1_790_000_000_000,
+}
+
 EXAMPLES: dict[str, Examples] = {
     "schema": {
         "valid": [
@@ -204,12 +224,12 @@ EXAMPLES: dict[str, Examples] = {
         "invalid": [
             ({"type": "object"}, "$"),
             ([], "$"),
-            ({"$id": 7}, "$.$id"),
-            ({"$id": ""}, "$.$id"),
-            ({"$id": "Note"}, "$.$id"),
-            ({"$id": "9lives"}, "$.$id"),
-            ({"$id": "a" * 65}, "$.$id"),
-            ({"$id": "https://example.org/note"}, "$.$id"),
+            ({"$id": 7}, '$["$id"]'),
+            ({"$id": ""}, '$["$id"]'),
+            ({"$id": "Note"}, '$["$id"]'),
+            ({"$id": "9lives"}, '$["$id"]'),
+            ({"$id": "a" * 65}, '$["$id"]'),
+            ({"$id": "https://example.org/note"}, '$["$id"]'),
         ],
         "refs": [],
     },
@@ -389,7 +409,7 @@ EXAMPLES: dict[str, Examples] = {
                 **directory(files=[{**FILE, **PRESERVED}], symlinks=[{**LINK, **PRESERVED}]),
                 **PRESERVED,
             },
-            directory(files=[{**FILE, "name": n} for n in ("...", "..a", ".a", "a.", "\n", "\\")]),
+            directory(files=[{**FILE, "name": n} for n in ("\n", "...", "..a", ".a", "\\", "a.")]),
         ],
         "invalid": [
             (without(EMPTY_DIRECTORY, "symlinks"), "$"),
@@ -452,5 +472,41 @@ EXAMPLES: dict[str, Examples] = {
             ({**COMMAND_DETAIL, "stdout": "ok\n"}, "$.stdout"),
         ],
         "refs": refs("stdout", "stderr"),
+    },
+    "action": {
+        "valid": [
+            ACTION,
+            {**ACTION, "env": {}, "inputRoot": None, "outputs": [], "timeoutMs": None},
+        ],
+        "invalid": [
+            (without(ACTION, "timeoutMs"), "$"),
+            ({**ACTION, "stdin": ""}, "$"),
+            ({**ACTION, "argv": []}, "$.argv"),
+            ({**ACTION, "argv": "make"}, "$.argv"),
+            ({**ACTION, "cwd": ""}, "$.cwd"),
+            ({**ACTION, "cwd": None}, "$.cwd"),
+            ({**ACTION, "env": [["CC", "gcc"]]}, "$.env"),
+            ({**ACTION, "env": {"CC": None}}, "$.env.CC"),
+            ({**ACTION, "inputRoot": h("root 0")[:12]}, "$.inputRoot"),
+            ({**ACTION, "outputs": ["a", "a"]}, "$.outputs"),
+            ({**ACTION, "outputs": [""]}, "$.outputs[0]"),
+            ({**ACTION, "platform": {"os": "linux", "arch": "x86_64"}}, "$.platform"),
+            ({**ACTION, "timeoutMs": 0}, "$.timeoutMs"),
+            ({**ACTION, "timeoutMs": 0.5}, "$.timeoutMs"),
+        ],
+        "refs": refs("root 0"),
+    },
+    "action-result": {
+        "valid": [ACTION_RESULT, {**ACTION_RESULT, "exitCode": -9}],
+        "invalid": [
+            (without(ACTION_RESULT, "stderr"), "$"),
+            ({**ACTION_RESULT, "action": ACTION}, "$.action"),
+            ({**ACTION_RESULT, "exitCode": None}, "$.exitCode"),
+            ({**ACTION_RESULT, "stdout": "ok\n"}, "$.stdout"),
+            ({**ACTION_RESULT, "outputs": None}, "$.outputs"),
+            ({**ACTION_RESULT, "outputs": [h("root 3")]}, "$.outputs"),
+            ({**ACTION_RESULT, "durationMs": -1}, "$.durationMs"),
+        ],
+        "refs": refs("action", "stdout", "stderr", "root 3"),
     },
 }

@@ -1,8 +1,9 @@
-"""The view `trees/`: checkpoints and single trees as plain directories.
+"""The view `trees/`: checkpoints, plugins and single trees as plain directories.
 
     trees/<hash>/…                 a tree by its root; found by name only
     trees/<name>/<checkpoint-id>/  every checkpoint of a name
     trees/<name>/latest            → the newest of them
+    trees/plugins/<name>/<version>/  every plugin; there as soon as there is one
 
 A file or link of a tree is known by its path in the tree, what it holds, its mode and its
 mtime. So an unchanged path has one inode, and one page cache, in all checkpoints, while
@@ -15,7 +16,7 @@ from __future__ import annotations
 import stat
 from collections.abc import Iterable
 
-from .. import checkpoint
+from .. import checkpoint, plugins
 from ..directory import Entry, File, Properties, Symlink
 from ..errors import CasfsError
 from .blobs import BlobFile
@@ -40,6 +41,7 @@ DIRECTORY = stat.S_IFDIR | 0o755
 SECOND = 1_000_000_000  # nanoseconds
 ROOT = identity(b"the root of a tree")
 LATEST = b"latest"
+PLUGINS = b"plugins"
 
 
 class TreeDirectory(Directory):
@@ -101,7 +103,8 @@ def _preserved(mode: int, properties: Properties | None) -> tuple[int, int]:
 
 
 class Trees(Directory):
-    """`trees/`: lists the names of checkpoints, and knows every tree by its root."""
+    """`trees/`: lists the names of checkpoints and `plugins`, and knows every tree by its
+    root."""
 
     __slots__ = ("_reader",)
     live = True
@@ -116,6 +119,8 @@ class Trees(Directory):
 
     def lookup(self, name: bytes) -> Vnode | None:
         key = below(self.key, name)
+        if name == PLUGINS:
+            return Plugins(key, self._reader) if _plugin_names(self._reader) else None
         hash = parse_hash(name)
         if hash is not None:
             info = self._reader.info([hash]).get(hash)
@@ -129,6 +134,8 @@ class Trees(Directory):
     def entries(self) -> Iterable[tuple[bytes, Vnode]]:
         for name in self._names():
             yield name, Checkpoints(below(self.key, name), self._reader, name.decode("ascii"))
+        if _plugin_names(self._reader):
+            yield PLUGINS, Plugins(below(self.key, PLUGINS), self._reader)
 
     def _names(self) -> dict[bytes, None]:
         def find() -> dict[bytes, None]:
@@ -188,3 +195,68 @@ class Checkpoints(Directory):
     def _find_newest(self) -> tuple[str, int] | None:
         newest = checkpoint.latest(self._reader.store, self._name)
         return None if newest is None else (newest.id, newest.created_at)
+
+
+def _plugin_names(reader: Reader) -> dict[bytes, None]:
+    def find() -> dict[bytes, None]:
+        return {one.name.encode("ascii"): None for one in plugins.listing(reader.store)}
+
+    return reader.summary("names of plugins", find)
+
+
+class Plugins(Directory):
+    """`trees/plugins/`: one directory for each name."""
+
+    __slots__ = ("_reader",)
+    live = True
+    fixed = False
+
+    def __init__(self, key: bytes, reader: Reader) -> None:
+        super().__init__(key)
+        self._reader = reader
+
+    def binds(self, name: bytes) -> bool:
+        return True
+
+    def lookup(self, name: bytes) -> Vnode | None:
+        return self._versions(name) if name in _plugin_names(self._reader) else None
+
+    def entries(self) -> Iterable[tuple[bytes, Vnode]]:
+        for name in _plugin_names(self._reader):
+            yield name, self._versions(name)
+
+    def _versions(self, name: bytes) -> Versions:
+        return Versions(below(self.key, name), self._reader, name.decode("ascii"))
+
+
+class Versions(Directory):
+    """`trees/plugins/<name>/`: its versions. One may come to be another tree (`--refresh`), so
+    no name is bound, and a tree is known by its root as well."""
+
+    __slots__ = ("_name", "_reader")
+    live = True
+    fixed = False
+
+    def __init__(self, key: bytes, reader: Reader, name: str) -> None:
+        super().__init__(key)
+        self._reader = reader
+        self._name = name
+
+    def binds(self, name: bytes) -> bool:
+        return False
+
+    def lookup(self, name: bytes) -> Vnode | None:
+        key = f"{plugins.HEADS}{self._name}/{name.decode('ascii', 'replace')}"
+        head = self._reader.store.heads.get(key)
+        if head is None:
+            return None
+        self._reader.uses.add(key)
+        return self._tree(name, head.hash)
+
+    def entries(self) -> Iterable[tuple[bytes, Vnode]]:
+        for one in plugins.listing(self._reader.store, self._name):
+            name = one.version.encode("ascii")
+            yield name, self._tree(name, one.root)
+
+    def _tree(self, name: bytes, root: str) -> TreeDirectory:
+        return TreeDirectory(below(self.key, name + b"/" + root.encode()), self._reader, root)
