@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, TypeVar
 from . import canonical, node
 from .backend import META, Backend, BlobInfo, Head, Staged, Swap, targets
 from .digest import Digest
-from .errors import Conflict, Invalid
+from .errors import Conflict, Invalid, NotFound
 from .registry import HEADS, Registry
 from .schema import Schema, check_document
 
@@ -236,20 +236,29 @@ class Batch:
 
     def _publish(self, swaps: list[Swap]) -> None:
         """`swaps` is empty for a portion: the heads wait for the end."""
-        self._drop_stored()
-        require = self._require.union(*map(_brought, swaps)) - self._staged.keys()
-        self._backend.publish(list(self._staged.values()), swaps, require)
+        new = self._not_stored()
+        require = self._require.union(*map(_brought, swaps))
+        try:
+            self._backend.publish(list(new.values()), swaps, require - new.keys())
+        except NotFound:
+            if len(new) == len(self._staged):
+                raise
+            new = self._staged  # gc took what was stored a moment ago: bring it after all
+            self._backend.publish(list(new.values()), swaps, require - new.keys())
+        self._backend.blobs.discard(self._staged.values())
         self._staged, self._require, self._held = {}, set(), 0
 
-    def _drop_stored(self) -> None:
-        """Of what is staged, keep what the store does not have just so; one look for all."""
+    def _not_stored(self) -> dict[str, Staged]:
+        """Of what is staged, what the store does not have just so; one look for all."""
+        new = dict(self._staged)
         for hash, info in self._backend.blobs.info(self._staged).items():
             staged = self._staged[hash]
             self.new_bytes -= staged.digest.size_bytes
             if info.type is not None or staged.type is None:
                 self._known[hash] = info.type
                 self._require.add(hash)
-                self._backend.blobs.discard([self._staged.pop(hash)])
+                del new[hash]
+        return new
 
     # -- what is here -------------------------------------------------------------------
 

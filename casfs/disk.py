@@ -96,8 +96,8 @@ class DiskBackend:
             moves = list(swaps)
             _renew(db, require, now)
             _insert(db, batch, now)
-            self._objects.place(batch)
             _renew(db, [move.new.hash for move in moves if move.new], now)
+            self._objects.place(batch)
             if db.execute("SELECT 1 FROM collecting").fetchone():
                 _note_young(db, [*require, *(one.digest.hash for one in batch)], moves)
             for move in moves:

@@ -79,7 +79,8 @@ def _as_fault(report: Report) -> Iterator[None]:
     try:
         yield
     except CasfsError as error:
-        report.faults.append(Fault("store", None, f"could not check all: {error.__cause__ or error}"))
+        message = f"could not check all: {error.__cause__ or error}"
+        report.faults.append(Fault("store", None, message))
 
 
 def _check_blob(store: Store, hash: str, info: BlobInfo) -> list[Fault]:

@@ -35,6 +35,7 @@ CLAIMING = 60.0  # seconds that a writer may take between making and locking its
 FEW = 8  # up to this many fsyncs are cheaper than one syncfs
 REMEMBERED = 1 << 17  # verified files that a process remembers
 ZEROS = bytes(CHUNK)
+FIRST = 1 << 16  # bytes of a first read; a larger buffer is mapped and unmapped each time
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 Stamp = tuple[int, int, int, int]
 
@@ -172,7 +173,9 @@ class Objects:
         try:
             fd = os.open(f"{self._prefix}{hash[:2]}/{hash[2:]}", os.O_RDONLY | os.O_CLOEXEC)
             try:
-                data = os.read(fd, CHUNK)
+                data = os.read(fd, FIRST)
+                if len(data) == FIRST:
+                    data += os.read(fd, CHUNK - FIRST)
             finally:
                 os.close(fd)
         except FileNotFoundError:

@@ -1,0 +1,151 @@
+"""What a fault leaves behind: nothing that can be seen, and nothing in the way of the next try."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import contract_blobs
+import contract_heads
+import pytest
+from faulty import FaultyBackend
+from helpers import LARGE, blobs, private_files, write_tree
+
+from casfs import checkpoint, fsck
+from casfs.backend import Backend, Head
+from casfs.batch import PORTION
+from casfs.disk import DiskBackend
+from casfs.errors import Failed
+from casfs.memory import MemoryBackend
+from casfs.store import Store
+from casfs.walk import walk
+
+
+def disk(root: Path) -> Backend:
+    root.mkdir()
+    DiskBackend.create(root)
+    return DiskBackend(root)
+
+
+BACKENDS: dict[str, Callable[[Path], Backend]] = {
+    "disk": disk,
+    "memory": lambda _: MemoryBackend(),
+}
+Make = Callable[[], FaultyBackend]
+
+
+@pytest.fixture(params=BACKENDS)
+def make_backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
+    made: list[FaultyBackend] = []
+
+    def make() -> FaultyBackend:
+        made.append(FaultyBackend(BACKENDS[request.param](tmp_path / f"backend-{len(made)}")))
+        return made[-1]
+
+    yield make
+    for backend in made:
+        backend.close()
+
+
+@pytest.mark.parametrize(
+    "check",
+    [*contract_blobs.CONTRACT, *contract_heads.CONTRACT],
+    ids=lambda check: check.__name__,
+)
+def test_the_contracts_hold_where_no_fault_is_armed(
+    check: Callable[..., None], make_backend: Make
+) -> None:
+    check(make_backend)
+
+
+@pytest.fixture
+def backend(make_backend: Make) -> FaultyBackend:
+    return make_backend()
+
+
+@pytest.fixture
+def faulty(backend: FaultyBackend, tmp_path: Path) -> Store:
+    root = tmp_path / "backend-0"
+    store = Store(backend, root if root.exists() else None)
+    store.register_builtin()
+    return store
+
+
+def seen(store: Store) -> tuple[set[str], list[tuple[str, Head]]]:
+    return blobs(store), list(store.heads.list())
+
+
+def build(store: Store) -> None:
+    """Blobs of both sizes, nodes and a head, in one batch."""
+    with store.batch() as batch:
+        parts = [batch.put(b"%d" % n).hash for n in range(5)] + [batch.put(LARGE).hash]
+        node = batch.put_node("content", {"text": "t", "artifacts": parts})
+        batch.swap("name", store.heads.get("name"), Head(node.hash, {"n": 1}))
+
+
+@pytest.mark.parametrize(("where", "nth"), [("stage", 1), ("stage", 6), ("publish", 1)])
+def test_a_fault_before_anything_is_published_leaves_nothing(
+    where: str, nth: int, faulty: Store, backend: FaultyBackend, tmp_path: Path
+) -> None:
+    before = seen(faulty)
+    backend.arm(where, nth)
+    with pytest.raises(Failed, match=where):
+        build(faulty)
+    assert seen(faulty) == before
+    assert private_files(tmp_path / "backend-0") == []
+    build(faulty)
+    assert faulty.heads.get("name") is not None
+    assert fsck.check(faulty).faults == []
+
+
+def test_a_fault_between_blobs_and_heads_leaves_garbage_and_no_head(
+    faulty: Store, backend: FaultyBackend
+) -> None:
+    before, heads = seen(faulty)
+    backend.arm("heads")
+    with pytest.raises(Failed):
+        build(faulty)
+    assert list(faulty.heads.list()) == heads
+    assert blobs(faulty) > before
+    assert fsck.check(faulty).faults == []
+    build(faulty)
+    assert len([*walk(faulty, [faulty.heads.get("name").hash])]) > 7
+
+
+@pytest.mark.parametrize(("where", "nth"), [("publish", 1), ("publish", 2), ("heads", 2)])
+def test_a_batch_that_fails_in_a_later_portion_moves_no_head(
+    where: str, nth: int, faulty: Store, backend: FaultyBackend
+) -> None:
+    heads = list(faulty.heads.list())
+
+    def fill() -> None:
+        with faulty.batch() as batch:
+            last = [batch.put(b"%d" % n) for n in range(PORTION + 10)][-1]
+            batch.swap("name", None, Head(last.hash))
+
+    backend.arm(where, nth)
+    with pytest.raises(Failed):
+        fill()
+    assert list(faulty.heads.list()) == heads
+    assert fsck.check(faulty).faults == []
+    fill()
+    assert faulty.heads.get("name") is not None
+
+
+@pytest.mark.parametrize(
+    ("where", "nth"), [("stage", 1), ("publish", 1), ("publish", 2), ("heads", 2)]
+)
+def test_a_checkpoint_that_fails_is_not_there(
+    where: str, nth: int, faulty: Store, backend: FaultyBackend, tmp_path: Path
+) -> None:
+    folder = write_tree(tmp_path / "tree", {"a": b"1", "b": LARGE, "c": {"d": b"2"}})
+    checkpoint.create(faulty, "name", folder)
+    before = checkpoint.listing(faulty)
+    (folder / "a").write_bytes(LARGE * 2)
+    (folder / "c" / "d").write_bytes(b"new")
+    backend.arm(where, nth)
+    with pytest.raises(Failed):
+        checkpoint.create(faulty, "name", folder)
+    assert checkpoint.listing(faulty) == before
+    assert fsck.check(faulty).faults == []
+    assert checkpoint.create(faulty, "name", folder).stats["modified"] == 2
