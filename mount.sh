@@ -167,6 +167,21 @@ read_status() {
     [ "$code" -eq 0 ] || fail "$STATUS"
 }
 
+# Workspaces keep their changes and can be opened again.
+unmount_workspaces() {
+    local dir
+    while IFS= read -r dir; do
+        if grep -qF " ${dir// /\\040} " /proc/self/mounts; then
+            casfs umount "$dir" >/dev/null || fail "$dir is in use: leave it, then stop again"
+            say "unmounted the workspace $(short "$dir"); \`casfs workspace open\` shows it again"
+        fi
+    done < <(casfs workspace list --json | "$VENV/bin/python" -c '
+import json, sys
+for one in json.load(sys.stdin):
+    print(one["directory"])
+')
+}
+
 unmount_all() {
     local dir busy=()
     while IFS= read -r dir; do
@@ -191,6 +206,7 @@ stop() {
         say "daemon stopped"
     fi
     if [ -n "$mounts" ]; then
+        unmount_workspaces
         unmount_all
     fi
     clear_stale "$DEFAULT_DIR"

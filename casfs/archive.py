@@ -69,14 +69,8 @@ def export(
     """Write the closure of `roots` and `heads`, less what is in `have`."""
     named = sorted(dict(heads).items())
     start = sorted({*roots, *(head.hash for _, head in named)})
-    value = {
-        "format": FORMAT,
-        "roots": start,
-        "heads": [
-            {"name": name, "hash": head.hash, "record": dict(head.record)} for name, head in named
-        ],
-    }
-    manifest = canonical.encode(value)
+    records = [{"name": name, "hash": h.hash, "record": dict(h.record)} for name, h in named]
+    manifest = canonical.encode({"format": FORMAT, "roots": start, "heads": records})
     mentioned = [hash for _, head in named for hash in targets(head)]
     done, seal = Exported(), _Seal(manifest)
     with _compressed(target, zstd) as out, _tar(out, "w|") as tar:
@@ -106,7 +100,7 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 class _Seal:
-    """What the end says of all that is before it; the members' bytes are in their names."""
+    """What the end says of all that is before it."""
 
     def __init__(self, manifest: bytes) -> None:
         self._hasher = Hasher(manifest)
@@ -138,8 +132,8 @@ class Manifest:
 
 
 def load(store: Store, source: Path) -> Imported:
-    """Bring in an exported file. Raises NotFound (no such file), Corrupt (what is in it),
-    Conflict (a head that is something else here); nothing has changed then."""
+    """Bring in an exported file. Raises NotFound (the file), Corrupt (what is in it), Conflict
+    (a head that is something else here); nothing has changed then."""
     _pass(Rehearsal(store.backend), source)
     return _pass(store.backend, source)
 

@@ -22,7 +22,7 @@ from .errors import CasfsError, Failed, NotFound
 from .fsck import Report
 from .store import Store
 
-IN_MEMORY = 64 << 20  # bytes; no node is larger than that
+IN_MEMORY = 64 << 20  # bytes; what is larger is copied as a stream and taken for no node
 Content = tuple[bytes | Path, str | None]  # the bytes or where they are, the type's hash
 Found = list[tuple[str, Callable[[], Content]]]  # hash, and how to load it
 
@@ -54,8 +54,9 @@ def repair(store: Store, report: Report, source: Path) -> list[str]:
         while True:
             later = []
             for hash, load in waiting:
-                if _put_back(store, hash, *load(), lost.difference(back)):
+                if _put_back(store, hash, *load(), lost):
                     back.append(hash)
+                    lost.discard(hash)
                 else:
                     later.append((hash, load))
             if len(later) == len(waiting):

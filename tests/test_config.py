@@ -116,3 +116,22 @@ def test_a_file_that_cannot_be_read_is_told(root: Path, env: dict[str, str]) -> 
 def test_the_environment_must_hold_a_number(root: Path, env: dict[str, str], text: str) -> None:
     with pytest.raises(Invalid, match="CASFS_THREADS_LIMIT"):
         config.load(root, env | {"CASFS_THREADS_LIMIT": text})
+
+
+def cacheable(root: Path, env: dict[str, str]) -> tuple[object, str]:
+    found = {value.setting.name: value for value in config.load(root, env)}["actions.cacheable"]
+    return found.value, found.origin
+
+
+def test_a_setting_may_be_a_list_of_texts(root: Path, env: dict[str, str]) -> None:
+    assert cacheable(root, env) == ([], "default")
+    (root / "config.toml").write_text('[actions]\ncacheable = ["make", "cargo build"]\n')
+    assert cacheable(root, env) == (["make", "cargo build"], str(root / "config.toml"))
+    env["CASFS_ACTIONS_CACHEABLE"] = """["npm test", 'a "b"']"""
+    assert cacheable(root, env) == (["npm test", 'a "b"'], "CASFS_ACTIONS_CACHEABLE")
+
+
+@pytest.mark.parametrize("text", ["", "make", "make, all", '"make"', "[1]", '[["make"]]', "3"])
+def test_a_list_must_be_one(root: Path, env: dict[str, str], text: str) -> None:
+    with pytest.raises(Invalid, match="CASFS_ACTIONS_CACHEABLE"):
+        cacheable(root, env | {"CASFS_ACTIONS_CACHEABLE": text})

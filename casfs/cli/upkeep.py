@@ -140,7 +140,8 @@ def fsck(ctx: click.Context, source: str | None, as_json: bool) -> int:
             with _bar("checking", _count(store)) as progress:
                 return checker.check(store, progress=progress)
 
-        report, back = check(), []
+        report = check()
+        back: list[str] = []
         if source is not None:
             report, back = repair.repair_all(store, report, Path(source), check)
     if as_json:
@@ -168,7 +169,8 @@ def _tell(report: Any, back: list[str]) -> None:
     for hash in report.quarantined:
         say(f"quarantined {hash}")
     checked = f"{report.blobs} blobs, {report.nodes} of them nodes, {report.bytes} bytes"
-    say(f"{checked}: {len(report.faults) or 'no'} faults")
+    found = len(report.faults)
+    say(f"{checked}: {found or 'no'} fault{'' if found == 1 else 's'}")
 
 
 @click.command()
