@@ -164,10 +164,9 @@ class Batch:
             type_hash, schema = self._type(META)
             schema.check(document)
             self._add_node(type_hash, schema, document, data)
-        if not changed:
-            return digest
-        self.swap(HEADS + name, old, Head(digest.hash, {"builtin": builtin}))
         self._remember(name, digest.hash, Schema(document))
+        if changed:
+            self.swap(HEADS + name, old, Head(digest.hash, {"builtin": builtin}))
         return digest
 
     def _remember(self, name: str, hash: str, schema: Schema) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 from .digest import Digest
 from .errors import Invalid
 
+HARMFUL = (b"", b".", b"..")
 MAX_NAME = 255  # bytes, as on every Linux file system
 
 
@@ -77,21 +78,25 @@ def encode(entries: Iterable[Entry], own: Properties | None = None) -> dict[str,
 
 def decode(payload: dict[str, Any]) -> dict[bytes, Entry]:
     """The entries by name, sorted. Raises Invalid where the payload breaks the format."""
-    check(payload)
-    entries = [_decode(kind, item) for key, kind in KINDS for item in payload[key]]
+    names = check(payload)
+    entries = [
+        _decode(kind, name, item)
+        for key, kind in KINDS
+        for name, item in zip(names[key], payload[key], strict=True)
+    ]
     entries.sort(key=lambda entry: entry.name)
     return {entry.name: entry for entry in entries}
 
 
-def check(payload: dict[str, Any]) -> None:
-    """What the schema cannot say: order, unique and harmless names, targets. Raises Invalid."""
+def check(payload: dict[str, Any]) -> dict[str, list[bytes]]:
+    """What the schema cannot say: order, unique and harmless names, targets. Raises Invalid.
+
+    Returns the names of each list, so that `decode` need not read them again.
+    """
     seen: set[bytes] = set()
+    found: dict[str, list[bytes]] = {}
     for key, _ in KINDS:
-        names = [_bytes(item, "name", f"$.{key}[{i}]") for i, item in enumerate(payload[key])]
-        for index, name in enumerate(names):
-            _check_name(name, f"$.{key}[{index}]: ")
-            if index and names[index - 1] >= name:
-                raise Invalid(f"$.{key}[{index}]: {name!r} is out of order")
+        found[key] = names = _names(key, payload[key])
         twice = seen.intersection(names)
         if twice:
             raise Invalid(f"$.{key}: the name {min(twice)!r} stands twice")
@@ -100,10 +105,32 @@ def check(payload: dict[str, Any]) -> None:
         target = _bytes(item, "target", f"$.symlinks[{index}]")
         if not target or b"\0" in target:
             raise Invalid(f"$.symlinks[{index}]: the target {target!r} is not allowed in a symlink")
+    return found
+
+
+def _names(key: str, items: list[dict[str, Any]]) -> list[bytes]:
+    """The names of one list, in their order."""
+    names: list[bytes] = []
+    before = b""
+    for index, item in enumerate(items):
+        name = (
+            str(item["name"]).encode() if "name" in item else _bytes(item, "name", _at(key, index))
+        )
+        if name in HARMFUL or b"/" in name or b"\0" in name or len(name) > MAX_NAME:
+            _check_name(name, f"{_at(key, index)}: ")
+        if before >= name:
+            raise Invalid(f"{_at(key, index)}: {name!r} is out of order")
+        names.append(name)
+        before = name
+    return names
+
+
+def _at(key: str, index: int) -> str:
+    return f"$.{key}[{index}]"
 
 
 def _check_name(name: bytes, where: str = "") -> None:
-    if name in (b"", b".", b"..") or b"/" in name or b"\0" in name:
+    if name in HARMFUL or b"/" in name or b"\0" in name:
         raise Invalid(f"{where}the name {name!r} is not allowed in a directory")
     if len(name) > MAX_NAME:
         raise Invalid(f"{where}the name {name[:20]!r}… is longer than {MAX_NAME} bytes")
@@ -132,8 +159,7 @@ def _preserved(properties: Properties | None) -> dict[str, Any]:
     return item
 
 
-def _decode(kind: type[Entry], item: dict[str, Any]) -> Entry:
-    name = _bytes(item, "name", "$")
+def _decode(kind: type[Entry], name: bytes, item: dict[str, Any]) -> Entry:
     if kind is Symlink:
         return Symlink(name, _bytes(item, "target", "$"), properties(item))
     digest = Digest(item["digest"]["hash"], item["digest"]["size_bytes"])

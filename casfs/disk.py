@@ -28,47 +28,29 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-from . import canonical
-from .backend import MAX_RECORD, META, Blob, BlobInfo, Head, Staged, Swap, Total
-from .digest import Digest, hash_bytes
-from .errors import Conflict, CorruptBlob, Invalid, NotFound
+from .backend import META, Blob, BlobInfo, Head, Staged, Swap, Total
+from .digest import Digest
+from .errors import CorruptBlob, NotFound
 from .objects import Objects
-from .sqlite import Connection, Database
+from .rows import (
+    CHUNK,
+    SCHEMA,
+    head_of,
+    insert,
+    key_of,
+    note_young,
+    parsed,
+    renew,
+    storable,
+    swap,
+    type_id,
+    type_of,
+    verified,
+)
+from .sqlite import Database
 from .sweep import Sweep
 
-RENEW = 60  # seconds; a younger blob's age is not worth a write
-CHUNK = 500  # rows or parameters a statement
 LONG = 1 << 16  # bytes; a longer row is read by itself, so that a portion stays small
-META_KEY = b""
-
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS blobs (
-  id INTEGER PRIMARY KEY AUTOINCREMENT,
-  hash BLOB NOT NULL UNIQUE,
-  size INTEGER NOT NULL,
-  type INTEGER,
-  touched INTEGER NOT NULL,
-  data BLOB
-);
-CREATE INDEX IF NOT EXISTS blobs_by_type ON blobs(type) WHERE type IS NOT NULL;
-CREATE TABLE IF NOT EXISTS types (id INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE);
-CREATE TABLE IF NOT EXISTS young (id INTEGER PRIMARY KEY);
-CREATE TABLE IF NOT EXISTS collecting (id INTEGER PRIMARY KEY);
-CREATE TABLE IF NOT EXISTS uses (name TEXT PRIMARY KEY, at INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS heads (
-  name TEXT PRIMARY KEY,
-  hash BLOB NOT NULL,
-  record TEXT NOT NULL
-) WITHOUT ROWID;
-"""
-
-INSERT = f"""
-INSERT INTO blobs (hash, size, type, touched, data) VALUES (?, ?, ?, ?, ?)
-ON CONFLICT (hash) DO UPDATE SET touched = excluded.touched
-WHERE touched < excluded.touched - {RENEW}
-"""
-
-TAKE_PLAIN = "DELETE FROM blobs WHERE hash = ? AND type IS NULL RETURNING data"
 
 
 class DiskBackend:
@@ -94,14 +76,14 @@ class DiskBackend:
         now = int(time.time())
         with self._db.write() as db:
             moves = list(swaps)
-            _renew(db, require, now)
-            _insert(db, batch, now)
-            _renew(db, [move.new.hash for move in moves if move.new], now)
+            renew(db, require, now)
+            insert(db, batch, now)
+            renew(db, [move.new.hash for move in moves if move.new], now)
             self._objects.place(batch)
             if db.execute("SELECT 1 FROM collecting").fetchone():
-                _note_young(db, [*require, *(one.digest.hash for one in batch)], moves)
+                note_young(db, [*require, *(one.digest.hash for one in batch)], moves)
             for move in moves:
-                _swap(db, move)
+                swap(db, move)
 
     def version(self) -> int:
         return self._db.version()
@@ -136,15 +118,15 @@ class DiskBlobs:
 
     def get(self, hash: str) -> Blob:
         row = self._row(hash)
-        type, data = _type(row[1]), row[2]
+        type, data = type_of(row[1]), row[2]
         if data is None:
             with self._objects.open(hash) as source:
                 data = source.read()
-        return Blob(_verified(hash, data), type)
+        return Blob(verified(hash, data), type)
 
     def open(self, hash: str) -> BinaryIO:
         data = self._row(hash)[2]
-        return self._objects.open(hash) if data is None else io.BytesIO(_verified(hash, data))
+        return self._objects.open(hash) if data is None else io.BytesIO(verified(hash, data))
 
     def contents(self, hashes: Iterable[str]) -> Iterator[bytes | None]:
         remaining = iter(hashes)
@@ -157,11 +139,11 @@ class DiskBlobs:
                 if is_file:
                     yield self._objects.content(hash)
                 else:
-                    yield self.get(hash).data if data is None else _verified(hash, data)
+                    yield self.get(hash).data if data is None else verified(hash, data)
 
     def _rows(self, hashes: list[str]) -> dict[str, tuple[bytes | None, bool]]:
         """Of each: the data, None where it is long, and whether it is a file instead."""
-        keys = [key for hash in hashes if (key := _parsed(hash)) is not None]
+        keys = [key for hash in hashes if (key := parsed(hash)) is not None]
         with self._db.read() as db:
             rows = db.execute(
                 f"SELECT hash, CASE WHEN size <= {LONG} THEN data END, data IS NULL"
@@ -176,7 +158,7 @@ class DiskBlobs:
             row: tuple[int, bytes | None, bytes | None] | None = db.execute(
                 "SELECT b.size, t.hash, b.data"
                 " FROM blobs b LEFT JOIN types t ON t.id = b.type WHERE b.hash = ?",
-                (_key(hash),),
+                (key_of(hash),),
             ).fetchone()
         if row is None:
             raise NotFound(f"no blob {hash} in this store")
@@ -184,7 +166,7 @@ class DiskBlobs:
 
     def info(self, hashes: Collection[str]) -> dict[str, BlobInfo]:
         found: dict[str, BlobInfo] = {}
-        keys = [key for hash in hashes if (key := _parsed(hash)) is not None]
+        keys = [key for hash in hashes if (key := parsed(hash)) is not None]
         for start in range(0, len(keys), CHUNK):
             part = keys[start : start + CHUNK]
             with self._db.read() as db:
@@ -195,7 +177,7 @@ class DiskBlobs:
                     part,
                 ).fetchall()
             for key, size, type in rows:
-                found[key.hex()] = BlobInfo(size, _type(type))
+                found[key.hex()] = BlobInfo(size, type_of(type))
         return found
 
     def find(self, prefix: str, limit: int = 2) -> list[str]:
@@ -224,13 +206,13 @@ class DiskBlobs:
                     (after,),
                 ).fetchall()
             for after, key, size, type_key in rows:
-                yield after, key.hex(), BlobInfo(size, _type(type_key))
+                yield after, key.hex(), BlobInfo(size, type_of(type_key))
             if len(rows) < CHUNK:
                 return
 
     def _type_id(self, type: str) -> int:
         with self._db.read() as db:
-            return -1 if (id := _type_id(db, type)) is None else id
+            return -1 if (id := type_id(db, type)) is None else id
 
     def total(self) -> Total:
         with self._db.read() as db:
@@ -250,16 +232,16 @@ class DiskBlobs:
         size, _, data = self._row(hash)
         if data is None:
             self._objects.verify(hash, size)
-        elif len(_verified(hash, data)) != size:
+        elif len(verified(hash, data)) != size:
             raise CorruptBlob(f"blob {hash}: its row is not {size} bytes long")
 
     def quarantine(self, hash: str) -> None:
         with self._db.write() as db:
             row = db.execute(
-                "SELECT CAST(data AS BLOB) FROM blobs WHERE hash = ?", (_key(hash),)
+                "SELECT CAST(data AS BLOB) FROM blobs WHERE hash = ?", (key_of(hash),)
             ).fetchone()
             self._objects.set_aside(hash, row[0] if row else None)
-            db.execute("DELETE FROM blobs WHERE hash = ?", (_key(hash),))
+            db.execute("DELETE FROM blobs WHERE hash = ?", (key_of(hash),))
 
 
 class DiskHeads:
@@ -267,14 +249,14 @@ class DiskHeads:
         self._db = db
 
     def get(self, name: str) -> Head | None:
-        if not _storable(name):
+        if not storable(name):
             return None
         with self._db.read() as db:
             row = db.execute("SELECT hash, record FROM heads WHERE name = ?", (name,)).fetchone()
-        return None if row is None else _head(*row)
+        return None if row is None else head_of(*row)
 
     def list(self, prefix: str = "", *, reverse: bool = False) -> Iterator[tuple[str, Head]]:
-        if not _storable(prefix):
+        if not storable(prefix):
             return
         low, high = prefix, prefix + chr(sys.maxunicode)
         order, portion = ("DESC", 8) if reverse else ("ASC", CHUNK)
@@ -286,7 +268,7 @@ class DiskHeads:
                     (low, high),
                 ).fetchall()
             for name, hash, record in rows:
-                yield name, _head(hash, record)
+                yield name, head_of(hash, record)
             if len(rows) < portion:
                 return
             portion = CHUNK
@@ -304,120 +286,3 @@ class DiskHeads:
         with self._db.read() as db:
             row = db.execute("SELECT at FROM uses WHERE name = ?", (name,)).fetchone()
         return 0 if row is None else int(row[0])
-
-
-def _verified(hash: str, data: bytes) -> bytes:
-    if not isinstance(data, bytes) or hash_bytes(data) != hash:  # damage may make it text
-        raise CorruptBlob(f"blob {hash}: its bytes do not hash to its name")
-    return data
-
-
-def _parsed(hash: str) -> bytes | None:
-    """The 32 bytes of a hash; None for what is none. Cheaper than a pattern."""
-    try:
-        key = bytes.fromhex(hash)
-    except ValueError:
-        return None
-    return key if len(key) == 32 and key.hex() == hash else None
-
-
-def _key(hash: str) -> bytes:
-    key = _parsed(hash)
-    if key is None:
-        raise NotFound(f"no blob {hash!r} in this store: that is no hash")
-    return key
-
-
-def _storable(name: str) -> bool:
-    """False for what came from bytes that are not UTF-8: no head has such a name."""
-    return not any("\ud800" <= character <= "\udfff" for character in name)
-
-
-def _type(key: bytes | None) -> str | None:
-    """The type of a row from its `types.hash`."""
-    if key is None:
-        return None
-    return META if key == META_KEY else key.hex()
-
-
-def _type_key(type: str) -> bytes:
-    return META_KEY if type == META else _key(type)
-
-
-def _type_id(db: Connection, type: str) -> int | None:
-    row = db.execute("SELECT id FROM types WHERE hash = ?", (_type_key(type),)).fetchone()
-    return None if row is None else int(row[0])
-
-
-def _insert(db: Connection, batch: list[Staged], now: int) -> None:
-    ids: dict[str, int] = {}  # of this transaction only: a rollback may hand them out again
-    for one in batch:
-        key, id, data = _key(one.digest.hash), None, [(one.data,)]
-        if one.type is not None:
-            id = ids.get(one.type)
-            if id is None:
-                id = ids[one.type] = _new_type_id(db, one.type)
-            data = db.execute(TAKE_PLAIN, (key,)).fetchall() or data  # bytes stay where they are
-        db.execute(INSERT, (key, one.digest.size_bytes, id, now, *data[0]))
-
-
-def _new_type_id(db: Connection, type: str) -> int:
-    """The row of a type, which must be a blob of this store by now. Raises NotFound."""
-    if type != META and not _exists(db, type):
-        raise NotFound(f"no blob {type} in this store, and it is to be the type of a node")
-    db.execute("INSERT OR IGNORE INTO types (hash) VALUES (?)", (_type_key(type),))
-    id = _type_id(db, type)
-    assert id is not None
-    return id
-
-
-def _exists(db: Connection, hash: str) -> bool:
-    return db.execute("SELECT 1 FROM blobs WHERE hash = ?", (_key(hash),)).fetchone() is not None
-
-
-def _renew(db: Connection, hashes: Collection[str], now: int) -> None:
-    """Check that all of `hashes` are still there, and make old ones young again."""
-    stale = []
-    for hash in hashes:
-        row = db.execute("SELECT id, touched FROM blobs WHERE hash = ?", (_key(hash),)).fetchone()
-        if row is None:
-            raise NotFound(f"no blob {hash} in this store: it was collected meanwhile")
-        if row[1] < now - RENEW:
-            stale.append((now, row[0]))
-    db.executemany("UPDATE blobs SET touched = ? WHERE id = ?", stale)
-
-
-def _note_young(db: Connection, hashes: list[str], moves: list[Swap]) -> None:
-    """Tell the collection that runs: what this transaction touches is needed."""
-    keys = [_key(hash) for hash in [*hashes, *(move.new.hash for move in moves if move.new)]]
-    db.executemany(
-        "INSERT OR IGNORE INTO young SELECT id FROM blobs WHERE hash = ?", [(key,) for key in keys]
-    )
-
-
-def _swap(db: Connection, swap: Swap) -> None:
-    if not _storable(swap.name):
-        raise Invalid(f"head {swap.name!a}: a name must be UTF-8")
-    row = db.execute("SELECT hash, record FROM heads WHERE name = ?", (swap.name,)).fetchone()
-    if row != (None if swap.old is None else (_key(swap.old.hash), _record(swap.old))):
-        raise Conflict(f"head {swap.name}: moved by somebody else meanwhile")
-    if swap.new is None:
-        db.execute("DELETE FROM heads WHERE name = ?", (swap.name,))
-        db.execute("DELETE FROM uses WHERE name = ?", (swap.name,))
-    else:
-        db.execute(
-            "INSERT INTO heads (name, hash, record) VALUES (?, ?, ?)"
-            " ON CONFLICT (name) DO UPDATE SET hash = excluded.hash, record = excluded.record",
-            (swap.name, _key(swap.new.hash), _record(swap.new)),
-        )
-
-
-def _head(hash: bytes, record: str) -> Head:
-    return Head(hash.hex(), canonical.decode(record.encode()))
-
-
-def _record(head: Head) -> str:
-    text = canonical.encode(dict(head.record))
-    if len(text) > MAX_RECORD:
-        raise Invalid(f"a head's record of {len(text)} bytes is over {MAX_RECORD}")
-    return text.decode()

@@ -11,7 +11,7 @@ from . import canonical, directory
 from .errors import Corrupt
 
 # What a schema cannot state, by type name.
-CHECKS: dict[str, Callable[[Any], None]] = {"directory": directory.check}
+CHECKS: dict[str, Callable[[Any], object]] = {"directory": directory.check}
 
 
 @dataclass(frozen=True, slots=True)

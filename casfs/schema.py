@@ -16,36 +16,31 @@ the tests). Compiled schemas are immutable and may be shared between threads.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import jsonschema_rs
 
 from . import canonical
-from .canonical import member
 from .digest import HEX
 from .errors import Invalid
-
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
-NAME = re.compile(r"[a-z][a-z0-9-]{0,63}\Z")
-ROOT = "casfs:///root"
-CUT = 200  # characters of a validator's message: it may quote the whole payload
-
-ONE = {"additionalProperties", "items", "contains", "if", "then", "else", "not", "propertyNames"}
-LIST = {"allOf", "anyOf", "oneOf", "prefixItems"}
-MAP = {"properties", "patternProperties", "$defs", "dependentSchemas"}
-IN_PLACE = {"allOf", "anyOf", "oneOf", "if", "then", "else", "not", "dependentSchemas"}
-PLAIN = set(
-    "$schema $comment title description default examples deprecated readOnly writeOnly "
-    "contentEncoding contentMediaType type enum const multipleOf maximum exclusiveMaximum "
-    "minimum exclusiveMinimum maxLength minLength pattern maxItems minItems uniqueItems "
-    "maxContains minContains maxProperties minProperties required dependentRequired "
-    "format cas_type $ref".split()
+from .keywords import (
+    DIALECT,
+    Document,
+    assert_refs,
+    has_refs,
+    line,
+    path,
+    place_of,
+    refuse_bad_targets,
+    walk,
 )
 
-Document = Any  # a schema: an object or a boolean
-Place = tuple[str, ...]  # the keys on the way from a document's root to a subschema
+NAME = re.compile(r"[a-z][a-z0-9-]{0,63}\Z")
+ROOT = "casfs:///root"
+
+
 Collect = Callable[[Any, "list[Ref]"], None]
 
 
@@ -65,14 +60,14 @@ class Schema:
             raise Invalid("a schema must be an object")
         canonical.encode(document)  # sound JSON of bounded depth, or Invalid
         root = {key: value for key, value in document.items() if key not in extra}
-        self._places = dict(_walk(root, ()))
-        _refuse_bad_targets(self._places)
+        self._places = dict(walk(root, ()))
+        refuse_bad_targets(self._places)
         try:
-            asserted = _assert_refs(root)
+            asserted = assert_refs(root)
             self._registry = jsonschema_rs.Registry([(ROOT, asserted)])
             self._validator = self._compile("")
         except (ValueError, jsonschema_rs.ValidationError) as error:
-            raise Invalid(f"not a usable schema: {_line(str(error))}") from None
+            raise Invalid(f"not a usable schema: {line(str(error))}") from None
         self._memo: dict[str, Collect | None] = {}
         self._collect = self._collector(root, "")
 
@@ -80,7 +75,7 @@ class Schema:
         """Raise Invalid with the JSON path of the first fault and its reason."""
         if not self._validator.is_valid(payload):
             error = min(self._validator.iter_errors(payload), key=lambda e: len(e.instance_path))
-            raise Invalid(f"{_path(error.instance_path)}: {_line(error.message)}")
+            raise Invalid(f"{path(error.instance_path)}: {line(error.message)}")
 
     def refs(self, payload: Any) -> list[Ref]:
         """The references of a valid payload, in its order, each as often as it stands there."""
@@ -98,7 +93,7 @@ class Schema:
 
     def _collector(self, schema: Document, pointer: str) -> Collect | None:
         """A function that adds the refs of a value under `schema`; None when it has none."""
-        if not isinstance(schema, dict) or not _has_refs(schema):
+        if not isinstance(schema, dict) or not has_refs(schema):
             return None
         parts: list[Collect] = []
         if schema.get("format") == "cas_ref":
@@ -112,7 +107,7 @@ class Schema:
         return _in_turn(parts)
 
     def _follow(self, target: str) -> Collect:
-        pointer, place = target[1:], _place(target)
+        pointer, place = target[1:], place_of(target)
 
         def follow(value: Any, found: list[Ref]) -> None:
             if pointer not in self._memo:
@@ -190,120 +185,12 @@ def check_document(document: Document) -> str:
     try:
         jsonschema.Draft202012Validator.check_schema(document)
     except jsonschema.SchemaError as error:
-        raise Invalid(f"not a schema: {error.json_path}: {_line(error.message)}") from None
+        raise Invalid(f"not a schema: {error.json_path}: {line(error.message)}") from None
     Schema(document)
     return name
 
 
 # -- walking schemas --------------------------------------------------------------------
-
-
-def _subschemas(schema: dict[str, Any]) -> Iterator[tuple[Place, Document]]:
-    """The direct subschemas, each with its place below `schema`."""
-    for key, value in schema.items():
-        if key in ONE:
-            yield (key,), value
-        elif key in LIST:
-            yield from (((key, str(index)), sub) for index, sub in enumerate(value))
-        elif key in MAP:
-            yield from (((key, name), sub) for name, sub in value.items())
-
-
-def _walk(schema: Document, place: Place) -> Iterator[tuple[Place, Document]]:
-    """`schema` and all subschemas with their places. Raises Invalid for what is not known."""
-    yield place, schema
-    if isinstance(schema, bool):
-        return
-    if not isinstance(schema, dict):
-        raise Invalid(f"{_spot(place)}: a schema must be an object or a boolean")
-    _refuse_unknown(schema, _spot(place))
-    try:
-        below = list(_subschemas(schema))
-    except (TypeError, AttributeError):
-        raise Invalid(f"{_spot(place)}: a keyword's value is not a schema") from None
-    for step, sub in below:
-        yield from _walk(sub, place + step)
-
-
-def _refuse_unknown(schema: dict[str, Any], path: str) -> None:
-    for key, value in schema.items():
-        boolean = key in ("unevaluatedItems", "unevaluatedProperties") and isinstance(value, bool)
-        if not (boolean or key in PLAIN or key in ONE or key in LIST or key in MAP):
-            raise Invalid(
-                f"{path}: the keyword {key!r} is not understood, it could hide a reference"
-            )
-    if schema.get("$schema", DIALECT) != DIALECT:
-        raise Invalid(f'{path}["$schema"]: only {DIALECT} is understood')
-    target = schema.get("$ref", "#")
-    if not isinstance(target, str) or not re.match(r"#(/|\Z)", target):
-        raise Invalid(f"{path}: $ref {target!r} leads out of the schema")
-    if "cas_type" in schema and schema.get("format") != "cas_ref":
-        raise Invalid(f'{path}: cas_type stands only beside "format": "cas_ref"')
-    if not isinstance(schema.get("cas_type", ""), str):
-        raise Invalid(f"{path}.cas_type: must be the name of a type")
-    for key in ("not", "propertyNames"):
-        if isinstance(schema.get(key), dict) and _has_refs(schema[key]):
-            raise Invalid(f"{path}.{key}: a cas_ref there could never be followed")
-
-
-def _refuse_bad_targets(places: dict[Place, Document]) -> None:
-    """Each `$ref` must lead to a subschema, and no chain of them back to where it began: that
-    says nothing about a value, and following it would never end."""
-    done: set[Place] = set()
-
-    def visit(place: Place, way: tuple[Place, ...]) -> None:
-        if place in way:
-            raise Invalid(f"{_spot(place)}: a $ref leads back here without going into the value")
-        schema = places[place]
-        if place in done or not isinstance(schema, dict):
-            return
-        if "$ref" in schema and _place(schema["$ref"]) not in places:
-            raise Invalid(f"{_spot(place)}: $ref {schema['$ref']!r} leads to no subschema")
-        for step, _ in _subschemas(schema):
-            if step[0] in IN_PLACE:
-                visit(place + step, (*way, place))
-        if "$ref" in schema:
-            visit(_place(schema["$ref"]), (*way, place))
-        done.add(place)
-
-    for place in places:
-        visit(place, ())
-
-
-def _has_refs(schema: dict[str, Any]) -> bool:
-    """False only when no value can have a ref under `schema` (a `$ref` counts as one)."""
-    if schema.get("format") == "cas_ref" or "$ref" in schema:
-        return True
-    return any(isinstance(sub, dict) and _has_refs(sub) for _, sub in _subschemas(schema))
-
-
-def _assert_refs(schema: Document) -> Document:
-    """The schema with each cas_ref's 64 hex characters as an assertion."""
-    if not isinstance(schema, dict):
-        return schema
-    copy: dict[str, Any] = {}
-    for key, value in schema.items():
-        if key in ONE:
-            copy[key] = _assert_refs(value)
-        elif key in LIST:
-            copy[key] = [_assert_refs(sub) for sub in value]
-        elif key in MAP:
-            copy[key] = {name: _assert_refs(sub) for name, sub in value.items()}
-        else:
-            copy[key] = value
-    if copy.get("format") == "cas_ref":
-        hex64 = {"pattern": "^[0-9a-f]{64}$"}
-        if "pattern" in copy:
-            copy["allOf"] = [*copy.get("allOf", []), hex64]
-        else:
-            copy |= hex64
-    return copy
-
-
-def _place(target: str) -> Place:
-    """Where a `$ref` leads: a JSON pointer inside a URI fragment."""
-    parts = unquote(target[2:]).split("/") if target != "#" else []
-    return tuple(part.replace("~1", "/").replace("~0", "~") for part in parts)
 
 
 def _escape(name: str) -> str:
@@ -396,20 +283,3 @@ def _collect_array(first: list[Collect | None], rest: Collect | None) -> Collect
                 rest(item, found)
 
     return collect
-
-
-def _path(parts: Iterable[str | int]) -> str:
-    path = "$"
-    for part in parts:
-        path = f"{path}[{part}]" if isinstance(part, int) else member(path, part)
-    return path
-
-
-def _spot(place: Place) -> str:
-    """A place in a schema as the JSON path that people read."""
-    return _path(int(part) if part.isdecimal() else part for part in place)
-
-
-def _line(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= CUT else text[: CUT - 1] + "…"

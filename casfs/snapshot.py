@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 import stat
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
@@ -26,22 +25,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import directory, index
-from .backend import BlobInfo, Staged
 from .batch import Batch
 from .digest import Digest
 from .directory import Entry, File, Properties, Subdirectory, Symlink
 from .errors import CasfsError, Failed, Invalid, NotFound, Refused
 from .ignore import Ignore
 from .index import Index, Row
+from .intake import Read, Reader
 
 DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 X = stat.S_IXUSR
 MAX_DEPTH = 256  # directories; each level holds a descriptor and two stack frames
 READERS = 2
 WAITING = 64  # portions of files that are read ahead; each holds a descriptor
 PORTION = 64  # files a reader takes at once
-LARGE = 1 << 20  # bytes; a larger file is read in pieces
 Progress = Callable[[int], None]
 
 
@@ -138,17 +135,6 @@ class _Plan:
     found: dict[bytes, _Found]
 
 
-@dataclass(slots=True)
-class _Read:
-    """A file that was read. `staged` is None when the store has it already, as `info` says."""
-
-    name: bytes
-    digest: Digest
-    stat: os.stat_result
-    staged: Staged | None = None
-    info: BlobInfo | None = None
-
-
 class _Snapshot:
     def __init__(
         self,
@@ -167,9 +153,9 @@ class _Snapshot:
         self._options = options
         self._index = known
         self._pool = pool
-        self._reader = _Reader(batch)
+        self._reader = Reader(batch)
         self._racy_after = time.time_ns() - index.RACY
-        self._reading: deque[tuple[_Plan, Future[list[_Read]]]] = deque()
+        self._reading: deque[tuple[_Plan, Future[list[Read]]]] = deque()
 
     def take(self, fd: int) -> Digest:
         """Takes over `fd`, the root. Raises _Stale and what `build` raises."""
@@ -279,7 +265,7 @@ class _Snapshot:
                 self._batch.adopt(one.digest, one.staged, one.info)
                 self._settle(plan.found[one.name], one)
 
-    def _settle(self, found: _Found, one: _Read) -> None:
+    def _settle(self, found: _Found, one: Read) -> None:
         """What was read counts, not what was seen before: the file may have changed between."""
         self._report.read += 1
         self._report.read_bytes += one.digest.size_bytes
@@ -358,65 +344,6 @@ class _Snapshot:
 
     def _show(self, path: bytes) -> str:
         return (self._root + path).decode("utf-8", "replace")
-
-
-class _Reader:
-    """What runs in the threads: read, hash, and write what the store does not have."""
-
-    def __init__(self, batch: Batch) -> None:
-        self._blobs = batch.blobs
-        self._has = batch.has_met
-        self.stopped = threading.Event()
-
-    def read(self, fd: int, names: list[bytes], where: str) -> list[_Read]:
-        """The files of a directory, less those that have vanished. Takes over `fd`."""
-        done: list[_Read] = []
-        held: list[tuple[_Read, bytes]] = []
-        try:
-            for name in names:
-                if self.stopped.is_set():
-                    break
-                try:
-                    one, data = self._file(fd, name)
-                except FileNotFoundError:
-                    continue
-                except OSError as error:
-                    shown = name.decode("utf-8", "replace")
-                    raise Failed(f"cannot read {where}/{shown}: {error.strerror}") from None
-                done.append(one)
-                if data is not None:
-                    held.append((one, data))
-                if sum(len(data) for _, data in held[-8:]) >= LARGE:
-                    self._stage(held)
-                    held.clear()
-            self._stage(held)
-        except BaseException:
-            self.discard(done)
-            raise
-        finally:
-            os.close(fd)
-        return done
-
-    def _file(self, fd: int, name: bytes) -> tuple[_Read, bytes | None]:
-        """The file and its content; a large one is staged already."""
-        with open(os.open(name, FILE_FLAGS, dir_fd=fd), "rb", buffering=0) as source:
-            if os.fstat(source.fileno()).st_size > LARGE:
-                staged = self._blobs.stage(source)
-                return _Read(name, staged.digest, os.fstat(source.fileno()), staged), None
-            data = source.readall()
-            return _Read(name, Digest.of(data), os.fstat(source.fileno())), data
-
-    def _stage(self, held: list[tuple[_Read, bytes]]) -> None:
-        """One look at the store for all of them; only what is new is written."""
-        unmet = {one.digest.hash for one, _ in held if not self._has(one.digest.hash)}
-        stored = self._blobs.info(unmet)
-        for one, data in held:
-            one.info = stored.get(one.digest.hash)
-            if one.info is None and one.digest.hash in unmet:
-                one.staged = self._blobs.stage_bytes(one.digest, data)
-
-    def discard(self, done: list[_Read]) -> None:
-        self._blobs.discard(one.staged for one in done if one.staged is not None)
 
 
 def _kind(mode: int) -> str:

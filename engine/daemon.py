@@ -25,9 +25,10 @@ from casfs.errors import CasfsError, Conflict, NotFound
 from casfs.log import Log
 from casfs.store import Store
 from casfs.threads import RUNNING, Thread
-from engine import catalog, control, journal
+from engine import catalog, control, journal, layered
 from engine.journal import Binding, Request
 from engine.run import Run, end_orphans, workspace
+from engine.workspace import PLAIN, Workspaces
 
 Answer = dict[str, Any]
 Upkeep = Callable[[Store], None]
@@ -50,6 +51,7 @@ class Daemon:
         log: Log,
         limit: int,
         upkeep: Upkeep | None = None,
+        workspaces: Workspaces = PLAIN,
     ) -> None:
         """`env` is what agents see; `limit`: threads that run at once, more wait; `upkeep` is
         called now and then."""
@@ -58,10 +60,12 @@ class Daemon:
         self._log = log
         self._slots = trio.CapacityLimiter(limit)
         self._upkeep = upkeep
+        self._workspaces = workspaces
         self._tasks: dict[str, Task] = {}
         self._operations: dict[str, Callable[..., Awaitable[Answer]]] = {
             "status": self._status,
             "start": self._start,
+            "fork": self._fork,
             "resume": self._resume,
             "cancel": self._cancel,
             "wait": self._wait,
@@ -116,7 +120,7 @@ class Daemon:
     async def _guarded(self, thread: Thread) -> None:
         """Run a thread; whatever it raises stays here."""
         try:
-            await Run(self._store, thread, self._env, self._log)()
+            await Run(self._store, thread, self._env, self._log, self._workspaces)()
         except Conflict as error:
             self._log("conflict", thread=thread.id, error=str(error))
         except Exception as error:
@@ -153,6 +157,14 @@ class Daemon:
         self._launch(thread.id)
         return {"id": thread.id, "start": thread.hash}
 
+    async def _fork(self, id: str, at: int | None = None) -> Answer:
+        def fork() -> Thread:
+            return journal.fork(self._store, threads.get(self._store, id), at)
+
+        thread = await trio.to_thread.run_sync(fork)
+        self._launch(thread.id)
+        return {"id": thread.id, "start": thread.record["start"], **thread.record["fork"]}
+
     async def _resume(self, id: str) -> Answer:
         thread = await trio.to_thread.run_sync(threads.get, self._store, id)
         await trio.to_thread.run_sync(journal.resume, self._store, thread)
@@ -169,7 +181,7 @@ class Daemon:
             thread = threads.get(self._store, id)
             ended = journal.cancel(self._store, thread)
             end_orphans(thread)
-            workspace(self._store, ended).remove()
+            workspace(self._store, ended, self._workspaces).remove()
 
         await trio.to_thread.run_sync(end)
         return {"id": id}
@@ -229,6 +241,7 @@ def serve(
     upkeep: Upkeep | None,
     log: Log,
     ready: Callable[[], None],
+    workspaces: Workspaces = PLAIN,
 ) -> None:
     """Be the daemon of the store at `root` until told to end. Raises Refused if there is one."""
     lock = control.lock(root)
@@ -236,13 +249,18 @@ def serve(
         with Store.open(root) as store:
             control.private_directory(path.parent)
             path.unlink(missing_ok=True)
-            daemon = Daemon(store, env, log, limit, upkeep)
+            layered.clean(root)
+            daemon = Daemon(store, env, log, limit, upkeep, workspaces)
 
             def announce() -> None:
                 control.announce(root, path)
                 ready()
 
-            trio.run(daemon.serve, path, announce)
+            try:
+                trio.run(daemon.serve, path, announce)
+            finally:
+                layered.clean(root)
+                workspaces.release()
             (root / "daemon.json").unlink(missing_ok=True)
     finally:
         os.close(lock)

@@ -16,7 +16,7 @@ from typing import Any
 from casfs import threads
 from casfs.backend import Head
 from casfs.batch import Batch
-from casfs.errors import Conflict, Invalid
+from casfs.errors import Conflict, Invalid, NotFound
 from casfs.store import Store
 from casfs.threads import CANCELLED, ENDED, RUNNING, SUSPENDED, Thread
 from engine import agents, catalog
@@ -73,6 +73,25 @@ def create(store: Store, request: Request) -> Thread:
         head = Head(start.hash, _first_record(start.hash, workflow.name))
         batch.swap(threads.HEADS + thread_id, None, head)
     return Thread(thread_id, head)
+
+
+def fork(store: Store, thread: Thread, at: int | None = None) -> Thread:
+    """A new thread that goes on from step `at` of this one (0: from its start; None: from its
+    last step), with that step's workspace. No node is copied.
+
+    Raises NotFound where there is no such step.
+    """
+    found = threads.steps(store, thread)
+    place = len(found) if at is None else at
+    if not 0 <= place <= len(found):
+        raise NotFound(f"thread {thread.id} has no step {place}; it has {len(found)}")
+    origin: str = found[place - 1].hash if place else thread.record["start"]
+    record = _first_record(thread.record["start"], thread.record["workflow"])
+    head = Head(origin, {**record, "fork": {"thread": thread.id, "step": place}})
+    made = Thread(threads.new_id(), head)
+    with store.batch() as batch:
+        batch.swap(made.name, None, head)
+    return made
 
 
 def resume(store: Store, thread: Thread) -> Thread:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,7 +32,7 @@ from engine.extract import Extracted, extract, role_schema
 from engine.journal import Intent
 from engine.moderator import Decision, Next
 from engine.prompt import Prompt, Turn
-from engine.workspace import Workspace
+from engine.workspace import PLAIN, Workspace, Workspaces
 
 CORRECTIONS = 2
 T = TypeVar("T")
@@ -51,14 +52,19 @@ class Run:
     """Carries one thread on from its head. It belongs to one task."""
 
     def __init__(
-        self, store: Store, thread: Thread, env: Mapping[str, str], log: Log = silent
+        self,
+        store: Store,
+        thread: Thread,
+        env: Mapping[str, str],
+        log: Log = silent,
+        workspaces: Workspaces = PLAIN,
     ) -> None:
         """`env` is the environment that agents see."""
         self.thread = thread
         self._store = store
         self._env = env
         self._log = log
-        self._workspace = workspace(store, thread)
+        self._workspace = workspace(store, thread, workspaces)
         self._functions: dict[str, AgentFn] = {}
 
     async def __call__(self) -> Thread:
@@ -148,7 +154,9 @@ class Run:
         for tries in range(1 + CORRECTIONS):
             result = await self._ask(intent, prompt)
             try:
-                found = extract(result.output, self._schemas[name], self._store)
+                found = await _blocking(
+                    partial(extract, result.output, self._schemas[name], self._store)
+                )
                 return Answer(result, found, "correction" if tries else "block")
             except Invalid as error:
                 fault = str(error)
@@ -243,11 +251,11 @@ class Run:
         }
 
 
-def workspace(store: Store, thread: Thread) -> Workspace:
+def workspace(store: Store, thread: Thread, workspaces: Workspaces = PLAIN) -> Workspace:
     """The private directory of a thread. Raises Failed for a store in memory."""
     if store.root is None:
         raise Failed("a store in memory has no place for workspaces")
-    return Workspace(store, Path(store.root) / "workspaces" / thread.id)
+    return workspaces.open(store, Path(store.root) / "workspaces" / thread.id)
 
 
 def end_orphans(thread: Thread) -> None:

@@ -3,16 +3,17 @@
 It is derived from the store at any time: `reset` makes it hold exactly a given tree, so a
 step that is run again starts where the first try started. It is recorded whole, `.git`
 and derived files included. Nobody but the thread's own agents may write in it.
+
+Here it is a copy; `engine.layered` makes it an overlay, where that can be.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-from casfs import snapshot
-from casfs.errors import Failed
+from casfs import scratch, snapshot
 from casfs.ignore import Ignore
 from casfs.restore import restore
 from casfs.store import Store
@@ -44,28 +45,16 @@ class Workspace:
         killed left beside it. Raises Failed."""
         self.root = None
         for path in (self.path, *self.path.parent.glob(f".{self.path.name}.*")):
-            try:
-                _delete(path)
-            except OSError as error:
-                raise Failed(f"cannot remove {path}: {error.strerror}") from None
+            scratch.delete(path)
 
 
-def _delete(path: Path) -> None:
-    if path.is_symlink() or path.is_file():
-        path.unlink()
-    elif path.exists():
-        try:
-            shutil.rmtree(path)
-        except PermissionError:
-            _open_up(path)
-            shutil.rmtree(path)
+@dataclass(frozen=True)
+class Workspaces:
+    """How a daemon makes the workspaces of its threads: `open` gets the store and the place,
+    `release` ends what all of them needed."""
+
+    open: Callable[[Store, Path], Workspace] = Workspace
+    release: Callable[[], None] = lambda: None
 
 
-def _open_up(top: Path) -> None:
-    """A directory without write permission keeps its content from being removed."""
-    top.chmod(0o700)
-    for folder, below, _ in os.walk(top):  # lists a directory after this loop was in its parent
-        for name in below:
-            path = os.path.join(folder, name)
-            if not os.path.islink(path):
-                os.chmod(path, 0o700)
+PLAIN = Workspaces()

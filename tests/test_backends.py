@@ -16,9 +16,10 @@ from helpers import LARGE, private_files
 
 from casfs.backend import SMALL, Backend, Head, Staged, Swap
 from casfs.digest import Digest
-from casfs.disk import RENEW, DiskBackend
+from casfs.disk import DiskBackend
 from casfs.errors import CasfsError, Conflict, Corrupt, Failed, NotFound
 from casfs.memory import MemoryBackend
+from casfs.rows import RENEW
 
 
 def disk(root: Path) -> Backend:

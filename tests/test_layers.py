@@ -17,12 +17,19 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 TRUNK = """
-    schemas casfs casfs.errors casfs.digest casfs.canonical casfs.log
-    casfs.backend casfs.memo casfs.memory casfs.sqlite casfs.objects casfs.sweep casfs.disk
-    casfs.schema casfs.directory casfs.node casfs.registry casfs.batch casfs.store
-    casfs.config casfs.walk casfs.tree casfs.patch
-    casfs.ignore casfs.snapshot casfs.restore casfs.checkpoint casfs.threads
-    casfs.catalogue casfs.gc casfs.fsck casfs.repair casfs.archive casfs.search
+    schemas casfs casfs.errors casfs.digest casfs.canonical casfs.log casfs.locks
+    casfs.kernel casfs.scratch
+    casfs.backend casfs.memo casfs.memory casfs.sqlite casfs.objects
+    casfs.rows casfs.sweep casfs.disk
+    casfs.keywords casfs.schema casfs.directory casfs.node casfs.registry casfs.batch casfs.store
+    casfs.config casfs.walk casfs.tree casfs.textdiff casfs.patch casfs.diffstat
+    casfs.ignore casfs.index casfs.intake casfs.snapshot casfs.fill casfs.sync casfs.restored
+    casfs.restore casfs.checkpoint casfs.threads
+    casfs.overlay casfs.ways casfs.advance casfs.workspace
+    casfs.child casfs.outputs casfs.actions casfs.nearest casfs.runner
+    casfs.sources casfs.plugins
+    casfs.catalogue casfs.gc casfs.fsck casfs.repair
+    casfs.rehearsal casfs.archive casfs.search
 """.split()
 MOUNT = """
     casfs.fuse casfs.fuse.errors casfs.fuse.vnode casfs.fuse.inodes casfs.fuse.reader
@@ -31,7 +38,7 @@ MOUNT = """
 """.split()
 ENGINE = """
     engine engine.syntax engine.jsonata engine.moderator engine.rules engine.workflow
-    engine.catalog engine.extract engine.prompt engine.processes engine.workspace
+    engine.catalog engine.extract engine.prompt engine.processes engine.workspace engine.layered
     engine.agents engine.agents.command engine.journal engine.run
     engine.control engine.daemon
 """.split()

@@ -38,6 +38,9 @@ COMMANDS = {
     "node": ("node", "typed JSON nodes"),
     "tree": ("tree", "directories as Merkle trees"),
     "checkpoint": ("checkpoint", "record and restore workspaces"),
+    "action": ("action", "run commands, or replay what they left behind"),
+    "plugin": ("plugin", "trees of a name and version, stored once"),
+    "workspace": ("workspace", "a tree as a writable directory"),
     "workflow": ("workflow", "roles and the rules that route between them"),
     "agent": ("agent", "what can play a role"),
     "thread": ("thread", "runs of workflows"),
@@ -63,6 +66,12 @@ class Lazy(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # click would make it exit code 1
+            return _hush()
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
@@ -86,7 +95,7 @@ def cli(ctx: click.Context, store: str | None) -> None:
 def main() -> NoReturn:
     """Run the command line and exit."""
     try:
-        result = cli.main(standalone_mode=False)
+        result = cli.main(prog_name="casfs", standalone_mode=False)
         sys.stdout.flush()
         code = result if isinstance(result, int) else 0
     except CasfsError as error:
@@ -101,13 +110,18 @@ def main() -> NoReturn:
         code = _complain(error.format_message(), 1)
     except (KeyboardInterrupt, click.Abort):
         code = 130
-    except BrokenPipeError:  # the reader has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        code = 0
+    except BrokenPipeError:
+        code = _hush()
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         code = _complain(f"{where}{error.strerror or error}", 1)
     sys.exit(code)
+
+
+def _hush() -> int:
+    """The reader of stdout has had enough: what is left goes nowhere, and that is no error."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return 0
 
 
 def _complain(message: str, code: int) -> int:

@@ -12,7 +12,9 @@ import click
 
 from casfs import checkpoint as checkpoints
 from casfs.checkpoint import Created
-from casfs.cli.common import answer, json_option, opened, say, say_json, warn
+from casfs.cli.common import answer, json_option, opened, say, say_json, tree_root, warn
+from casfs.cli.differences import diff_options, show
+from casfs.cli.restoring import bring, report, restore_options
 from casfs.cli.terminal import Size, counter
 from casfs.cli.tree import excludes_option
 from casfs.errors import NotFound, Refused, Usage
@@ -123,13 +125,39 @@ def list_(ctx: click.Context, name: str | None, as_json: bool) -> None:
 
 
 @checkpoint.command()
-@click.argument("checkpoint", metavar="NAME[@ID]")
-@click.argument("directory")
+@click.argument("old", metavar="NAME[@ID]")
+@click.argument("new", metavar="NAME[@ID]")
+@diff_options
 @json_option
 @click.pass_context
-def restore(ctx: click.Context, checkpoint: str, directory: str, as_json: bool) -> None:
-    """Write a checkpoint to DIRECTORY, which must not exist or be empty."""
+def diff(
+    ctx: click.Context, old: str, new: str, as_stat: bool, as_patch: bool, as_json: bool
+) -> None:
+    """Print what differs between two checkpoints, or trees, in the forms of `tree diff`."""
     with opened(ctx) as store:
-        one = checkpoints.restore_to(store, checkpoint, Path(directory))
-    value = {**asdict(one), "directory": directory}
-    answer(as_json, value, f"{one.id} restored to {directory}")
+        before, after = tree_root(store, old), tree_root(store, new)
+        show(store, before, after, as_stat=as_stat, as_patch=as_patch, as_json=as_json)
+
+
+@checkpoint.command()
+@click.argument("checkpoint", metavar="NAME[@ID]")
+@click.argument("directory")
+@restore_options
+@json_option
+@click.pass_context
+def restore(
+    ctx: click.Context,
+    checkpoint: str,
+    directory: str,
+    from_: str | None,
+    delete_foreign: bool,
+    verify: bool,
+    as_json: bool,
+) -> None:
+    """Write a checkpoint to DIRECTORY: new, empty, or restored before; see `tree restore`."""
+    with opened(ctx) as store:
+        one = checkpoints.find(store, checkpoint)
+        done = bring(
+            store, one.root, directory, from_=from_, delete_foreign=delete_foreign, verify=verify
+        )
+    report(done, one.id, directory, asdict(one), as_json)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from casfs import config as settings
 from casfs.cli import background
 from casfs.cli.common import answer, json_option, opened, root, say, say_json
-from casfs.errors import CasfsError
-from casfs.log import to_file
+from casfs.errors import CasfsError, NotFound
+from casfs.log import Log, to_file
 from casfs.store import Store
+
+if TYPE_CHECKING:
+    from engine.workspace import Workspaces
 
 foreground_option = click.option("--foreground", is_flag=True, help="Do not go to the background.")
 ready_option = click.option("--ready-fd", type=int, hidden=True)
@@ -67,11 +70,21 @@ def mount(
 @click.argument("directory")
 @click.option("-l", "--lazy", is_flag=True, help="Even when it is in use.")
 @json_option
-def umount(directory: str, lazy: bool, as_json: bool) -> None:
-    """End the mount at DIRECTORY; returns when it is over."""
-    from casfs import mount as mounts
+@click.pass_context
+def umount(ctx: click.Context, directory: str, lazy: bool, as_json: bool) -> None:
+    """End the mount at DIRECTORY; returns when it is over.
 
-    mounts.unmount(Path(directory), lazy=lazy)
+    A workspace that is unmounted keeps its changes, and is opened again by `workspace open`.
+    """
+    from casfs import mount as mounts
+    from casfs import workspace
+
+    point = workspace.absolute(Path(directory))
+    try:
+        with opened(ctx) as store:
+            workspace.detach(workspace.find(store, point), lazy=lazy)
+    except NotFound:  # no such workspace, or no store at all
+        mounts.unmount(point, lazy=lazy)
     answer(as_json, {"unmounted": directory}, f"{directory} unmounted")
 
 
@@ -108,7 +121,27 @@ def daemon(
     path = control.socket_path(where, os.environ)
     log = to_file(where / "log" / "daemon.jsonl")
     limit, upkeep = values["threads.limit"], _upkeep(values)
-    _be(lambda ready: serve(where, path, dict(os.environ), limit, upkeep, log, ready), ready_fd)
+    made = _workspaces(where, log)
+    _be(
+        lambda ready: serve(where, path, dict(os.environ), limit, upkeep, log, ready, made),
+        ready_fd,
+    )
+
+
+def _workspaces(where: Path, log: Log) -> Workspaces:
+    """Overlays for root, who alone may mount them; copies for everybody else."""
+    from casfs import ways
+    from casfs.cli import lower
+    from engine.layered import Layered
+    from engine.workspace import PLAIN, Workspace, Workspaces
+
+    if ways.WAYS[ways.OVERLAY].missing() is not None:
+        return PLAIN
+
+    def open(store: Store, folder: Path) -> Workspace:
+        return Layered(store, folder, lambda hash: lower.tree(store, os.environ, hash), log)
+
+    return Workspaces(open, lambda: lower.end(where, os.environ))
 
 
 def _upkeep(values: Mapping[str, Any]) -> Callable[[Store], None] | None:

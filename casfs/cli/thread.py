@@ -19,6 +19,7 @@ from casfs.cli.common import (
     root,
     say,
     say_json,
+    source,
     tree_root,
     warn,
 )
@@ -155,6 +156,22 @@ def resume(ctx: click.Context, id: str, wait: bool, as_json: bool) -> int:
 
 @thread.command()
 @click.argument("id")
+@click.option("--at", type=click.IntRange(0), metavar="STEP", help="After this step (the last).")
+@wait_option
+@json_option
+@click.pass_context
+def fork(ctx: click.Context, id: str, at: int | None, wait: bool, as_json: bool) -> int:
+    """Start a new thread from a step of an old one, on the workspace as it was then, and print
+    its id. The old one stays as it is. Needs the daemon.
+
+    \b
+    casfs thread fork 01K2 --at 3                  what else could have come after step 3
+    """
+    return _ask(ctx, "fork", id, wait, as_json, at=at)
+
+
+@thread.command()
+@click.argument("id")
 @json_option
 @click.pass_context
 def cancel(ctx: click.Context, id: str, as_json: bool) -> int:
@@ -162,15 +179,15 @@ def cancel(ctx: click.Context, id: str, as_json: bool) -> int:
     return _ask(ctx, "cancel", id, False, as_json)
 
 
-def _ask(ctx: click.Context, op: str, id: str, wait: bool, as_json: bool) -> int:
+def _ask(ctx: click.Context, op: str, id: str, wait: bool, as_json: bool, **arguments: Any) -> int:
     from engine import control
 
     with opened(ctx) as store:
         full = threads.expand(store, id).id
-    made = control.request(root(ctx), op, id=full)
+    made = control.request(root(ctx), op, id=full, **arguments)
     if not (wait and as_json):
-        answer(as_json, made, full)
-    return _wait(ctx, full, as_json) if wait else 0
+        answer(as_json, made, made["id"])
+    return _wait(ctx, made["id"], as_json) if wait else 0
 
 
 def _wait(ctx: click.Context, id: str, as_json: bool) -> int:
@@ -196,7 +213,7 @@ def _text(file: str) -> str:
     try:
         return read_input(file).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise Invalid(f"{file}: byte {error.start} is not UTF-8") from None
+        raise Invalid(f"{source(file)}: byte {error.start} is not UTF-8") from None
 
 
 def _binding(text: str) -> tuple[str, dict[str, Any]]:

@@ -1,0 +1,317 @@
+"""Measure checkpoints and restores beside what people use today; prints Markdown.
+
+    .venv/bin/python benchmarks/workspaces.py [--dir DIR] [--tree DIR] [--modules DIR] [PART ...]
+
+Parts: first again restore space memory. Peers from Debian: git, borgbackup, restic, zstd and
+`cp -a`, each with its durable defaults. Without --tree a tree of some 57,000 files is put
+together from /usr/share, /usr/include and /usr/lib/python3; --modules names a large
+node_modules. The tools take turns, and the tables hold medians and ratios of one run:
+absolute times drift.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ROUNDS = 3
+CASFS = [sys.executable, "-m", "casfs"]
+QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+ENV = {
+    **os.environ,
+    "BORG_UNKNOWN_UNENCRYPTED_REPO_ACCESS_IS_OK": "yes",
+    "BORG_RELOCATED_REPO_ACCESS_IS_OK": "yes",
+    "RESTIC_PASSWORD": "x",
+    "GIT_AUTHOR_NAME": "b",
+    "GIT_AUTHOR_EMAIL": "b@example.org",
+    "GIT_COMMITTER_NAME": "b",
+    "GIT_COMMITTER_EMAIL": "b@example.org",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+}
+
+
+def run(*command: object, cwd: Path | None = None, **more: str) -> None:
+    argv = [str(part) for part in command]
+    subprocess.run(argv, check=True, cwd=cwd, env={**ENV, **more}, **QUIET)  # type: ignore[call-overload]
+
+
+def seconds(action: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
+
+
+def size(path: Path) -> int:
+    """Bytes on disk, a hard-linked file once."""
+    out = subprocess.run(["du", "-s", "-B1", path], capture_output=True, text=True, check=True)
+    return int(out.stdout.split()[0])
+
+
+class Tool:
+    """One way to keep a directory; `place` is its own."""
+
+    name = ""
+
+    def __init__(self, place: Path, tree: Path) -> None:
+        self.place, self.tree = place, tree
+
+    def prepare(self) -> None: ...
+
+    def record(self) -> None: ...
+
+    def forget(self) -> None:
+        shutil.rmtree(self.place, ignore_errors=True)
+
+
+class Casfs(Tool):
+    name = "casfs"
+
+    def prepare(self) -> None:
+        run(*CASFS, "--store", self.place, "init")
+
+    def record(self) -> None:
+        run(
+            *CASFS,
+            "--store",
+            self.place,
+            "checkpoint",
+            "create",
+            "b",
+            self.tree,
+            "--no-default-excludes",
+        )
+
+    def restore(self, target: Path) -> None:
+        run(*CASFS, "--store", self.place, "checkpoint", "restore", "b", target)
+
+
+class Copy(Tool):
+    name = "cp -a + sync"
+
+    def record(self) -> None:
+        run("cp", "-a", self.tree, self.place)
+        os.sync()
+
+
+class Git(Tool):
+    name = "git add + commit"
+
+    def prepare(self) -> None:
+        run("git", "init", "-q", "--bare", self.place)
+
+    def record(self) -> None:
+        where = {"GIT_DIR": str(self.place), "GIT_WORK_TREE": str(self.tree)}
+        run("git", "add", "-A", cwd=self.tree, **where)
+        run("git", "commit", "-q", "--allow-empty", "-m", "b", cwd=self.tree, **where)
+
+
+class Borg(Tool):
+    name = "borg create"
+    count = 0
+
+    def prepare(self) -> None:
+        run("borg", "init", "-e", "none", self.place)
+
+    def record(self) -> None:
+        Borg.count += 1
+        run("borg", "create", f"{self.place}::a{Borg.count}", ".", cwd=self.tree)
+
+
+class Restic(Tool):
+    name = "restic backup"
+
+    def prepare(self) -> None:
+        run("restic", "init", "-r", self.place)
+
+    def record(self) -> None:
+        run("restic", "backup", "-q", "-r", self.place, ".", cwd=self.tree)
+
+
+TOOLS = (Casfs, Copy, Git, Borg, Restic)
+
+
+def first(work: Path, tree: Path) -> dict[str, float]:
+    times: dict[str, list[float]] = {}
+    for _ in range(ROUNDS):
+        for make in TOOLS:
+            tool = make(work / "first", tree)
+            tool.prepare()
+            os.sync()
+            times.setdefault(tool.name, []).append(seconds(tool.record))
+            tool.forget()
+    table("First checkpoint", times, Copy.name)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def again(work: Path, tree: Path) -> None:
+    tools = [
+        make(work / f"again-{number}", tree)
+        for number, make in enumerate(TOOLS)
+        if make is not Copy
+    ]
+    for tool in tools:
+        tool.prepare()
+        tool.record()
+    time.sleep(3)  # past the racy moment: a file written just now is read again
+    for tool in tools:
+        tool.record()
+    nothing: dict[str, list[float]] = {}
+    one: dict[str, list[float]] = {}
+    victim = next(path for path in sorted(tree.rglob("*.h")) if path.is_file())
+    for turn in range(ROUNDS):
+        for tool in tools:
+            nothing.setdefault(tool.name, []).append(seconds(tool.record))
+        with victim.open("a") as out:
+            out.write(f"/* {turn} */\n")
+        for tool in tools:
+            one.setdefault(tool.name, []).append(seconds(tool.record))
+    table("Again, nothing changed", nothing, Git.name)
+    table("Again, one file changed", one, Git.name)
+    for tool in tools:
+        tool.forget()
+
+
+def restore(work: Path, tree: Path) -> None:
+    store = Casfs(work / "restore", tree)
+    store.prepare()
+    store.record()
+    full: dict[str, list[float]] = {}
+    for turn in range(ROUNDS):
+        target = work / f"restored-{turn}"
+        full.setdefault("cp -a", []).append(seconds(lambda: run("cp", "-a", tree, work / "copy")))
+        full.setdefault("casfs, full", []).append(seconds(lambda: store.restore(target)))  # noqa: B023
+        shutil.rmtree(work / "copy")
+        if turn:
+            shutil.rmtree(target)
+    target = work / "restored-0"
+    victim = next(path for path in sorted(tree.rglob("*.h")) if path.is_file())
+    for turn in range(ROUNDS):
+        with victim.open("a") as out:
+            out.write(f"/* restore {turn} */\n")
+        store.record()
+        full.setdefault("casfs, one file changed", []).append(
+            seconds(lambda: store.restore(target))
+        )
+    table("Restore", full, "cp -a")
+    shutil.rmtree(target)
+    store.forget()
+
+
+def space(work: Path, tree: Path, modules: Path | None) -> None:
+    """Room for N states: of one directory that changes by 1 %, and of equal directories."""
+    print(
+        "\n### Space\n\n| | copies | casfs | saved | borg | restic | N × tar.zst |\n"
+        "|---|---|---|---|---|---|---|"
+    )
+    _space_row(work, "10 checkpoints, 1 % changed each", tree, 10, change=True)
+    _space_row(work, "5 sessions of one project", tree, 5, change=False)
+    if modules is not None:
+        _space_row(work, "one node_modules in 5 workspaces", modules, 5, change=False)
+
+
+def _space_row(work: Path, label: str, origin: Path, count: int, *, change: bool) -> None:
+    tree = work / "state"
+    run("cp", "-a", origin, tree)
+    tools = [make(work / make.__name__, tree) for make in (Casfs, Borg, Restic)]
+    for tool in tools:
+        tool.prepare()
+    copies = archives = 0
+    files = [path for path in tree.rglob("*") if path.is_file() and not path.is_symlink()]
+    for turn in range(count):
+        if turn and change:
+            for path in random.Random(turn).sample(files, len(files) // 100):
+                path.chmod(0o644)
+                with path.open("ab") as out:
+                    out.write(f"{turn}".encode())
+        elif turn:  # another workspace: the same content elsewhere
+            moved = work / f"state-{turn}"
+            tree.rename(moved)
+            tree = moved
+            for tool in tools:
+                tool.tree = tree
+        for tool in tools:
+            tool.record()
+        copies += size(tree)
+        if turn == 0 or change:
+            run("sh", "-c", f"tar c -C '{tree}' . | zstd -q -3 -f -o '{work}/a.tar.zst'")
+        archives += (work / "a.tar.zst").stat().st_size
+    ours, borg, restic = (size(tool.place) for tool in tools)
+    saved = 100 * (1 - ours / copies)
+    cells = [f"{value >> 20:,} MiB" for value in (copies, ours)]
+    rest = [f"{value >> 20:,} MiB" for value in (borg, restic, archives)]
+    print(f"| {label} | {cells[0]} | {cells[1]} | {saved:.1f} % | {' | '.join(rest)} |", flush=True)
+    for tool in tools:
+        tool.forget()
+    shutil.rmtree(tree)
+
+
+def memory(work: Path, count: int = 100_000) -> None:
+    tree = work / "many"
+    for number in range(count):
+        if number % 100 == 0:
+            folder = tree / f"{number // 10000:02}" / f"{number // 100 % 100:02}"
+            folder.mkdir(parents=True)
+        (folder / f"{number}").write_bytes(b"%d" % number * 300)
+    store = Casfs(work / "memory", tree)
+    store.prepare()
+    store.record()
+    first_peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10
+    with (tree / "large").open("wb") as out:
+        out.truncate(4 << 30)
+        out.write(b"x")
+    store.record()
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10
+    print(f"\n### Memory\n\nPeak of a checkpoint of {count:,} files: {first_peak} MiB;")
+    print(f"with a file of 4 GiB besides: {peak} MiB.")
+    store.forget()
+    shutil.rmtree(tree)
+
+
+def table(title: str, times: dict[str, list[float]], base: str) -> None:
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    print(f"\n### {title}\n\n| | median of {ROUNDS} | × {base} |\n|---|---|---|")
+    for name, value in medians.items():
+        print(f"| {name} | {value:.2f} s | {value / medians[base]:.2f} |", flush=True)
+
+
+def make_tree(work: Path) -> Path:
+    tree = work / "tree"
+    tree.mkdir()
+    for origin in ("/usr/share", "/usr/include", "/usr/lib/python3"):
+        run("cp", "-a", origin, tree)
+    return tree
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dir", type=Path)
+    parser.add_argument("--tree", type=Path)
+    parser.add_argument("--modules", type=Path)
+    parser.add_argument("parts", nargs="*", metavar="PART")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=options.dir) as folder:
+        work = Path(folder)
+        tree = options.tree.resolve() if options.tree else make_tree(work)
+        count = sum(len(files) for _, _, files in os.walk(tree))
+        print(f"## The tree: {count:,} files, {size(tree) >> 20:,} MiB on disk")
+        for part in options.parts or ("first", "again", "restore", "space", "memory"):
+            if part == "space":
+                space(work, tree, options.modules)
+            elif part == "memory":
+                memory(work)
+            else:
+                {"first": first, "again": again, "restore": restore}[part](work, tree)
+
+
+if __name__ == "__main__":
+    main()

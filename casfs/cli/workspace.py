@@ -1,0 +1,211 @@
+"""Workspaces: a tree as a writable directory, recorded by what was changed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from casfs import checkpoint as checkpoints
+from casfs import ways
+from casfs import workspace as workspaces
+from casfs.checkpoint import Checkpoint
+from casfs.cli import lower
+from casfs.cli.common import answer, json_option, opened, say, say_json, tree_root, warn
+from casfs.errors import CasfsError, Refused
+from casfs.store import Store
+from casfs.workspace import Workspace
+
+VIA = ("fuse", ways.COPY, ways.OVERLAY, ways.NAMESPACE, ways.FUSE)
+
+
+@click.group()
+def workspace() -> None:
+    """A tree as a writable directory that costs only what is changed in it.
+
+    \b
+    casfs workspace open NAME ./work               a checkpoint, or any tree by its hash
+    casfs workspace exec ./work -- make test       works however it was opened
+    casfs workspace commit ./work -m "it builds"   a new checkpoint of NAME
+    casfs workspace close ./work
+    """
+
+
+@workspace.command("open")
+@click.argument("tree", metavar="NAME|HASH")
+@click.argument("directory")
+@click.option("--read-only", is_flag=True, help="Only to be looked at.")
+@click.option(
+    "--via",
+    type=click.Choice(VIA),
+    help="fuse: an overlay over the mounted tree, the first that works of overlay (root),"
+    " namespace (only `exec` sees it) and fuse-overlayfs; copy: no overlay at all.",
+)
+@json_option
+@click.pass_context
+def open_(
+    ctx: click.Context, tree: str, directory: str, read_only: bool, via: str | None, as_json: bool
+) -> None:
+    """Open the tree NAME[@ID] or HASH as DIRECTORY, which must not exist or be empty.
+
+    The best way that works here is taken, and said. A workspace that a reboot has unmounted
+    is opened again with its changes.
+
+    \b
+    casfs workspace open work ./try
+    casfs workspace open work@20260101 ./look --read-only
+    """
+    path = Path(directory)
+    with opened(ctx) as store:
+        root, origin = _meant(store, tree)
+        found = _open(store, root, path, via, origin, read_only)
+    how = "; only `casfs workspace exec` leads into it" if found.state == "closed off" else ""
+    answer(as_json, _json(found), f"{found.record['base']} {found.path} by {found.way.name}{how}")
+
+
+def _open(
+    store: Store, root: str, path: Path, via: str | None, origin: Checkpoint | None, read_only: bool
+) -> Workspace:
+    """By the way that was asked for, or the best; a copy where an overlay fails unasked."""
+    way = ways.choose(via)
+    try:
+        return workspaces.open(
+            store, root, path, way, _trees(store), origin=origin, read_only=read_only
+        )
+    except Refused:
+        raise
+    except CasfsError as error:
+        if via is not None or read_only or not way.layered:
+            raise
+        warn(f"no {way.name} here, so this is a copy: {error}")
+    copy = ways.choose(ways.COPY)
+    return workspaces.open(store, root, path, copy, _trees(store), origin=origin)
+
+
+@workspace.command("exec", context_settings={"ignore_unknown_options": True})
+@click.argument("directory")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.pass_context
+def exec_(ctx: click.Context, directory: str, command: tuple[str, ...]) -> None:
+    """Run a command in the workspace DIRECTORY; its exit code is the answer.
+
+    \b
+    casfs workspace exec ./work -- sh -c 'make && make test'
+    """
+    with opened(ctx) as store:
+        found = workspaces.find(store, Path(directory))
+        inside = found.way.layered and found.way.mount is None
+        layers = found.layers(_trees(store)) if inside else None
+        workspaces.check_open(found)
+    if layers is not None:
+        workspaces.lock(found)  # held by the command, for as long as it runs
+        ways.enter(layers)
+    os.chdir(found.path)
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        raise CasfsError(f"cannot run {command[0]}: {error.strerror}") from None
+
+
+@workspace.command()
+@click.argument("directory")
+@click.option("-m", "--message", default="", help="A word on why.")
+@json_option
+@click.pass_context
+def commit(ctx: click.Context, directory: str, message: str, as_json: bool) -> None:
+    """Record what the workspace DIRECTORY holds and print the root.
+
+    Opened from a checkpoint's NAME, it gets a new checkpoint of that name; where nothing has
+    changed there is none.
+
+    \b
+    casfs workspace commit ./work -m "the tests pass"
+    """
+    with opened(ctx) as store:
+        made = workspaces.commit(store, workspaces.find(store, Path(directory)), message)
+    for warning in made.report.warnings:
+        warn(warning)
+    one = made.checkpoint
+    value = {"root": made.root, "checkpoint": asdict(one) if one else None}
+    answer(as_json, value, f"{made.root} {one.name}@{one.id}" if one else made.root)
+
+
+@workspace.command()
+@click.argument("directory")
+@json_option
+@click.pass_context
+def discard(ctx: click.Context, directory: str, as_json: bool) -> None:
+    """Throw away what was changed in DIRECTORY since the last commit; it stays open.
+
+    \b
+    casfs workspace discard ./work
+    """
+    with opened(ctx) as store:
+        found = workspaces.find(store, Path(directory))
+        found = workspaces.discard(store, found, _trees(store))
+    answer(as_json, _json(found), f"{found.root} {found.path}")
+
+
+@workspace.command()
+@click.argument("directory")
+@click.option("--force", is_flag=True, help="Lose what is not committed.")
+@json_option
+@click.pass_context
+def close(ctx: click.Context, directory: str, force: bool, as_json: bool) -> None:
+    """End the workspace DIRECTORY; refused while it has changes that are not committed.
+
+    \b
+    casfs workspace close ./work
+    casfs workspace close ./work --force
+    """
+    with opened(ctx) as store:
+        found = workspaces.find(store, Path(directory))
+        workspaces.close(store, found, force=force)
+    answer(as_json, {"closed": str(found.path), "root": found.root}, f"{found.path} closed")
+
+
+@workspace.command("list")
+@json_option
+@click.pass_context
+def list_(ctx: click.Context, as_json: bool) -> None:
+    """List the open workspaces: root, way, state, directory.
+
+    \b
+    casfs workspace list --json
+    """
+    with opened(ctx) as store:
+        found = workspaces.listing(store)
+    if as_json:
+        say_json([_json(one) for one in found])
+        return
+    for one in found:
+        name = f"  {one.record['name']}" if one.record["name"] else ""
+        say(f"{one.root[:12]} {one.way.name:14} {one.state:10} {one.path}{name}")
+
+
+def _meant(store: Store, text: str) -> tuple[str, Checkpoint | None]:
+    """The tree's root, and the checkpoint where it was named by one."""
+    root = tree_root(store, text)
+    name = text.partition("@")[0]
+    if checkpoints.NAME.match(name) and checkpoints.latest(store, name) is not None:
+        return root, checkpoints.find(store, text)
+    return root, None
+
+
+def _trees(store: Store) -> Callable[[str], Path]:
+    return lambda hash: lower.tree(store, os.environ, hash)
+
+
+def _json(found: Workspace) -> dict[str, Any]:
+    keys = ("way", "base", "name", "openedAt")
+    return {
+        "directory": str(found.path),
+        "root": found.root,
+        "state": found.state,
+        "read_only": found.record["readOnly"],
+        **{key: found.record[key] for key in keys},
+    }

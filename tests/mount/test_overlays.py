@@ -1,0 +1,256 @@
+"""Overlays over a mounted tree: no file stands for another, and a commit of the upper is the
+tree that the overlay shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import operations
+import pytest
+from helpers import put_tree, take
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from served import Mount, serving
+
+from casfs import overlay, tree, ways, workspace
+from casfs.store import Store
+from casfs.ways import Layers
+
+DROP_CACHES = Path("/proc/sys/vm/drop_caches")
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount overlays")
+PATIENCE = 60  # seconds
+
+MOUNTED = [
+    pytest.param(
+        name,
+        marks=pytest.mark.skipif(
+            (reason := ways.WAYS[name].missing()) is not None, reason=f"{name}: {reason}"
+        ),
+    )
+    for name in (ways.OVERLAY, ways.FUSE)
+]
+
+
+@contextmanager
+def laid(mount: Mount, root: str, folder: Path, way: str = ways.OVERLAY) -> Iterator[Layers]:
+    """An overlay over the tree `root`, mounted for the time of the block."""
+    layers = stacked(mount, root, folder)
+    mounting = ways.WAYS[way].mount
+    assert mounting is not None
+    try:
+        mounting(layers)
+        yield layers
+    finally:
+        ways.unmount(layers.point)
+
+
+def stacked(mount: Mount, root: str, folder: Path) -> Layers:
+    upper, point = folder / "upper", folder / "point"
+    workspace.prepare(mount.store, root, upper)
+    point.mkdir()
+    return Layers(mount.path / "trees" / root, upper, folder / "work", point)
+
+
+def commit(store: Store, root: str, upper: Path, way: str = ways.OVERLAY) -> str:
+    with store.batch() as batch:
+        return overlay.commit(store, batch, root, upper, marks=ways.WAYS[way].marks).hash
+
+
+# -- many files that are alike ------------------------------------------------------------
+
+ALIKE = b"alike\n" * 1000
+SMALL = b"small\n"
+
+
+def alike() -> dict[str, object]:
+    """The same content under equal and different names, in directories that are equal too."""
+    folder = {"same": ALIKE, "other": ALIKE, "small": SMALL, "small2": SMALL}
+    return {**folder, "a": folder, "b": folder, "c": {"deep": folder, "same": ALIKE}}
+
+
+def contents(top: Path) -> dict[str, tuple[bytes, int]]:
+    files = (path for path in top.rglob("*") if path.is_file())
+    return {
+        str(path.relative_to(top)): (path.read_bytes(), path.stat().st_mode & 0o777)
+        for path in files
+    }
+
+
+def _write(path: Path) -> None:
+    path.write_bytes(b"new")
+
+
+def _append(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"more")
+
+
+def _rename(path: Path) -> None:
+    path.rename(path.with_name("renamed"))
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "write": _write,
+    "append": _append,
+    "chmod": lambda path: path.chmod(0o700),
+    "rename": _rename,
+    "unlink": Path.unlink,
+}
+
+
+@pytest.mark.parametrize("way", MOUNTED)
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("name", ["same", "small", "a/same", "c/deep/small2"])
+def test_a_change_to_one_of_many_equal_files_changes_that_one(
+    mounted_alike: tuple[Mount, str], change: str, name: str, way: str, tmp_path: Path
+) -> None:
+    mount, root = mounted_alike
+    with laid(mount, root, tmp_path, way) as layers:
+        before = contents(layers.point)
+        assert len({path.stat().st_ino for path in layers.point.rglob("*")}) > len(before)
+        CHANGES[change](layers.point / name)
+        for drop in (False, True):
+            if drop:
+                DROP_CACHES.write_text("3\n")
+            after = contents(layers.point)
+            differing = {path for path in before if after.get(path) != before[path]}
+            assert differing == {name}
+            assert after.keys() - before.keys() <= {str(Path(name).with_name("renamed"))}
+        new = commit(mount.store, root, layers.upper, way)
+        assert new == take(mount.store, layers.point) != root
+    assert contents(mount.path / "trees" / root) == before
+
+
+@pytest.fixture(scope="module")
+def mounted_alike(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Mount, str]]:
+    folder = tmp_path_factory.mktemp("alike")
+    with Store.init(folder / "store") as store, serving(store, folder / "mnt") as mount:
+        yield mount, put_tree(store, alike())
+
+
+# -- random scripts -----------------------------------------------------------------------
+
+
+def sample() -> dict[str, object]:
+    many = {f"file-{number}": b"%d\n" % number for number in range(20)}
+    return {
+        **{name: {"a": ALIKE, "b": SMALL, "e": {"deep": many}} for name in "abc"},
+        "d": {"x": {"y": {"z": {"a": ALIKE}}}, "empty": {}},
+        "top": b"top",
+        "big": bytes(range(256)) * 500,
+    }
+
+
+def played(mount: Mount, seed: int, count: int, folder: Path) -> None:
+    """A script on a plain copy and on an overlay, committed half way and at the end."""
+    root = put_tree(mount.store, sample())
+    plain = folder / "plain"
+    shutil.copytree(mount.path / "trees" / root, plain, symlinks=True)
+    with laid(mount, root, folder) as layers:
+        for part in range(2):
+            script = operations.script(seed + part, count // 2, str(plain))
+            for operation in script:
+                operations.play(str(layers.point), operation)
+            wanted = take(mount.store, plain)
+            found = commit(mount.store, root, layers.upper)
+            changes = [
+                (change.letter, change.path) for change in tree.diff(mount.store, wanted, found)
+            ]
+            assert changes == []
+            assert found == wanted
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_commit_is_what_a_plain_copy_holds(mount: Mount, seed: int, tmp_path: Path) -> None:
+    played(mount, seed * 1000, 300, tmp_path)
+
+
+@settings(
+    max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
+@given(seed=st.integers(0, 1 << 32), count=st.integers(2, 60))
+def test_short_scripts(
+    mounted_alike: tuple[Mount, str],
+    tmp_path_factory: pytest.TempPathFactory,
+    seed: int,
+    count: int,
+) -> None:
+    played(mounted_alike[0], seed, count, tmp_path_factory.mktemp("script"))
+
+
+ENTER = """
+import os, sys
+from pathlib import Path
+from casfs import ways
+ways.enter(ways.Layers(*map(Path, sys.argv[2:])))
+os.execv(sys.executable, [sys.executable, sys.argv[1], sys.argv[-1]])
+"""
+
+
+@pytest.mark.skipif(
+    ways.WAYS[ways.NAMESPACE].missing() is not None, reason="no user namespaces here"
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_commit_of_a_user_namespaces_overlay(mount: Mount, seed: int, tmp_path: Path) -> None:
+    root = put_tree(mount.store, sample())
+    plain = tmp_path / "plain"
+    shutil.copytree(mount.path / "trees" / root, plain, symlinks=True)
+    script = operations.script(seed, 200, str(plain), links=False)
+    layers = stacked(mount, root, tmp_path)
+    paths = [layers.lower, layers.upper, layers.work, layers.point]
+    done = subprocess.run(
+        [sys.executable, "-c", ENTER, operations.__file__, *map(str, paths)],
+        input=json.dumps(script).encode(),
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert os.listdir(layers.point) == []
+    assert commit(mount.store, root, layers.upper, ways.NAMESPACE) == take(mount.store, plain)
+
+
+@pytest.mark.skipif(
+    (reason := ways.WAYS[ways.FUSE].missing()) is not None, reason=f"{ways.FUSE}: {reason}"
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_commit_of_fuse_overlayfs_is_what_it_shows(
+    mount: Mount, seed: int, tmp_path: Path
+) -> None:
+    """Which is not always what it should show, so the script goes by that and may fail."""
+    root = put_tree(mount.store, sample())
+    with laid(mount, root, tmp_path, ways.FUSE) as layers:
+        for step in range(20):
+            with suppress(OSError):
+                operations.script(seed * 100 + step, 10, str(layers.point), links=False)
+            found = commit(mount.store, root, layers.upper, ways.FUSE)
+            assert found == take(mount.store, layers.point)
+        assert found != root
+
+
+# -- what a commit costs ------------------------------------------------------------------
+
+
+def test_only_the_changed_paths_are_loaded(mount: Mount, tmp_path: Path) -> None:
+    store = mount.store
+    root = put_tree(
+        store, {f"d{n}": {f"e{m}": {"f": b"%d" % (n * m)} for m in range(10)} for n in range(10)}
+    )
+    with laid(mount, root, tmp_path) as layers, Store.open(store.root) as fresh:  # type: ignore[arg-type]
+        (layers.point / "d3/e4/f").write_text("new")
+        seen: list[str] = []
+        load = fresh.node
+
+        def counted(hash: str, type: str | None = None) -> object:
+            seen.append(hash)
+            return load(hash, type)
+
+        fresh.node = counted  # type: ignore[method-assign, assignment]
+        commit(fresh, root, layers.upper)
+    assert len(set(seen)) == 3

@@ -1,0 +1,438 @@
+"""Open workspaces: opened, committed, discarded, closed, in each way that there is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from engine_helpers import Cli
+from helpers import Program, put_tree, read_tree, take, write_tree
+from served import Mount, serving
+from upkeep_helpers import age
+
+from casfs import checkpoint, directory, gc, kernel, tree, ways, workspace
+from casfs.directory import File, Properties
+from casfs.errors import Conflict, Failed, Invalid, NotFound, Refused
+from casfs.mount import mounted, unmount
+from casfs.store import Store
+from casfs.workspace import Workspace
+
+SAMPLE = {"a": {"f": b"one", "g": b"two" * 1000}, "run": Program(b"#!"), "empty": {}}
+CHANGED = {**SAMPLE, "a": {"f": b"changed", "new": b"new"}}
+CHANGE = "rm a/g && printf changed >a/f && printf new >a/new"
+
+
+def able(name: str) -> object:
+    why = ways.WAYS[name].missing()
+    return pytest.param(name, marks=pytest.mark.skipif(why is not None, reason=f"{name}: {why}"))
+
+
+EACH = pytest.mark.parametrize("way", [able(name) for name in ways.WAYS])
+SEEN = pytest.mark.parametrize("way", [able(name) for name in ways.WAYS if name != ways.NAMESPACE])
+CASFS = (sys.executable, "-m", "casfs")
+RUN = """
+import os, sys
+from pathlib import Path
+from casfs import ways, workspace
+from casfs.store import Store
+root, trees, directory, script = sys.argv[1:]
+with Store.open(Path(root)) as store:
+    found = workspace.find(store, Path(directory))
+    if found.way.name == ways.NAMESPACE:
+        workspace.lock(found)
+        ways.enter(found.layers(lambda hash: Path(trees, hash)))
+os.chdir(found.path)
+os.execvp("sh", ["sh", "-c", script])
+"""
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Iterator[Path]:
+    """Where workspaces are opened; whatever is mounted there at the end is unmounted."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    yield folder
+    for point in kernel.mounted_below(folder):
+        ways.unmount(point, lazy=True)
+
+
+def trees(mount: Mount) -> Callable[[str], Path]:
+    return lambda hash: mount.path / "trees" / hash
+
+
+def opened(
+    mount: Mount, path: Path, way: str, root: str | None = None, **more: object
+) -> Workspace:
+    root = root or put_tree(mount.store, SAMPLE)
+    return workspace.open(mount.store, root, path, ways.WAYS[way], trees(mount), **more)  # type: ignore[arg-type]
+
+
+def run(mount: Mount, path: Path, script: str) -> str:
+    """A command in a workspace, as `exec` runs it."""
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, str(mount.store.root), str(mount.path / "trees"), path, script],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+def left(mount: Mount) -> list[str]:
+    assert mount.store.root is not None
+    heads = [name for name, _ in mount.store.heads.list(workspace.HEADS)]
+    return heads + os.listdir(mount.store.root / "workspaces")
+
+
+@EACH
+def test_a_life(mount: Mount, work: Path, way: str) -> None:
+    store, path = mount.store, work / "w"
+    first = opened(mount, path, way)
+    assert run(mount, path, "cat a/f; ls") == "onea\nempty\nrun\n"
+    assert not workspace.is_dirty(store, first)
+    run(mount, path, CHANGE)
+    assert workspace.is_dirty(store, first)
+    with pytest.raises(Refused, match="not committed"):
+        workspace.close(store, first)
+    made = workspace.commit(store, workspace.find(store, path))
+    assert made.root == put_tree(store, CHANGED)
+    assert made.checkpoint is None
+    assert workspace.commit(store, workspace.find(store, path)).root == made.root
+    run(mount, path, "mkdir more; mv a more; chmod -x run")
+    second = workspace.find(store, path)
+    assert second.root == made.root
+    third = workspace.commit(store, second)
+    assert third.root == put_tree(store, {"more": {"a": CHANGED["a"]}, "run": b"#!", "empty": {}})
+    workspace.close(store, workspace.find(store, path))
+    assert not path.exists()
+    assert left(mount) == []
+    assert not ways.is_mounted(path)
+
+
+@EACH
+def test_discard_goes_back_to_the_last_commit(mount: Mount, work: Path, way: str) -> None:
+    store, path = mount.store, work / "w"
+    opened(mount, path, way)
+    run(mount, path, CHANGE)
+    committed = workspace.commit(store, workspace.find(store, path)).root
+    run(mount, path, "rm -r a run; mkdir -p x/y; touch x/y/z; chmod 0 x/y")
+    found = workspace.discard(store, workspace.find(store, path), trees(mount))
+    assert found.root == found.record["base"] == committed
+    assert not workspace.is_dirty(store, found)
+    assert run(mount, path, "cat a/f a/new; ls") == "changednewa\nempty\nrun\n"
+    run(mount, path, "rm -r a")
+    assert workspace.commit(store, found).root == put_tree(
+        store, {"run": Program(b"#!"), "empty": {}}
+    )
+    workspace.close(store, workspace.find(store, path))
+    assert left(mount) == []
+
+
+@EACH
+def test_closing_by_force_loses_changes(mount: Mount, work: Path, way: str) -> None:
+    path = work / "w"
+    path.mkdir()
+    opened(mount, path, way)
+    run(mount, path, CHANGE)
+    workspace.close(mount.store, workspace.find(mount.store, path), force=True)
+    assert os.listdir(path) == [], "it was there before, so it stays"
+    assert left(mount) == []
+
+
+@SEEN
+def test_the_directory_is_the_tree(mount: Mount, work: Path, way: str) -> None:
+    path = work / "w"
+    found = opened(mount, path, way)
+    assert take(mount.store, path) == found.root
+    assert found.state == "open"
+    write_tree(path / "a", {"f": b"by hand"})
+    assert workspace.commit(mount.store, found).root == take(mount.store, path)
+
+
+@EACH
+def test_a_checkpoint_goes_on(mount: Mount, work: Path, way: str, tmp_path: Path) -> None:
+    store, path = mount.store, work / "w"
+    source = write_tree(tmp_path / "source", SAMPLE)
+    origin = checkpoint.create(store, "ws", source).checkpoint
+    opened(mount, path, way, origin.root, origin=origin)
+    run(mount, path, CHANGE)
+    made = workspace.commit(store, workspace.find(store, path), "better")
+    one = made.checkpoint
+    assert one is not None
+    assert checkpoint.listing(store, "ws") == [origin, one]
+    assert (one.root, one.message) == (made.root, "better")
+    node = store.node(one.hash, "checkpoint").payload
+    assert node["previous"] == origin.hash
+    assert node["changed_files"] == ["a/f", "a/g", "a/new"]
+    assert node["stats"] == {"files": 3, "bytes": 12, "added": 1, "modified": 1, "deleted": 1}
+    assert workspace.commit(store, workspace.find(store, path)).checkpoint is None
+    checkpoint.create(store, "ws", source)
+    run(mount, path, "rm a/new")
+    last = workspace.commit(store, workspace.find(store, path)).checkpoint
+    assert last is not None
+    node = store.node(last.hash, "checkpoint").payload
+    assert node["stats"] == {"files": 2, "bytes": 9, "added": 0, "modified": 1, "deleted": 1}
+    workspace.close(store, workspace.find(store, path))
+
+
+@pytest.mark.parametrize("way", [able(ways.OVERLAY), able(ways.FUSE)])
+def test_read_only(mount: Mount, work: Path, way: str) -> None:
+    path = work / "w"
+    found = opened(mount, path, way, read_only=True)
+    assert read_tree(path) == read_tree(mount.path / "trees" / found.root)
+    with pytest.raises(OSError, match="Read-only"):
+        (path / "a/f").write_text("no")
+    for refused in (
+        lambda: workspace.commit(mount.store, found),
+        lambda: workspace.discard(mount.store, found, trees(mount)),
+    ):
+        with pytest.raises(Refused, match="read-only"):
+            refused()
+    workspace.close(mount.store, found)
+    assert left(mount) == []
+
+
+def test_a_copy_cannot_be_read_only(mount: Mount, work: Path) -> None:
+    with pytest.raises(Refused, match="read-only"):
+        opened(mount, work / "w", ways.COPY, read_only=True)
+
+
+@EACH
+def test_gc_keeps_what_a_workspace_stands_on(mount: Mount, work: Path, way: str) -> None:
+    store, path = mount.store, work / "w"
+    found = opened(mount, path, way)
+    run(mount, path, CHANGE)
+    committed = workspace.commit(store, found).root
+    age(store)
+    gc.collect(store)
+    assert list(tree.walk(store, found.root))
+    assert list(tree.walk(store, committed))
+    workspace.close(store, workspace.find(store, path))
+    age(store)
+    gc.collect(store)
+    with pytest.raises(NotFound):
+        store.get(committed)
+
+
+@SEEN
+def test_preserved_times_and_modes_survive(mount: Mount, work: Path, way: str) -> None:
+    store, path = mount.store, work / "w"
+    with store.batch() as batch:
+        kept = File(b"kept", batch.put(b"kept"), False, Properties((5, 7), 0o600))
+        root = batch.put_node("directory", directory.encode([kept], Properties((9, 0), 0o750)))
+    found = opened(mount, path, way, root.hash)
+    assert not workspace.is_dirty(store, found)
+    (path / "new").write_text("new")
+    (path / "new").chmod(0o640)
+    made = tree.load(store, workspace.commit(store, found).root)
+    assert made[b"kept"] == kept
+    properties = made[b"new"].properties  # type: ignore[union-attr]
+    assert properties is not None
+    assert properties.unix_mode == 0o640
+    assert properties.mtime == divmod((path / "new").stat().st_mtime_ns, 1_000_000_000)
+
+
+# -- what goes wrong ----------------------------------------------------------------------
+
+
+def test_directories_that_will_not_do(mount: Mount, work: Path) -> None:
+    assert mount.store.root is not None
+    (work / "file").touch()
+    write_tree(work / "full", {"x": b""})
+    for path, reason in (
+        (work / "file", "is no directory"),
+        (work / "full", "not empty"),
+        (mount.store.root / "w", "in one another"),
+        (mount.store.root.parent, "in one another"),
+    ):
+        with pytest.raises(Refused, match=reason):
+            opened(mount, path, ways.COPY)
+    with pytest.raises(Invalid, match="UTF-8"):
+        opened(mount, work / os.fsdecode(b"caf\xe9"), ways.COPY)
+    with pytest.raises(NotFound):
+        opened(mount, work / "w", ways.COPY, "0f" * 32)
+    with pytest.raises(NotFound, match="no open workspace"):
+        workspace.find(mount.store, work)
+    assert left(mount) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount overlays")
+def test_what_cannot_be_mounted_leaves_nothing(mount: Mount, work: Path) -> None:
+    root = put_tree(mount.store, SAMPLE)
+    way = ways.WAYS[ways.OVERLAY]
+    with pytest.raises(Failed, match="cannot mount"):
+        workspace.open(mount.store, root, work / "w", way, lambda hash: work / "none")
+    assert left(mount) == []
+    assert os.listdir(work) == []
+
+
+@EACH
+def test_a_directory_is_one_workspace(mount: Mount, work: Path, way: str) -> None:
+    found = opened(mount, work / "w", way)
+    with pytest.raises(Conflict, match="workspace already"):
+        opened(mount, work / "w", way)
+    assert workspace.listing(mount.store) == [found]
+    workspace.close(mount.store, found)
+
+
+@pytest.mark.parametrize("way", [able(ways.OVERLAY), able(ways.FUSE)])
+def test_one_that_is_in_use_stays_open(mount: Mount, work: Path, way: str) -> None:
+    found = opened(mount, work / "w", way)
+    with (found.path / "a/f").open():
+        for end in (
+            lambda: workspace.close(mount.store, found),
+            lambda: workspace.discard(mount.store, found, trees(mount)),
+        ):
+            with pytest.raises(Refused, match="busy"):
+                end()
+    assert found.state == "open"
+    workspace.close(mount.store, found)
+
+
+@pytest.mark.parametrize("way", [able(ways.NAMESPACE)])
+def test_one_command_at_a_time_in_a_namespace(mount: Mount, work: Path, way: str) -> None:
+    found = opened(mount, work / "w", way)
+    held = workspace.lock(found)
+    for again in (
+        lambda: workspace.lock(found),
+        lambda: workspace.close(mount.store, found, force=True),
+    ):
+        with pytest.raises(Refused, match="a command runs"):
+            again()
+    os.close(held)
+    workspace.close(mount.store, found)
+
+
+@pytest.mark.parametrize("way", [able(ways.OVERLAY), able(ways.FUSE)])
+def test_after_a_reboot_it_is_mounted_again(mount: Mount, work: Path, way: str) -> None:
+    path = work / "w"
+    found = opened(mount, path, way)
+    run(mount, path, CHANGE)
+    workspace.detach(found)
+    assert found.state == "unmounted"
+    assert os.listdir(path) == []
+    with pytest.raises(Conflict, match="close it first"):
+        opened(mount, path, way, put_tree(mount.store, {}))
+    with pytest.raises(Refused, match="open it again"):
+        workspace.check_open(found)
+    opened(mount, path, way)
+    assert take(mount.store, path) == put_tree(mount.store, CHANGED)
+    workspace.detach(found)
+    assert workspace.commit(mount.store, found).root == put_tree(mount.store, CHANGED)
+    workspace.close(mount.store, workspace.find(mount.store, path))
+
+
+@pytest.mark.parametrize("way", [able(ways.OVERLAY)])
+def test_when_the_mount_dies_nothing_is_lost(
+    disk_store: Store, tmp_path: Path, work: Path, way: str
+) -> None:
+    path = work / "w"
+    with serving(disk_store, tmp_path / "mnt") as mount:
+        opened(mount, path, way)
+        run(mount, path, CHANGE)
+        mount.server.kill()
+        mount.server.wait()
+    with pytest.raises(OSError, match="endpoint"):
+        os.listdir(path)
+    with serving(disk_store, tmp_path / "mnt2") as mount:
+        opened(mount, path, way)
+        assert take(disk_store, path) == put_tree(disk_store, CHANGED)
+        found = workspace.find(disk_store, path)
+        workspace.close(disk_store, found, force=True)
+
+
+@pytest.mark.parametrize("way", [able(ways.OVERLAY)])
+def test_an_unmounted_mount_serves_until_the_overlay_is_gone(
+    mount: Mount, work: Path, way: str
+) -> None:
+    found = opened(mount, work / "w", way)
+    unmount(mount.path)
+    assert (found.path / "a/f").read_bytes() == b"one"
+    workspace.close(mount.store, found)
+    assert mount.server.wait(60) == 0
+
+
+# -- the command line ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def cli(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> Iterator[Cli]:
+    root = tmp_path / "store"
+    with Store.init(root):
+        pass
+    yield Cli(root, monkeypatch, capsysbinary)
+    for point in [*kernel.mounted_below(tmp_path / "work"), *mounted(root)]:
+        ways.unmount(point, lazy=True)
+
+
+@EACH
+def test_the_command_line(cli: Cli, work: Path, tmp_path: Path, way: str) -> None:
+    source, path = write_tree(tmp_path / "source", SAMPLE), work / "w"
+    cli("checkpoint", "create", "ws", source)
+    said = cli("workspace", "open", "ws", path, "--via", way)
+    assert f"by {way}" in said.text
+    (listed,) = cli("workspace", "list", "--json").json
+    assert (listed["directory"], listed["root"], listed["way"]) == (str(path), said.word, way)
+    executed = execute(cli, path, CHANGE)
+    assert executed.returncode == 0, executed.stderr
+    assert execute(cli, path, "exit 7").returncode == 7
+    assert "not committed" in cli("workspace", "close", path, code=4).err
+    made = cli("workspace", "commit", path, "-m", "done")
+    with Store.open(cli.root) as store:
+        assert made.word == put_tree(store, CHANGED)
+    assert made.text.split()[1].startswith("ws@")
+    assert len(cli("checkpoint", "list", "ws", "--json").json) == 2
+    assert cli("workspace", "discard", path, "--json").json["root"] == made.word
+    cli("workspace", "close", path)
+    assert cli("workspace", "list").out == b""
+    assert "no open workspace" in cli("workspace", "commit", path, code=3).err
+    shown = cli("status", "--json").json["mounts"]
+    assert len(shown) == (way != ways.COPY), "workspaces stand on a mount of their own"
+
+
+def test_by_hash_there_is_no_checkpoint(cli: Cli, work: Path, tmp_path: Path) -> None:
+    root = cli("tree", "build", write_tree(tmp_path / "source", SAMPLE)).word
+    assert cli("workspace", "open", root[:12], work / "w").word == root
+    made = cli("workspace", "commit", work / "w", "--json").json
+    assert made == {"root": root, "checkpoint": None}
+    cli("workspace", "close", work / "w")
+
+
+@pytest.mark.parametrize("way", [able(ways.OVERLAY), able(ways.FUSE)])
+def test_umount_keeps_a_workspace(cli: Cli, work: Path, tmp_path: Path, way: str) -> None:
+    path = work / "w"
+    cli("checkpoint", "create", "ws", write_tree(tmp_path / "source", SAMPLE))
+    cli("workspace", "open", "ws", path, "--via", way)
+    (path / "new").write_text("new")
+    cli("umount", path)
+    assert "no casfs mount" in cli("umount", path, code=3).err
+    assert "open it again" in execute(cli, path, "true").stderr.decode()
+    cli("workspace", "open", "ws", path)
+    assert (path / "new").read_text() == "new"
+    cli("workspace", "close", path, "--force")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount overlays")
+def test_a_mount_that_is_there_is_used(cli: Cli, work: Path, tmp_path: Path) -> None:
+    cli("checkpoint", "create", "ws", write_tree(tmp_path / "source", SAMPLE))
+    (tmp_path / "mnt").mkdir()
+    cli("mount", tmp_path / "mnt")
+    cli("workspace", "open", "ws", work / "w", "--via", "overlay", "--read-only")
+    assert mounted(cli.root) == [tmp_path / "mnt"]
+    assert read_tree(work / "w") == read_tree(tmp_path / "source")
+    cli("workspace", "close", work / "w")
+
+
+def execute(cli: Cli, path: Path, script: str) -> subprocess.CompletedProcess[bytes]:
+    """In a process of its own, since it becomes the command."""
+    return subprocess.run(
+        [*CASFS, "--store", cli.root, "workspace", "exec", path, "--", "sh", "-c", script],
+        capture_output=True,
+        check=False,
+    )
