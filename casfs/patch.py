@@ -1,66 +1,60 @@
-"""Unified diffs between two trees, for people and models to read.
+"""Unified diffs between two trees, for people and models to read and for `git apply`.
 
-Text files only: what has a NUL byte, is not UTF-8 or is larger than MAX_FILE is named as
-differing, without its lines. The output is bounded; what does not fit is counted.
+Text files and symlinks have lines, under the headers that git knows (modes, new and
+deleted files). A change of kind is a deletion and an addition. What has a NUL byte, is not
+UTF-8 or is larger than MAX_FILE, empty directories, and times that were preserved are named
+on a line of their own, which git skips: `LETTER path (why)`. What lies in a directory named
+`.git` is only counted, since git accepts no patch to it. The output is bounded; what does
+not fit is counted too.
 """
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections.abc import Iterator
+from dataclasses import replace
 
-from . import tree
-from .directory import Entry, File, Symlink
+from . import textdiff, tree
+from .directory import Entry, File, Subdirectory, Symlink
 from .store import Store
+from .textdiff import Lines
+from .tree import Change
 
-MAX_FILE = 1 << 18  # bytes; the line matching is quadratic at worst
+MAX_FILE = 1 << 18  # bytes
 MAX_PATCH = 1 << 20
-LINE = re.compile(rb"[^\n]*\n|[^\n]+")
+LAST = 200  # bytes that the last lines may take
+ESCAPES = {7: b"\\a", 8: b"\\b", 9: b"\\t", 10: b"\\n", 11: b"\\v", 12: b"\\f", 13: b"\\r"}
+ESCAPES |= {34: b'\\"', 92: b"\\\\"}
 
 
 def patch(store: Store, old: str | None, new: str | None, limit: int = MAX_PATCH) -> bytes:
     """The unified diff from tree `old` to tree `new`, at most `limit` bytes; empty if equal."""
     parts: list[bytes] = []
-    left = limit - 100  # the last line has its place
-    dropped = 0
+    left = limit - LAST
+    dropped = inside_git = 0
     for change in tree.shown(store, tree.diff(store, old, new)):
-        part = b"".join(_lines(store, change))
-        if dropped or len(part) > left:
+        if b".git" in change.path.split(b"/")[:-1]:
+            inside_git += 1
+        elif dropped:
             dropped += 1
+        elif len(part := b"".join(_parts(store, change))) > left:
+            dropped = 1
         else:
             parts.append(part)
             left -= len(part)
+    if inside_git:
+        parts.append(f"... {inside_git} paths inside .git differ\n".encode())
     if dropped:
         parts.append(f"... {dropped} more paths differ\n".encode())
     return b"".join(parts)
 
 
-def _lines(store: Store, change: tree.Change) -> Iterator[bytes]:
-    name = change.path
-    old, new = _text(store, change.old), _text(store, change.new)
-    if isinstance(old, str) or isinstance(new, str):
-        yield b"%s %s (%s)\n" % (
-            change.letter.encode(),
-            name,
-            str(old if isinstance(old, str) else new).encode(),
-        )
-        return
-    before = b"a/" + name if change.old else b"/dev/null"
-    after = b"b/" + name if change.new else b"/dev/null"
-    if old == new:
-        yield b"%s %s (%s)\n" % (change.letter.encode(), name, _kinds(change).encode())
-    for line in difflib.diff_bytes(difflib.unified_diff, old, new, before, after, lineterm=b"\n"):
-        yield line if line.endswith(b"\n") else line + b"\n\\ No newline at end of file\n"
-
-
-def _text(store: Store, entry: Entry | None) -> list[bytes] | str:
+def text(store: Store, entry: Entry | None) -> Lines | str:
     """The lines of a text file or of a symlink's target; else a word on why there are none."""
     if entry is None:
         return []
     if isinstance(entry, Symlink):
-        return [entry.target]
-    if not isinstance(entry, File):
+        return textdiff.split(entry.target)
+    if isinstance(entry, Subdirectory):
         return "directory"
     if entry.digest.size_bytes > MAX_FILE:
         return "too large to show"
@@ -69,11 +63,74 @@ def _text(store: Store, entry: Entry | None) -> list[bytes] | str:
         data.decode("utf-8")
     except UnicodeDecodeError:
         return "binary"
-    return "binary" if b"\0" in data else LINE.findall(data)
+    return "binary" if b"\0" in data else textdiff.split(data)
 
 
-def _kinds(change: tree.Change) -> str:
+def _parts(store: Store, change: Change) -> Iterator[bytes]:
+    """The patch of one path; two where it became something of another kind."""
     old, new = change.old, change.new
-    if isinstance(old, File) and isinstance(new, File) and old.executable != new.executable:
-        return "mode: now executable" if new.executable else "mode: not executable any more"
-    return "empty" if old is None or new is None else "kind, mode or time"
+    if old is None or new is None or type(old) is type(new):
+        yield from _part(store, change)
+        return
+    if not isinstance(old, Subdirectory):  # its content follows, path by path
+        yield from _part(store, replace(change, new=None))
+    if not isinstance(new, Subdirectory) or not tree.load(store, new.digest.hash):
+        yield from _part(store, replace(change, old=None))
+
+
+def _part(store: Store, change: Change) -> Iterator[bytes]:
+    old, new = text(store, change.old), text(store, change.new)
+    for why in (new, old):
+        if isinstance(why, str):
+            yield b"%s %s (%s)\n" % (change.letter.encode(), _plain(change.path), why.encode())
+            return
+    assert not isinstance(old, str)
+    assert not isinstance(new, str)
+    header = b"".join(_modes(change))
+    body = b"".join(textdiff.hunks(old, new))
+    if not header and not body:
+        yield b"%s %s (mode or time)\n" % (change.letter.encode(), _plain(change.path))
+        return
+    yield b"diff --git %s %s\n" % (_name(b"a/", change.path), _name(b"b/", change.path))
+    yield header
+    if body:
+        yield b"--- %s\n" % (_name(b"a/", change.path) if change.old else b"/dev/null")
+        yield b"+++ %s\n" % (_name(b"b/", change.path) if change.new else b"/dev/null")
+        yield body
+
+
+def _modes(change: Change) -> Iterator[bytes]:
+    old, new = _mode(change.old), _mode(change.new)
+    if old is None:
+        yield b"new file mode %s\n" % (new or b"")
+    elif new is None:
+        yield b"deleted file mode %s\n" % old
+    elif old != new:
+        yield b"old mode %s\nnew mode %s\n" % (old, new)
+
+
+def _mode(entry: Entry | None) -> bytes | None:
+    """As git writes it."""
+    if entry is None:
+        return None
+    if isinstance(entry, File):
+        return b"100755" if entry.executable else b"100644"
+    return b"120000"
+
+
+def _name(side: bytes, path: bytes) -> bytes:
+    """A name as git writes it: quoted where it could end a line, or a name, too early."""
+    quoted = _escaped(path)
+    return side + path if quoted == path else b'"' + side + quoted + b'"'
+
+
+def _plain(path: bytes) -> bytes:
+    quoted = _escaped(path)
+    return path if quoted == path else b'"' + quoted + b'"'
+
+
+def _escaped(path: bytes) -> bytes:
+    return b"".join(
+        ESCAPES.get(byte) or (b"\\%03o" % byte if byte < 32 or byte == 127 else bytes((byte,)))
+        for byte in path
+    )

@@ -1,112 +1,241 @@
-"""Tree → host directory. Complete or not there: the tree is built beside its target and
-renamed into place, so an interrupted restore leaves no half directory under the name that
-was asked for.
+"""Tree → host directory, in one of two ways.
 
-Everything is created relative to directory descriptors that this module opened itself,
-and with O_EXCL, so nothing that lies in the target can lead a write out of it.
+*Full*, into a new or empty directory: complete or not there. The tree is built beside its
+target (`casfs.fill`) and renamed into place, so an interrupted restore leaves no half
+directory under the name that was asked for.
+
+*Incremental*, where a tree was restored before: only the paths that differ between the two
+trees are touched (`casfs.sync`). Which tree that was is said by the caller, or by the
+store's own record (`casfs.restored`). The record is marked before the first change with
+all trees that the directory may hold from then on, so a restore that was interrupted, by
+whatever, is completed by running it again.
+
+Nothing of ours stays in the target. One restore at a time into a directory.
 """
 
 from __future__ import annotations
 
-import errno
 import os
-import secrets
-import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
 
-from . import tree
-from .directory import File, Symlink
-from .errors import Failed, Refused
-from .objects import write_all
+from . import locks, scratch, tree
+from .errors import Conflict, Failed, NotFound, Refused
+from .fill import DIR_FLAGS, Progress, Tally, fill
+from .restored import Record, Records
 from .store import Store
-
-DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+from .sync import Olds, Outcome, Sync
 
 
-def restore(store: Store, root: str, target: Path) -> None:
-    """Write the tree `root` to `target`, which must not exist or be an empty directory.
+@dataclass(slots=True)
+class Restored:
+    """What a restore did. `files`: files and links written or set right; `old`: the tree that
+    was there, None for a full restore."""
 
-    Raises Refused where something is there, NotFound, Corrupt, Failed.
+    root: str
+    old: str | None = None
+    files: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    outcome: Outcome = field(default_factory=Outcome)
+
+
+def restore(
+    store: Store,
+    root: str,
+    target: Path,
+    *,
+    from_: str | None = None,
+    delete_foreign: bool = False,
+    verify: bool = False,
+    progress: Progress | None = None,
+) -> Restored:
+    """Make the directory `target` hold the tree `root`.
+
+    `from_`: the tree that was restored there before. `delete_foreign`: also delete what is in
+    neither tree. `verify`: look at every path, not only at those that differ.
+    Raises Refused where something is there that no tree accounts for; NotFound, Conflict,
+    Corrupt, Failed.
     """
-    tree.load(store, root)
+    for hash in filter(None, (root, from_)):
+        tree.load(store, hash)
+    place = _absolute(target)
+    started = time.monotonic()
+    how = _Restore(store, root, place, Tally(progress=progress))
+    lock = f"restore-{Records.key(place)[:32]}"
+    with locks.held(store.root, lock, how.refuse_to_wait), how.naming():
+        how.check(delete_foreign)
+        how.clear()
+        known = how.known()
+        if how.is_free():
+            how.full()
+        else:
+            how.incremental(how.olds(known, from_), verify, delete_foreign)
+    how.result.seconds = time.monotonic() - started
+    return how.result
+
+
+def _absolute(target: Path) -> Path:
+    """The path without links in what leads to it: one directory, one record."""
     try:
-        if target.is_symlink() or (target.exists() and not target.is_dir()):
-            raise Refused(f"{target} is there and no directory")
-        if target.is_dir() and any(target.iterdir()):
-            raise Refused(f"{target} is not empty; restore into a new or empty directory")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        aside = target.parent / f".casfs.{secrets.token_hex(8)}"
-        aside.mkdir()
+        path = target.absolute()
     except OSError as error:
         raise Failed(f"cannot restore to {target}: {error.strerror}") from None
-    try:
-        _fill(store, root, os.open(aside, DIR_FLAGS))
-        aside.rename(target)  # takes the place of an empty directory
-    except OSError as error:
-        shutil.rmtree(aside, ignore_errors=True)
-        raise Failed(f"cannot restore to {target}: {error.strerror}") from error
-    except BaseException:
-        shutil.rmtree(aside, ignore_errors=True)
-        raise
+    if path.name in ("", ".."):
+        return Path(os.path.realpath(path))
+    return Path(os.path.realpath(path.parent)) / path.name
 
 
-def _fill(store: Store, root: str, fd: int) -> None:
-    """Write the entries of a directory node into the empty directory `fd`; closes it."""
-    try:
-        for name, entry in tree.load(store, root).items():
-            if isinstance(entry, File):
-                _file(store, entry, fd)
-            elif isinstance(entry, Symlink):
-                os.symlink(entry.target, name, dir_fd=fd)
-            else:
-                os.mkdir(name, 0o755, dir_fd=fd)
-                _fill(store, entry.digest.hash, os.open(name, DIR_FLAGS, dir_fd=fd))
-        os.fchmod(fd, 0o755)
-    finally:
-        os.close(fd)
+class _Restore:
+    def __init__(self, store: Store, root: str, target: Path, tally: Tally) -> None:
+        self._store = store
+        self._root = root
+        self._target = target
+        self._tally = tally
+        self._records = Records(store.root)
+        self._temp = self._records.temp(target)
+        self.result = Restored(root)
 
+    def refuse_to_wait(self) -> None:
+        raise Conflict(f"another restore into {self._target} is under way; wait for it")
 
-def _file(store: Store, entry: File, fd: int) -> None:
-    with (
-        store.blobs.open(entry.digest.hash) as source,
-        open(os.open(entry.name, NEW_FILE, 0o600, dir_fd=fd), "wb", buffering=0) as out,
-    ):
-        _copy(source, out.fileno())
-        os.fchmod(out.fileno(), 0o755 if entry.executable else 0o644)
+    def check(self, delete_foreign: bool) -> None:
+        """Raises Refused for what is no directory, and where the store would suffer."""
+        target = self._target
+        if target.is_symlink() or (target.exists() and not target.is_dir()):
+            raise Refused(f"{target} is there and no directory")
+        if self._store.root is not None:
+            store = Path(os.path.realpath(self._store.root))
+            place = Path(os.path.realpath(target))
+            if place == store or (delete_foreign and place in store.parents):
+                raise Refused(f"{target} holds the store itself; restore into another directory")
 
-
-def _copy(source: BinaryIO, out: int) -> None:
-    """Copy in the kernel where the blob is a file, holes kept."""
-    try:
-        fd = source.fileno()
-    except OSError:  # a small blob, in memory
-        write_all(out, source.read())
-        return
-    size = os.fstat(fd).st_size
-    at = 0
-    while at < size:
+    @contextmanager
+    def naming(self) -> Iterator[None]:
+        """Turn what the kernel reports into one line that names the path."""
         try:
-            at = os.lseek(fd, at, os.SEEK_DATA)
+            yield
         except OSError as error:
-            if error.errno != errno.ENXIO:
-                raise
-            break  # a hole up to the end
-        end = os.lseek(fd, at, os.SEEK_HOLE)
-        while at < end:
-            at += _copy_range(fd, out, at, end - at)
-    os.ftruncate(out, size)
+            where = b"/".join(self._tally.path).decode("utf-8", "replace")
+            at = f" at {where}" if where else ""
+            reason = error.strerror
+            raise Failed(f"cannot restore to {self._target}{at}: {reason}") from error
+        except RecursionError:
+            raise Failed(f"cannot restore to {self._target}: directories too deep") from None
 
+    # -- what is there ---------------------------------------------------------------------
 
-def _copy_range(source: int, out: int, at: int, count: int) -> int:
-    """Bytes copied. copy_file_range shares extents where it can, but refuses to cross some
-    file systems; sendfile crosses all."""
-    count = min(count, 1 << 30)
-    try:
-        return os.copy_file_range(source, out, count, at, at)
-    except OSError as error:
-        if error.errno not in (errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP):
+    def clear(self) -> None:
+        """Delete what a full restore that was killed left beside the target."""
+        scratch.delete(self._target.parent / self._temp)
+
+    def known(self) -> Record | None:
+        """What the store remembers of the directory that is there now."""
+        record = self._records.find(self._target)
+        try:
+            found = os.lstat(self._target)
+        except FileNotFoundError:
+            return None
+        return record if record is not None and record.is_of(found) else None
+
+    def is_free(self) -> bool:
+        try:
+            with os.scandir(self._target) as found:
+                return next(found, None) is None
+        except FileNotFoundError:
+            return True
+
+    def olds(self, known: Record | None, from_: str | None) -> Olds:
+        """The trees that the directory may hold. Raises Refused when that is not known."""
+        roots = list(known.roots) if known is not None else []
+        if from_ is not None:
+            unfinished = roots if len(roots) > 1 else []
+            return list(dict.fromkeys([from_, *unfinished]))
+        if not roots:
+            raise Refused(
+                f"{self._target} is not empty, and not known to hold a tree of this store;"
+                " say which with --from, or restore into a new or empty directory"
+            )
+        try:
+            for root in filter(None, roots):
+                tree.load(self._store, root)
+        except NotFound:
+            raise Refused(
+                f"{self._target}: the tree that was restored there, {root}, is not in this store"
+                " any more; restore into a new or empty directory"
+            ) from None
+        return roots
+
+    # -- full --------------------------------------------------------------------------------
+
+    def full(self) -> None:
+        """Build the tree beside the target and rename it into place."""
+        if self._target.exists() and not self._is_replaceable():
+            self.incremental([None], False, False)
+            return
+        self._target.parent.mkdir(parents=True, exist_ok=True)
+        aside = self._target.parent / self._temp
+        aside.mkdir(0o700)
+        try:
+            fd = os.open(aside, DIR_FLAGS)
+            try:
+                self._remember(fd, [self._root])
+                fill(self._store, self._root, fd, self._tally)
+                aside.rename(self._target)  # takes the place of an empty directory
+                self._remember(fd, [self._root])
+            finally:
+                os.close(fd)
+        except BaseException:
+            with suppress(Failed):
+                scratch.delete(aside)
             raise
-    os.lseek(out, at, os.SEEK_SET)
-    return os.sendfile(out, source, at, count)
+        self._count(Outcome())
+
+    def _is_replaceable(self) -> bool:
+        """An empty directory that is mounted, or that we stand in, is filled as it is."""
+        here = os.path.realpath(".")
+        return not os.path.ismount(self._target) and os.path.realpath(self._target) != here
+
+    # -- incremental ---------------------------------------------------------------------------
+
+    def incremental(self, olds: Olds, verify: bool, delete_foreign: bool) -> None:
+        fd = os.open(self._target, DIR_FLAGS)
+        try:
+            self._remember(fd, list(dict.fromkeys([*olds, self._root])))
+            task = Sync(
+                self._store,
+                self._temp.encode(),
+                self._tally,
+                verify=verify,
+                delete_foreign=delete_foreign,
+            )
+            task.directory(fd, b"", olds, self._root)
+            self._refuse_blocked(task.outcome)
+            self._remember(fd, [self._root])
+        finally:
+            os.close(fd)
+        self.result.old = olds[0]
+        self._count(task.outcome)
+
+    def _refuse_blocked(self, outcome: Outcome) -> None:
+        if outcome.blocked:
+            first = outcome.blocked[0].decode("utf-8", "replace")
+            more = f" (and {len(outcome.blocked) - 1} more)" if len(outcome.blocked) > 1 else ""
+            raise Refused(
+                f"{self._target}/{first}{more}: a directory with files that are in no tree stands"
+                " where the tree has a file; move them away, or use --delete-foreign, and run"
+                " this again"
+            )
+
+    def _remember(self, fd: int, roots: Olds) -> None:
+        found = os.fstat(fd)
+        record = Record(str(self._target), found.st_dev, found.st_ino, tuple(roots))
+        self._records.save(record, durable=len(roots) > 1)
+
+    def _count(self, outcome: Outcome) -> None:
+        self.result.files = self._tally.files
+        self.result.bytes = self._tally.bytes
+        self.result.outcome = outcome

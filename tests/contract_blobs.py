@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from casfs.backend import META, SMALL, Backend, Head, Staged, Swap
-from casfs.digest import Digest
+from casfs.digest import CHUNK, Digest
 from casfs.errors import Conflict, NotFound
 
 Factory = Callable[[], Backend]
@@ -104,6 +104,18 @@ def what_is_not_there_is_not_found(make_backend: Factory) -> None:
     assert blobs.info([ABSENT, "no hash"]) == {}
     assert blobs.find(ABSENT[:8]) == []
     assert list(blobs.iterate()) == []
+
+
+def contents_are_given_in_the_order_asked_for(make_backend: Factory) -> None:
+    backend = make_backend()
+    known = {put(backend, content(size)): content(size) for size in SIZES}
+    hashes = [*known, *reversed(known)] * 100
+    for hash, data in zip(hashes, backend.blobs.contents(hashes), strict=True):
+        assert data == known[hash] or (data is None and len(known[hash]) >= CHUNK)
+    assert list(backend.blobs.contents([])) == []
+    for hash in (ABSENT, "no hash"):
+        with pytest.raises(NotFound):
+            list(backend.blobs.contents([*known, hash]))
 
 
 def a_hash_has_one_spelling(make_backend: Factory) -> None:
@@ -259,6 +271,7 @@ CONTRACT: list[Callable[[Factory], None]] = [
     what_a_source_raises_reaches_the_caller,
     an_open_blob_can_be_sought,
     what_is_not_there_is_not_found,
+    contents_are_given_in_the_order_asked_for,
     a_hash_has_one_spelling,
     info_answers_for_many_hashes_at_once,
     staged_is_not_visible,

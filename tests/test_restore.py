@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -166,16 +167,13 @@ def test_an_interrupted_restore_leaves_nothing(
 ) -> None:
     place = write_tree(tmp_path / "place", {})
     root = put_tree(store, {"a": b"1", "d": {"b": b"2"}, "z": b"3"})
-    opened = store.blobs.open
-    calls = []
+    contents = store.blobs.contents
 
-    def interrupted(hash: str) -> Any:
-        calls.append(hash)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return opened(hash)
+    def interrupted(hashes: list[str]) -> Iterator[bytes | None]:
+        yield from contents(hashes[:2])
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(store.blobs, "open", interrupted)
+    monkeypatch.setattr(store.blobs, "contents", interrupted)
     with pytest.raises(KeyboardInterrupt):
         restore(store, root, place / "out")
     assert read_tree(place) == {}

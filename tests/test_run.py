@@ -113,9 +113,11 @@ async def test_what_happened_to_the_workspace(disk_store: Store, project: str) -
     assert file(disk_store, first["workspace"], b"log") == b"start\n1\n"
     assert file(disk_store, second["workspace"], b"log") == b"start\n1\n2\n"
     assert disk_store.get(first["changes"]) == (
-        b"--- a/log\n+++ b/log\n@@ -1 +1,2 @@\n start\n+1\n"
+        b"diff --git a/log b/log\n--- a/log\n+++ b/log\n@@ -1 +1,2 @@\n start\n+1\n"
     )
-    assert b"run (mode: not executable any more)" in disk_store.get(second["changes"])
+    assert disk_store.get(second["changes"]).endswith(
+        b"diff --git a/run b/run\nold mode 100755\nnew mode 100644\n"
+    )
     assert file(disk_store, project, b"log") == b"start\n"
     assert workspaces(disk_store) == []
 

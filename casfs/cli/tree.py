@@ -11,9 +11,10 @@ import click
 from casfs import snapshot
 from casfs import tree as trees
 from casfs.cli.common import answer, json_option, opened, say, say_json, tree_root, warn
+from casfs.cli.differences import diff_options, show
+from casfs.cli.restoring import bring, report, restore_options
 from casfs.directory import Entry, File, Symlink
 from casfs.ignore import Ignore
-from casfs.restore import restore as restore_tree
 
 excludes_option = click.option(
     "--default-excludes/--no-default-excludes",
@@ -68,31 +69,44 @@ def ls(ctx: click.Context, tree: str, path: str, as_json: bool) -> None:
 @tree.command()
 @click.argument("old")
 @click.argument("new")
+@diff_options
 @json_option
 @click.pass_context
-def diff(ctx: click.Context, old: str, new: str, as_json: bool) -> None:
+def diff(
+    ctx: click.Context, old: str, new: str, as_stat: bool, as_patch: bool, as_json: bool
+) -> None:
     """Print what differs: A added, M modified, D deleted, T type, target or mode."""
     with opened(ctx) as store:
-        changes = trees.diff(store, tree_root(store, old), tree_root(store, new))
-        found = [(change.letter, change.path) for change in trees.shown(store, changes)]
-    if as_json:
-        say_json([{"letter": letter, "path": os.fsdecode(path)} for letter, path in found])
-    else:
-        for letter, path in found:
-            say(letter.encode() + b" " + path)
+        before, after = tree_root(store, old), tree_root(store, new)
+        show(store, before, after, as_stat=as_stat, as_patch=as_patch, as_json=as_json)
 
 
 @tree.command()
 @click.argument("tree", metavar="TREE")
 @click.argument("directory")
+@restore_options
 @json_option
 @click.pass_context
-def restore(ctx: click.Context, tree: str, directory: str, as_json: bool) -> None:
-    """Write TREE to DIRECTORY, which must not exist or be empty."""
+def restore(
+    ctx: click.Context,
+    tree: str,
+    directory: str,
+    from_: str | None,
+    delete_foreign: bool,
+    verify: bool,
+    as_json: bool,
+) -> None:
+    """Write TREE to DIRECTORY: new, empty, or restored from another tree before.
+
+    In the last case only what differs between the two trees is written and deleted; files
+    that are in neither stay.
+    """
     with opened(ctx) as store:
         root = tree_root(store, tree)
-        restore_tree(store, root, Path(directory))
-    answer(as_json, {"root": root, "directory": directory}, f"{root} restored to {directory}")
+        done = bring(
+            store, root, directory, from_=from_, delete_foreign=delete_foreign, verify=verify
+        )
+    report(done, root, directory, {}, as_json)
 
 
 def _line(entry: Entry) -> bytes:

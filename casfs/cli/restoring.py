@@ -1,0 +1,92 @@
+"""What `tree restore` and `checkpoint restore` share: options, progress, what was done."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from casfs.cli.common import answer, tree_root, warn
+from casfs.cli.terminal import counter
+from casfs.restore import Restored, restore
+from casfs.store import Store
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def restore_options(verb: F) -> F:
+    """--from, --delete-foreign and --verify."""
+    options = (
+        click.option(
+            "--from",
+            "from_",
+            metavar="TREE",
+            help="The tree that was restored there before; the store knows it where it did that.",
+        ),
+        click.option(
+            "--delete-foreign",
+            is_flag=True,
+            help="Also delete what is in neither tree: your own files, node_modules, .git.",
+        ),
+        click.option(
+            "--verify", is_flag=True, help="Look at every path, not only at those that differ."
+        ),
+    )
+    for option in reversed(options):
+        verb = option(verb)
+    return verb
+
+
+def bring(
+    store: Store,
+    root: str,
+    directory: str,
+    *,
+    from_: str | None,
+    delete_foreign: bool,
+    verify: bool,
+) -> Restored:
+    """Restore and warn of what somebody should know."""
+    with counter("files written:") as count:
+        done = restore(
+            store,
+            root,
+            Path(directory),
+            from_=None if from_ is None else tree_root(store, from_),
+            delete_foreign=delete_foreign,
+            verify=verify,
+            progress=lambda files, _: count(files),
+        )
+    for path in done.outcome.changed:
+        warn(f"{_show(path)}: was changed here, and is now as in the tree")
+    for path in done.outcome.kept:
+        warn(f"{_show(path)}: stays, since there are files in it that are in no tree")
+    return done
+
+
+def report(done: Restored, what: str, directory: str, more: dict[str, Any], as_json: bool) -> None:
+    """`what`: the first word, the hash or the id that was restored."""
+    value = {
+        **more,
+        "root": done.root,
+        "from": done.old,
+        "directory": directory,
+        "files": done.files,
+        "bytes": done.bytes,
+        "deleted": done.outcome.deleted,
+        "changed": [os.fsdecode(path) for path in done.outcome.changed],
+        "kept": [os.fsdecode(path) for path in done.outcome.kept],
+        "seconds": round(done.seconds, 3),
+    }
+    line = (
+        f"{what} restored to {directory}: {done.files} files written, {done.bytes} bytes,"
+        f" {done.outcome.deleted} deleted, {done.seconds:.2f} s"
+    )
+    answer(as_json, value, line)
+
+
+def _show(path: bytes) -> str:
+    return path.decode("utf-8", "replace")
