@@ -262,7 +262,7 @@ def _grow(root: Path, count: int) -> None:
 def child(verb: str, root: Path) -> None:
     with Store.open(root) as store, clock() as seconds:
         if verb == "gc":
-            gc.collect(store, grace=-1)
+            gc.collect(store, grace=0)
         else:
             assert not fsck.check(store).faults
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -15,6 +15,7 @@ by one syncfs.
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import itertools
 import os
@@ -35,6 +36,8 @@ CLAIMING = 60.0  # seconds that a writer may take between making and locking its
 FEW = 8  # up to this many fsyncs are cheaper than one syncfs
 REMEMBERED = 1 << 17  # verified files that a process remembers
 ZEROS = bytes(CHUNK)
+BULK = 64 << 20  # bytes; from here the kernel copies
+NO_COPY = (errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF, errno.EPERM)
 FIRST = 1 << 16  # bytes of a first read; a larger buffer is mapped and unmapped each time
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 Stamp = tuple[int, int, int, int]
@@ -70,7 +73,8 @@ class Objects:
             return Staged(Digest.of(first), first)
         temp = self._new_temp()
         try:
-            return Staged(self._spool(first, source, temp), None, temp)
+            bulk = self._copy(source, temp, len(first))
+            return Staged(bulk or self._spool(first, source, temp), None, temp)
         except BaseException:
             with suppress(OSError):
                 temp.unlink()
@@ -94,6 +98,36 @@ class Objects:
                 temp.unlink()
             raise
         return Staged(digest, None, temp)
+
+    def _copy(self, source: BinaryIO, temp: Path, begun: int) -> Digest | None:
+        """A very large file is copied inside the kernel, and the copy is hashed: nobody can
+        change that one in between. None where the kernel cannot."""
+        try:
+            origin, start = source.fileno(), source.tell() - begun
+            place = os.lseek(origin, 0, os.SEEK_CUR)  # a buffered reader is ahead of `tell`
+            size = os.fstat(origin).st_size - start
+        except OSError:  # no file, or no place in it
+            return None
+        if size < BULK:
+            return None
+        with _writing(temp):
+            fd = os.open(temp, NEW_FILE, 0o600)
+        try:
+            with _writing(temp):
+                whole = _copy_extents(origin, fd, start, size)
+                os.fchmod(fd, 0o444)
+        except Failed as error:
+            if not isinstance(error.__cause__, OSError) or error.__cause__.errno not in NO_COPY:
+                raise
+            whole = False
+        finally:
+            os.close(fd)
+        if not whole:
+            os.lseek(origin, place, os.SEEK_SET)
+            temp.unlink()
+            return None
+        with temp.open("rb", buffering=0) as copy:  # mapped it would count as our memory
+            return hash_stream(copy)
 
     def _spool(self, first: bytes, source: BinaryIO, temp: Path) -> Digest:
         """What `source` raises goes to the caller as it is: only he can name the file."""
@@ -280,6 +314,26 @@ class Objects:
             shutil.rmtree(self._own, ignore_errors=True)
             os.close(self._lock_fd)
             self._own = None
+
+
+def _copy_extents(origin: int, fd: int, start: int, size: int) -> bool:
+    """Copy `size` bytes from `start`, holes kept; False where the file has become shorter."""
+    os.ftruncate(fd, size)
+    at = 0
+    while at < size:
+        try:
+            at = os.lseek(origin, start + at, os.SEEK_DATA) - start
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # nothing but a hole is left
+                return True
+            raise
+        end = min(os.lseek(origin, start + at, os.SEEK_HOLE) - start, size)
+        while at < end:
+            done = os.copy_file_range(origin, fd, min(end - at, BULK), start + at, at)
+            if done == 0:
+                return False
+            at += done
+    return True
 
 
 @contextmanager

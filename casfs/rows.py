@@ -99,15 +99,34 @@ def type_id(db: Connection, type: str) -> int | None:
 
 
 def insert(db: Connection, batch: list[Staged], now: int) -> None:
+    """The rows of a batch, in its order: a node comes after what it refers to."""
     ids: dict[str, int] = {}  # of this transaction only: a rollback may hand them out again
+    plain = _plain(db, [one for one in batch if one.type is not None])
+    rows: list[tuple[bytes, int, int | None, int, bytes | None]] = []
     for one in batch:
-        key, id, data = key_of(one.digest.hash), None, [(one.data,)]
+        key, id, data = key_of(one.digest.hash), None, one.data
         if one.type is not None:
             id = ids.get(one.type)
             if id is None:
+                db.executemany(INSERT, rows)  # the type may be among them
+                rows = []
                 id = ids[one.type] = _new_type_id(db, one.type)
-            data = db.execute(TAKE_PLAIN, (key,)).fetchall() or data  # bytes stay where they are
-        db.execute(INSERT, (key, one.digest.size_bytes, id, now, *data[0]))
+            if key in plain:  # it arrives anew, as a node; its bytes stay where they are
+                ((data,),) = db.execute(TAKE_PLAIN, (key,)).fetchall() or [(data,)]
+        rows.append((key, one.digest.size_bytes, id, now, data))
+    db.executemany(INSERT, rows)
+
+
+def _plain(db: Connection, nodes: list[Staged]) -> set[bytes]:
+    """Which of these nodes are stored as plain bytes so far."""
+    keys = [key_of(one.digest.hash) for one in nodes]
+    found: set[bytes] = set()
+    for start in range(0, len(keys), CHUNK):
+        part = keys[start : start + CHUNK]
+        marks = ",".join("?" * len(part))
+        rows = db.execute(f"SELECT hash FROM blobs WHERE type IS NULL AND hash IN ({marks})", part)
+        found.update(key for (key,) in rows)
+    return found
 
 
 def _new_type_id(db: Connection, type: str) -> int:

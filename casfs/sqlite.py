@@ -19,6 +19,8 @@ from pathlib import Path
 from .errors import Corrupt, Failed
 
 WAIT = 60.0  # seconds that a writer waits for the other writers
+CHECKPOINT = 4000  # pages of WAL before they are copied back: hashes touch pages all over
+CACHE = 16384  # KiB of pages that a connection keeps
 ROOM = 128 << 10  # bytes that SQLite's own files need at least
 Connection = sqlite3.Connection
 
@@ -59,6 +61,8 @@ class Database:
             if self._create:
                 connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # `shrink` needs it
             connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT}")
+            connection.execute(f"PRAGMA cache_size=-{CACHE}")
             connection.execute(f"PRAGMA synchronous={self._synchronous}")
         except BaseException:
             with self._lock:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import io
 import os
 import subprocess
@@ -15,6 +16,7 @@ from casfs.backend import SMALL, Staged
 from casfs.digest import Digest
 from casfs.errors import CorruptBlob, Failed, NotFound
 from casfs.objects import CLAIMING, Objects
+from casfs.store import Store
 
 
 @pytest.fixture
@@ -196,3 +198,71 @@ def test_tmp_is_made_when_it_is_missing(objects: Objects, tmp_path: Path) -> Non
     (tmp_path / "tmp").rmdir()
     assert objects.sweep() == 0
     assert place(objects, LARGE) == Digest.of(LARGE).hash
+
+
+# -- very large files -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def bulk(monkeypatch: pytest.MonkeyPatch) -> int:
+    """From how many bytes on the kernel copies; small enough for a test."""
+    monkeypatch.setattr("casfs.objects.BULK", 1 << 20)
+    return 1 << 20
+
+
+def test_a_very_large_file_is_copied_with_its_holes(
+    disk_store: Store, tmp_path: Path, bulk: int
+) -> None:
+    origin = tmp_path / "large"
+    with origin.open("wb") as out:
+        out.write(b"begin")
+        out.seek(3 * bulk)
+        out.write(b"middle")
+        out.truncate(8 * bulk)
+    with origin.open("rb") as source:
+        digest = disk_store.put_stream(source)
+    assert digest == Digest.of(origin.read_bytes())
+    assert disk_store.root is not None
+    stored = disk_store.root / "objects" / digest.hash[:2] / digest.hash[2:]
+    assert stored.read_bytes() == origin.read_bytes()
+    assert stored.stat().st_mode & 0o777 == 0o444
+    assert stored.stat().st_blocks <= origin.stat().st_blocks + 16
+
+
+def test_a_very_large_file_is_taken_from_where_its_reader_stands(
+    disk_store: Store, tmp_path: Path, bulk: int
+) -> None:
+    origin = tmp_path / "large"
+    origin.write_bytes(b"left out" + b"x" * (2 * bulk))
+    with origin.open("rb", buffering=0) as source:
+        source.seek(8)
+        digest = disk_store.put_stream(source)
+    assert digest == Digest.of(b"x" * (2 * bulk))
+
+
+def test_where_the_kernel_cannot_copy_the_file_is_read(
+    disk_store: Store, tmp_path: Path, bulk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: int) -> int:
+        raise OSError(errno.EXDEV, "not across these")
+
+    monkeypatch.setattr(os, "copy_file_range", refuse)
+    origin = tmp_path / "large"
+    origin.write_bytes(bytes(range(256)) * (bulk // 64))
+    with origin.open("rb") as source:
+        assert disk_store.put_stream(source) == Digest.of(origin.read_bytes())
+
+
+def test_a_full_disk_while_the_kernel_copies_is_told(
+    disk_store: Store, tmp_path: Path, bulk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "copy_file_range", full)
+    origin = tmp_path / "large"
+    origin.write_bytes(b"y" * (2 * bulk))
+    with origin.open("rb") as source, pytest.raises(Failed, match="No space left on device"):
+        disk_store.put_stream(source)
+    assert disk_store.root is not None
+    assert not [path for path in (disk_store.root / "tmp").rglob("*") if path.name.isdigit()]
