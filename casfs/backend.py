@@ -122,6 +122,9 @@ class Blobs(Protocol):
     def info(self, hashes: Hashes[str]) -> dict[str, BlobInfo]:
         """What is known of each; a hash that is not stored is not in the answer."""
 
+    def missing(self, hashes: Hashes[str]) -> list[str]:
+        """Those of `hashes` that are not stored, in their order, each once."""
+
     def find(self, prefix: str, limit: int = 2) -> list[str]:
         """Up to `limit` stored hashes that start with `prefix`, sorted."""
 

@@ -180,6 +180,18 @@ class DiskBlobs:
                 found[key.hex()] = BlobInfo(size, type_of(type))
         return found
 
+    def missing(self, hashes: Collection[str]) -> list[str]:
+        asked = {hash: parsed(hash) for hash in hashes}
+        keys = [key for key in asked.values() if key is not None]
+        found: set[bytes] = set()
+        for start in range(0, len(keys), CHUNK):
+            part = keys[start : start + CHUNK]
+            marks = ",".join("?" * len(part))
+            with self._db.read() as db:
+                rows = db.execute(f"SELECT hash FROM blobs WHERE hash IN ({marks})", part)
+                found.update(key for (key,) in rows)
+        return [hash for hash, key in asked.items() if key not in found]
+
     def find(self, prefix: str, limit: int = 2) -> list[str]:
         low, high = bytes.fromhex(prefix.ljust(64, "0")), bytes.fromhex(prefix.ljust(64, "f"))
         with self._db.read() as db:

@@ -103,6 +103,9 @@ class MemoryBlobs:
         found = {hash: self.stored[hash] for hash in hashes if hash in self.stored}
         return {hash: BlobInfo(len(blob.data), blob.type) for hash, blob in found.items()}
 
+    def missing(self, hashes: Collection[str]) -> list[str]:
+        return [hash for hash in dict.fromkeys(hashes) if hash not in self.stored]
+
     def find(self, prefix: str, limit: int = 2) -> list[str]:
         return sorted(hash for hash in list(self.stored) if hash.startswith(prefix))[:limit]
 
@@ -169,6 +172,7 @@ class MemoryHeads:
 
     def replace(self, heads: dict[str, tuple[str, bytes]]) -> None:
         self._heads = heads
+        self._uses = {name: at for name, at in self._uses.items() if name in heads}
 
 
 class MemoryCollection:

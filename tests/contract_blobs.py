@@ -136,6 +136,16 @@ def info_answers_for_many_hashes_at_once(make_backend: Factory) -> None:
     assert all(found[one.digest.hash].size == one.digest.size_bytes for one in staged)
 
 
+def missing_names_what_is_not_stored(make_backend: Factory) -> None:
+    backend = make_backend()
+    assert backend.blobs.missing([]) == []
+    here = [put(backend, b"%d" % number) for number in range(700)]
+    away = [Digest.of(b"away %d" % number).hash for number in range(700)]
+    asked = [hash for pair in zip(away, here, strict=True) for hash in pair]
+    assert backend.blobs.missing([*asked, *asked]) == away
+    assert backend.blobs.missing(["no hash", here[0].upper()]) == ["no hash", here[0].upper()]
+
+
 def staged_is_not_visible(make_backend: Factory) -> None:
     backend = make_backend()
     for size in SIZES:
@@ -274,6 +284,7 @@ CONTRACT: list[Callable[[Factory], None]] = [
     contents_are_given_in_the_order_asked_for,
     a_hash_has_one_spelling,
     info_answers_for_many_hashes_at_once,
+    missing_names_what_is_not_stored,
     staged_is_not_visible,
     what_was_discarded_can_be_put_again,
     the_same_bytes_are_stored_once,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -253,6 +254,31 @@ def increment(backend: Backend) -> None:
             backend.blobs.discard([staged])
 
 
+def listing_can_go_backwards(make_backend: Factory) -> None:
+    backend = make_backend()
+    one = put(backend, b"1")
+    for number in range(20):
+        create(backend, f"a/{number:02}", one)
+    create(backend, "b", one)
+    names = [name for name, _ in backend.heads.list("a/")]
+    assert [name for name, _ in backend.heads.list("a/", reverse=True)] == names[::-1]
+
+
+def a_use_is_remembered_until_its_head_goes(make_backend: Factory) -> None:
+    backend = make_backend()
+    one = put(backend, b"1")
+    head = create(backend, "name", one)
+    assert backend.heads.last_use("name") == 0
+    before = time.time_ns() // 1_000_000
+    backend.heads.note_use(["name", "nowhere"])
+    assert before <= backend.heads.last_use("name") <= time.time_ns() // 1_000_000
+    assert backend.heads.last_use("nowhere") == 0
+    assert backend.heads.get("name") == head
+    backend.publish([], [Swap("name", head, None)])
+    create(backend, "name", one)
+    assert backend.heads.last_use("name") == 0
+
+
 CONTRACT: list[Callable[[Factory], None]] = [
     a_head_is_created_moved_and_deleted,
     a_head_moves_with_the_blobs_it_needs,
@@ -272,4 +298,6 @@ CONTRACT: list[Callable[[Factory], None]] = [
     a_name_that_is_no_text_is_nowhere,
     the_version_tells_of_other_writers,
     no_update_is_lost_between_threads,
+    listing_can_go_backwards,
+    a_use_is_remembered_until_its_head_goes,
 ]

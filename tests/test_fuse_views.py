@@ -212,6 +212,21 @@ def put_checkpoint(store: Store, name: str, id: str, tree: str, created: int) ->
         batch.swap(f"checkpoints/{name}/{id}", None, Head(node.hash, record))
 
 
+def test_looking_into_a_checkpoint_is_a_use_of_it(store: Store) -> None:
+    tree = put_tree(store).hash
+    ids = ["20250101T000000.000Z-aaaaaaaa", "20250202T000000.000Z-bbbbbbbb"]
+    for place, id in enumerate(ids):
+        put_checkpoint(store, "ws", id, tree, 5 + place)
+    reader = Reader(store)
+    checkpoints = at(store, "trees/ws", root(reader, Stats()))
+    assert isinstance(checkpoints, Directory)
+    list(checkpoints.entries())  # a listing is none
+    assert checkpoints.lookup(ids[0].encode()) is not None
+    reader.note_uses()
+    assert store.heads.last_use(f"checkpoints/ws/{ids[0]}") > 0
+    assert store.heads.last_use(f"checkpoints/ws/{ids[1]}") == 0
+
+
 def test_checkpoints(store: Store) -> None:
     tree = put_tree(store).hash
     top = root(Reader(store), Stats())

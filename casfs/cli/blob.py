@@ -82,8 +82,7 @@ def missing(ctx: click.Context, as_json: bool) -> None:
     hashes = sys.stdin.buffer.read().decode("utf-8", "replace").split()
     _check(hashes)
     with opened(ctx) as store:
-        found = store.blobs.info(hashes)
-    lacking = [hash for hash in dict.fromkeys(hashes) if hash not in found]
+        lacking = store.blobs.missing(hashes)
     if as_json:
         say_json(lacking)
     else:
