@@ -115,13 +115,13 @@ class _Marker:
             self._progress(self._collection.marked.blobs)
 
     def _mark(self, hashes: set[str]) -> list[str]:
-        if absent := hashes - self._store.blobs.info(hashes).keys():
+        if absent := self._store.blobs.missing(hashes):
             raise _stopped(f"{min(absent)} is missing and still needed")
         return self._collection.mark(hashes)
 
     def _refs(self, hash: str) -> list[str]:
         try:
-            return walk.refs(self._store, hash)
+            return walk.node_refs(self._store, hash)
         except CasfsError as error:
             raise _stopped(str(error)) from None
 

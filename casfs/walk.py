@@ -47,5 +47,10 @@ def refs(store: Store, hash: str) -> list[str]:
     info = store.blobs.info([hash]).get(hash)
     if info is not None and info.type is None:
         return []
+    return node_refs(store, hash)
+
+
+def node_refs(store: Store, hash: str) -> list[str]:
+    """The same for what is known to be a node."""
     found = [ref.hash for ref in store.refs(store.node(hash))]
     return [hash for hash in dict.fromkeys(found) if hash != META]
