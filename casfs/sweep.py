@@ -139,7 +139,9 @@ class Sweep:
         return gone
 
     def _take_noted(self, db: Connection) -> list[str]:
-        rows = db.execute("SELECT b.id, b.hash FROM young y CROSS JOIN blobs b ON b.id = y.id").fetchall()
+        rows = db.execute(
+            "SELECT b.id, b.hash FROM young y CROSS JOIN blobs b ON b.id = y.id"
+        ).fetchall()
         db.execute("DELETE FROM young")
         return [key.hex() for id, key in rows if id <= self._last and not self._is_marked(id)]
 
