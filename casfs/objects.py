@@ -17,6 +17,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import io
 import itertools
 import os
 import secrets
@@ -102,11 +103,13 @@ class Objects:
     def _copy(self, source: BinaryIO, temp: Path, begun: int) -> Digest | None:
         """A very large file is copied inside the kernel, and the copy is hashed: nobody can
         change that one in between. None where the kernel cannot."""
+        if not isinstance(getattr(source, "raw", source), io.FileIO):
+            return None  # a decompressor or a member of an archive has another file's number
         try:
             origin, start = source.fileno(), source.tell() - begun
             place = os.lseek(origin, 0, os.SEEK_CUR)  # a buffered reader is ahead of `tell`
             size = os.fstat(origin).st_size - start
-        except OSError:  # no file, or no place in it
+        except OSError:  # a pipe has no place in it
             return None
         if size < BULK:
             return None

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,7 +61,7 @@ class Database:
         try:
             if self._create:
                 connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # `shrink` needs it
-            connection.execute("PRAGMA journal_mode=WAL")
+            _into_wal(connection)
             connection.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT}")
             connection.execute(f"PRAGMA cache_size=-{CACHE}")
             connection.execute(f"PRAGMA synchronous={self._synchronous}")
@@ -145,3 +146,16 @@ def _is_full(folder: Path) -> bool:
     except OSError:
         return False
     return found.f_bavail * found.f_frsize < ROOM
+
+
+def _into_wal(connection: Connection) -> None:
+    """The change to WAL needs the file alone for a moment, and SQLite does not wait for that."""
+    deadline = time.monotonic() + WAIT
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+        time.sleep(0.01)

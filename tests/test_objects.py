@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import io
 import os
 import subprocess
@@ -266,3 +267,13 @@ def test_a_full_disk_while_the_kernel_copies_is_told(
         disk_store.put_stream(source)
     assert disk_store.root is not None
     assert not [path for path in (disk_store.root / "tmp").rglob("*") if path.name.isdigit()]
+
+
+def test_a_decompressor_is_read_and_not_the_file_below_it(
+    disk_store: Store, tmp_path: Path, bulk: int
+) -> None:
+    content = os.urandom(2 * bulk)
+    with gzip.open(tmp_path / "large.gz", "wb", compresslevel=1) as out:
+        out.write(content)
+    with gzip.open(tmp_path / "large.gz") as source:
+        assert disk_store.put_stream(source) == Digest.of(content)  # type: ignore[arg-type]
