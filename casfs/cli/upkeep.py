@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from itertools import islice
@@ -15,27 +15,13 @@ import click
 
 from casfs import config as settings
 from casfs.cli.common import answer, json_option, opened, read_input, root, say, say_json
+from casfs.cli.terminal import Size, bar
 from casfs.digest import is_hash
 from casfs.errors import CasfsError, Failed, Invalid, NotFound
 from casfs.store import Store
 
 SUFFIX = ".zst"
 STDOUT = "-"
-UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-
-
-class Size(click.ParamType[int]):
-    """A number of bytes, or with K, M, G, T of KiB and so on."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> int:
-        if isinstance(value, int):
-            return value
-        number, unit = value.rstrip("KMGT"), value[len(value.rstrip("KMGT")) :]
-        if not (number.isascii() and number.isdigit()) or unit not in UNITS:
-            self.fail(f"{value!r} is no size: give bytes, or a number with K, M, G or T")
-        return int(number) * UNITS[unit]
 
 
 @click.command("list")
@@ -137,7 +123,7 @@ def fsck(ctx: click.Context, source: str | None, as_json: bool) -> int:
     with opened(ctx) as store:
 
         def check() -> checker.Report:
-            with _bar("checking", _count(store)) as progress:
+            with bar("checking", _count(store)) as progress:
                 return checker.check(store, progress=progress)
 
         report = check()
@@ -207,7 +193,7 @@ def gc(
             max_size if max_size is not None else values["gc.max_size"] or None,
             max_inodes if max_inodes is not None else values["gc.max_inodes"] or None,
         )
-        with _bar("marking", store.blobs.total().blobs) as progress:
+        with bar("marking", store.blobs.total().blobs) as progress:
             result = collector.collect(
                 store,
                 grace=grace if grace is not None else values["gc.grace_s"],
@@ -311,13 +297,3 @@ def _new_file(name: str) -> Iterator[Any]:
     finally:
         with suppress(OSError):
             temp.unlink(missing_ok=True)
-
-
-@contextmanager
-def _bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on a terminal; nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield lambda done: None
-        return
-    with click.progressbar(length=total, label=label, file=sys.stderr) as bar:
-        yield lambda done: bar.update(done - bar.pos)
