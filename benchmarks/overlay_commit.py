@@ -20,11 +20,13 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from casfs import directory, mount, ways, workspace
+from casfs import mount
 from casfs.batch import Batch
 from casfs.digest import Digest
-from casfs.directory import Entry, File, Subdirectory
+from casfs.nodes import directory
+from casfs.nodes.directory import Entry, File, Subdirectory
 from casfs.store import Store
+from casfs.workspaces import ways, workspace
 
 SIZES = (1_000, 10_000, 100_000)
 FILES, FOLDERS = 50, 20  # of a directory

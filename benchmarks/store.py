@@ -24,9 +24,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from casfs import fsck, gc
 from casfs.digest import hash_stream
 from casfs.store import Store
+from casfs.upkeep import fsck, gc
 
 BATCH = 20
 WORDS = "the moderator asked a tester why every third build of that branch failed again".split()

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import checkpoint, tree
+from . import checkpoint
 from .backend import Head
 from .batch import Batch
 from .checkpoint import Checkpoint
 from .store import Store
+from .trees import tree
 
 
 def put_checkpoint(

@@ -1,7 +1,7 @@
 """The one way to write: gather blobs, nodes and head moves, then publish them together.
 
 Every node is checked when it is added: its payload against its schema, what the schema
-cannot state (`casfs.node.CHECKS`), and closure: each reference, the type included, must
+cannot state (`casfs.nodes.node.CHECKS`), and closure: each reference, the type included, must
 be in the store or in this batch, so walk, export and gc can never meet a hole. A batch
 holds little memory however much it is given: what is staged goes to the backend in
 portions, heads move only at the end. Left by an exception, it moves no head, and what
@@ -16,12 +16,13 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, BinaryIO, TypeVar
 
-from . import canonical, node
+from . import canonical
 from .backend import META, Backend, BlobInfo, Head, Staged, Swap, targets
 from .digest import Digest
 from .errors import Conflict, Invalid, NotFound
-from .registry import HEADS, Registry
-from .schema import Schema, check_document
+from .nodes import node
+from .nodes.registry import HEADS, Registry
+from .nodes.schema import Schema, check_document
 
 T = TypeVar("T")
 RETRIES = 5

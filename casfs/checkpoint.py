@@ -18,15 +18,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from . import snapshot, tree
 from .backend import Head
 from .digest import is_hash
 from .errors import Conflict, Invalid, NotFound
-from .ignore import Ignore
-from .index import Index
-from .restore import restore
-from .snapshot import Options, Report
 from .store import Store
+from .trees import snapshot, tree
+from .trees.ignore import Ignore
+from .trees.index import Index
+from .trees.restore import restore
+from .trees.snapshot import Options, Report
 
 HEADS = "checkpoints/"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
@@ -147,7 +147,7 @@ def find(store: Store, text: str) -> Checkpoint:
 
 
 def restore_to(store: Store, text: str, target: Path) -> Checkpoint:
-    """Write the tree of NAME[@ID] to `target`; see `casfs.restore`."""
+    """Write the tree of NAME[@ID] to `target`; see `casfs.trees.restore`."""
     found = find(store, text)
     restore(store, found.root, target)
     return found

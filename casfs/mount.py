@@ -62,7 +62,7 @@ async def _serve(
     on_ready: Callable[[], None],
     log: Log,
 ) -> None:
-    from .fuse import ops  # loads the FUSE library: not needed to unmount
+    from .fuse import ops
 
     stats, reader = Stats(), Reader(store)
     operations = ops.Operations(make_root(reader, stats), stats, log, store=store.root, xattr=xattr)

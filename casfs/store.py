@@ -1,7 +1,7 @@
 """A store: one root on disk (or in memory), opened by any number of processes at once.
 
     format        "casfs 1", written last by `init`; another version is refused
-    store.db, objects/, tmp/       the two waists on disk (`casfs.disk`)
+    store.db, objects/, tmp/       the two waists on disk (`casfs.backend.disk`)
     workspaces/   private working directories of threads
     log/          JSON lines of background processes, never content
     config.toml   settings of this store
@@ -18,18 +18,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from . import node
 from .backend import META, Backend
+from .backend.disk import DiskBackend
+from .backend.memo import Memo
+from .backend.memory import MemoryBackend
+from .backend.objects import fsync, syncfs
 from .batch import Batch, retried
 from .digest import Digest, is_hash
-from .disk import DiskBackend
 from .errors import Conflict, Failed, Invalid, NotFound, Refused
-from .memo import Memo
-from .memory import MemoryBackend
-from .node import Node
-from .objects import fsync, syncfs
-from .registry import Registry, builtin
-from .schema import Ref
+from .nodes import node
+from .nodes.node import Node
+from .nodes.registry import Registry, builtin
+from .nodes.schema import Ref
 
 FORMAT = "casfs 1"
 SHORTEST_PREFIX = 8

@@ -31,7 +31,7 @@ from ulid import ULID
 
 from .backend import Head
 from .errors import Conflict, Corrupt, NotFound
-from .node import Node
+from .nodes.node import Node
 from .store import Store
 
 HEADS = "threads/"

@@ -17,7 +17,7 @@ import yaml
 
 from casfs import canonical
 from casfs.errors import Invalid
-from casfs.schema import Schema
+from casfs.nodes.schema import Schema
 from casfs.store import Store
 
 FENCE = re.compile(

@@ -16,11 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from casfs import kernel, overlay, scratch, ways, workspace
+from casfs import kernel, scratch
 from casfs.errors import CasfsError, Failed
 from casfs.log import Log, silent
 from casfs.store import Store
-from casfs.ways import Layers
+from casfs.workspaces import overlay, ways, workspace
+from casfs.workspaces.ways import Layers
 from engine.workspace import Workspace
 
 
@@ -40,7 +41,7 @@ class Layered(Workspace):
         return self._folder / "upper"
 
     def reset(self, root: str) -> None:
-        """Make it hold the tree `root`, with an empty upper. Raises as `casfs.restore`."""
+        """Make it hold the tree `root`, with an empty upper. Raises as `casfs.trees.restore`."""
         if not self.root == root == self._base:
             self.remove()
             try:

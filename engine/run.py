@@ -20,12 +20,13 @@ from typing import Any, TypeVar
 
 import trio
 
-from casfs import patch, threads
+from casfs import threads
 from casfs.batch import Batch
 from casfs.errors import CasfsError, Conflict, Failed, Invalid
 from casfs.log import Log, silent
 from casfs.store import Store
 from casfs.threads import ENDED, RUNNING, SUSPENDED, Thread
+from casfs.trees import patch
 from engine import agents, catalog, journal, moderator, processes
 from engine.agents import AgentContext, AgentFailed, AgentFn, AgentResult
 from engine.extract import Extracted, extract, role_schema

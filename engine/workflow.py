@@ -16,7 +16,7 @@ from typing import Any
 
 from casfs.canonical import member
 from casfs.errors import Invalid
-from casfs.schema import Schema
+from casfs.nodes.schema import Schema
 from engine import rules as moderator_rules
 from engine.moderator import END, START
 

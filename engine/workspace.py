@@ -13,10 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from casfs import scratch, snapshot
-from casfs.ignore import Ignore
-from casfs.restore import restore
+from casfs import scratch
 from casfs.store import Store
+from casfs.trees import snapshot
+from casfs.trees.ignore import Ignore
+from casfs.trees.restore import restore
 
 
 class Workspace:
@@ -28,14 +29,14 @@ class Workspace:
         self.root: str | None = None
 
     def reset(self, root: str) -> None:
-        """Make it hold the tree `root`, whatever was there. Raises as `casfs.restore`."""
+        """Make it hold the tree `root`, whatever was there. Raises as `casfs.trees.restore`."""
         if self.root != root:
             self.remove()
             restore(self._store, root, self.path)
         self.root = None  # an agent may write from now on
 
     def record(self) -> str:
-        """Store what it holds and return the root. Raises Failed as `casfs.snapshot`."""
+        """Store what it holds and return the root. Raises Failed as `casfs.trees.snapshot`."""
         with self._store.batch() as batch:
             self.root = snapshot.build(batch, self.path, Ignore()).hash
         return self.root

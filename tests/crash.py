@@ -36,10 +36,11 @@ from pathlib import Path
 
 from crash_writers import KINDS, Plan, Writer
 
-from casfs import fsck, gc, threads, walk
+from casfs import threads, walk
 from casfs.digest import Digest
 from casfs.errors import NotFound
 from casfs.store import Store
+from casfs.upkeep import fsck, gc
 
 FORK = multiprocessing.get_context("fork")
 SLOTS = ("put", "checkpoint", "thread", "put")

@@ -26,12 +26,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from casfs import batch, checkpoint, directory, gc, sweep, threads
-from casfs.backend import Head, Swap
-from casfs.directory import File
+from casfs import batch, checkpoint, threads
+from casfs.backend import Head, Swap, sweep
 from casfs.errors import Conflict, Invalid, NotFound
+from casfs.nodes import directory
+from casfs.nodes.directory import File
 from casfs.store import Store
 from casfs.threads import Thread
+from casfs.upkeep import gc
 from engine import catalog, journal
 from engine.journal import Binding, Request
 from engine.moderator import End, Next

@@ -8,14 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from casfs import directory, snapshot
 from casfs.backend import Head, Staged
 from casfs.digest import Digest
-from casfs.directory import Entry, File, Subdirectory, Symlink
-from casfs.ignore import Ignore
-from casfs.node import encode
-from casfs.snapshot import Report
+from casfs.nodes import directory
+from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
+from casfs.nodes.node import encode
 from casfs.store import Store
+from casfs.trees import snapshot
+from casfs.trees.ignore import Ignore
+from casfs.trees.snapshot import Report
 
 LARGE = bytes(range(256)) * 16  # 4 KiB: on disk a file of its own
 ABSENT = "0f" * 32  # no blob hashes to this

@@ -19,12 +19,15 @@ from engine_helpers import alive, kill, pids, until
 from helpers import Link, Program, read_tree, write_tree
 from upkeep_helpers import age
 
-from casfs import actions, child, gc, nearest, outputs, runner
-from casfs.actions import Action, Request
+from casfs import child
+from casfs.actions import cache as actions
+from casfs.actions import nearest, outputs, runner
+from casfs.actions.cache import Action, Request
+from casfs.actions.runner import Outcome, Streams
 from casfs.child import Identity
 from casfs.errors import Failed, Invalid, NotFound, Refused
-from casfs.runner import Outcome, Streams
 from casfs.store import Store
+from casfs.upkeep import gc
 
 PATH = os.environ.get("PATH", os.defpath)
 PROJECT = {"src": {"a.py": b"a\n", "b.py": b"b\n"}, "empty": {}}
@@ -454,7 +457,7 @@ def test_a_damaged_entry_does_not_break_the_explanation(bench: Bench) -> None:
 SCRIPT = """
 import sys
 from pathlib import Path
-from casfs import actions, runner
+from casfs.actions import cache as actions, runner
 from casfs.store import Store
 
 store, root, script = sys.argv[1:]

@@ -15,13 +15,14 @@ import pytest
 from helpers import ABSENT, LARGE, blobs, put_tree, set_head
 from upkeep_helpers import NOTE, SECOND, content, ended, export, fill, put_checkpoint
 
-from casfs import archive, catalogue, checkpoint, fsck, threads, walk
+from casfs import checkpoint, threads, walk
 from casfs.backend import MAX_RECORD, Head
 from casfs.digest import hash_bytes
 from casfs.errors import CasfsError, Conflict, Corrupt, Failed, NotFound, Refused
-from casfs.node import encode
-from casfs.rehearsal import Rehearsal
+from casfs.nodes.node import encode
 from casfs.store import Store
+from casfs.upkeep import archive, catalogue, fsck
+from casfs.upkeep.rehearsal import Rehearsal
 
 Members = list[tuple[str, bytes]]
 ID = "01JD0000000000000000000000"

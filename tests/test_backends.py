@@ -15,11 +15,11 @@ import pytest
 from helpers import LARGE, private_files
 
 from casfs.backend import SMALL, Backend, Head, Staged, Swap
+from casfs.backend.disk import DiskBackend
+from casfs.backend.memory import MemoryBackend
+from casfs.backend.rows import RENEW
 from casfs.digest import Digest
-from casfs.disk import DiskBackend
 from casfs.errors import CasfsError, Conflict, Corrupt, Failed, NotFound
-from casfs.memory import MemoryBackend
-from casfs.rows import RENEW
 
 
 def disk(root: Path) -> Backend:

@@ -12,9 +12,9 @@ from casfs.backend import Head
 from casfs.batch import PORTION, Batch
 from casfs.digest import Digest
 from casfs.errors import Conflict, Invalid, NotFound
-from casfs.node import encode
-from casfs.registry import HEADS
-from casfs.schema import Ref
+from casfs.nodes.node import encode
+from casfs.nodes.registry import HEADS
+from casfs.nodes.schema import Ref
 from casfs.store import Store
 
 NOTE = {

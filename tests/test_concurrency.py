@@ -18,11 +18,13 @@ from typing import Any
 
 from helpers import LARGE, private_files
 
-from casfs import directory, fsck, gc, walk
+from casfs import walk
 from casfs.backend import Head, Swap
-from casfs.directory import File
 from casfs.errors import Conflict, NotFound
+from casfs.nodes import directory
+from casfs.nodes.directory import File
 from casfs.store import Store
+from casfs.upkeep import fsck, gc
 
 SCALE = int(os.environ.get("SCALE", "1"))
 WRITERS = 8

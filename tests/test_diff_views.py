@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from test_restore import named
 
-from casfs import diffstat, textdiff, tree
-from casfs.directory import File, Properties, encode
-from casfs.patch import patch
+from casfs.nodes.directory import File, Properties, encode
 from casfs.store import Store
+from casfs.trees import diffstat, textdiff, tree
+from casfs.trees.patch import patch
 
 # -- git apply --------------------------------------------------------------------------------
 

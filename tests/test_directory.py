@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from schema_examples import h, sized
 
-from casfs import canonical, directory
+from casfs import canonical
 from casfs.digest import Digest
-from casfs.directory import Entry, File, Properties, Subdirectory, Symlink
 from casfs.errors import Invalid
-from casfs.registry import builtin
-from casfs.schema import Schema
+from casfs.nodes import directory
+from casfs.nodes.directory import Entry, File, Properties, Subdirectory, Symlink
+from casfs.nodes.registry import builtin
+from casfs.nodes.schema import Schema
 
 SCHEMA = Schema(builtin()["directory"])
 DIGEST = Digest(h("content"), 7)

@@ -21,11 +21,12 @@ from typing import Any
 import pytest
 from helpers import LARGE, blobs, private_files, put_tree, write_tree
 
-from casfs import archive, checkpoint, fsck, gc, objects, sqlite
-from casfs.backend import Head
+from casfs import checkpoint
+from casfs.backend import Head, objects, sqlite
 from casfs.errors import CasfsError, Failed
-from casfs.restore import restore
 from casfs.store import Store
+from casfs.trees.restore import restore
+from casfs.upkeep import archive, fsck, gc
 from casfs.walk import walk
 
 SIZE = 4 << 20  # of the small disk

@@ -11,13 +11,14 @@ import pytest
 from faulty import FaultyBackend
 from helpers import LARGE, blobs, private_files, write_tree
 
-from casfs import checkpoint, fsck
+from casfs import checkpoint
 from casfs.backend import Backend, Head
+from casfs.backend.disk import DiskBackend
+from casfs.backend.memory import MemoryBackend
 from casfs.batch import PORTION
-from casfs.disk import DiskBackend
 from casfs.errors import Failed
-from casfs.memory import MemoryBackend
 from casfs.store import Store
+from casfs.upkeep import fsck
 from casfs.walk import walk
 
 

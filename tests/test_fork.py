@@ -23,9 +23,9 @@ from helpers import blobs, put_tree, read_tree
 
 from casfs import threads
 from casfs.errors import NotFound
-from casfs.restore import restore
 from casfs.store import Store
 from casfs.threads import ENDED, RUNNING, Thread
+from casfs.trees.restore import restore
 from engine import catalog, control, journal
 
 

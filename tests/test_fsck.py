@@ -19,13 +19,14 @@ from helpers import ABSENT, LARGE, blobs, put_tree, put_unchecked, set_head, wri
 from thread_example import Example, make_thread
 from upkeep_helpers import NOTE, SECOND, ended, fork, put_checkpoint, reopened, sql
 
-from casfs import archive, fsck, repair, walk
+from casfs import walk
 from casfs.backend import Staged
 from casfs.digest import Digest, hash_bytes
 from casfs.errors import Failed, NotFound
-from casfs.fsck import Fault, Report
-from casfs.node import encode
+from casfs.nodes.node import encode
 from casfs.store import Store
+from casfs.upkeep import archive, fsck, repair
+from casfs.upkeep.fsck import Fault, Report
 
 TREE = {"large": LARGE, "small": b"a few bytes", "dir": {"same": LARGE}}
 

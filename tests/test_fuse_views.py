@@ -10,12 +10,9 @@ from typing import Any
 import pytest
 from thread_example import RULES, STARTED, TASK, Example, make_thread, put_tree
 
-from casfs import directory
 from casfs.backend import Blob, Head
+from casfs.backend.memory import MemoryBlobs
 from casfs.digest import Digest
-from casfs.directory import File as FileEntry
-from casfs.directory import Properties, Subdirectory
-from casfs.directory import Symlink as SymlinkEntry
 from casfs.errors import Corrupt
 from casfs.fuse.inodes import number
 from casfs.fuse.nodes import file_name
@@ -23,7 +20,10 @@ from casfs.fuse.reader import Reader
 from casfs.fuse.stats import Stats
 from casfs.fuse.views import root
 from casfs.fuse.vnode import LONG_AGO, Broken, Directory, File, Link, Vnode
-from casfs.memory import MemoryBlobs
+from casfs.nodes import directory
+from casfs.nodes.directory import File as FileEntry
+from casfs.nodes.directory import Properties, Subdirectory
+from casfs.nodes.directory import Symlink as SymlinkEntry
 from casfs.store import Store
 
 MS = 1_000_000

@@ -22,11 +22,12 @@ from upkeep_helpers import (
     sql,
 )
 
-from casfs import gc, threads, walk
+from casfs import threads, walk
 from casfs.backend import Swap, targets
 from casfs.errors import Conflict, Corrupt, Invalid
-from casfs.gc import GRACE, Limits, collect, why
 from casfs.store import Store
+from casfs.upkeep import gc
+from casfs.upkeep.gc import GRACE, Limits, collect, why
 
 LONG = 3000  # bytes
 
@@ -445,6 +446,6 @@ def test_a_file_that_a_crash_left_is_removed(disk_store: Store, tmp_path: Path) 
     assert path.exists()
     with pytest.MonkeyPatch.context() as patch:
         now = time.time()
-        patch.setattr("casfs.gc.time.time", lambda: now + OLD)
+        patch.setattr("casfs.upkeep.gc.time.time", lambda: now + OLD)
         collect(disk_store)
     assert not path.exists()

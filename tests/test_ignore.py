@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from helpers import put_tree, write_tree
 
-from casfs import snapshot
 from casfs.errors import Failed, Invalid
-from casfs.ignore import DEFAULT, FILE, Ignore
 from casfs.store import Store
+from casfs.trees import snapshot
+from casfs.trees.ignore import DEFAULT, FILE, Ignore
 
 SEEDS = "node_modules __pycache__ .git target .venv venv .mypy_cache .pytest_cache dist build"
 

@@ -17,19 +17,26 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 TRUNK = """
-    schemas casfs casfs.errors casfs.digest casfs.canonical casfs.log casfs.locks
-    casfs.kernel casfs.scratch
-    casfs.backend casfs.memo casfs.memory casfs.sqlite casfs.objects
-    casfs.rows casfs.sweep casfs.disk
-    casfs.keywords casfs.schema casfs.directory casfs.node casfs.registry casfs.batch casfs.store
-    casfs.config casfs.walk casfs.tree casfs.textdiff casfs.patch casfs.diffstat
-    casfs.ignore casfs.index casfs.intake casfs.snapshot casfs.fill casfs.sync casfs.restored
-    casfs.restore casfs.checkpoint casfs.threads
-    casfs.overlay casfs.ways casfs.advance casfs.workspace
-    casfs.child casfs.outputs casfs.actions casfs.nearest casfs.runner
-    casfs.sources casfs.plugins
-    casfs.catalogue casfs.gc casfs.fsck casfs.repair
-    casfs.rehearsal casfs.archive casfs.search
+    schemas casfs casfs.errors casfs.digest casfs.canonical casfs.log casfs.locks casfs.kernel
+    casfs.scratch
+    casfs.backend casfs.backend.memo casfs.backend.memory casfs.backend.sqlite
+    casfs.backend.objects casfs.backend.rows casfs.backend.sweep casfs.backend.disk
+    casfs.nodes casfs.nodes.keywords casfs.nodes.schema casfs.nodes.directory casfs.nodes.node
+    casfs.nodes.registry
+    casfs.batch casfs.store casfs.config casfs.walk
+    casfs.trees casfs.trees.tree casfs.trees.textdiff casfs.trees.patch casfs.trees.diffstat
+    casfs.trees.ignore casfs.trees.index casfs.trees.intake casfs.trees.snapshot
+    casfs.trees.fill casfs.trees.sync casfs.trees.restored casfs.trees.restore
+    casfs.checkpoint casfs.threads
+    casfs.workspaces casfs.workspaces.overlay casfs.workspaces.ways
+    casfs.advance
+    casfs.workspaces.workspace
+    casfs.child
+    casfs.actions casfs.actions.outputs casfs.actions.cache casfs.actions.nearest
+    casfs.actions.runner
+    casfs.plugins.sources casfs.plugins
+    casfs.upkeep casfs.upkeep.catalogue casfs.upkeep.gc casfs.upkeep.fsck casfs.upkeep.repair
+    casfs.upkeep.rehearsal casfs.upkeep.archive casfs.upkeep.search
 """.split()
 MOUNT = """
     casfs.fuse casfs.fuse.errors casfs.fuse.vnode casfs.fuse.inodes casfs.fuse.reader
@@ -49,15 +56,15 @@ LIBRARIES = {
     "blake3": "casfs.digest",
     "click": CLI,
     "jsonata": "engine.jsonata",
-    "jsonschema": "casfs.schema",
-    "jsonschema_rs": "casfs.schema",
+    "jsonschema": "casfs.nodes.schema",
+    "jsonschema_rs": "casfs.nodes.schema",
     "orjson": "casfs.canonical",
-    "pathspec": "casfs.ignore",
+    "pathspec": "casfs.trees.ignore",
     "pyfuse3": "casfs.fuse.ops",
     "rfc8785": "casfs.canonical",
-    "sqlite3": "casfs.sqlite",
+    "sqlite3": "casfs.backend.sqlite",
     "ulid": "casfs.threads",
-    "zstandard": "casfs.archive",
+    "zstandard": "casfs.upkeep.archive",
     "yaml": "engine.extract",
 }
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from casfs.memo import Memo
+from casfs.backend.memo import Memo
 
 
 def test_what_was_put_is_there() -> None:

@@ -14,9 +14,9 @@ import pytest
 from helpers import LARGE, private_files
 
 from casfs.backend import SMALL, Staged
+from casfs.backend.objects import CLAIMING, Objects
 from casfs.digest import Digest
 from casfs.errors import CorruptBlob, Failed, NotFound
-from casfs.objects import CLAIMING, Objects
 from casfs.store import Store
 
 
@@ -149,7 +149,7 @@ def test_threads_of_a_process_share_one_private_directory(objects: Objects, tmp_
 WRITER = """
 import io, os, sys
 from pathlib import Path
-from casfs.objects import Objects
+from casfs.backend.objects import Objects
 objects = Objects(Path(sys.argv[1]))
 print(objects.stage(io.BytesIO(b"x" * 9000)).temp, flush=True)
 sys.stdin.read()
@@ -207,7 +207,7 @@ def test_tmp_is_made_when_it_is_missing(objects: Objects, tmp_path: Path) -> Non
 @pytest.fixture
 def bulk(monkeypatch: pytest.MonkeyPatch) -> int:
     """From how many bytes on the kernel copies; small enough for a test."""
-    monkeypatch.setattr("casfs.objects.BULK", 1 << 20)
+    monkeypatch.setattr("casfs.backend.objects.BULK", 1 << 20)
     return 1 << 20
 
 

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 from helpers import LARGE, Link, Program, put_tree, read_tree, take, write_tree
 
-from casfs import directory, overlay, tree
-from casfs.directory import File, Properties
 from casfs.errors import Corrupt, Failed, NotFound
-from casfs.overlay import FUSE, TRUSTED, USER, Marks
-from casfs.snapshot import Report
+from casfs.nodes import directory
+from casfs.nodes.directory import File, Properties
 from casfs.store import Store
+from casfs.trees import tree
+from casfs.trees.snapshot import Report
+from casfs.workspaces import overlay
+from casfs.workspaces.overlay import FUSE, TRUSTED, USER, Marks
 
 BASE = {
     "a": {"f": b"f of a", "g": b"g of a", "deep": {"x": b"x", "y": LARGE}},

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from helpers import Link, Program, put_tree, read_tree, write_tree
 
-from casfs.patch import MAX_FILE, patch
 from casfs.store import Store
+from casfs.trees.patch import MAX_FILE, patch
 
 
 def lines(store: Store, old: Any, new: Any) -> list[str]:

@@ -14,10 +14,12 @@ import pytest
 from helpers import LARGE, Link, Program, read_tree, write_tree
 from upkeep_helpers import age
 
-from casfs import gc, plugins, sources, tree
+from casfs import plugins
 from casfs.errors import Failed, Invalid, NotFound, Refused
-from casfs.plugins import Synced
+from casfs.plugins import Synced, sources
 from casfs.store import Store
+from casfs.trees import tree
+from casfs.upkeep import gc
 
 ENV = {"PATH": os.environ.get("PATH", os.defpath)}
 CONTENT = {

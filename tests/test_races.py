@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 from helpers import ABSENT, LARGE, blobs, private_files
 
-from casfs import fsck, gc, sweep, walk
-from casfs.backend import Head, targets
-from casfs.disk import DiskBackend
+from casfs import walk
+from casfs.backend import Head, sweep, targets
+from casfs.backend.disk import DiskBackend
+from casfs.backend.sweep import Sweep
 from casfs.errors import Conflict, Corrupt, Invalid, NotFound
 from casfs.store import Store
-from casfs.sweep import Sweep
+from casfs.upkeep import fsck, gc
 
 FORK = multiprocessing.get_context("fork")
 

@@ -22,11 +22,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_snapshot import TREE
 
-from casfs import directory
-from casfs.directory import File
 from casfs.errors import Corrupt, CorruptBlob, Failed, NotFound, Refused
-from casfs.restore import restore
+from casfs.nodes import directory
+from casfs.nodes.directory import File
 from casfs.store import Store
+from casfs.trees.restore import restore
 
 
 def named(tree: Tree) -> dict[bytes, Any]:

@@ -14,14 +14,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_restore import NAMES, TREES, named
 
-from casfs import directory, fill, locks, scratch, sync
-from casfs import restore as restoring
+from casfs import locks, scratch
 from casfs.digest import Digest
-from casfs.directory import File, Properties, Subdirectory, Symlink
 from casfs.errors import Conflict, Failed, NotFound, Refused
-from casfs.restore import Restored, restore
-from casfs.restored import Records
+from casfs.nodes import directory
+from casfs.nodes.directory import File, Properties, Subdirectory, Symlink
 from casfs.store import Store
+from casfs.trees import fill, sync
+from casfs.trees import restore as restoring
+from casfs.trees.restore import Restored, restore
+from casfs.trees.restored import Records
 
 MTIME = (1_000_000_000, 123_456_789)
 

@@ -26,11 +26,12 @@ from engine_helpers import (
     workflow,
 )
 
-from casfs import snapshot, threads, tree
+from casfs import threads
 from casfs.errors import Conflict, Failed
-from casfs.ignore import Ignore
 from casfs.store import Store
 from casfs.threads import ENDED, RUNNING, SUSPENDED, Thread
+from casfs.trees import snapshot, tree
+from casfs.trees.ignore import Ignore
 from casfs.walk import walk
 from engine import journal, run
 from engine.moderator import Next

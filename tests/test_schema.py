@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from schema_examples import EXAMPLES, h
 
 from casfs.errors import Invalid
-from casfs.registry import builtin
-from casfs.schema import DIALECT, Ref, Schema, check_document
+from casfs.nodes.registry import builtin
+from casfs.nodes.schema import DIALECT, Ref, Schema, check_document
 
 A, B, C, D = h("a"), h("b"), h("c"), h("d")
 REF = {"type": "string", "format": "cas_ref"}

@@ -8,10 +8,10 @@ import pytest
 from helpers import LARGE, put_tree
 from schema_examples import EXAMPLES, h
 
-from casfs import node
 from casfs.errors import Invalid
-from casfs.registry import HEADS, builtin
-from casfs.schema import Schema, check_document
+from casfs.nodes import node
+from casfs.nodes.registry import HEADS, builtin
+from casfs.nodes.schema import Schema, check_document
 from casfs.store import Store
 
 DOCUMENTS = builtin()

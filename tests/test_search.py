@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from thread_example import Example, make_thread
 from upkeep_helpers import NOTE, SECOND, age, content, ended, fork, reopened, sql
 
-from casfs import search as search_module
 from casfs.backend import Swap
 from casfs.errors import Failed
-from casfs.gc import collect
-from casfs.search import Hit, Index
 from casfs.store import Store
+from casfs.upkeep import search as search_module
+from casfs.upkeep.gc import collect
+from casfs.upkeep.search import Hit, Index
 
 Find = Callable[..., list[Hit]]
 

@@ -18,11 +18,11 @@ from helpers import (
     write_tree,
 )
 
-from casfs import snapshot
 from casfs.errors import Failed, NotFound
-from casfs.ignore import Ignore
-from casfs.snapshot import MAX_DEPTH, Report
 from casfs.store import Store
+from casfs.trees import snapshot
+from casfs.trees.ignore import Ignore
+from casfs.trees.snapshot import MAX_DEPTH, Report
 
 TREE = {
     "empty": {},
@@ -145,8 +145,8 @@ CHILD = """
 import os, sys
 from pathlib import Path
 from casfs.errors import Failed
-from casfs.ignore import Ignore
-from casfs.snapshot import build
+from casfs.trees.ignore import Ignore
+from casfs.trees.snapshot import build
 from casfs.store import Store
 store = Store.memory()
 if os.getuid() == 0:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from helpers import ABSENT, LARGE, private_files, put_unchecked
 
-from casfs import node
 from casfs.backend import Staged
 from casfs.digest import Digest
 from casfs.errors import (
@@ -22,8 +21,9 @@ from casfs.errors import (
     NotFound,
     Refused,
 )
-from casfs.registry import builtin
-from casfs.schema import Ref
+from casfs.nodes import node
+from casfs.nodes.registry import builtin
+from casfs.nodes.schema import Ref
 from casfs.store import FORMAT, Store
 
 

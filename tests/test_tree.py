@@ -7,11 +7,11 @@ from helpers import ABSENT, Link, Program, put_tree, put_unchecked
 from hypothesis import given
 from hypothesis import strategies as st
 
-from casfs import tree
 from casfs.backend import Blob
-from casfs.directory import File, Subdirectory, Symlink
 from casfs.errors import Corrupt, Invalid, NotFound
+from casfs.nodes.directory import File, Subdirectory, Symlink
 from casfs.store import Store
+from casfs.trees import tree
 
 TREE: dict[Any, Any] = {
     "a": {"b": {"c": b"deep"}, "empty": {}},

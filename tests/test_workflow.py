@@ -11,7 +11,7 @@ import pytest
 
 import engine
 from casfs.errors import Invalid
-from casfs.schema import Schema
+from casfs.nodes.schema import Schema
 from engine.workflow import Report, check
 
 WORKFLOWS = Path(engine.__file__).parent / "workflows"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from casfs import snapshot
 from casfs.errors import NotFound
-from casfs.ignore import Ignore
 from casfs.store import Store
+from casfs.trees import snapshot
+from casfs.trees.ignore import Ignore
 from engine.workspace import Workspace
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from casfs import directory
 from casfs.backend import Head
 from casfs.digest import Digest
-from casfs.directory import File, Symlink
+from casfs.nodes import directory
+from casfs.nodes.directory import File, Symlink
 from casfs.store import Store
 
 RULES = [

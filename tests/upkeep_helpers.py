@@ -11,10 +11,10 @@ from typing import Any
 from helpers import LARGE, put_tree, set_head
 from thread_example import Example, make_thread
 
-from casfs import archive, catalogue
-from casfs.archive import Exported
-from casfs.memory import MemoryBackend
+from casfs.backend.memory import MemoryBackend
 from casfs.store import Store
+from casfs.upkeep import archive, catalogue
+from casfs.upkeep.archive import Exported
 
 OLD = 100_000  # seconds: older than any grace period
 SECOND = "01JD0000000000000000000001"

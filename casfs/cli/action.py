@@ -13,7 +13,8 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
-from casfs import actions, config
+from casfs import config
+from casfs.actions import cache as actions
 from casfs.cli.common import answer, json_option, opened, root, say, say_json
 from casfs.cli.tree import excludes_option
 from casfs.errors import NotFound
@@ -69,7 +70,7 @@ def run(ctx: click.Context, /, cache: bool, as_json: bool, **given: Any) -> int:
     \b
     casfs action run --output out.o --cache -- cc -c -o out.o main.c
     """
-    from casfs import runner
+    from casfs.actions import runner
 
     signal.signal(signal.SIGTERM, _terminated)
     request = _request(**given)
@@ -95,7 +96,7 @@ def run(ctx: click.Context, /, cache: bool, as_json: bool, **given: Any) -> int:
 @click.pass_context
 def lookup(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
     """Print the result that running CMD would replay; exit 3 and why when there is none."""
-    from casfs import nearest
+    from casfs.actions import nearest
 
     with opened(ctx) as store:
         wanted = actions.identify(store, _request(**given))

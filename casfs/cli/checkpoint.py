@@ -18,7 +18,7 @@ from casfs.cli.restoring import bring, report, restore_options
 from casfs.cli.terminal import Size, counter
 from casfs.cli.tree import excludes_option
 from casfs.errors import NotFound, Refused, Usage
-from casfs.snapshot import Options
+from casfs.trees.snapshot import Options
 
 MAX_SIZE = 20 << 30  # bytes
 

@@ -10,14 +10,14 @@ from typing import Any, TypeVar
 
 import click
 
-from casfs import diffstat
-from casfs import patch as patches
-from casfs import tree as trees
 from casfs.cli.common import say, say_json
-from casfs.diffstat import Row
-from casfs.directory import Entry, File, Subdirectory
 from casfs.errors import Usage
+from casfs.nodes.directory import Entry, File, Subdirectory
 from casfs.store import Store
+from casfs.trees import diffstat
+from casfs.trees import patch as patches
+from casfs.trees import tree as trees
+from casfs.trees.diffstat import Row
 
 F = TypeVar("F", bound=Callable[..., Any])
 GRAPH = 40  # columns of signs at most

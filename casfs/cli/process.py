@@ -77,7 +77,7 @@ def umount(ctx: click.Context, directory: str, lazy: bool, as_json: bool) -> Non
     A workspace that is unmounted keeps its changes, and is opened again by `workspace open`.
     """
     from casfs import mount as mounts
-    from casfs import workspace
+    from casfs.workspaces import workspace
 
     point = workspace.absolute(Path(directory))
     try:
@@ -130,8 +130,8 @@ def daemon(
 
 def _workspaces(where: Path, log: Log) -> Workspaces:
     """Overlays for root, who alone may mount them; copies for everybody else."""
-    from casfs import ways
     from casfs.cli import lower
+    from casfs.workspaces import ways
     from engine.layered import Layered
     from engine.workspace import PLAIN, Workspace, Workspaces
 
@@ -146,7 +146,7 @@ def _workspaces(where: Path, log: Log) -> Workspaces:
 
 def _upkeep(values: Mapping[str, Any]) -> Callable[[Store], None] | None:
     """What the daemon does to keep the limits of the config; nothing where there are none."""
-    from casfs import gc
+    from casfs.upkeep import gc
 
     if not values["gc.max_size"] and not values["gc.max_inodes"]:
         return None

@@ -11,8 +11,8 @@ import click
 
 from casfs.cli.common import answer, tree_root, warn
 from casfs.cli.terminal import counter
-from casfs.restore import Restored, restore
 from casfs.store import Store
+from casfs.trees.restore import Restored, restore
 
 F = TypeVar("F", bound=Callable[..., Any])
 

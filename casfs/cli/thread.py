@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from casfs import canonical, snapshot, threads
+from casfs import canonical, threads
 from casfs.cli.common import (
     answer,
     json_option,
@@ -24,10 +24,11 @@ from casfs.cli.common import (
     warn,
 )
 from casfs.errors import CasfsError, Invalid, NotFound, Suspended, Usage
-from casfs.ignore import Ignore
-from casfs.node import Node
+from casfs.nodes.node import Node
 from casfs.store import Store
 from casfs.threads import ENDED, RUNNING, SUSPENDED, Thread
+from casfs.trees import snapshot
+from casfs.trees.ignore import Ignore
 
 POLL = 0.1  # seconds between looks at the store's version, a matter of microseconds
 wait_option = click.option(

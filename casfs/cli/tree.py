@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from casfs import snapshot
-from casfs import tree as trees
 from casfs.cli.common import answer, json_option, opened, say, say_json, tree_root, warn
 from casfs.cli.differences import diff_options, show
 from casfs.cli.restoring import bring, report, restore_options
-from casfs.directory import Entry, File, Symlink
-from casfs.ignore import Ignore
+from casfs.nodes.directory import Entry, File, Symlink
+from casfs.trees import snapshot
+from casfs.trees import tree as trees
+from casfs.trees.ignore import Ignore
 
 excludes_option = click.option(
     "--default-excludes/--no-default-excludes",

@@ -32,7 +32,7 @@ STDOUT = "-"
 @click.pass_context
 def list_(ctx: click.Context, type: str, limit: int | None, offset: int, as_json: bool) -> None:
     """Print the hashes of all nodes of TYPE, in the order of their arrival."""
-    from casfs import catalogue
+    from casfs.upkeep import catalogue
 
     with opened(ctx) as store:
         chosen = islice(
@@ -93,7 +93,7 @@ def search(
 ) -> None:
     """Find nodes that have all words of TEXT; prints where they are in a mount."""
     from casfs import threads
-    from casfs.search import Index
+    from casfs.upkeep.search import Index
 
     with opened(ctx) as store, Index(store) as index:
         id = threads.expand(store, thread).id if thread else None
@@ -115,8 +115,8 @@ def fsck(ctx: click.Context, source: str | None, as_json: bool) -> int:
     Damaged bytes are moved to quarantine/ in the store. With --repair-from, what is lost is
     looked for by its hash in another store, or in every file below a directory.
     """
-    from casfs import fsck as checker
-    from casfs import repair
+    from casfs.upkeep import fsck as checker
+    from casfs.upkeep import repair
 
     if source is not None and not Path(source).is_dir():
         raise NotFound(f"no store and no directory {source}")
@@ -181,7 +181,7 @@ def gc(
     Blobs touched within the grace period (a day, see `casfs config`) are spared. Cache
     (action results, plugins) goes only when a limit asks for it, least recently used first.
     """
-    from casfs import gc as collector
+    from casfs.upkeep import gc as collector
 
     where = root(ctx)
     with opened(ctx) as store:
@@ -212,7 +212,7 @@ def gc(
 
 
 def _why(store: Store, hash: str, as_json: bool) -> None:
-    from casfs import gc as collector
+    from casfs.upkeep import gc as collector
 
     path = collector.why(store, hash)
     if path is None:
@@ -240,7 +240,7 @@ def export(
     \b
     casfs export 01J9ZTHREAD work -o history.tar.zst
     """
-    from casfs import archive, catalogue
+    from casfs.upkeep import archive, catalogue
 
     known = _hashes(have) if have else frozenset()
     with opened(ctx) as store:
@@ -259,7 +259,7 @@ def export(
 @click.pass_context
 def import_(ctx: click.Context, file: str, as_json: bool) -> None:
     """Bring in an exported FILE; every digest, type and reference is checked first."""
-    from casfs import archive
+    from casfs.upkeep import archive
 
     with opened(ctx) as store:
         done = archive.load(store, Path(file))

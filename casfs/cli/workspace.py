@@ -11,14 +11,14 @@ from typing import Any
 import click
 
 from casfs import checkpoint as checkpoints
-from casfs import ways
-from casfs import workspace as workspaces
 from casfs.checkpoint import Checkpoint
 from casfs.cli import lower
 from casfs.cli.common import answer, json_option, opened, say, say_json, tree_root, warn
 from casfs.errors import CasfsError, Refused
 from casfs.store import Store
-from casfs.workspace import Workspace
+from casfs.workspaces import ways
+from casfs.workspaces import workspace as workspaces
+from casfs.workspaces.workspace import Workspace
 
 VIA = ("fuse", ways.COPY, ways.OVERLAY, ways.NAMESPACE, ways.FUSE)
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from ..backend import BlobInfo
 from ..errors import Corrupt
-from ..node import Node
+from ..nodes.node import Node
 from .blobs import BlobFile
 from .reader import Reader
 from .vnode import (

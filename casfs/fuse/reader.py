@@ -21,13 +21,14 @@ from collections.abc import Callable, Collection, Mapping
 from io import BytesIO
 from typing import Any, BinaryIO, TypeVar, cast
 
-from .. import threads, tree
+from .. import threads
 from ..backend import META, BlobInfo
-from ..directory import Entry, Properties
 from ..errors import Corrupt, CorruptBlob, NotFound
-from ..node import Node
+from ..nodes.directory import Entry, Properties
+from ..nodes.node import Node
 from ..store import Store
 from ..threads import StepRef, Thread
+from ..trees import tree
 
 SLOW = 1 << 20  # bytes; a longer blob is verified beside the serving loop
 AT_ONCE = 1 << 17  # bytes; up to here a blob that is read whole is not worth a descriptor

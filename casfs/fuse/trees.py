@@ -17,8 +17,8 @@ import stat
 from collections.abc import Iterable
 
 from .. import checkpoint, plugins
-from ..directory import Entry, File, Properties, Symlink
 from ..errors import CasfsError
+from ..nodes.directory import Entry, File, Properties, Symlink
 from .blobs import BlobFile
 from .reader import Reader
 from .vnode import (

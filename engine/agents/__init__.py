@@ -24,7 +24,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from casfs.digest import Digest
 from casfs.errors import CasfsError, Failed, Invalid, NotFound, Refused
-from casfs.schema import Schema
+from casfs.nodes.schema import Schema
 from casfs.store import Store
 from engine.prompt import Prompt
 

@@ -27,8 +27,8 @@ from served import Mount
 from casfs import kernel, threads
 from casfs.errors import Failed
 from casfs.mount import mounted, unmount
-from casfs.restore import restore
 from casfs.store import Store
+from casfs.trees.restore import restore
 from engine import catalog, control, layered
 from engine.layered import Layered
 

@@ -18,12 +18,13 @@ import pytest
 from served import Mount, serving
 from thread_example import make_thread
 
-from casfs import checkpoint, snapshot
+from casfs import checkpoint
 from casfs.digest import Digest
 from casfs.errors import NotFound, Refused
-from casfs.ignore import Ignore
 from casfs.mount import mounted, serve, unmount
 from casfs.store import Store
+from casfs.trees import snapshot
+from casfs.trees.ignore import Ignore
 
 pytestmark = pytest.mark.skipif(
     not Path("/dev/fuse").exists(), reason="this machine has no /dev/fuse"

@@ -9,8 +9,8 @@ import pytest
 from served import serving
 from upkeep_helpers import export, fill
 
-from casfs import archive
 from casfs.store import Store
+from casfs.upkeep import archive
 
 pytestmark = pytest.mark.skipif(
     not Path("/dev/fuse").exists(), reason="this machine has no /dev/fuse"

@@ -19,9 +19,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from served import Mount, serving
 
-from casfs import overlay, tree, ways, workspace
 from casfs.store import Store
-from casfs.ways import Layers
+from casfs.trees import tree
+from casfs.workspaces import overlay, ways, workspace
+from casfs.workspaces.ways import Layers
 
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount overlays")
@@ -188,7 +189,7 @@ def test_short_scripts(
 ENTER = """
 import os, sys
 from pathlib import Path
-from casfs import ways
+from casfs.workspaces import ways
 ways.enter(ways.Layers(*map(Path, sys.argv[2:])))
 os.execv(sys.executable, [sys.executable, sys.argv[1], sys.argv[-1]])
 """

@@ -14,12 +14,16 @@ from helpers import Program, put_tree, read_tree, take, write_tree
 from served import Mount, serving
 from upkeep_helpers import age
 
-from casfs import checkpoint, directory, gc, kernel, tree, ways, workspace
-from casfs.directory import File, Properties
+from casfs import checkpoint, kernel
 from casfs.errors import Conflict, Failed, Invalid, NotFound, Refused
 from casfs.mount import mounted, unmount
+from casfs.nodes import directory
+from casfs.nodes.directory import File, Properties
 from casfs.store import Store
-from casfs.workspace import Workspace
+from casfs.trees import tree
+from casfs.upkeep import gc
+from casfs.workspaces import ways, workspace
+from casfs.workspaces.workspace import Workspace
 
 SAMPLE = {"a": {"f": b"one", "g": b"two" * 1000}, "run": Program(b"#!"), "empty": {}}
 CHANGED = {**SAMPLE, "a": {"f": b"changed", "new": b"new"}}
@@ -37,7 +41,7 @@ CASFS = (sys.executable, "-m", "casfs")
 RUN = """
 import os, sys
 from pathlib import Path
-from casfs import ways, workspace
+from casfs.workspaces import ways, workspace
 from casfs.store import Store
 root, trees, directory, script = sys.argv[1:]
 with Store.open(Path(root)) as store:

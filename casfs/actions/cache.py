@@ -1,0 +1,293 @@
+"""The action cache: a command that ran before, on the same input, need not run again.
+
+The key is the hash of the `action` node, so it covers the whole input tree by its digest,
+argv, the working directory, the environment, the outputs, the platform and the timeout.
+The head `actions/<key>` leads to the `action-result`; it is cache (`casfs.upkeep.gc`), so losing
+it is a miss later. A result that is damaged is a miss too.
+
+    record  createdAt, usedAt; argv0; command: which argv, to find entries of the same
+
+The command sees only what is in the key: its environment is PATH and the variables that
+were named, stdin is empty. It is not in a sandbox, though: it runs in the real directory.
+So these do *not* count, and a command whose result depends on them must not be cached:
+files outside the input directory (compilers, for example) or left out by the rules of a
+checkpoint (`node_modules`, `.casfsignore`), what lay at the outputs before, the network, the
+clock. The values of the environment are stored: name no secrets.
+
+Caching is opted into by the first words of a command, word by word: `make` allows
+`make -j2 all`, but neither `makefoo` nor `sh -c make`. How a command is run:
+`casfs.actions.runner`.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from .. import canonical
+from ..backend import Head
+from ..digest import hash_bytes
+from ..errors import Corrupt, Invalid, NotFound
+from ..store import Store
+from ..trees import snapshot
+from ..trees.ignore import Ignore
+from ..trees.index import Index
+from . import outputs
+
+HEADS = "actions/"
+ALWAYS = "PATH"  # the variable that needs no naming
+ARGV0 = 60  # characters; no hash is that short
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is to be run. `root`: the input directory; `cwd` and `outputs` are relative to it,
+    no output lies below another; `env` is the whole environment."""
+
+    argv: tuple[str, ...]
+    root: Path
+    cwd: str
+    outputs: tuple[str, ...]
+    env: Mapping[str, str]
+    timeout_ms: int | None
+    defaults: bool = True
+
+    @property
+    def directory(self) -> Path:
+        return self.root / self.cwd
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """An action node and its hash, the key. `warnings`: what the input left out."""
+
+    hash: str
+    payload: Mapping[str, Any]
+    warnings: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """An action-result node."""
+
+    hash: str
+    action: str
+    exit_code: int
+    stdout: str
+    stderr: str
+    outputs: str
+    duration_ms: int
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What is cached, as the head says. `used_at`: ms since 1970 UTC."""
+
+    action: str
+    result: str
+    argv0: str
+    created_at: int
+    used_at: int
+
+
+# -- what is asked for ------------------------------------------------------------------------
+
+
+def request(
+    argv: Sequence[str],
+    *,
+    directory: Path,
+    here: Path,
+    env: Mapping[str, str],
+    names: Iterable[str] = (),
+    outputs: Iterable[str] = (),
+    timeout: float | None = None,
+    defaults: bool = True,
+) -> Request:
+    """The command runs in `here` if that is in the input `directory`, else in `directory`.
+
+    `outputs` are relative to where it runs; `names` are the variables of `env` that it gets
+    besides PATH. Raises NotFound (the directory), Invalid.
+    """
+    root = directory.resolve()
+    if not root.is_dir():
+        raise NotFound(f"no directory {directory}")
+    at = here.resolve()
+    cwd = at.relative_to(root).as_posix() if at.is_relative_to(root) else "."
+    if timeout is not None and not 0.001 <= timeout <= canonical.MAX_INT / 1000:
+        raise Invalid(f"{timeout} is no timeout: give seconds above 0")
+    if not argv:
+        raise Invalid("no command: give one after --")
+    return Request(
+        tuple(argv),
+        root,
+        cwd,
+        _outermost(_output(root, cwd, path) for path in outputs),
+        {name: env[name] for name in sorted({ALWAYS, *names}) if name in env},
+        None if timeout is None else round(timeout * 1000),
+        defaults,
+    )
+
+
+def _output(root: Path, cwd: str, path: str) -> str:
+    found = os.path.relpath(os.path.normpath(root / cwd / path), root)
+    if path == "" or found == "." or found.split("/")[0] == "..":
+        raise Invalid(f"the output {path!r} is not inside the input directory {root}")
+    return found
+
+
+def _outermost(paths: Iterable[str]) -> tuple[str, ...]:
+    found = sorted(set(paths))
+    return tuple(path for path in found if not outputs.parents([path]) & set(found))
+
+
+def allows(prefixes: Iterable[str], argv: Sequence[str]) -> bool:
+    """Is a command opted in? Raises Invalid for a prefix that is no command."""
+    return any(list(argv[: len(words)]) == words for words in map(_words, prefixes))
+
+
+def _words(prefix: str) -> list[str]:
+    try:
+        words = shlex.split(prefix)
+    except ValueError as error:
+        raise Invalid(f"actions.cacheable: {prefix!r}: {error}") from None
+    if not words:
+        raise Invalid("actions.cacheable: an empty prefix would allow every command")
+    return words
+
+
+# -- the key ----------------------------------------------------------------------------------
+
+
+class Inputs(Ignore):
+    """A checkpoint's rules, and besides: no outputs, no store, nothing of ours on its way."""
+
+    excluded: frozenset[bytes] = frozenset()
+
+    def skips(self, path: bytes, name: bytes, *, directory: bool) -> bool:
+        if path in self.excluded or (directory and outputs.PRIVATE.fullmatch(path)):
+            return True
+        return super().skips(path, name, directory=directory)
+
+
+def identify(store: Store, request: Request) -> Action:
+    """The action that a request is, now: its input is stored. Raises as `snapshot.build`."""
+    payload: dict[str, Any] = {
+        "argv": list(request.argv),
+        "cwd": request.cwd,
+        "env": dict(request.env),
+        "inputRoot": None,
+        "outputs": list(request.outputs),
+        "platform": _platform(),
+        "timeoutMs": request.timeout_ms,
+    }
+    canonical.encode(payload)  # refused before anything is read
+    ignore, report = _inputs(store, request), snapshot.Report()
+    known = _index(store, request, ignore)
+    with store.batch() as batch:
+        root = snapshot.build(batch, request.root, ignore, report, known=known)
+        payload["inputRoot"] = root.hash
+        node = batch.put_node("action", payload)
+    if known is not None:
+        known.save()
+    return Action(node.hash, payload, report.warnings)
+
+
+@cache
+def _platform() -> dict[str, str]:
+    libc = " ".join(platform.libc_ver()).strip()
+    return {"os": platform.system().lower(), "arch": platform.machine(), "libc": libc}
+
+
+def _inputs(store: Store, request: Request) -> Inputs:
+    ignore = Inputs.of(request.root, defaults=request.defaults)
+    assert isinstance(ignore, Inputs)
+    excluded = set(request.outputs)
+    if store.root is not None and store.root.resolve().is_relative_to(request.root):
+        excluded.add(store.root.resolve().relative_to(request.root).as_posix())
+    for above in sorted(outputs.parents(request.outputs), key=len, reverse=True):
+        if _holds_only(request.root / above, above, excluded):
+            excluded.add(above)  # there or not: the command finds it made
+    ignore.excluded = frozenset(map(os.fsencode, excluded))
+    return ignore
+
+
+def _holds_only(directory: Path, path: str, excluded: set[str]) -> bool:
+    try:
+        return all(f"{path}/{name}" in excluded for name in os.listdir(directory))
+    except OSError:
+        return False
+
+
+def _index(store: Store, request: Request, ignore: Inputs) -> Index | None:
+    if store.root is None:
+        return None
+    left_out = hash_bytes(b"\0".join(sorted(ignore.excluded)))[:16]
+    return Index.load(store.root, request.root, f"action/{ignore.fingerprint}/{left_out}")
+
+
+# -- the cache --------------------------------------------------------------------------------
+
+
+def lookup(store: Store, key: str) -> Result | None:
+    """The result of an action; None where there is none, or none that can be read."""
+    head = store.heads.get(HEADS + key)
+    if head is None:
+        return None
+    try:
+        return load(store, head.hash)
+    except (NotFound, Corrupt):
+        return None
+
+
+def load(store: Store, hash: str) -> Result:
+    """Raises NotFound, Corrupt."""
+    found = store.node(hash, "action-result").payload
+    return Result(
+        hash,
+        found["action"],
+        found["exitCode"],
+        found["stdout"],
+        found["stderr"],
+        found["outputs"],
+        found["durationMs"],
+        found["createdAt"],
+    )
+
+
+def publish(store: Store, action: Action, result: str) -> None:
+    """Let an action's key lead to a stored result. Raises Conflict, NotFound."""
+    argv, now = action.payload["argv"], time.time_ns() // 1_000_000
+    record = {
+        "createdAt": now,
+        "usedAt": now,
+        "argv0": argv[0][:ARGV0],
+        "command": command(argv),
+    }
+    name = HEADS + action.hash
+    with store.batch() as batch:
+        batch.swap(name, store.heads.get(name), Head(result, record))
+
+
+def listing(store: Store) -> list[Entry]:
+    """What is cached, the most recently used first."""
+    found = []
+    for name, head in store.heads.list(HEADS):
+        made = int(head.record["createdAt"])
+        used = max(made, store.heads.last_use(name))
+        argv0 = str(head.record["argv0"])
+        found.append(Entry(name[len(HEADS) :], head.hash, argv0, made, used))
+    return sorted(found, key=lambda entry: entry.used_at, reverse=True)
+
+
+def command(argv: Sequence[str]) -> str:
+    """Stands for an argv in a record."""
+    return hash_bytes(canonical.encode(list(argv)))[:16]

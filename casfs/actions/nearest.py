@@ -1,0 +1,92 @@
+"""Why an action is a miss: what differs from the nearest one that is cached.
+
+Nearest is an entry with the same argv, else one of the same program, that differs in the
+fewest parts. Variables are named, their values never told.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from ..errors import Corrupt, NotFound
+from ..store import Store
+from ..trees import tree
+from . import cache as actions
+from .cache import ARGV0, HEADS, Action
+
+NEAREST = 50  # entries that a miss is compared with
+SHOWN = 3  # paths of the input that are named
+MANY = 1000  # paths that are counted
+
+
+def explain(store: Store, action: Action) -> str:
+    """What differs from the nearest entry; values of variables are not told."""
+    near = _nearest(store, action)
+    if near is None:
+        return "no earlier run of this command is cached"
+    return "; ".join(_differences(store, near, action.payload)) or "its result cannot be read"
+
+
+def _nearest(store: Store, action: Action) -> Mapping[str, Any] | None:
+    """The stored action with the same argv that differs in the fewest parts, else one of the
+    same program; of equals the newest."""
+    argv = action.payload["argv"]
+    same, alike = [], []
+    for _, head in store.heads.list(HEADS):
+        if head.record.get("command") == actions.command(argv):
+            same.append(head)
+        elif head.record.get("argv0") == argv[0][:ARGV0]:
+            alike.append(head)
+    newest = sorted(same or alike, key=lambda head: int(head.record["createdAt"]), reverse=True)
+    best: Mapping[str, Any] | None = None
+    for head in newest[:NEAREST]:
+        try:
+            found = store.node(actions.load(store, head.hash).action, "action").payload
+        except (NotFound, Corrupt):
+            continue
+        if best is None or _distance(found, action.payload) < _distance(best, action.payload):
+            best = found
+    return best
+
+
+def _distance(old: Mapping[str, Any], new: Mapping[str, Any]) -> int:
+    return sum(old[part] != new[part] for part in new)
+
+
+def _differences(store: Store, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    if old["argv"] != new["argv"]:
+        yield f"argv differs: was {shlex.join(old['argv'])}"
+    if old["inputRoot"] != new["inputRoot"]:
+        yield f"input tree differs{_changed(store, old['inputRoot'], new['inputRoot'])}"
+    for part in ("env", "platform"):
+        for key in sorted(old[part].keys() | new[part].keys()):
+            if old[part].get(key) != new[part].get(key):
+                yield f"{part} {key} differs"
+    if old["cwd"] != new["cwd"]:
+        yield f"working directory differs: was {old['cwd']}"
+    if old["outputs"] != new["outputs"]:
+        yield f"outputs differ: were {', '.join(old['outputs']) or 'none'}"
+    if old["timeoutMs"] != new["timeoutMs"]:
+        yield "timeout differs"
+
+
+def _changed(store: Store, old: str | None, new: str | None) -> str:
+    """The first paths that differ between two inputs, as the end of a sentence."""
+    try:
+        changes = list(islice(tree.shown(store, tree.diff(store, old, new)), MANY))
+    except (NotFound, Corrupt):
+        return ""
+    paths = ", ".join(change.path.decode("utf-8", "replace") for change in changes[:SHOWN])
+    more = len(changes) - SHOWN
+    return f": {paths}" + (f" and {more} more" if more > 0 else "")
+
+
+def changed(store: Store, before: Action, after: Action) -> str:
+    """The paths of the input that are others after a run, or empty."""
+    if before.payload["inputRoot"] == after.payload["inputRoot"]:
+        return ""
+    found = _changed(store, before.payload["inputRoot"], after.payload["inputRoot"])
+    return found.removeprefix(": ") or "a directory"

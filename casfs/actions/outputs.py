@@ -1,0 +1,175 @@
+"""The outputs of an action: taken from where they lie, and put back there.
+
+Outputs are paths relative to the input directory. They are taken as one tree that holds
+them at their paths. Put back, that tree is written beside its place first, complete and
+verified; then each output changes places with what is there in one step, so nobody sees
+half of it and nothing else is touched. Parents are entered one by one without following
+symlinks: an output cannot lead out of the input directory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import secrets
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from .. import scratch
+from ..batch import Batch
+from ..digest import Digest
+from ..errors import Failed, NotFound, Refused
+from ..store import Store
+from ..trees import snapshot, tree
+from ..trees.fill import Tally, fill
+from ..trees.ignore import Ignore
+
+PRIVATE = re.compile(rb"\.casfs\.[0-9a-f]{16}")  # directories on their way to their place
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+EXCHANGE = 2  # RENAME_EXCHANGE of renameat2(2)
+UNABLE = (errno.EINVAL, errno.ENOSYS)
+
+
+class Only(Ignore):
+    """Leaves out all but the given paths, what is below them, and the way to them."""
+
+    def __init__(self, paths: Collection[str]) -> None:
+        super().__init__()
+        self._paths = frozenset(os.fsencode(path) for path in paths)
+        self._above = frozenset(above for path in self._paths for above in _parents(path))
+
+    def skips(self, path: bytes, name: bytes, *, directory: bool) -> bool:
+        if path in self._paths or (directory and path in self._above):
+            return False
+        return not any(above in self._paths for above in _parents(path))
+
+
+def _parents(path: bytes) -> Iterator[bytes]:
+    while (slash := path.rfind(b"/")) > 0:
+        path = path[:slash]
+        yield path
+
+
+def parents(paths: Collection[str]) -> set[str]:
+    """The directories on the way to the paths."""
+    return {os.fsdecode(above) for path in paths for above in _parents(os.fsencode(path))}
+
+
+def make_parents(root: Path, paths: Collection[str]) -> None:
+    """Make the directories that the outputs will lie in. Raises Refused, Failed."""
+    for path in paths:
+        os.close(_open(root, path.rpartition("/")[0], make=True))
+
+
+def take(batch: Batch, root: Path, paths: Collection[str]) -> Digest:
+    """Store the outputs of the input directory `root` as one tree."""
+    return snapshot.build(batch, root, Only(paths))
+
+
+def missing(store: Store, outputs: str, paths: Collection[str]) -> list[str]:
+    """Which of the paths a tree does not hold."""
+    return [path for path in paths if not _holds(store, outputs, os.fsencode(path))]
+
+
+def _holds(store: Store, root: str, path: bytes) -> bool:
+    try:
+        tree.resolve(store, root, path)
+    except NotFound:
+        return False
+    return True
+
+
+class Placement:
+    """Outputs that are ready to take their places."""
+
+    def __init__(self, root: Path, aside: Path | None, paths: Collection[str]) -> None:
+        self._root = root
+        self._aside = aside
+        self._paths = paths
+
+    def place(self) -> None:
+        """Let each take its place. Raises Refused (a symlink is in the way), Failed."""
+        for path in self._paths if self._aside else ():
+            assert self._aside is not None
+            parent, _, name = path.rpartition("/")
+            source = _open(self._aside, parent, make=False)
+            try:
+                target = _open(self._root, parent, make=True)
+                try:
+                    _swap(source, target, os.fsencode(name))
+                except OSError as error:
+                    where = self._root / path
+                    raise Failed(f"cannot put back {where}: {error.strerror}") from None
+                finally:
+                    os.close(target)
+            finally:
+                os.close(source)
+
+
+@contextmanager
+def prepared(store: Store, outputs: str, root: Path, paths: Collection[str]) -> Iterator[Placement]:
+    """Write the tree `outputs` beside its place. Raises Failed, NotFound, Corrupt."""
+    if not paths:
+        yield Placement(root, None, ())
+        return
+    aside = root / f".casfs.{secrets.token_hex(8)}"
+    try:
+        _write(store, outputs, aside)
+        yield Placement(root, aside, paths)
+    finally:
+        with suppress(Failed):  # what was replaced goes with it; what stays is no input
+            scratch.delete(aside)
+
+
+def _write(store: Store, root: str, target: Path) -> None:
+    tally = Tally()
+    try:
+        target.mkdir()
+        fd = os.open(target, DIRECTORY)
+        try:
+            fill(store, root, fd, tally)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        at = b"/".join(tally.path).decode("utf-8", "replace")
+        raise Failed(f"cannot write {target.parent / at}: {error.strerror}") from None
+
+
+def _open(root: Path, parent: str, *, make: bool) -> int:
+    """The directory `parent` below `root`, made where it is missing."""
+    fd = os.open(root, DIRECTORY & ~os.O_NOFOLLOW)
+    for part in parent.split("/") if parent else ():
+        try:
+            if make:
+                with suppress(FileExistsError):
+                    os.mkdir(part, dir_fd=fd)
+            below = os.open(part, DIRECTORY, dir_fd=fd)
+        except OSError as error:
+            if error.errno in (errno.ENOTDIR, errno.ELOOP):
+                raise Refused(f"{root / parent}: {part} is no directory there") from None
+            raise Failed(f"cannot enter {root / parent}: {error.strerror}") from None
+        finally:
+            os.close(fd)
+        fd = below
+    return fd
+
+
+def _swap(source: int, target: int, name: bytes) -> None:
+    """Let `name` in `source` and in `target` change places; in `target` it may be missing."""
+    try:
+        os.stat(name, dir_fd=target, follow_symlinks=False)
+    except FileNotFoundError:
+        os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
+        return
+    rename = ctypes.CDLL(None, use_errno=True).renameat2
+    if rename(source, name, target, name, EXCHANGE) == 0:
+        return
+    code = ctypes.get_errno()
+    if code not in UNABLE:
+        raise OSError(code, os.strerror(code))
+    old = b".casfs." + secrets.token_hex(8).encode()  # two steps where one is not to be had
+    os.rename(name, old, src_dir_fd=target, dst_dir_fd=source)
+    os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)

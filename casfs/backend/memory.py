@@ -1,0 +1,227 @@
+"""The store in memory: for tests, and for trying something out. Not shared, not durable."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import BinaryIO
+
+from .. import canonical
+from ..digest import Digest, hash_bytes
+from ..errors import Conflict, CorruptBlob, Invalid, NotFound
+from . import MAX_RECORD, META, Blob, BlobInfo, Head, Staged, Swap, Total
+
+
+class MemoryBackend:
+    def __init__(self) -> None:
+        self.blobs = MemoryBlobs()
+        self.heads = MemoryHeads()
+        self.lock = threading.RLock()
+        self.noted: set[str] | None = None  # what was touched while a collection runs
+        self._version = 0
+
+    def publish(
+        self, staged: Iterable[Staged], swaps: Iterable[Swap] = (), require: Collection[str] = ()
+    ) -> None:
+        with self.lock:
+            batch, moves = list(staged), list(swaps)
+            present = self.blobs.stored.keys() | {one.digest.hash for one in batch}
+            for hash in require:
+                if hash not in self.blobs.stored:
+                    raise NotFound(f"no blob {hash} in this store: it was collected meanwhile")
+            for move in moves:
+                if move.new is not None and move.new.hash not in present:
+                    raise NotFound(f"no blob {move.new.hash} in this store for head {move.name}")
+            for one in batch:
+                if one.type not in (None, META) and one.type not in present:
+                    raise NotFound(f"no blob {one.type} in this store, the type of {one.digest}")
+            heads = self.heads.moved(moves)
+            self.blobs.add(batch)
+            self.heads.replace(heads)
+            touched = [*require, *(one.digest.hash for one in batch)]
+            touched += [move.new.hash for move in moves if move.new is not None]
+            self.blobs.touch(touched)
+            if self.noted is not None:
+                self.noted.update(touched)
+            self._version += 1
+
+    def faults(self) -> Iterator[str]:
+        return iter(())
+
+    def collection(self) -> MemoryCollection:
+        return MemoryCollection(self)
+
+    def version(self) -> int:
+        return self._version
+
+    def close(self) -> None:
+        pass
+
+
+class MemoryBlobs:
+    def __init__(self) -> None:
+        self.stored: dict[str, Blob] = {}
+        self.touched: dict[str, int] = {}
+
+    def stage(self, source: BinaryIO) -> Staged:
+        data = source.read()
+        return Staged(Digest.of(data), data)
+
+    def stage_bytes(self, digest: Digest, data: bytes) -> Staged:
+        return Staged(digest, data)
+
+    def discard(self, staged: Iterable[Staged]) -> None:
+        pass
+
+    def add(self, batch: Iterable[Staged]) -> None:
+        for one in batch:
+            assert one.data is not None
+            old = self.stored.get(one.digest.hash)
+            if old is None or old.type is None:
+                self.stored[one.digest.hash] = Blob(one.data, one.type)
+
+    def touch(self, hashes: Iterable[str]) -> None:
+        now = int(time.time())
+        self.touched.update(dict.fromkeys(hashes, now))
+
+    def get(self, hash: str) -> Blob:
+        try:
+            return self.stored[hash]
+        except KeyError:
+            raise NotFound(f"no blob {hash} in this store") from None
+
+    def open(self, hash: str) -> BinaryIO:
+        return io.BytesIO(self.get(hash).data)
+
+    def contents(self, hashes: Iterable[str]) -> Iterator[bytes | None]:
+        return (self.get(hash).data for hash in hashes)
+
+    def info(self, hashes: Collection[str]) -> dict[str, BlobInfo]:
+        found = {hash: self.stored[hash] for hash in hashes if hash in self.stored}
+        return {hash: BlobInfo(len(blob.data), blob.type) for hash, blob in found.items()}
+
+    def missing(self, hashes: Collection[str]) -> list[str]:
+        return [hash for hash in dict.fromkeys(hashes) if hash not in self.stored]
+
+    def find(self, prefix: str, limit: int = 2) -> list[str]:
+        return sorted(hash for hash in list(self.stored) if hash.startswith(prefix))[:limit]
+
+    def iterate(self, type: str | None = None) -> Iterator[tuple[str, BlobInfo]]:
+        for hash, blob in list(self.stored.items()):
+            if type is None or blob.type == type:
+                yield hash, BlobInfo(len(blob.data), blob.type)
+
+    def arrivals(self, after: int = 0) -> Iterator[tuple[int, str, BlobInfo]]:
+        for position, (hash, info) in enumerate(self.iterate(), start=1):
+            if position > after:
+                yield position, hash, info
+
+    def total(self) -> Total:
+        return Total(len(self.stored), sum(len(blob.data) for blob in self.stored.values()))
+
+    def types(self) -> dict[str, int]:
+        return dict(Counter(blob.type for blob in self.stored.values() if blob.type is not None))
+
+    def verify(self, hash: str) -> None:
+        if hash_bytes(self.get(hash).data) != hash:
+            raise CorruptBlob(f"blob {hash}: its bytes do not hash to its name")
+
+    def quarantine(self, hash: str) -> None:
+        self.stored.pop(hash, None)
+        self.touched.pop(hash, None)
+
+
+class MemoryHeads:
+    def __init__(self) -> None:
+        self._heads: dict[str, tuple[str, bytes]] = {}
+        self._uses: dict[str, int] = {}
+
+    def get(self, name: str) -> Head | None:
+        found = self._heads.get(name)
+        return None if found is None else Head(found[0], canonical.decode(found[1]))
+
+    def list(self, prefix: str = "", *, reverse: bool = False) -> Iterator[tuple[str, Head]]:
+        for name, (hash, record) in sorted(self._heads.items(), reverse=reverse):
+            if name.startswith(prefix):
+                yield name, Head(hash, canonical.decode(record))
+
+    def note_use(self, names: Collection[str]) -> None:
+        now = time.time_ns() // 1_000_000
+        self._uses.update({name: now for name in names if name in self._heads})
+
+    def last_use(self, name: str) -> int:
+        return self._uses.get(name, 0) if name in self._heads else 0
+
+    def moved(self, swaps: Iterable[Swap]) -> dict[str, tuple[str, bytes]]:
+        """All heads as they are after `swaps`, which are made one after the other."""
+        heads = dict(self._heads)
+        for swap in swaps:
+            if any("\ud800" <= character <= "\udfff" for character in swap.name):
+                raise Invalid(f"head {swap.name!a}: a name must be UTF-8")
+            if heads.get(swap.name) != _pair(swap.old):
+                raise Conflict(f"head {swap.name}: moved by somebody else meanwhile")
+            pair = _pair(swap.new)
+            if pair is None:
+                heads.pop(swap.name, None)
+            else:
+                heads[swap.name] = pair
+        return heads
+
+    def replace(self, heads: dict[str, tuple[str, bytes]]) -> None:
+        self._heads = heads
+        self._uses = {name: at for name, at in self._uses.items() if name in heads}
+
+
+class MemoryCollection:
+    def __init__(self, backend: MemoryBackend) -> None:
+        self._backend = backend
+        with backend.lock:
+            if backend.noted is not None:
+                raise Conflict("another gc is running on this store; wait for it")
+            backend.noted = set()
+        self.reset()
+
+    def __enter__(self) -> MemoryCollection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._backend.noted = None
+
+    def reset(self) -> None:
+        self._marks: set[str] = set()
+        self.marked = Total()
+
+    def mark(self, hashes: Collection[str]) -> list[str]:
+        stored = self._backend.blobs.stored
+        new = [hash for hash in dict.fromkeys(hashes) if hash in stored and hash not in self._marks]
+        self._marks.update(new)
+        self.marked.blobs += len(new)
+        self.marked.bytes += sum(len(stored[hash].data) for hash in new)
+        return [hash for hash in new if stored[hash].type is not None]
+
+    def young(self, since: int) -> Iterator[list[str]]:
+        yield [hash for hash, at in self._backend.blobs.touched.items() if at >= since]
+
+    def sweep(
+        self, before: int, follow: Callable[[list[str]], None], *, dry_run: bool
+    ) -> Iterator[tuple[str, BlobInfo]]:
+        blobs = self._backend.blobs
+        with self._backend.lock:
+            follow(list(self._backend.noted or ()))
+            for hash, info in list(blobs.iterate()):
+                if hash not in self._marks and blobs.touched[hash] < before:
+                    if not dry_run:
+                        del blobs.stored[hash], blobs.touched[hash]
+                    yield hash, info
+
+
+def _pair(head: Head | None) -> tuple[str, bytes] | None:
+    if head is None:
+        return None
+    record = canonical.encode(dict(head.record))
+    if len(record) > MAX_RECORD:
+        raise Invalid(f"a head's record of {len(record)} bytes is over {MAX_RECORD}")
+    return head.hash, record

@@ -1,0 +1,396 @@
+"""Large blobs as plain files: `objects/ab/cdef…`, mode 0444, uncompressed.
+
+Plain, so that the kernel can serve them: mmap, reflink, overlay lowers, one page cache
+for every tree that holds the file. A file gets here in three steps: written and hashed
+under a private name in `tmp/`, made durable, renamed into place. The rename happens only
+under the store's write lock (`casfs.backend.disk`), and so does removal; hence nobody ever finds
+a half-written object, and gc cannot delete one that a writer has just found.
+
+Private names live in `tmp/<writer>/`, a directory per writing process that holds a
+locked file for as long as the process lives. Whatever has no living owner is swept at
+the next start. Sync is batched: a handful of files is fsynced one by one, more than that
+by one syncfs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import io
+import itertools
+import os
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from ..digest import CHUNK, Digest, Hasher, hash_bytes, hash_stream, is_hash
+from ..errors import CorruptBlob, Failed, NotFound
+from . import SMALL, Staged
+
+CLAIMING = 60.0  # seconds that a writer may take between making and locking its directory
+FEW = 8  # up to this many fsyncs are cheaper than one syncfs
+REMEMBERED = 1 << 17  # verified files that a process remembers
+ZEROS = bytes(CHUNK)
+BULK = 64 << 20  # bytes; from here the kernel copies
+NO_COPY = (errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF, errno.EPERM)
+FIRST = 1 << 16  # bytes of a first read; a larger buffer is mapped and unmapped each time
+NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+Stamp = tuple[int, int, int, int]
+
+
+class Objects:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._prefix = f"{root}/"
+        self._tmp = root.parent / "tmp"
+        self._own: Path | None = None
+        self._lock_fd = -1
+        self._claiming = threading.Lock()
+        self._names = itertools.count()
+        self._verified: dict[str, Stamp] = {}
+
+    @classmethod
+    def create(cls, root: Path) -> None:
+        """Make the 256 shards at once: later a new file needs only its shard synced."""
+        for shard in range(256):
+            (root / f"{shard:02x}").mkdir(parents=True, exist_ok=True)
+        (root.parent / "tmp").mkdir(exist_ok=True)
+
+    def path(self, hash: str) -> Path:
+        return self.root / hash[:2] / hash[2:]
+
+    # -- in -------------------------------------------------------------------------
+
+    def stage(self, source: BinaryIO) -> Staged:
+        """Hash `source` into memory when it is small, else into a private file."""
+        first = _read_up_to(source, SMALL + 1)
+        if len(first) <= SMALL:
+            return Staged(Digest.of(first), first)
+        temp = self._new_temp()
+        try:
+            bulk = self._copy(source, temp, len(first))
+            return Staged(bulk or self._spool(first, source, temp), None, temp)
+        except BaseException:
+            with suppress(OSError):
+                temp.unlink()
+            raise
+
+    def stage_bytes(self, digest: Digest, data: bytes) -> Staged:
+        """The same for bytes in memory."""
+        if len(data) <= SMALL:
+            return Staged(digest, data)
+        temp = self._new_temp()
+        try:
+            with _writing(temp):
+                fd = os.open(temp, NEW_FILE, 0o444)
+                try:
+                    write_all(fd, data)
+                    os.fchmod(fd, 0o444)
+                finally:
+                    os.close(fd)
+        except BaseException:
+            with suppress(OSError):
+                temp.unlink()
+            raise
+        return Staged(digest, None, temp)
+
+    def _copy(self, source: BinaryIO, temp: Path, begun: int) -> Digest | None:
+        """A very large file is copied inside the kernel, and the copy is hashed: nobody can
+        change that one in between. None where the kernel cannot."""
+        if not isinstance(getattr(source, "raw", source), io.FileIO):
+            return None  # a decompressor or a member of an archive has another file's number
+        try:
+            origin, start = source.fileno(), source.tell() - begun
+            place = os.lseek(origin, 0, os.SEEK_CUR)  # a buffered reader is ahead of `tell`
+            size = os.fstat(origin).st_size - start
+        except OSError:  # a pipe has no place in it
+            return None
+        if size < BULK:
+            return None
+        with _writing(temp):
+            fd = os.open(temp, NEW_FILE, 0o600)
+        try:
+            with _writing(temp):
+                whole = _copy_extents(origin, fd, start, size)
+                os.fchmod(fd, 0o444)
+        except Failed as error:
+            if not isinstance(error.__cause__, OSError) or error.__cause__.errno not in NO_COPY:
+                raise
+            whole = False
+        finally:
+            os.close(fd)
+        if not whole:
+            os.lseek(origin, place, os.SEEK_SET)
+            temp.unlink()
+            return None
+        with temp.open("rb", buffering=0) as copy:  # mapped it would count as our memory
+            return hash_stream(copy)
+
+    def _spool(self, first: bytes, source: BinaryIO, temp: Path) -> Digest:
+        """What `source` raises goes to the caller as it is: only he can name the file."""
+        hasher, size = Hasher(), 0
+        with _writing(temp):
+            fd = os.open(temp, NEW_FILE, 0o600)
+        with open(fd, "wb", buffering=0) as out:
+            piece = first + source.read(CHUNK - len(first))
+            while piece:
+                hasher.update(piece)
+                size += len(piece)
+                with _writing(temp):
+                    if piece == ZEROS:  # a hole stays a hole
+                        out.seek(len(piece), os.SEEK_CUR)
+                    else:
+                        write_all(fd, piece)
+                piece = source.read(CHUNK)
+            with _writing(temp):
+                out.truncate(size)
+                os.fchmod(fd, 0o444)
+        return Digest(hasher.hexdigest(), size)
+
+    def discard(self, staged: Iterable[Staged]) -> None:
+        for one in staged:
+            if one.temp is not None:
+                with suppress(OSError):  # what stays is swept when this process is gone
+                    one.temp.unlink()
+
+    def sync(self, staged: Iterable[Staged]) -> None:
+        """Make the content of staged files durable; they are still private."""
+        self._sync([one.temp for one in staged if one.temp is not None])
+
+    def place(self, staged: Iterable[Staged]) -> None:
+        """Rename synced files into place, durably. Caller holds the write lock."""
+        shards = set()
+        for one in staged:
+            if one.temp is None:
+                continue
+            target = self.path(one.digest.hash)
+            with _writing(target):
+                one.temp.rename(target)  # over what a crash may have left there
+            shards.add(target.parent)  # a crash may have come between a rename and its sync
+        self._sync(sorted(shards))
+
+    def _sync(self, paths: list[Path]) -> None:
+        try:
+            if len(paths) > FEW:
+                syncfs(self.root)
+            else:
+                for path in paths:
+                    fsync(path)
+        except OSError as error:
+            raise Failed(f"cannot sync {self.root}: {error.strerror}") from error
+
+    # -- out ------------------------------------------------------------------------
+
+    def open(self, hash: str) -> BinaryIO:
+        """The file of a blob, verified once and again when it has changed."""
+        try:
+            source = self.path(hash).open("rb", buffering=0)
+        except FileNotFoundError:
+            raise NotFound(f"blob {hash}: its file is missing from {self.root}") from None
+        except OSError as error:
+            raise Failed(f"blob {hash}: {error.strerror}") from error
+        try:
+            self._verify(hash, source)
+        except OSError as error:
+            source.close()
+            raise Failed(f"blob {hash}: {error.strerror}") from error
+        except BaseException:
+            source.close()
+            raise
+        return source
+
+    def content(self, hash: str) -> bytes | None:
+        """The verified bytes of a blob's file; None when it is large."""
+        try:
+            fd = os.open(f"{self._prefix}{hash[:2]}/{hash[2:]}", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                data = os.read(fd, FIRST)
+                if len(data) == FIRST:
+                    data += os.read(fd, CHUNK - FIRST)
+            finally:
+                os.close(fd)
+        except FileNotFoundError:
+            raise NotFound(f"blob {hash}: its file is missing from {self.root}") from None
+        except OSError as error:
+            raise Failed(f"blob {hash}: {error.strerror}") from error
+        if len(data) == CHUNK:
+            return None
+        if hash_bytes(data) != hash:
+            raise CorruptBlob(f"blob {hash}: its file does not hash to its name")
+        return data
+
+    def _verify(self, hash: str, source: BinaryIO) -> None:
+        stat = os.fstat(source.fileno())
+        stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+        if self._verified.get(hash) == stamp:
+            return
+        if hash_stream(source).hash != hash:
+            raise CorruptBlob(f"blob {hash}: its file does not hash to its name")
+        source.seek(0)
+        if len(self._verified) >= REMEMBERED:
+            self._verified.clear()
+        self._verified[hash] = stamp
+
+    def verify(self, hash: str, size: int) -> None:
+        """Read a file again in any case. Raises NotFound, CorruptBlob, Failed."""
+        self._verified.pop(hash, None)
+        with self.open(hash) as source:
+            if os.fstat(source.fileno()).st_size != size:
+                raise CorruptBlob(f"blob {hash}: its file is not {size} bytes long")
+
+    # -- what is there ------------------------------------------------------------------
+
+    def remove(self, hash: str) -> None:
+        """Delete a blob's file if there is one. Caller holds the write lock."""
+        self._verified.pop(hash, None)
+        try:
+            self.path(hash).unlink(missing_ok=True)
+        except OSError as error:
+            raise Failed(f"cannot remove {self.path(hash)}: {error.strerror}") from error
+
+    def set_aside(self, hash: str, data: bytes | None) -> None:
+        """Keep the damaged bytes of a blob in `quarantine/`. Caller holds the write lock."""
+        folder = self.root.parent / "quarantine"
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            if data is not None:
+                (folder / hash).write_bytes(data)
+            elif self.path(hash).exists():
+                self.path(hash).rename(folder / hash)
+        except OSError as error:
+            raise Failed(f"cannot move blob {hash} to {folder}: {error.strerror}") from error
+        self._verified.pop(hash, None)
+
+    def strays(self) -> Iterator[str]:
+        """Names below `objects/` that are no shard, or no hash."""
+        for entry in sorted(self.root.rglob("*")):
+            name = entry.relative_to(self.root).as_posix()
+            shard = entry.is_dir() and len(name) == 2 and is_hash(name.ljust(64, "0"))
+            if not shard and not (len(name) == 65 and is_hash(name.replace("/", "", 1))):
+                yield name
+
+    def shards(self) -> Iterator[list[tuple[str, float]]]:
+        """(hash, last change) of every file, shard by shard; files of other names are left out."""
+        for shard in range(256):
+            name = f"{shard:02x}"
+            with os.scandir(self.root / name) as entries:
+                found = [(name + entry.name, entry) for entry in entries]
+            yield [(hash, entry.stat().st_ctime) for hash, entry in found if is_hash(hash)]
+
+    # -- private names --------------------------------------------------------------
+
+    def _new_temp(self) -> Path:
+        with self._claiming:
+            if self._own is None:
+                self._own, self._lock_fd = self._claim()
+        return self._own / f"{next(self._names)}"
+
+    def _claim(self) -> tuple[Path, int]:
+        """A directory of our own. Locked before it gets the name that the sweep looks at."""
+        hidden = self._tmp / f".{secrets.token_hex(16)}"
+        own = hidden.with_name(hidden.name[1:])
+        with _writing(self._tmp):
+            self._tmp.mkdir(exist_ok=True)
+            hidden.mkdir(mode=0o700)
+            fd = os.open(hidden / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            hidden.rename(own)
+        return own, fd
+
+    def sweep(self) -> int:
+        """Remove the private files of dead writers; returns how many directories went."""
+        swept = 0
+        for directory in self._tmp.glob("*/"):
+            if directory != self._own and _is_orphan(directory):
+                shutil.rmtree(directory, ignore_errors=True)
+                swept += 1
+        return swept
+
+    def close(self) -> None:
+        if self._own is not None:
+            shutil.rmtree(self._own, ignore_errors=True)
+            os.close(self._lock_fd)
+            self._own = None
+
+
+def _copy_extents(origin: int, fd: int, start: int, size: int) -> bool:
+    """Copy `size` bytes from `start`, holes kept; False where the file has become shorter."""
+    os.ftruncate(fd, size)
+    at = 0
+    while at < size:
+        try:
+            at = os.lseek(origin, start + at, os.SEEK_DATA) - start
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # nothing but a hole is left
+                return True
+            raise
+        end = min(os.lseek(origin, start + at, os.SEEK_HOLE) - start, size)
+        while at < end:
+            done = os.copy_file_range(origin, fd, min(end - at, BULK), start + at, at)
+            if done == 0:
+                return False
+            at += done
+    return True
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise Failed(f"cannot write {path}: {error.strerror}") from error
+
+
+def _read_up_to(source: BinaryIO, count: int) -> bytes:
+    """`count` bytes, or what there is up to the end: a raw stream may give less at a time."""
+    data = source.read(count)
+    while len(data) < count and (more := source.read(count - len(data))):
+        data += more
+    return data
+
+
+def _is_orphan(directory: Path) -> bool:
+    """True when no living process holds the directory's lock."""
+    with suppress(FileNotFoundError):
+        if directory.name.startswith(".") and time.time() - directory.stat().st_mtime < CLAIMING:
+            return False
+        fd = os.open(directory / "lock", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(fd)
+    return True
+
+
+def write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def fsync(path: Path) -> None:
+    """Make a file or the entries of a directory durable."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def syncfs(path: Path) -> None:
+    """One flush for the whole file system (Python has no os.syncfs)."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        if ctypes.CDLL(None, use_errno=True).syncfs(fd) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+    finally:
+        os.close(fd)

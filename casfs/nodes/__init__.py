@@ -1,0 +1,1 @@
+"""Typed JSON nodes: their schemas, what is checked, and where their references are."""

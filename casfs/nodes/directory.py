@@ -1,0 +1,198 @@
+"""The format of `directory` nodes: one level of a Merkle tree, by value, without a store.
+
+A directory's payload has three lists (files, directories, symlinks), each sorted by name
+bytes, and a name stands once over all three (seed 004, SPEC-08.11; REAPI's Directory
+message). Names and link targets are bytes here, as the kernel has them; in JSON they are
+text where they are UTF-8 and base64 where they are not. Names that could lead out of a
+directory (empty, `.`, `..`, with `/` or NUL) are refused on the way in and again on the
+way out, so that no reader has to trust a writer.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ..digest import Digest
+from ..errors import Invalid
+
+HARMFUL = (b"", b".", b"..")
+MAX_NAME = 255  # bytes, as on every Linux file system
+
+
+@dataclass(frozen=True, slots=True)
+class Properties:
+    """What `--preserve` keeps: (seconds, nanoseconds) of the mtime, permission bits."""
+
+    mtime: tuple[int, int] | None = None
+    unix_mode: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    name: bytes
+    digest: Digest
+    executable: bool = False
+    properties: Properties | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Subdirectory:
+    """What is preserved of a directory stands in its own node: see `properties`."""
+
+    name: bytes
+    digest: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class Symlink:
+    name: bytes
+    target: bytes
+    properties: Properties | None = None
+
+
+Entry = File | Subdirectory | Symlink
+KINDS: tuple[tuple[str, type[Entry]], ...] = (
+    ("files", File),
+    ("directories", Subdirectory),
+    ("symlinks", Symlink),
+)
+
+
+def encode(entries: Iterable[Entry], own: Properties | None = None) -> dict[str, Any]:
+    """The payload of a `directory` node; `own`: what is preserved of the directory itself.
+
+    Raises Invalid for a name that is refused.
+    """
+    payload: dict[str, Any] = {key: [] for key, _ in KINDS}
+    ordered = sorted(entries, key=lambda entry: entry.name)
+    for entry in ordered:
+        _check_name(entry.name)
+    for key, kind in KINDS:
+        payload[key] = [_encode(entry) for entry in ordered if isinstance(entry, kind)]
+    check(payload)
+    return payload | _preserved(own)
+
+
+def decode(payload: dict[str, Any]) -> dict[bytes, Entry]:
+    """The entries by name, sorted. Raises Invalid where the payload breaks the format."""
+    names = check(payload)
+    entries = [
+        _decode(kind, name, item)
+        for key, kind in KINDS
+        for name, item in zip(names[key], payload[key], strict=True)
+    ]
+    entries.sort(key=lambda entry: entry.name)
+    return {entry.name: entry for entry in entries}
+
+
+def check(payload: dict[str, Any]) -> dict[str, list[bytes]]:
+    """What the schema cannot say: order, unique and harmless names, targets. Raises Invalid.
+
+    Returns the names of each list, so that `decode` need not read them again.
+    """
+    seen: set[bytes] = set()
+    found: dict[str, list[bytes]] = {}
+    for key, _ in KINDS:
+        found[key] = names = _names(key, payload[key])
+        twice = seen.intersection(names)
+        if twice:
+            raise Invalid(f"$.{key}: the name {min(twice)!r} stands twice")
+        seen.update(names)
+    for index, item in enumerate(payload["symlinks"]):
+        target = _bytes(item, "target", f"$.symlinks[{index}]")
+        if not target or b"\0" in target:
+            raise Invalid(f"$.symlinks[{index}]: the target {target!r} is not allowed in a symlink")
+    return found
+
+
+def _names(key: str, items: list[dict[str, Any]]) -> list[bytes]:
+    """The names of one list, in their order."""
+    names: list[bytes] = []
+    before = b""
+    for index, item in enumerate(items):
+        name = (
+            str(item["name"]).encode() if "name" in item else _bytes(item, "name", _at(key, index))
+        )
+        if name in HARMFUL or b"/" in name or b"\0" in name or len(name) > MAX_NAME:
+            _check_name(name, f"{_at(key, index)}: ")
+        if before >= name:
+            raise Invalid(f"{_at(key, index)}: {name!r} is out of order")
+        names.append(name)
+        before = name
+    return names
+
+
+def _at(key: str, index: int) -> str:
+    return f"$.{key}[{index}]"
+
+
+def _check_name(name: bytes, where: str = "") -> None:
+    if name in HARMFUL or b"/" in name or b"\0" in name:
+        raise Invalid(f"{where}the name {name!r} is not allowed in a directory")
+    if len(name) > MAX_NAME:
+        raise Invalid(f"{where}the name {name[:20]!r}… is longer than {MAX_NAME} bytes")
+
+
+def _encode(entry: Entry) -> dict[str, Any]:
+    item = _text("name", entry.name)
+    if isinstance(entry, Symlink):
+        item |= _text("target", entry.target)
+    else:
+        item["digest"] = {"hash": entry.digest.hash, "size_bytes": entry.digest.size_bytes}
+    if isinstance(entry, File):
+        item["is_executable"] = entry.executable
+    if not isinstance(entry, Subdirectory):
+        item |= _preserved(entry.properties)
+    return item
+
+
+def _preserved(properties: Properties | None) -> dict[str, Any]:
+    item: dict[str, Any] = {}
+    if properties is not None and properties.mtime is not None:
+        seconds, nanos = properties.mtime
+        item["mtime"] = {"seconds": seconds, "nanos": nanos}
+    if properties is not None and properties.unix_mode is not None:
+        item["unix_mode"] = properties.unix_mode
+    return item
+
+
+def _decode(kind: type[Entry], name: bytes, item: dict[str, Any]) -> Entry:
+    if kind is Symlink:
+        return Symlink(name, _bytes(item, "target", "$"), properties(item))
+    digest = Digest(item["digest"]["hash"], item["digest"]["size_bytes"])
+    if kind is File:
+        return File(name, digest, item["is_executable"], properties(item))
+    return Subdirectory(name, digest)
+
+
+def properties(item: dict[str, Any]) -> Properties | None:
+    """What is preserved of an entry, or of the directory whose payload this is."""
+    if "mtime" not in item and "unix_mode" not in item:
+        return None
+    mtime = item.get("mtime")
+    pair = None if mtime is None else (mtime["seconds"], mtime["nanos"])
+    return Properties(pair, item.get("unix_mode"))
+
+
+def _text(key: str, value: bytes) -> dict[str, Any]:
+    try:
+        return {key: value.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {f"{key}_base64": base64.b64encode(value).decode("ascii")}
+
+
+def _bytes(item: dict[str, Any], key: str, where: str) -> bytes:
+    if key in item:
+        return str(item[key]).encode("utf-8")
+    try:
+        value = base64.b64decode(item[f"{key}_base64"], validate=True)
+        value.decode("utf-8")
+    except UnicodeDecodeError:
+        if base64.b64encode(value).decode("ascii") == item[f"{key}_base64"]:
+            return value
+    except ValueError:  # not ASCII, or no base64
+        pass
+    raise Invalid(f"{where}.{key}_base64: not the base64 of bytes that are no UTF-8")

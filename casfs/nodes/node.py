@@ -1,0 +1,43 @@
+"""A node: a blob that is `{"payload": …, "type": "<hash of its schema node>"}` in canonical
+JSON and that a store has accepted. The meta-schema node alone has the type "schema"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from .. import canonical
+from ..errors import Corrupt
+from . import directory
+
+# What a schema cannot state, by type name.
+CHECKS: dict[str, Callable[[Any], object]] = {"directory": directory.check}
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """`type` is the name of the node's schema, `type_hash` the schema node itself."""
+
+    hash: str
+    type: str
+    type_hash: str
+    payload: Any
+
+
+def encode(type_hash: str, payload: Any) -> bytes:
+    """The bytes of a node. Raises Invalid naming the JSON path inside the payload."""
+    body = canonical.encode(payload)
+    return b'{"payload":' + body + b',"type":"' + type_hash.encode() + b'"}'
+
+
+def decode(hash: str, data: bytes) -> tuple[str, Any]:
+    """(type hash, payload) of a stored node's bytes. Raises Corrupt."""
+    try:
+        value = canonical.decode(data)
+        type_hash, payload = value["type"], value["payload"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise Corrupt(f"node {hash}: its bytes are no node ({error})") from None
+    if not isinstance(type_hash, str):
+        raise Corrupt(f"node {hash}: its type is no hash")
+    return type_hash, payload

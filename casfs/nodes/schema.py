@@ -1,0 +1,285 @@
+"""JSON Schema 2020-12 with references: what a payload must look like, and where its refs are.
+
+Two keywords beyond the standard. `"format": "cas_ref"` marks a string as the hash of
+something in the store and asserts its 64 hex characters; `"cas_type": "content"` beside
+it names the type that the target must have. References are derived from the schema and
+the payload together, never from a position, and are followed through every keyword that
+can apply a subschema; of `anyOf`, `oneOf`, `if` and `contains` only what validates
+counts. A keyword that this module does not know could hide a reference from gc, so a
+schema that has one is refused.
+
+jsonschema checks that a document is a schema at all, once, when it is registered;
+jsonschema-rs validates payloads (some hundred times faster, and the two are compared in
+the tests). Compiled schemas are immutable and may be shared between threads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import jsonschema_rs
+
+from .. import canonical
+from ..digest import HEX
+from ..errors import Invalid
+from .keywords import (
+    DIALECT,
+    Document,
+    assert_refs,
+    has_refs,
+    line,
+    path,
+    place_of,
+    refuse_bad_targets,
+    walk,
+)
+
+NAME = re.compile(r"[a-z][a-z0-9-]{0,63}\Z")
+ROOT = "casfs:///root"
+
+
+Collect = Callable[[Any, "list[Ref]"], None]
+
+
+class Ref(NamedTuple):
+    """A reference found in a payload; `cas_type` is the type its target must have, or None."""
+
+    hash: str
+    cas_type: str | None
+
+
+class Schema:
+    """A compiled schema document. Raises Invalid when the document is not acceptable."""
+
+    def __init__(self, document: Document, *, extra: frozenset[str] = frozenset({"$id"})) -> None:
+        """`extra`: root keywords that are no assertion (a role-schema has `name`)."""
+        if not isinstance(document, dict):
+            raise Invalid("a schema must be an object")
+        canonical.encode(document)  # sound JSON of bounded depth, or Invalid
+        root = {key: value for key, value in document.items() if key not in extra}
+        self._places = dict(walk(root, ()))
+        refuse_bad_targets(self._places)
+        try:
+            asserted = assert_refs(root)
+            self._registry = jsonschema_rs.Registry([(ROOT, asserted)])
+            self._validator = self._compile("")
+        except (ValueError, jsonschema_rs.ValidationError) as error:
+            raise Invalid(f"not a usable schema: {line(str(error))}") from None
+        self._memo: dict[str, Collect | None] = {}
+        self._collect = self._collector(root, "")
+
+    def check(self, payload: Any) -> None:
+        """Raise Invalid with the JSON path of the first fault and its reason."""
+        if not self._validator.is_valid(payload):
+            error = min(self._validator.iter_errors(payload), key=lambda e: len(e.instance_path))
+            raise Invalid(f"{path(error.instance_path)}: {line(error.message)}")
+
+    def refs(self, payload: Any) -> list[Ref]:
+        """The references of a valid payload, in its order, each as often as it stands there."""
+        found: list[Ref] = []
+        if self._collect is not None:
+            self._collect(payload, found)
+        return found
+
+    # -- compiling --------------------------------------------------------------------
+
+    def _compile(self, pointer: str) -> jsonschema_rs.Validator:
+        return jsonschema_rs.validator_for(
+            {"$schema": DIALECT, "$ref": f"{ROOT}#{pointer}"}, registry=self._registry
+        )
+
+    def _collector(self, schema: Document, pointer: str) -> Collect | None:
+        """A function that adds the refs of a value under `schema`; None when it has none."""
+        if not isinstance(schema, dict) or not has_refs(schema):
+            return None
+        parts: list[Collect] = []
+        if schema.get("format") == "cas_ref":
+            parts.append(_collect_ref(schema.get("cas_type")))
+        if "$ref" in schema:
+            parts.append(self._follow(schema["$ref"]))
+        parts += self._everywhere(schema, pointer)
+        parts += self._where_valid(schema, pointer)
+        parts += self._in_object(schema, pointer)
+        parts += self._in_array(schema, pointer)
+        return _in_turn(parts)
+
+    def _follow(self, target: str) -> Collect:
+        pointer, place = target[1:], place_of(target)
+
+        def follow(value: Any, found: list[Ref]) -> None:
+            if pointer not in self._memo:
+                self._memo[pointer] = self._collector(self._places[place], pointer)
+            if collect := self._memo[pointer]:
+                collect(value, found)
+
+        return follow
+
+    def _everywhere(self, schema: Document, pointer: str) -> list[Collect]:
+        branches = schema.get("allOf", [])
+        return _some(self._collector(s, f"{pointer}/allOf/{i}") for i, s in enumerate(branches))
+
+    def _where_valid(self, schema: Document, pointer: str) -> list[Collect]:
+        parts = []
+        for keyword in ("anyOf", "oneOf"):
+            for index, branch in enumerate(schema.get(keyword, [])):
+                at = f"{pointer}/{keyword}/{index}"
+                if collect := self._collector(branch, at):
+                    parts.append(_if_valid(self._compile(at), collect, None))
+        if "if" in schema:
+            then = _in_turn(
+                _some(self._collector(schema.get(k), f"{pointer}/{k}") for k in ("if", "then"))
+            )
+            other = self._collector(schema.get("else", True), f"{pointer}/else")
+            if then or other:
+                parts.append(_if_valid(self._compile(f"{pointer}/if"), then, other))
+        return parts
+
+    def _in_object(self, schema: Document, pointer: str) -> list[Collect]:
+        parts = []
+        named = {
+            name: self._collector(sub, f"{pointer}/properties/{_escape(name)}")
+            for name, sub in schema.get("properties", {}).items()
+        }
+        patterns = [
+            (_matcher(text), self._collector(sub, f"{pointer}/patternProperties/{_escape(text)}"))
+            for text, sub in schema.get("patternProperties", {}).items()
+        ]
+        rest = self._collector(
+            schema.get("additionalProperties"), f"{pointer}/additionalProperties"
+        )
+        if any(named.values()) or any(collect for _, collect in patterns) or rest:
+            parts.append(_collect_object(named, patterns, rest))
+        for name, sub in schema.get("dependentSchemas", {}).items():
+            if collect := self._collector(sub, f"{pointer}/dependentSchemas/{_escape(name)}"):
+                parts.append(_if_present(name, collect))
+        return parts
+
+    def _in_array(self, schema: Document, pointer: str) -> list[Collect]:
+        parts = []
+        first = [
+            self._collector(sub, f"{pointer}/prefixItems/{index}")
+            for index, sub in enumerate(schema.get("prefixItems", []))
+        ]
+        rest = self._collector(schema.get("items"), f"{pointer}/items")
+        if any(first) or rest:
+            parts.append(_collect_array(first, rest))
+        if collect := self._collector(schema.get("contains"), f"{pointer}/contains"):
+            match = _if_valid(self._compile(f"{pointer}/contains"), collect, None)
+            parts.append(_collect_array([], match))
+        return parts
+
+
+def check_document(document: Document) -> str:
+    """The name (`$id`) of a schema document that may be registered. Raises Invalid."""
+    import jsonschema  # the judge of documents; payloads never wait for its import
+
+    if not isinstance(document, dict):
+        raise Invalid("a schema must be an object")
+    canonical.encode(document)  # sound JSON of bounded depth, or Invalid
+    name = document.get("$id")
+    if not isinstance(name, str) or not NAME.match(name):
+        raise Invalid('a schema needs "$id": a name of a-z, 0-9, "-", a letter first')
+    try:
+        jsonschema.Draft202012Validator.check_schema(document)
+    except jsonschema.SchemaError as error:
+        raise Invalid(f"not a schema: {error.json_path}: {line(error.message)}") from None
+    Schema(document)
+    return name
+
+
+# -- walking schemas --------------------------------------------------------------------
+
+
+def _escape(name: str) -> str:
+    """A key as part of a JSON pointer inside a URI fragment."""
+    return quote(name.replace("~", "~0").replace("/", "~1"), safe="~")
+
+
+def _matcher(text: str) -> Callable[[str], bool]:
+    """The validator's own reading of a pattern: Python's differs, in `$` for one."""
+    return jsonschema_rs.validator_for({"$schema": DIALECT, "pattern": text}).is_valid
+
+
+# -- collectors --------------------------------------------------------------------------
+
+
+def _some(parts: Iterable[Collect | None]) -> list[Collect]:
+    return [collect for collect in parts if collect]
+
+
+def _in_turn(parts: list[Collect]) -> Collect | None:
+    if len(parts) <= 1:
+        return parts[0] if parts else None
+
+    def collect(value: Any, found: list[Ref]) -> None:
+        for part in parts:
+            part(value, found)
+
+    return collect
+
+
+def _collect_ref(cas_type: str | None) -> Collect:
+    def collect(value: Any, found: list[Ref]) -> None:
+        if isinstance(value, str) and HEX.match(value):
+            found.append(Ref(value, cas_type))
+
+    return collect
+
+
+def _if_valid(
+    validator: jsonschema_rs.Validator, then: Collect | None, other: Collect | None
+) -> Collect:
+    def collect(value: Any, found: list[Ref]) -> None:
+        chosen = then if validator.is_valid(value) else other
+        if chosen:
+            chosen(value, found)
+
+    return collect
+
+
+def _if_present(name: str, then: Collect) -> Collect:
+    def collect(value: Any, found: list[Ref]) -> None:
+        if isinstance(value, dict) and name in value:
+            then(value, found)
+
+    return collect
+
+
+def _collect_object(
+    named: dict[str, Collect | None],
+    patterns: list[tuple[Callable[[str], bool], Collect | None]],
+    rest: Collect | None,
+) -> Collect:
+    def collect(value: Any, found: list[Ref]) -> None:
+        if not isinstance(value, dict):
+            return
+        for key, item in value.items():
+            known = key in named
+            if known and (part := named[key]):
+                part(item, found)
+            for matches, matched in patterns:
+                if matches(key):
+                    known = True
+                    if matched:
+                        matched(item, found)
+            if rest and not known:
+                rest(item, found)
+
+    return collect
+
+
+def _collect_array(first: list[Collect | None], rest: Collect | None) -> Collect:
+    def collect(value: Any, found: list[Ref]) -> None:
+        if not isinstance(value, list | tuple):  # Python's callers may give either
+            return
+        for part, item in zip(first, value, strict=False):
+            if part:
+                part(item, found)
+        if rest:
+            for item in value[len(first) :]:
+                rest(item, found)
+
+    return collect

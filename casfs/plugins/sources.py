@@ -1,0 +1,189 @@
+"""Trees from elsewhere: a directory, a git repository, a tarball. What is here stores the
+tree; where it is remembered is `casfs.plugins`.
+
+A directory is taken whole, only `.git` is left out. Git is the system's own: one commit is
+fetched without its history, without hooks, submodules or prompts. A tarball never touches
+the file system: its members become nodes, checked by tarfile's `data` rules (no absolute
+names, nothing that leads out, no devices) and again as every tree is.
+"""
+
+from __future__ import annotations
+
+import lzma
+import os
+import re
+import subprocess
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, cast
+from urllib.parse import urlsplit, urlunsplit
+
+from ..batch import Batch
+from ..digest import Digest
+from ..errors import Failed, Invalid, NotFound
+from ..nodes import directory
+from ..nodes.directory import Entry, File, Subdirectory, Symlink
+from ..trees import snapshot, tree
+from ..trees.ignore import Ignore
+
+WITHOUT_GIT = Ignore(frozenset({b".git"}))
+REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|[A-Za-z0-9._-]+(@[A-Za-z0-9._-]+)?:(?!/?/)")
+COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?\Z")
+ASK = 60.0  # seconds for a question to a remote
+FETCH = 1800.0  # seconds for its answer
+SAFE = ("core.hooksPath=/dev/null", "core.autocrlf=false", "advice.detachedHead=false")
+LOCAL = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR")
+Level = dict[bytes, "Entry | Level"]
+
+
+def is_git(source: str) -> bool:
+    """A URL, host:path, or a bare repository. A directory with a `.git` is a directory."""
+    path = Path(source)
+    bare = all((path / name).exists() for name in ("HEAD", "objects", "refs"))
+    return bare or (REMOTE.match(source) is not None and not path.exists())
+
+
+def take(batch: Batch, source: Path) -> Digest:
+    """Store a directory or a tarball. Raises NotFound, Invalid, Failed."""
+    if source.is_dir():
+        return snapshot.build(batch, source, WITHOUT_GIT)
+    if not source.exists():
+        raise NotFound(f"{source} is no directory, no tarball and no URL of a git repository")
+    return _tarball(batch, source)
+
+
+def shown(source: str) -> str:
+    """A source as it may be recorded: without the name and password in a URL."""
+    parts = urlsplit(source) if "://" in source else None
+    if parts is None or "@" not in parts.netloc:
+        return source
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+# -- git --------------------------------------------------------------------------------------
+
+
+def upstream(url: str, version: str, env: Mapping[str, str]) -> tuple[str, str]:
+    """(what to fetch, the commit it is now) for a tag, a branch or a whole commit hash.
+
+    Raises NotFound where the repository has no such version, Failed where it does not answer.
+    """
+    tag, branch = f"refs/tags/{version}", f"refs/heads/{version}"
+    said = _git(["ls-remote", "--", url, tag, f"{tag}^{{}}", branch], env, ASK)
+    refs = {name: commit for commit, name in (line.split("\t") for line in said.splitlines())}
+    if tag in refs:
+        return tag, refs.get(f"{tag}^{{}}", refs[tag])
+    if branch in refs:
+        return branch, refs[branch]
+    if COMMIT.match(version):
+        return version, version
+    raise NotFound(f"{shown(url)} has no tag or branch {version!r}")
+
+
+@contextmanager
+def fetched(url: str, ref: str, env: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
+    """(a directory with the files of `ref`, the commit). Raises Failed."""
+    with tempfile.TemporaryDirectory(prefix="casfs-git-") as folder:
+        at = ["-C", folder]
+        _git([*at, "init", "--quiet", "--template="], env, ASK)
+        fetch = ["fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules"]
+        _git([*at, *fetch, "--", url, ref], env, FETCH)
+        _git([*at, "checkout", "--quiet", "--detach", "FETCH_HEAD"], env, FETCH)
+        yield Path(folder), _git([*at, "rev-parse", "HEAD"], env, ASK).strip()
+
+
+def _git(arguments: list[str], env: Mapping[str, str], timeout: float) -> str:
+    settings = [word for setting in SAFE for word in ("-c", setting)]
+    ours = {name: value for name, value in env.items() if name not in LOCAL}
+    try:
+        done = subprocess.run(
+            ["git", *settings, *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env={**ours, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"},
+            timeout=timeout,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise Failed("there is no git on this machine; install it") from None
+    except subprocess.TimeoutExpired:
+        raise Failed(f"git took longer than {timeout:g} s") from None
+    if done.returncode != 0:
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it failed"]
+        line = lines[0].removeprefix("fatal: ")
+        for argument in arguments:  # a password in a URL is not for the terminal
+            line = line.replace(argument, shown(argument))
+        raise Failed(f"git: {line}")
+    return done.stdout.decode("utf-8", "surrogateescape")
+
+
+# -- tarballs ---------------------------------------------------------------------------------
+
+
+def _tarball(batch: Batch, path: Path) -> Digest:
+    top: Level = {}
+    try:
+        with tarfile.open(path, encoding="utf-8", errors="surrogateescape") as tar:
+            for member in tar:
+                _add(batch, tar, member, top)
+    except (tarfile.FilterError, Invalid) as error:
+        raise Invalid(f"{path}: {error}; nothing was stored") from None
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise Invalid(f"{path}: no whole tarball (tar, gz, bz2 or xz): {error}") from None
+    except OSError as error:
+        raise Failed(f"cannot read {path}: {error.strerror or error}") from None
+    inner = next(iter(top.values())) if len(top) == 1 else None
+    return _encode(batch, inner if isinstance(inner, dict) else top)
+
+
+def _add(batch: Batch, tar: tarfile.TarFile, member: tarfile.TarInfo, top: Level) -> None:
+    if member.name.startswith("/"):
+        raise Invalid(f"the member {member.name!r} is absolute")
+    tarfile.data_filter(member, "/nowhere")
+    parts = tree.split(os.fsencode(member.name))
+    if not parts:
+        return
+    if len(parts) > snapshot.MAX_DEPTH:
+        raise Invalid(f"{parts[0]!r} is more than {snapshot.MAX_DEPTH} directories deep")
+    level = _level(top, parts[:-1])
+    if member.isdir():
+        _level(level, parts[-1:])
+    elif member.issym():
+        level[parts[-1]] = Symlink(parts[-1], os.fsencode(member.linkname))
+    elif member.islnk():
+        level[parts[-1]] = _linked(top, member, parts[-1])
+    else:
+        content = tar.extractfile(member)
+        assert content is not None
+        digest = batch.put_stream(cast(BinaryIO, content))
+        level[parts[-1]] = File(parts[-1], digest, bool(member.mode & 0o100))
+
+
+def _level(top: Level, parts: list[bytes]) -> Level:
+    for part in parts:
+        below = top.setdefault(part, {})
+        if not isinstance(below, dict):
+            raise Invalid(f"{part!r} is a directory and something else")
+        top = below
+    return top
+
+
+def _linked(top: Level, member: tarfile.TarInfo, name: bytes) -> Entry:
+    """A hard link is the file that stood there before."""
+    *above, last = tree.split(os.fsencode(member.linkname))
+    found = _level(top, above).get(last)
+    if not isinstance(found, File):
+        raise Invalid(f"the member {member.name!r} links to {member.linkname!r}, no file before it")
+    return File(name, found.digest, found.executable)
+
+
+def _encode(batch: Batch, level: Level) -> Digest:
+    entries = [
+        Subdirectory(name, _encode(batch, item)) if isinstance(item, dict) else item
+        for name, item in level.items()
+    ]
+    return batch.put_node("directory", directory.encode(entries))

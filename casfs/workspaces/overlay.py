@@ -1,0 +1,241 @@
+"""From a tree and the upper directory of an overlay over it to the tree that the overlay shows.
+
+Only the upper is read, and of the tree only the directory nodes on the paths that the upper
+touches: the cost depends on the change, not on the tree. What the upper does not mention
+is taken over as it stands in the nodes, content unread.
+
+An upper says more than its files do (Linux' Documentation/filesystems/overlayfs.rst):
+
+    whiteout    the name is gone: a character device 0/0; or an empty file with the attribute
+                `whiteout` in a directory that has opaque=x
+    opaque=y    of a directory: nothing below it comes from the tree
+    redirect    of a directory: it was renamed, and what the tree has for it stands under
+                this path (from the root, or a name beside its old one)
+    metacopy    of a file: mode and owner alone were changed; the content is the tree's, at
+                `redirect` when it has one, else under the same name
+
+Which attributes mean that depends on who made the overlay (`Marks`): root's are in
+`trusted.overlay.`, a user namespace's in `user.overlay.`, and in root's overlay an agent may
+have set the latter as it likes. fuse-overlayfs may write `.wh.` files instead, as aufs did.
+
+Sockets, fifos and devices are left out with a warning, as in `casfs.trees.snapshot`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..batch import Batch
+from ..digest import Digest
+from ..errors import CasfsError, Corrupt, Failed, NotFound
+from ..nodes import directory
+from ..nodes.directory import Entry, File, Properties, Subdirectory, Symlink
+from ..store import Store
+from ..trees import tree
+from ..trees.intake import FILE_FLAGS
+from ..trees.snapshot import DIR_FLAGS, MAX_DEPTH, Report, X
+from ..trees.tree import Entries
+
+WHITEOUT = b".wh."
+OPAQUE = b".wh..wh..opq"
+RESERVED = b".wh..wh."
+SECOND = 1_000_000_000  # nanoseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Where an overlay writes what it means: attributes with one of these prefixes, and with
+    `files` names that start with `.wh.`."""
+
+    prefixes: tuple[str, ...]
+    files: bool = False
+
+
+TRUSTED = Marks(("trusted.overlay.",))
+USER = Marks(("user.overlay.",))
+FUSE = Marks(("trusted.overlay.", "user.overlay.", "user.fuseoverlayfs."), files=True)
+
+
+def commit(
+    store: Store,
+    batch: Batch,
+    base: str,
+    upper: Path,
+    report: Report | None = None,
+    marks: Marks = TRUSTED,
+) -> Digest:
+    """Store the tree that an overlay of `upper` over the tree `base` shows; returns its root.
+
+    Raises NotFound (no such tree or upper), Failed naming the file that could not be read,
+    Corrupt where the upper means what the tree does not have.
+    """
+    tree.load(store, base)
+    try:
+        fd = os.open(upper, DIR_FLAGS)
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFound(f"no directory {upper}") from None
+    except OSError as error:
+        raise Failed(f"cannot read {upper}: {error.strerror}") from None
+    return _Merge(store, batch, base, upper, report or Report(), marks).directory(fd, b"", base)
+
+
+@dataclass(frozen=True, slots=True)
+class _Inside:
+    """A directory to descend into: the upper's, open, and the hash of the tree's, if any."""
+
+    fd: int
+    lower: str | None
+
+
+class _Merge:
+    def __init__(
+        self, store: Store, batch: Batch, base: str, upper: Path, report: Report, marks: Marks
+    ) -> None:
+        self._store = store
+        self._batch = batch
+        self._base = base
+        self._upper = os.fsencode(upper)
+        self._report = report
+        self._marks = marks
+        self._kept = tree.preserved(store, base)
+
+    def directory(self, fd: int, path: bytes, lower: str | None) -> Digest:
+        """What is below `path` of the overlay. `fd`: the upper's directory, taken over here;
+        `lower`: the tree's, if there is one."""
+        try:
+            with self._naming(path):
+                names = sorted(map(os.fsencode, os.listdir(fd)))
+                own = self._properties(os.fstat(fd))
+                mark = self._mark(fd, "opaque")
+            if mark == b"y" or (self._marks.files and OPAQUE in names):
+                lower = None
+            below = tree.load(self._store, lower) if lower else {}
+            entries = dict(below)
+            names.sort(key=lambda name: not name.startswith(WHITEOUT))
+            for name in names:
+                where = path + b"/" + name
+                found = self._apply(fd, where, name, below, entries, mark == b"x")
+                if found is not None:
+                    entries[name] = Subdirectory(name, self.directory(found.fd, where, found.lower))
+        finally:
+            os.close(fd)
+        return self._batch.put_node("directory", directory.encode(entries.values(), own))
+
+    def _apply(
+        self, fd: int, path: bytes, name: bytes, below: Entries, entries: Entries, marked: bool
+    ) -> _Inside | None:
+        """Bring `entries` to what the upper's entry `name` makes of it; a directory is returned,
+        for the caller to descend. `marked`: an empty file may be a whiteout here."""
+        if self._marks.files and name.startswith(WHITEOUT):
+            if not name.startswith(RESERVED):
+                entries.pop(name[len(WHITEOUT) :], None)
+            return None
+        entries.pop(name, None)
+        try:
+            with self._naming(path):
+                found = self._entry(fd, path, name, below, marked)
+        except FileNotFoundError:
+            self._warn(path, "vanished while it was read")
+            return None
+        if isinstance(found, _Inside):
+            return found
+        if found is not None:
+            entries[name] = found
+        return None
+
+    def _entry(
+        self, fd: int, path: bytes, name: bytes, below: Entries, marked: bool
+    ) -> Entry | _Inside | None:
+        """None for a whiteout, and for what a tree cannot hold."""
+        found = os.stat(name, dir_fd=fd, follow_symlinks=False)
+        if stat.S_ISDIR(found.st_mode):
+            return self._inside(os.open(name, DIR_FLAGS, dir_fd=fd), path, name, below)
+        if stat.S_ISREG(found.st_mode):
+            return self._file(fd, path, name, below, marked)
+        if stat.S_ISLNK(found.st_mode):
+            target = os.readlink(name, dir_fd=fd)
+            return Symlink(name, target, self._properties(found))
+        if not stat.S_ISCHR(found.st_mode) or found.st_rdev != 0:
+            self._warn(path, "left out, it is a socket, a fifo or a device")
+        return None
+
+    def _inside(self, fd: int, path: bytes, name: bytes, below: Entries) -> _Inside:
+        """Takes over `fd`."""
+        try:
+            if path.count(b"/") > MAX_DEPTH:
+                raise Failed(f"{self._show(path)}: more than {MAX_DEPTH} directories deep")
+            lower = self._lower(below, name, self._mark(fd, "redirect"))
+        except BaseException:
+            os.close(fd)
+            raise
+        return _Inside(fd, lower.digest.hash if isinstance(lower, Subdirectory) else None)
+
+    def _file(self, fd: int, path: bytes, name: bytes, below: Entries, marked: bool) -> File | None:
+        with open(os.open(name, FILE_FLAGS, dir_fd=fd), "rb", buffering=0) as source:
+            opened = source.fileno()
+            found = os.fstat(opened)
+            if marked and found.st_size == 0 and self._mark(opened, "whiteout") is not None:
+                return None
+            if self._mark(opened, "metacopy") is None:
+                digest = self._batch.put_stream(source)
+                self._report.read += 1
+                self._report.read_bytes += digest.size_bytes
+            else:
+                digest = self._content(below, path, name, self._mark(opened, "redirect"))
+            found = os.fstat(opened)
+        self._report.files += 1
+        self._report.bytes += digest.size_bytes
+        return File(name, digest, bool(found.st_mode & X), self._properties(found))
+
+    def _content(self, below: Entries, path: bytes, name: bytes, redirect: bytes | None) -> Digest:
+        lower = self._lower(below, name, redirect)
+        if not isinstance(lower, File):
+            raise Corrupt(f"{self._show(path)}: its content should be in tree {self._base}")
+        return lower.digest
+
+    def _lower(self, below: Entries, name: bytes, redirect: bytes | None) -> Entry | None:
+        """What the tree has for the entry `name` of a directory that has `below` there."""
+        if redirect is None or not redirect.startswith(b"/"):
+            return below.get(name if redirect is None else redirect)
+        with suppress(NotFound):
+            return tree.resolve(self._store, self._base, redirect)
+        return None
+
+    def _mark(self, fd: int, name: str) -> bytes | None:
+        for prefix in self._marks.prefixes:
+            try:
+                return os.getxattr(fd, prefix + name)
+            except OSError as error:
+                if error.errno not in (errno.ENODATA, errno.EOPNOTSUPP, errno.EPERM):
+                    raise
+        return None
+
+    def _properties(self, found: os.stat_result) -> Properties | None:
+        """What the tree keeps of its entries, this one keeps too."""
+        if self._kept is None:
+            return None
+        mtime = divmod(found.st_mtime_ns, SECOND) if self._kept.mtime is not None else None
+        mode = stat.S_IMODE(found.st_mode) if self._kept.unix_mode is not None else None
+        return Properties(mtime, None if stat.S_ISLNK(found.st_mode) else mode)
+
+    def _warn(self, path: bytes, what: str) -> None:
+        self._report.warnings.append(f"{self._show(path)}: {what}")
+
+    @contextmanager
+    def _naming(self, path: bytes) -> Iterator[None]:
+        """Turn what the kernel reports into one line that names the file."""
+        try:
+            yield
+        except (FileNotFoundError, CasfsError):
+            raise
+        except OSError as error:
+            raise Failed(f"cannot read {self._show(path)}: {error.strerror}") from None
+
+    def _show(self, path: bytes) -> str:
+        return (self._upper + path).decode("utf-8", "replace")

@@ -1,0 +1,210 @@
+"""The ways of making a tree a writable directory. Which one it was does not show in the
+directory; it shows in what opening it costs, and in who can see it.
+
+    overlay          the kernel's overlayfs over the mounted tree; root alone may mount it
+    namespace        the kernel's overlayfs in a user namespace: seen by nobody but the command
+                     that runs in there (`casfs workspace exec`)
+    fuse-overlayfs   an overlay in user space, seen by all; after the kernel's, since in its
+                     release 1.10 a file renamed to a name that was deleted stays under its
+                     old name too: what it shows is committed, wrong as it is
+    copy             no mount at all: the tree is restored, and recorded by reading it
+
+A way gets `Layers`: the mounted tree, the upper and work directories, the point. Upper and
+work are on one file system and never within the lower; the layers outlive the mount, so a
+workspace can be mounted again after a crash.
+
+Options of the kernel's overlay, each for a reason:
+
+    redirect_dir=on, metacopy=on   renaming a directory and chmod of a large file cost one entry
+                   in the upper, and `casfs.workspaces.overlay` understands them. In a user
+                   namespace (`userxattr`) the kernel allows neither: there mv copies, as it
+                   does across file systems
+    index=off      an index is bound to file handles, and ours are another mount's tomorrow
+    xino=off       nobody needs inode numbers that are unique beyond the overlay
+    nosuid, nodev  a tree from elsewhere brings no powers
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from .. import kernel
+from ..errors import Failed, Refused
+from . import overlay
+from .overlay import Marks
+
+OVERLAY, FUSE, NAMESPACE, COPY = "overlay", "fuse-overlayfs", "namespace", "copy"
+SOURCE = "casfs"  # of an overlay in the table of mounts
+TOOL, HELPER = "fuse-overlayfs", "fusermount3"
+FLAGS = kernel.MS_NOSUID | kernel.MS_NODEV
+MAX_NAMESPACES = Path("/proc/sys/user/max_user_namespaces")
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """Of one workspace: `lower` is the tree in a mount, `point` where it is to be seen."""
+
+    lower: Path
+    upper: Path
+    work: Path
+    point: Path
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """`missing` says why this machine or this user cannot go it, None when it can; `mount` is
+    None where there is nothing to mount for all to see. Raises Failed."""
+
+    name: str
+    missing: Callable[[], str | None]
+    marks: Marks = overlay.TRUSTED
+    mount: Callable[[Layers], None] | None = None
+
+    @property
+    def layered(self) -> bool:
+        """Has it an upper?"""
+        return self.name != COPY
+
+
+def choose(name: str | None) -> Way:
+    """The way of that name (`fuse`: whichever overlay will do), or the best that there is.
+
+    Raises Refused where that way is not open here.
+    """
+    if name in WAYS:
+        why = WAYS[name].missing()
+        if why is not None:
+            raise Refused(f"no workspace by {name} here: {why}")
+        return WAYS[name]
+    for way in WAYS.values():
+        if way.missing() is None and (name is None or way.layered):
+            return way
+    reasons = "; ".join(f"{way.name}: {way.missing()}" for way in WAYS.values() if way.layered)
+    raise Refused(f"no workspace by {name} here: {reasons}")
+
+
+def unmount(point: Path, *, lazy: bool = False) -> None:
+    """End what a way has mounted; nothing where nothing is. Raises Refused (busy), Failed."""
+    if not is_mounted(point):
+        return
+    try:
+        if os.geteuid() == 0:
+            kernel.unmount(point, lazy=lazy)
+        else:
+            _fusermount(point, lazy)
+    except OSError as error:
+        if error.errno == errno.EBUSY:
+            raise Refused(f"{point} is busy: leave it and end what runs in there") from None
+        raise Failed(f"cannot unmount {point}: {error.strerror}") from None
+
+
+def is_mounted(point: Path) -> bool:
+    """Does something cover this absolute path? Asks the table: a dead mount answers nothing."""
+    return any(one.point == point for one in kernel.mounts())
+
+
+def _fusermount(point: Path, lazy: bool) -> None:
+    done = _run([HELPER, "-u", *["-z"] * lazy, str(point)])
+    if done.returncode != 0:
+        busy = "busy" in done.stderr.lower()
+        raise OSError(errno.EBUSY if busy else errno.EIO, " ".join(done.stderr.split()))
+
+
+# -- the ways -----------------------------------------------------------------------------
+
+
+def _no_overlay() -> str | None:
+    return None if os.geteuid() == 0 else "only root may mount an overlay for all to see"
+
+
+def _mount_overlay(layers: Layers) -> None:
+    """Read-only is an overlay too, of the tree over an empty directory: there must be two."""
+    flags = FLAGS | (kernel.MS_RDONLY if layers.read_only else 0)
+    _overlay(layers, flags, redirect_dir="on", metacopy="on")
+
+
+def _overlay(layers: Layers, flags: int, **more: str) -> None:
+    values: dict[str, str | list[Path]] = {"index": "off", "xino": "off"}
+    if layers.read_only:
+        values |= {"lowerdir": [layers.lower, layers.upper]}
+    else:
+        values |= {"lowerdir": [layers.lower], "upperdir": [layers.upper]}
+        values |= {"workdir": [layers.work], **more}
+    try:
+        kernel.mount(SOURCE, layers.point, "overlay", flags, kernel.options(values))
+    except OSError as error:
+        raise Failed(f"cannot mount an overlay at {layers.point}: {error.strerror}") from None
+
+
+def _no_fuse() -> str | None:
+    if shutil.which(TOOL) is None:
+        return f"no {TOOL}; install the package of that name"
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        return "no access to /dev/fuse"
+    return None
+
+
+def _mount_fuse(layers: Layers) -> None:
+    """Relative paths need no escaping. Without `writeback` the upper is always up to date."""
+    if set(str(layers.lower)) & set(":,\\"):
+        raise Failed(f"{TOOL} cannot use the path {layers.lower}; mount the store elsewhere")
+    upper = f",upperdir={layers.upper.name},workdir={layers.work.name}"
+    where = f"lowerdir={layers.lower}{'' if layers.read_only else upper}"
+    options = ["-o", f"{where},writeback=0"]
+    if layers.read_only:
+        options += ["-o", "ro"]
+    done = _run([TOOL, *options, str(layers.point)], layers.upper.parent)
+    if done.returncode != 0:
+        reason = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+        raise Failed(f"cannot mount at {layers.point}: {reason}")
+
+
+def _run(command: list[str], cwd: Path = Path("/")) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            command, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True
+        )
+    except OSError as error:
+        raise Failed(f"cannot run {command[0]}: {error.strerror}") from None
+
+
+def _no_namespace() -> str | None:
+    with suppress(OSError, ValueError):
+        if int(MAX_NAMESPACES.read_text()) > 0:
+            return None
+    return "this kernel gives users no namespaces of their own"
+
+
+def enter(layers: Layers) -> None:
+    """Move this process, which must have one thread, to namespaces of its own, where the
+    workspace is mounted; its user stays who he is. Raises Failed."""
+    user, group = os.geteuid(), os.getegid()
+    try:
+        kernel.unshare(kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS)
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+        kernel.mount("none", Path("/"), "none", kernel.MS_REC | kernel.MS_PRIVATE)
+    except OSError as error:
+        raise Failed(f"no namespace of its own: {error.strerror}") from None
+    flags = FLAGS | (kernel.MS_RDONLY if layers.read_only else 0)
+    _overlay(layers, flags, userxattr="")
+
+
+WAYS = {
+    way.name: way
+    for way in (
+        Way(OVERLAY, _no_overlay, overlay.TRUSTED, _mount_overlay),
+        Way(NAMESPACE, _no_namespace, overlay.USER),
+        Way(FUSE, _no_fuse, overlay.FUSE, _mount_fuse),
+        Way(COPY, lambda: None),
+    )
+}
