@@ -26,7 +26,7 @@ from .nodes.schema import Schema, check_document
 
 T = TypeVar("T")
 RETRIES = 5
-PORTION = 4096  # blobs
+PORTION = 16384  # blobs
 PORTION_BYTES = 32 << 20  # held in memory
 
 
@@ -245,7 +245,7 @@ class Batch:
                 raise
             new = self._staged  # gc took what was stored a moment ago: bring it after all
             self._backend.publish(list(new.values()), swaps, require - new.keys())
-        self._backend.blobs.discard(self._staged.values())
+        self._backend.blobs.discard(one for hash, one in self._staged.items() if hash not in new)
         self._staged, self._require, self._held = {}, set(), 0
 
     def _not_stored(self) -> dict[str, Staged]:

@@ -86,11 +86,14 @@ def _plain(value: Any, depth: int) -> bool:
         for key, item in value.items():
             if type(key) is not str or not (key.isascii() or max(key) <= "\ud7ff"):
                 return False
-            if not _plain(item, depth + 1):
+            if type(item) is not str and not _plain(item, depth + 1):
                 return False
         return True
     if kind is list:
-        return all(_plain(item, depth + 1) for item in value)
+        for item in value:
+            if type(item) is not str and not _plain(item, depth + 1):
+                return False
+        return True
     return False
 
 

@@ -18,20 +18,26 @@ ROOT = Path(__file__).resolve().parent.parent
 
 TRUNK = """
     schemas casfs casfs.errors casfs.digest casfs.canonical casfs.log casfs.locks casfs.kernel
-    casfs.scratch
+    casfs.scratch casfs.zstd
     casfs.backend casfs.backend.memo casfs.backend.memory casfs.backend.sqlite
     casfs.backend.objects casfs.backend.rows casfs.backend.sweep casfs.backend.disk
     casfs.nodes casfs.nodes.keywords casfs.nodes.schema casfs.nodes.directory casfs.nodes.node
     casfs.nodes.registry
     casfs.batch casfs.store casfs.config casfs.walk
-    casfs.trees casfs.trees.tree casfs.trees.textdiff casfs.trees.patch casfs.trees.diffstat
-    casfs.trees.ignore casfs.trees.index casfs.trees.intake casfs.trees.snapshot
+    casfs.trees casfs.trees.tree casfs.trees.matching casfs.trees.textdiff casfs.trees.patch
+    casfs.trees.diffstat
+    casfs.trees.gitignore casfs.trees.ignore casfs.trees.intake casfs.trees.index
+    casfs.trees.readers
+    casfs.trees.snapshot
     casfs.trees.fill casfs.trees.sync casfs.trees.restored casfs.trees.restore
     casfs.checkpoint casfs.threads
+    casfs.erofs casfs.erofs.layout casfs.erofs.dirents casfs.erofs.xattrs casfs.erofs.writer
+    casfs.images
     casfs.workspaces casfs.workspaces.overlay casfs.workspaces.ways
+    casfs.workspaces.record
     casfs.advance
     casfs.workspaces.workspace
-    casfs.child
+    casfs.groups casfs.child
     casfs.actions casfs.actions.outputs casfs.actions.cache casfs.actions.nearest
     casfs.actions.runner
     casfs.plugins.sources casfs.plugins
@@ -46,7 +52,8 @@ MOUNT = """
 ENGINE = """
     engine engine.syntax engine.jsonata engine.moderator engine.rules engine.workflow
     engine.catalog engine.extract engine.prompt engine.processes engine.workspace engine.layered
-    engine.agents engine.agents.command engine.journal engine.run
+    engine.agents engine.agents.command engine.binding engine.journal engine.answer
+    engine.cached engine.run
     engine.control engine.daemon
 """.split()
 CLI = "casfs.cli"
@@ -59,12 +66,11 @@ LIBRARIES = {
     "jsonschema": "casfs.nodes.schema",
     "jsonschema_rs": "casfs.nodes.schema",
     "orjson": "casfs.canonical",
-    "pathspec": "casfs.trees.ignore",
     "pyfuse3": "casfs.fuse.ops",
     "rfc8785": "casfs.canonical",
     "sqlite3": "casfs.backend.sqlite",
     "ulid": "casfs.threads",
-    "zstandard": "casfs.upkeep.archive",
+    "zstandard": "casfs.zstd",
     "yaml": "engine.extract",
 }
 

@@ -47,7 +47,7 @@ def test_small_is_held_and_large_is_a_private_file(objects: Objects, tmp_path: P
     large = objects.stage(io.BytesIO(b"x" * (SMALL + 1)))
     assert large.data is None
     assert large.temp is not None
-    assert private_files(tmp_path) == [large.temp]
+    assert private_files(tmp_path) == [Path(large.temp)]
     objects.discard([small, large, large])
     assert private_files(tmp_path) == []
 
@@ -158,7 +158,7 @@ os._exit(1)
 
 
 def test_only_what_dead_writers_left_is_swept(objects: Objects, tmp_path: Path) -> None:
-    own = objects.stage(io.BytesIO(LARGE)).temp
+    own = Path(objects.stage(io.BytesIO(LARGE)).temp or "")
     command = [sys.executable, "-c", WRITER, str(tmp_path / "objects")]
     project = Path(__file__).resolve().parent.parent
     with subprocess.Popen(
@@ -174,7 +174,6 @@ def test_only_what_dead_writers_left_is_swept(objects: Objects, tmp_path: Path) 
     assert theirs.exists()
     assert objects.sweep() == 1
     assert not theirs.parent.exists()
-    assert own is not None
     assert own.exists()
 
 

@@ -53,7 +53,7 @@ class Staged:
 
     digest: Digest
     data: bytes | None
-    temp: Path | None = None
+    temp: str | None = None
     type: str | None = None
 
 
@@ -108,6 +108,10 @@ class Blobs(Protocol):
 
     def discard(self, staged: Iterable[Staged]) -> None:
         """Forget what was staged and will not be published."""
+
+    def private(self) -> Path | None:
+        """The directory of this process's private files: another process that works for it
+        may stage there. None where bytes are staged in memory only. Raises Failed."""
 
     def get(self, hash: str) -> Blob:
         """The verified bytes with their type. Raises NotFound, CorruptBlob."""

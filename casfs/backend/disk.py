@@ -54,14 +54,20 @@ LONG = 1 << 16  # bytes; a longer row is read by itself, so that a portion stays
 
 
 class DiskBackend:
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, objects: Objects | None = None) -> None:
         """Open what `create` made; sweeps what dead writers left in `tmp/`."""
         self._root = root
         self._db = Database(root / "store.db")
-        self._objects = Objects(root / "objects")
+        self._objects = objects or Objects(root / "objects")
         self._objects.sweep()
         self.blobs = DiskBlobs(self._db, self._objects)
         self.heads = DiskHeads(self._db)
+
+    @classmethod
+    def assisting(cls, private: Path) -> DiskBackend:
+        """For a process that stages for another one, into that one's `Blobs.private`."""
+        root = private.parent.parent
+        return cls(root, Objects(root / "objects", private))
 
     @classmethod
     def create(cls, root: Path) -> None:
@@ -115,6 +121,9 @@ class DiskBlobs:
 
     def discard(self, staged: Iterable[Staged]) -> None:
         self._objects.discard(staged)
+
+    def private(self) -> Path:
+        return self._objects.private()
 
     def get(self, hash: str) -> Blob:
         row = self._row(hash)

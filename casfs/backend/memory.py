@@ -73,6 +73,9 @@ class MemoryBlobs:
     def stage_bytes(self, digest: Digest, data: bytes) -> Staged:
         return Staged(digest, data)
 
+    def private(self) -> None:
+        return None
+
     def discard(self, staged: Iterable[Staged]) -> None:
         pass
 

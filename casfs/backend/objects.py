@@ -45,11 +45,13 @@ Stamp = tuple[int, int, int, int]
 
 
 class Objects:
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, private: Path | None = None) -> None:
+        """`private`: of another process, that this one works for."""
         self.root = root
         self._prefix = f"{root}/"
         self._tmp = root.parent / "tmp"
-        self._own: Path | None = None
+        self._own = private
+        self._name = "" if private is None else f"{os.getpid()}."
         self._lock_fd = -1
         self._claiming = threading.Lock()
         self._names = itertools.count()
@@ -78,7 +80,7 @@ class Objects:
             return Staged(bulk or self._spool(first, source, temp), None, temp)
         except BaseException:
             with suppress(OSError):
-                temp.unlink()
+                os.unlink(temp)
             raise
 
     def stage_bytes(self, digest: Digest, data: bytes) -> Staged:
@@ -87,20 +89,21 @@ class Objects:
             return Staged(digest, data)
         temp = self._new_temp()
         try:
-            with _writing(temp):
-                fd = os.open(temp, NEW_FILE, 0o444)
-                try:
-                    write_all(fd, data)
-                    os.fchmod(fd, 0o444)
-                finally:
-                    os.close(fd)
-        except BaseException:
+            fd = os.open(temp, NEW_FILE, 0o444)
+            try:
+                write_all(fd, data)
+                os.fchmod(fd, 0o444)  # whatever the umask is
+            finally:
+                os.close(fd)
+        except BaseException as error:
             with suppress(OSError):
-                temp.unlink()
+                os.unlink(temp)
+            if isinstance(error, OSError):
+                raise Failed(f"cannot write {temp}: {error.strerror}") from error
             raise
         return Staged(digest, None, temp)
 
-    def _copy(self, source: BinaryIO, temp: Path, begun: int) -> Digest | None:
+    def _copy(self, source: BinaryIO, temp: str, begun: int) -> Digest | None:
         """A very large file is copied inside the kernel, and the copy is hashed: nobody can
         change that one in between. None where the kernel cannot."""
         if not isinstance(getattr(source, "raw", source), io.FileIO):
@@ -127,12 +130,12 @@ class Objects:
             os.close(fd)
         if not whole:
             os.lseek(origin, place, os.SEEK_SET)
-            temp.unlink()
+            os.unlink(temp)
             return None
-        with temp.open("rb", buffering=0) as copy:  # mapped it would count as our memory
+        with open(temp, "rb", buffering=0) as copy:  # mapped it would count as our memory
             return hash_stream(copy)
 
-    def _spool(self, first: bytes, source: BinaryIO, temp: Path) -> Digest:
+    def _spool(self, first: bytes, source: BinaryIO, temp: str) -> Digest:
         """What `source` raises goes to the caller as it is: only he can name the file."""
         hasher, size = Hasher(), 0
         with _writing(temp):
@@ -157,7 +160,7 @@ class Objects:
         for one in staged:
             if one.temp is not None:
                 with suppress(OSError):  # what stays is swept when this process is gone
-                    one.temp.unlink()
+                    os.unlink(one.temp)
 
     def sync(self, staged: Iterable[Staged]) -> None:
         """Make the content of staged files durable; they are still private."""
@@ -166,16 +169,19 @@ class Objects:
     def place(self, staged: Iterable[Staged]) -> None:
         """Rename synced files into place, durably. Caller holds the write lock."""
         shards = set()
-        for one in staged:
-            if one.temp is None:
-                continue
-            target = self.path(one.digest.hash)
-            with _writing(target):
-                one.temp.rename(target)  # over what a crash may have left there
-            shards.add(target.parent)  # a crash may have come between a rename and its sync
-        self._sync(sorted(shards))
+        target = ""
+        try:
+            for one in staged:
+                if one.temp is not None:
+                    hash = one.digest.hash
+                    target = f"{self._prefix}{hash[:2]}/{hash[2:]}"
+                    os.rename(one.temp, target)  # over what a crash may have left there
+                    shards.add(hash[:2])  # a crash may have come between a rename and its sync
+        except OSError as error:
+            raise Failed(f"cannot write {target}: {error.strerror}") from error
+        self._sync([self._prefix + shard for shard in sorted(shards)])
 
-    def _sync(self, paths: list[Path]) -> None:
+    def _sync(self, paths: list[str]) -> None:
         try:
             if len(paths) > FEW:
                 syncfs(self.root)
@@ -285,11 +291,14 @@ class Objects:
 
     # -- private names --------------------------------------------------------------
 
-    def _new_temp(self) -> Path:
+    def _new_temp(self) -> str:
+        return f"{self.private()}/{self._name}{next(self._names)}"
+
+    def private(self) -> Path:
         with self._claiming:
             if self._own is None:
                 self._own, self._lock_fd = self._claim()
-        return self._own / f"{next(self._names)}"
+        return self._own
 
     def _claim(self) -> tuple[Path, int]:
         """A directory of our own. Locked before it gets the name that the sweep looks at."""
@@ -313,10 +322,10 @@ class Objects:
         return swept
 
     def close(self) -> None:
-        if self._own is not None:
+        if self._own is not None and self._lock_fd >= 0:
             shutil.rmtree(self._own, ignore_errors=True)
             os.close(self._lock_fd)
-            self._own = None
+            self._own, self._lock_fd = None, -1
 
 
 def _copy_extents(origin: int, fd: int, start: int, size: int) -> bool:
@@ -340,7 +349,7 @@ def _copy_extents(origin: int, fd: int, start: int, size: int) -> bool:
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def _writing(path: Path | str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -376,7 +385,7 @@ def write_all(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-def fsync(path: Path) -> None:
+def fsync(path: Path | str) -> None:
     """Make a file or the entries of a directory durable."""
     fd = os.open(path, os.O_RDONLY)
     try:

@@ -145,13 +145,17 @@ def _exists(db: Connection, hash: str) -> bool:
 
 def renew(db: Connection, hashes: Collection[str], now: int) -> None:
     """Check that all of `hashes` are still there, and make old ones young again."""
+    keys = list({key_of(hash) for hash in hashes})
     stale = []
-    for hash in hashes:
-        row = db.execute("SELECT id, touched FROM blobs WHERE hash = ?", (key_of(hash),)).fetchone()
-        if row is None:
-            raise NotFound(f"no blob {hash} in this store: it was collected meanwhile")
-        if row[1] < now - RENEW:
-            stale.append((now, row[0]))
+    for start in range(0, len(keys), CHUNK):
+        part = keys[start : start + CHUNK]
+        rows = db.execute(
+            f"SELECT hash, id, touched FROM blobs WHERE hash IN ({','.join('?' * len(part))})", part
+        ).fetchall()
+        if len(rows) < len(part):
+            gone = min(set(part).difference(row[0] for row in rows))
+            raise NotFound(f"no blob {gone.hex()} in this store: it was collected meanwhile")
+        stale += [(now, id) for _, id, touched in rows if touched < now - RENEW]
     db.executemany("UPDATE blobs SET touched = ? WHERE id = ?", stale)
 
 

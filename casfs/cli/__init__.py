@@ -7,6 +7,7 @@ refused, 5 no daemon, 7 suspended. An error is one line on stderr.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from importlib import import_module
@@ -16,6 +17,8 @@ import click
 
 from casfs import __version__
 from casfs.errors import CasfsError
+
+YOUNG = 100_000  # objects between two looks for cycles: a command makes many, and none of them
 
 # verb or noun → (module, what it is for)
 COMMANDS = {
@@ -94,6 +97,7 @@ def cli(ctx: click.Context, store: str | None) -> None:
 
 def main() -> NoReturn:
     """Run the command line and exit."""
+    gc.set_threshold(YOUNG)
     try:
         result = cli.main(prog_name="casfs", standalone_mode=False)
         sys.stdout.flush()

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from ..backend.sqlite import Database
 from ..digest import Digest
+from .intake import Stat
 
 RACY = 2_000_000_000  # nanoseconds; as coarse as the coarsest mtime in use
 STAT = struct.Struct("<qqqQI")
@@ -122,7 +123,7 @@ class Index:
             database.close()
 
 
-def fingerprint(seen: os.stat_result, racy_after: int) -> bytes:
+def fingerprint(seen: os.stat_result | Stat, racy_after: int) -> bytes:
     """The stat of an entry as it is remembered; UNSURE where it could not be relied on."""
     mtime, ctime = seen.st_mtime_ns, seen.st_ctime_ns
     if mtime >= racy_after or ctime >= racy_after:

@@ -7,9 +7,9 @@ fifos, devices) is left out with a warning, and so is a file that vanished while
 directory was read. A file that cannot be read fails the whole snapshot and is named: a
 checkpoint is complete or it is not made.
 
-Two passes: the first looks at every entry and hands what must be read to a few threads
-(reading, hashing and writing release the interpreter), the second encodes directories from
-the leaves up. With an index (`casfs.trees.index`) only what changed is read and encoded.
+Two passes: the first looks at every entry and has read what must be read, by a few processes
+when it is much (`casfs.trees.readers`); the second encodes directories from the leaves up.
+With an index (`casfs.trees.index`) only what changed is read and encoded.
 """
 
 from __future__ import annotations
@@ -17,29 +17,27 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..batch import Batch
 from ..digest import Digest
-from ..errors import CasfsError, Failed, Invalid, NotFound, Refused
+from ..errors import Failed, Invalid, NotFound, Refused
 from ..nodes import directory
 from ..nodes.directory import Entry, File, Properties, Subdirectory, Symlink
 from . import index
 from .ignore import Ignore
 from .index import Index, Row
-from .intake import Read, Reader
+from .intake import Intake, Read, Stat, discard
+from .readers import DIR_FLAGS, Readers
 
-DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 X = stat.S_IXUSR
 MAX_DEPTH = 256  # directories; each level holds a descriptor and two stack frames
-READERS = 2
-WAITING = 64  # portions of files that are read ahead; each holds a descriptor
-PORTION = 64  # files a reader takes at once
+FEW = 1000  # files, and bytes, up to which it is not worth starting processes
+LITTLE = 32 << 20
+PORTION = 64  # files that a process is given at once
+WAITING = 256  # portions that have been asked for and not taken over
 Progress = Callable[[int], None]
 
 
@@ -94,17 +92,15 @@ def build(
         raise Failed(f"cannot read {root}: {error.strerror}") from None
     how = options or Options()
     seen = Report()
-    with ThreadPoolExecutor(READERS, "casfs-read") as pool:
-        try:
-            again = os.dup(fd)
-            root_node = _Snapshot(batch, root, ignore, seen, how, known, pool).take(fd)
-        except _Stale:  # gc took what the index remembers: look at everything afresh
-            assert known is not None
-            known.rows.clear()
-            seen = Report()
-            root_node = _Snapshot(batch, root, ignore, seen, how, known, pool).take(os.dup(again))
-        finally:
-            os.close(again)
+    try:
+        root_node = _Snapshot(batch, root, ignore, seen, how, known, fd).take()
+    except _Stale:  # gc took what the index remembers: look at everything afresh
+        assert known is not None
+        known.rows.clear()
+        seen = Report()
+        root_node = _Snapshot(batch, root, ignore, seen, how, known, fd).take()
+    finally:
+        os.close(fd)
     if report is not None:
         report.add(seen)
     return root_node
@@ -119,7 +115,7 @@ class _Found:
     """An entry of a directory as it was seen: for a file its digest as soon as that is known,
     for a directory what is below it, for a link its target."""
 
-    stat: os.stat_result
+    stat: Stat
     fingerprint: bytes
     digest: Digest | None = None
     below: _Plan | None = None
@@ -131,7 +127,7 @@ class _Plan:
     """A directory between the two passes; `row` is what the index has of it."""
 
     path: bytes
-    stat: os.stat_result
+    stat: Stat
     row: Row | None
     found: dict[bytes, _Found]
 
@@ -145,23 +141,23 @@ class _Snapshot:
         report: Report,
         options: Options,
         known: Index | None,
-        pool: ThreadPoolExecutor,
+        root_fd: int,
     ) -> None:
         self._batch = batch
         self._root = os.fsencode(root)
+        self._root_fd = root_fd
         self._ignore = ignore
         self._report = report
         self._options = options
         self._index = known
-        self._pool = pool
-        self._reader = Reader(batch)
+        self._intake = Intake(batch.blobs, batch.has_met)
+        self._readers: Readers[_Plan] | None = None
         self._racy_after = time.time_ns() - index.RACY
-        self._reading: deque[tuple[_Plan, Future[list[Read]]]] = deque()
 
-    def take(self, fd: int) -> Digest:
-        """Takes over `fd`, the root. Raises _Stale and what `build` raises."""
+    def take(self) -> Digest:
+        """Raises _Stale and what `build` raises."""
         try:
-            plan = self._look(fd, b"", os.fstat(fd))
+            plan = self._look(os.dup(self._root_fd), b"", Stat.of(os.fstat(self._root_fd)))
             self._collect(0)
             node, kept = self._encode(plan)
         except Invalid as error:
@@ -169,29 +165,22 @@ class _Snapshot:
                 raise _Stale from error
             raise
         finally:
-            self._abandon()
+            if self._readers is not None:
+                self._readers.close(lambda done: discard(self._batch.blobs, done))
         if kept and not self._batch.keep(node.hash):
             raise _Stale
         return node
 
-    def _abandon(self) -> None:
-        """Throw away what is still being read; nothing is when all went well."""
-        self._reader.stopped.set()
-        for _, future in self._reading:
-            with suppress(CasfsError):
-                self._reader.discard(future.result())
-
     # -- the first pass -------------------------------------------------------------------
 
-    def _look(self, fd: int, path: bytes, own: os.stat_result) -> _Plan:
+    def _look(self, fd: int, path: bytes, own: Stat) -> _Plan:
         """Takes over `fd`. `path` is relative to the root, and empty for it."""
         row = None if self._index is None else self._index.get(path)
         plan = _Plan(path, own, row, {})
         known = {} if row is None else row.known()
         unknown = []
         try:
-            with self._naming(path), os.scandir(fd) as listing:
-                entries = list(listing)
+            entries = self._listing(fd, path)
             for entry in entries:
                 name = os.fsencode(entry.name)
                 found = self._entry(fd, path + b"/" + name, name, entry)
@@ -213,32 +202,34 @@ class _Snapshot:
     def _entry(self, fd: int, path: bytes, name: bytes, entry: os.DirEntry[str]) -> _Found | None:
         below = -1
         try:
-            with self._naming(path):
-                seen = entry.stat(follow_symlinks=False)
-                is_directory = stat.S_ISDIR(seen.st_mode)
-                if self._ignore.skips(path[1:], name, directory=is_directory):
-                    return None
-                found = _Found(seen, index.fingerprint(seen, self._racy_after))
-                if is_directory:
-                    below = os.open(name, DIR_FLAGS, dir_fd=fd)
-                elif stat.S_ISLNK(seen.st_mode):
-                    found.target = os.readlink(name, dir_fd=fd)
+            seen = Stat.of(entry.stat(follow_symlinks=False))
+            kind = stat.S_IFMT(seen.st_mode)
+            if self._ignore.skips(path[1:], name, directory=kind == stat.S_IFDIR):
+                return None
+            found = _Found(seen, index.fingerprint(seen, self._racy_after))
+            if kind == stat.S_IFREG:
+                return found
+            if kind == stat.S_IFDIR:
+                below = os.open(name, DIR_FLAGS, dir_fd=fd)
+            elif kind == stat.S_IFLNK:
+                found.target = os.readlink(name, dir_fd=fd)
+                return found
         except FileNotFoundError:
             self._vanished(path)
             return None
-        if below >= 0:
-            if path.count(b"/") > MAX_DEPTH:
-                os.close(below)
-                raise Failed(f"{self._show(path)}: more than {MAX_DEPTH} directories deep")
-            found.fingerprint = index.DIRECTORY  # what is in it has its own row
-            found.below = self._look(below, path, seen)
-        elif not stat.S_ISREG(seen.st_mode) and not stat.S_ISLNK(seen.st_mode):
-            kind = _kind(seen.st_mode)
-            self._report.warnings.append(f"{self._show(path)}: left out, it is {kind}")
+        except OSError as error:
+            raise self._unread(path, error) from None
+        if below < 0:
+            self._report.warnings.append(f"{self._show(path)}: left out, it is {_kind(kind)}")
             return None
+        if path.count(b"/") > MAX_DEPTH:
+            os.close(below)
+            raise Failed(f"{self._show(path)}: more than {MAX_DEPTH} directories deep")
+        found.fingerprint = index.DIRECTORY  # what is in it has its own row
+        found.below = self._look(below, path, seen)
         return found
 
-    def _count(self, seen: os.stat_result) -> None:
+    def _count(self, seen: Stat) -> None:
         self._report.files += 1
         self._report.bytes += seen.st_size
         limit = self._options.limit
@@ -250,21 +241,35 @@ class _Snapshot:
         self._options.progress(self._report.files)
 
     def _have_read(self, plan: _Plan, fd: int, names: list[bytes]) -> None:
-        """Hand files of a directory to the readers, a portion at a time."""
+        """Read files of a directory, or have them read once there are many."""
+        if self._readers is None and not self._many(plan, names):
+            self._take_over(plan, self._intake.read(fd, names, self._show(plan.path)))
+            return
+        readers = self._readers
+        assert readers is not None
         for start in range(0, len(names), PORTION):
             self._collect(WAITING)
-            part = names[start : start + PORTION]
-            where = self._show(plan.path)
-            future = self._pool.submit(self._reader.read, os.dup(fd), part, where)
-            self._reading.append((plan, future))
+            readers.submit(plan, plan.path, names[start : start + PORTION])
+
+    def _many(self, plan: _Plan, names: list[bytes]) -> bool:
+        """Start the readers where it is worth it; True when they are there."""
+        sizes = sum(plan.found[name].stat.st_size for name in names)
+        files, size = self._report.read + len(names), self._report.read_bytes + sizes
+        private = self._batch.blobs.private() if files > FEW or size > LITTLE else None
+        if private is not None:
+            self._readers = Readers(private, self._root_fd, self._show(b""))
+        return private is not None
 
     def _collect(self, most: int) -> None:
         """Take over what was read, until at most so many portions are on their way."""
-        while len(self._reading) > most:
-            plan, future = self._reading.popleft()
-            for one in future.result():
-                self._batch.adopt(one.digest, one.staged, one.info)
-                self._settle(plan.found[one.name], one)
+        if self._readers is not None:
+            for plan, done in self._readers.results(most):
+                self._take_over(plan, done)
+
+    def _take_over(self, plan: _Plan, done: list[Read]) -> None:
+        for one in done:
+            self._batch.adopt(one.digest, one.staged, one.info)
+            self._settle(plan.found[one.name], one)
 
     def _settle(self, found: _Found, one: Read) -> None:
         """What was read counts, not what was seen before: the file may have changed between."""
@@ -322,7 +327,7 @@ class _Snapshot:
             return Symlink(name, found.target, own)
         return File(name, digest, bool(found.stat.st_mode & X), own)
 
-    def _properties(self, seen: os.stat_result) -> Properties | None:
+    def _properties(self, seen: Stat) -> Properties | None:
         preserve = self._options.preserve
         if not preserve:
             return None
@@ -333,15 +338,16 @@ class _Snapshot:
     def _vanished(self, path: bytes) -> None:
         self._report.warnings.append(f"{self._show(path)}: vanished while it was read")
 
-    @contextmanager
-    def _naming(self, path: bytes) -> Iterator[None]:
-        """Turn what the kernel reports into one line that names the file."""
+    def _listing(self, fd: int, path: bytes) -> list[os.DirEntry[str]]:
         try:
-            yield
-        except (FileNotFoundError, CasfsError):
-            raise
+            with os.scandir(fd) as listing:
+                return list(listing)
         except OSError as error:
-            raise Failed(f"cannot read {self._show(path)}: {error.strerror}") from None
+            raise self._unread(path, error) from None
+
+    def _unread(self, path: bytes, error: OSError) -> Failed:
+        """What the kernel reports as one line that names the file."""
+        return Failed(f"cannot read {self._show(path)}: {error.strerror}")
 
     def _show(self, path: bytes) -> str:
         return (self._root + path).decode("utf-8", "replace")

@@ -39,7 +39,8 @@ from ..nodes.directory import Entry, File, Properties, Subdirectory, Symlink
 from ..store import Store
 from ..trees import tree
 from ..trees.intake import FILE_FLAGS
-from ..trees.snapshot import DIR_FLAGS, MAX_DEPTH, Report, X
+from ..trees.readers import DIR_FLAGS
+from ..trees.snapshot import MAX_DEPTH, Report, X
 from ..trees.tree import Entries
 
 WHITEOUT = b".wh."
