@@ -26,7 +26,7 @@ from casfs.digest import Digest
 from casfs.nodes import directory
 from casfs.nodes.directory import Entry, File, Subdirectory
 from casfs.store import Store
-from casfs.workspaces import ways, workspace
+from casfs.workspaces import record, ways, workspace
 
 SIZES = (1_000, 10_000, 100_000)
 FILES, FOLDERS = 50, 20  # of a directory
@@ -77,11 +77,11 @@ def measure(place: Path, shown: Path, root: str, rounds: int) -> tuple[float, fl
         for number in range(rounds):
             change(number)
             with Store.open(place / "store") as other:
-                found = workspace.find(other, point)
+                found = record.find(other, point)
                 fresh.append(timed(partial(workspace.commit, other, found)))
             change(-number - 1)
-            again.append(timed(partial(workspace.commit, store, workspace.find(store, point))))
-        workspace.close(store, workspace.find(store, point))
+            again.append(timed(partial(workspace.commit, store, record.find(store, point))))
+        workspace.close(store, record.find(store, point))
     return opening, statistics.median(fresh), statistics.median(again)
 
 

@@ -26,7 +26,7 @@ from pathlib import Path
 
 ROUNDS = 3
 CASFS = [sys.executable, "-m", "casfs"]
-QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+NULL = subprocess.DEVNULL
 ENV = {
     **os.environ,
     "BORG_UNKNOWN_UNENCRYPTED_REPO_ACCESS_IS_OK": "yes",
@@ -42,7 +42,7 @@ ENV = {
 
 def run(*command: object, cwd: Path | None = None, **more: str) -> None:
     argv = [str(part) for part in command]
-    subprocess.run(argv, check=True, cwd=cwd, env={**ENV, **more}, **QUIET)  # type: ignore[call-overload]
+    subprocess.run(argv, check=True, cwd=cwd, env={**ENV, **more}, stdout=NULL, stderr=NULL)
 
 
 def seconds(action: Callable[[], None]) -> float:

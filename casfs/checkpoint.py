@@ -9,6 +9,7 @@ while a newer one stays.
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -18,9 +19,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from . import kernel
 from .backend import Head
-from .digest import is_hash
-from .errors import Conflict, Invalid, NotFound
+from .batch import Batch
+from .digest import hash_bytes, is_hash
+from .errors import Conflict, Invalid, NotFound, Refused
 from .store import Store
 from .trees import snapshot, tree
 from .trees.ignore import Ignore
@@ -30,6 +33,7 @@ from .trees.snapshot import Options, Report
 
 HEADS = "checkpoints/"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+MOUNT = "fuse.casfs"  # the type of such a mount
 RESERVED = ("plugins", "latest")
 MAX_CHANGED = 1000  # paths that a checkpoint node names
 KEYS = {"A": "added", "M": "modified", "T": "modified", "D": "deleted"}
@@ -57,6 +61,16 @@ class Created:
     new_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a checkpoint says: `stats` and `paths` of what changed since the one before."""
+
+    root: str
+    message: str
+    stats: Mapping[str, int]
+    paths: list[str]
+
+
 def create(
     store: Store,
     name: str,
@@ -69,40 +83,77 @@ def create(
     """Record the tree under `directory`. `defaults`: leave out the well-known directories.
 
     Raises Invalid (the name), NotFound (the directory), Failed (an unreadable file), Refused
-    (over the limit); then nothing is visible.
+    (over the limit, or the store itself); then nothing is visible.
     """
     check_name(name)
-    how = options or Options()
-    ignore, report = Ignore.of(directory, defaults=defaults), Report()
+    how, report = options or Options(), Report()
+    ignore = rules(store, directory, report, defaults=defaults)
     known = _index(store, directory, ignore, how)
     with store.batch() as batch:
         previous = latest(store, name)
         root = snapshot.build(batch, directory, ignore, report, options=how, known=known)
         batch.commit()  # the tree is durable and comparable; no head leads to it yet
-        changes, changed = _compare(store, previous, root.hash, report)
+        changes, paths = _changes(store, previous, root.hash, report)
         stats = {"files": report.files, "bytes": report.bytes, **changes}
-        payload: dict[str, Any] = {
-            "root": root.hash,
-            "previous": previous.hash if previous else None,
-            "name": name,
-            "createdAt": _now(previous),
-            "message": message,
-            "stats": stats,
-            "changed_files": changed,
-        }
-        node = batch.put_node("checkpoint", payload)
-        made = _checkpoint(name, _id(payload["createdAt"], node.hash), node.hash, payload)
-        batch.swap(HEADS + f"{name}/{made.id}", None, Head(node.hash, _record(payload)))
+        made = put(batch, name, previous, Content(root.hash, message, stats, paths))
     if known is not None:
         known.save()
     return Created(made, report, stats, batch.new_bytes)
+
+
+def put(batch: Batch, name: str, previous: Checkpoint | None, content: Content) -> Checkpoint:
+    """Record a tree whose nodes are stored, after the newest of its name; the caller commits."""
+    payload: dict[str, Any] = {
+        "root": content.root,
+        "previous": previous.hash if previous else None,
+        "name": name,
+        "createdAt": _now(previous),
+        "message": content.message,
+        "stats": dict(content.stats),
+        "changed_files": content.paths,
+    }
+    node = batch.put_node("checkpoint", payload)
+    made = _checkpoint(name, _id(payload["createdAt"], node.hash), node.hash, payload)
+    batch.swap(f"{HEADS}{name}/{made.id}", None, Head(node.hash, _record(payload)))
+    return made
+
+
+def compare(store: Store, old: str | None, new: str) -> tuple[dict[str, int], list[str]]:
+    """What changed between two trees: how much, and the first paths."""
+    counts = dict.fromkeys(("added", "modified", "deleted"), 0)
+    paths: list[str] = []
+    for change in tree.shown(store, tree.diff(store, old, new)):
+        counts[KEYS[change.letter]] += 1
+        if len(paths) < MAX_CHANGED:
+            paths.append(_text(change.path))
+    return counts, paths
+
+
+def rules(store: Store, directory: Path, report: Report, *, defaults: bool = True) -> Ignore:
+    """What of a directory is not recorded: besides its own rules the store, which would hold
+    itself, and mounts of a store, which hold all that was ever recorded.
+
+    Raises Refused for the store itself; NotFound, Failed, Invalid as `Ignore.of`.
+    """
+    ignore, top = Ignore.of(directory, defaults=defaults), directory.resolve()
+    ours = {one.point: "a mount of casfs" for one in kernel.mounts() if one.type == MOUNT}
+    if store.root is not None:
+        ours[store.root.resolve()] = "the store"
+        if store.root.resolve() == top:
+            raise Refused(f"{directory} is the store itself; record what is to be in it")
+    inside = {path: what for path, what in ours.items() if top in path.parents}
+    for path, what in inside.items():
+        report.warnings.append(f"{_text(os.fsencode(path))}: left out, it is {what}")
+    ignore.excluded = frozenset(os.fsencode(path.relative_to(top)) for path in inside)
+    return ignore
 
 
 def _index(store: Store, directory: Path, ignore: Ignore, how: Options) -> Index | None:
     """What is known of the directory, recorded in just this way; None for a store in memory."""
     if store.root is None or not directory.is_dir():
         return None
-    way = f"{ignore.fingerprint}/{','.join(sorted(how.preserve))}"
+    left_out = hash_bytes(b"\0".join(sorted(ignore.excluded)))[:16]
+    way = f"{ignore.fingerprint}/{left_out}/{','.join(sorted(how.preserve))}"
     return Index.load(store.root, directory, way)
 
 
@@ -180,21 +231,15 @@ def _record(payload: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _compare(
-    store: Store, old: Checkpoint | None, new: str, report: Report
+def _changes(
+    store: Store, previous: Checkpoint | None, new: str, report: Report
 ) -> tuple[dict[str, int], list[str]]:
-    """What changed since `old`: how much, and the first paths."""
-    counts = {"added": 0, "modified": 0, "deleted": 0}
-    changes = tree.shown(store, tree.diff(store, old.root if old else None, new))
-    if old is None:
-        counts["added"] = report.entries  # all of them: no need to walk the whole tree again
-        return counts, [_text(change.path) for change in islice(changes, MAX_CHANGED)]
-    paths: list[str] = []
-    for change in changes:
-        counts[KEYS[change.letter]] += 1
-        if len(paths) < MAX_CHANGED:
-            paths.append(_text(change.path))
-    return counts, paths
+    """As `compare`; where nothing was before, all is new: no need to walk the whole tree."""
+    if previous is not None:
+        return compare(store, previous.root, new)
+    first = islice(tree.shown(store, tree.diff(store, None, new)), MAX_CHANGED)
+    counts = {"added": report.entries, "modified": 0, "deleted": 0}
+    return counts, [_text(change.path) for change in first]
 
 
 def _text(path: bytes) -> str:

@@ -1,11 +1,8 @@
 """One command, run to its end in a process group of its own.
 
 What it writes is copied as it comes to whoever listens. When it is over, ends early or
-takes too long, its whole group is ended: what it left running would hold its pipes open,
-and would not be part of its result. It reads nothing from stdin.
-
-A process that is killed cannot end its command. `Identity` names a process for good (an id
-may be given again, an id with its start time is not), so that somebody else can.
+takes too long, its whole group is ended (`casfs.groups`): what it left running would hold
+its pipes open, and would not be part of its result. It reads nothing from stdin.
 """
 
 from __future__ import annotations
@@ -21,12 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from . import groups
 from .errors import Failed, NotFound
+from .groups import DRAIN, GRACE, Identity, end
 
-GRACE = 2.0  # seconds between SIGTERM and SIGKILL
-DRAIN = 1.0  # seconds for what is still in the pipes when a command is over
+__all__ = ["Ended", "Identity", "Sinks", "end", "run"]
+
 PIECE = 1 << 16
-PATIENCE = 10.0  # seconds until a killed process is gone
 Sinks = Sequence[BinaryIO]
 
 
@@ -37,27 +35,6 @@ class Ended:
     exit_code: int
     timed_out: bool
     duration_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    pid: int
-    started: int  # clock ticks after boot
-
-    @classmethod
-    def of(cls, pid: int) -> Identity:
-        return cls(pid, _start_time(pid) or 0)
-
-    @classmethod
-    def parse(cls, text: str) -> Identity | None:
-        parts = text.split()
-        return cls(*map(int, parts)) if len(parts) == 2 and all(map(str.isdigit, parts)) else None
-
-    def __str__(self) -> str:
-        return f"{self.pid} {self.started}"
-
-    def lives(self) -> bool:
-        return _start_time(self.pid) == self.started
 
 
 def run(
@@ -78,27 +55,16 @@ def run(
         deadline = None if timeout is None else begin + timeout
         timed_out = not _pump(process, stdout, stderr, deadline)
         if timed_out:
-            _signal(process.pid, signal.SIGTERM)
+            groups.send(process.pid, signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(GRACE)
     finally:
-        _signal(process.pid, signal.SIGKILL)
+        groups.send(process.pid, signal.SIGKILL)
         code = process.wait()
         for pipe in (process.stdout, process.stderr):
             if pipe is not None:
                 pipe.close()
     return Ended(code, timed_out, round((time.monotonic() - begin) * 1000))
-
-
-def end(identity: Identity) -> bool:
-    """End the group of a command whose runner died; False when it is gone already."""
-    if not identity.lives():
-        return False
-    _signal(identity.pid, signal.SIGKILL)
-    deadline = time.monotonic() + PATIENCE
-    while identity.lives() and time.monotonic() < deadline:
-        time.sleep(0.002)
-    return True
 
 
 def _start(argv: Sequence[str], cwd: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -141,7 +107,7 @@ def _pump(
                     return over
                 for key, _ in ready:
                     if key.fd == watch:
-                        _signal(process.pid, signal.SIGKILL)
+                        groups.send(process.pid, signal.SIGKILL)
                         over, deadline = True, time.monotonic() + DRAIN
                         waiting.unregister(watch)
                     elif not _copy(key.fd, key.data):
@@ -162,17 +128,3 @@ def _copy(fd: int, sinks: Sinks) -> bool:
         sink.write(piece)
         sink.flush()
     return bool(piece)
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, number)
-
-
-def _start_time(pid: int) -> int | None:
-    """None for a process that is gone, or dead and only not yet waited for."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else int(fields[19])

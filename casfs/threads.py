@@ -8,7 +8,7 @@ The head `threads/<ULID>` points to the newest of these. Its record holds what i
     status      running | suspended | ended | cancelled
     start       the thread-start node, shared by all forks of a thread
     workflow    the workflow's name, for listings
-    updatedAt   when the head last moved
+    updatedAt   when the head last moved; of a thread that has ended, when it ended
     reason      why it is suspended, else null
     intent      the step in flight, else null: role, index, attempt, since, and once its
                 process runs: pid and the process's start time
@@ -16,6 +16,8 @@ The head `threads/<ULID>` points to the newest of these. Its record holds what i
     parent      the thread that spawned this one, or null
     children    the threads that it spawned
     fork        {thread, step} that this thread was forked from, or null
+    agents      a thread-agents node: who plays the roles of a fork that was given others
+                than its thread-start says; else null
 
 Only `engine.journal` writes threads; everybody may read them. Reading pages backwards: a
 step knows up to 10 ancestors besides its predecessor (seed 000).
@@ -109,6 +111,14 @@ def expand(store: Store, text: str) -> Thread:
 def start(store: Store, thread: Thread) -> Node:
     """The thread-start node."""
     return store.node(thread.record["start"], "thread-start")
+
+
+def agents(store: Store, thread: Thread) -> Mapping[str, str]:
+    """Who plays each role from now on: role name to agent node."""
+    other = thread.record.get("agents")
+    node = start(store, thread) if other is None else store.node(other, "thread-agents")
+    found: Mapping[str, str] = node.payload["agents"]
+    return found
 
 
 def end(store: Store, thread: Thread) -> Node | None:

@@ -23,13 +23,15 @@ HEADS = "workflows/"
 
 @dataclass(frozen=True)
 class Role:
-    """A role as it is run: `schema` is its role-schema's document."""
+    """A role as it is run: `schema` is its role-schema's document, `hash` its own node."""
 
+    hash: str
     name: str
     description: str
     system_prompt: str
     extract_prompt: str
     schema: Mapping[str, Any]
+    cacheable: bool
 
 
 @dataclass(frozen=True)
@@ -87,18 +89,22 @@ def find(store: Store, name: str) -> str:
 
 def load(store: Store, hash: str) -> Workflow:
     """Raises NotFound where `hash` is no workflow node."""
-    shown = definition(store, hash)
-    roles = {
-        key: Role(
-            role["name"],
-            role["description"],
-            role["systemPrompt"],
-            role["extractPrompt"],
-            role["schema"],
-        )
-        for key, role in shown["roles"].items()
-    }
-    return Workflow(hash, shown["name"], shown["description"], roles, shown["moderator"])
+    flow = store.node(hash, "workflow").payload
+    roles = {key: _loaded(store, ref) for key, ref in flow["roles"].items()}
+    return Workflow(hash, flow["name"], flow["description"], roles, flow["moderator"])
+
+
+def _loaded(store: Store, hash: str) -> Role:
+    role = _role(store, hash)
+    return Role(
+        hash,
+        role["name"],
+        role["description"],
+        role["systemPrompt"],
+        role["extractPrompt"],
+        role["schema"],
+        role.get("cacheable", False),
+    )
 
 
 def definition(store: Store, hash: str) -> dict[str, Any]:

@@ -26,9 +26,11 @@ from casfs.log import Log
 from casfs.store import Store
 from casfs.threads import RUNNING, Thread
 from engine import catalog, control, journal, layered
-from engine.journal import Binding, Request
+from engine.binding import Binding
+from engine.cached import Turns
+from engine.journal import Request
 from engine.run import Run, end_orphans, workspace
-from engine.workspace import PLAIN, Workspaces
+from engine.workspace import PLAIN, Workspaces, sweep
 
 Answer = dict[str, Any]
 Upkeep = Callable[[Store], None]
@@ -61,6 +63,7 @@ class Daemon:
         self._slots = trio.CapacityLimiter(limit)
         self._upkeep = upkeep
         self._workspaces = workspaces
+        self._turns = Turns()
         self._tasks: dict[str, Task] = {}
         self._operations: dict[str, Callable[..., Awaitable[Answer]]] = {
             "status": self._status,
@@ -120,7 +123,8 @@ class Daemon:
     async def _guarded(self, thread: Thread) -> None:
         """Run a thread; whatever it raises stays here."""
         try:
-            await Run(self._store, thread, self._env, self._log, self._workspaces)()
+            run = Run(self._store, thread, self._env, self._log, self._workspaces, self._turns)
+            await run()
         except Conflict as error:
             self._log("conflict", thread=thread.id, error=str(error))
         except Exception as error:
@@ -143,23 +147,21 @@ class Daemon:
         workspace: str | None = None,
         max_rounds: int = journal.MAX_ROUNDS,
     ) -> Answer:
-        bound = {
-            role: Binding(one["name"], one.get("config", {}), one.get("version", ""))
-            for role, one in agents.items()
-        }
-
         def create() -> Thread:
             hash = catalog.find(self._store, workflow)
-            request = Request(hash, input, bound, workspace, max_rounds)
+            request = Request(hash, input, _bindings(agents), workspace, max_rounds)
             return journal.create(self._store, request)
 
         thread = await trio.to_thread.run_sync(create)
         self._launch(thread.id)
         return {"id": thread.id, "start": thread.hash}
 
-    async def _fork(self, id: str, at: int | None = None) -> Answer:
+    async def _fork(
+        self, id: str, at: int | None = None, agents: dict[str, Any] | None = None
+    ) -> Answer:
         def fork() -> Thread:
-            return journal.fork(self._store, threads.get(self._store, id), at)
+            found = threads.get(self._store, id)
+            return journal.fork(self._store, found, at, _bindings(agents or {}))
 
         thread = await trio.to_thread.run_sync(fork)
         self._launch(thread.id)
@@ -250,6 +252,7 @@ def serve(
             control.private_directory(path.parent)
             path.unlink(missing_ok=True)
             layered.clean(root)
+            _sweep(store, log)
             daemon = Daemon(store, env, log, limit, upkeep, workspaces)
 
             def announce() -> None:
@@ -264,6 +267,24 @@ def serve(
             (root / "daemon.json").unlink(missing_ok=True)
     finally:
         os.close(lock)
+
+
+def _bindings(agents: dict[str, Any]) -> dict[str, Binding]:
+    return {
+        role: Binding(one["name"], one.get("config", {}), one.get("version", ""))
+        for role, one in agents.items()
+    }
+
+
+def _sweep(store: Store, log: Log) -> None:
+    """Clean up after a daemon that was killed; what cannot be deleted is in nobody's way."""
+    try:
+        count = sweep(store)
+    except CasfsError as error:
+        log("sweep failed", error=str(error))
+    else:
+        if count:
+            log("swept", workspaces=count)
 
 
 def _listen(path: Path) -> trio.SocketListener:

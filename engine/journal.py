@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from casfs import threads
@@ -19,7 +19,8 @@ from casfs.batch import Batch
 from casfs.errors import Conflict, Invalid, NotFound
 from casfs.store import Store
 from casfs.threads import CANCELLED, ENDED, RUNNING, SUSPENDED, Thread
-from engine import agents, catalog
+from engine import binding, catalog
+from engine.binding import Binding
 from engine.moderator import Decision, End, Next, Stuck
 
 MAX_ROUNDS = 100
@@ -27,15 +28,7 @@ MAX_REASON = 500  # characters, so that a record stays below its 4 KiB
 MAX_ATTEMPTS = 20
 OUT_OF_ROUNDS, STOPPED = 2, 130
 Intent = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Binding:
-    """An agent for a role, as the user gave it: `version` is a PEP 440 specifier."""
-
-    name: str
-    config: Mapping[str, Any] = field(default_factory=dict)
-    version: str = ""
+NO_OTHERS: Mapping[str, Binding] = {}
 
 
 @dataclass(frozen=True)
@@ -57,17 +50,10 @@ def create(store: Store, request: Request) -> Thread:
     """
     workflow = catalog.load(store, request.workflow)
     _check_roles(workflow, request.agents)
-    packages = {
-        role: agents.resolve(binding.name, binding.version, binding.config)
-        for role, binding in request.agents.items()
-    }
+    packages = binding.resolve(request.agents)
     thread_id = threads.new_id()
     with store.batch() as batch:
-        _put_schemas(batch, packages.values())
-        bound = {
-            role: _put_agent(batch, package, request.agents[role])
-            for role, package in packages.items()
-        }
+        bound = binding.put(batch, packages, request.agents)
         text = batch.put_node("content", {"text": request.input, "artifacts": []})
         start = batch.put_node("thread-start", _start_payload(request, text.hash, bound))
         head = Head(start.hash, _first_record(start.hash, workflow.name))
@@ -75,11 +61,17 @@ def create(store: Store, request: Request) -> Thread:
     return Thread(thread_id, head)
 
 
-def fork(store: Store, thread: Thread, at: int | None = None) -> Thread:
+def fork(
+    store: Store,
+    thread: Thread,
+    at: int | None = None,
+    others: Mapping[str, Binding] = NO_OTHERS,
+) -> Thread:
     """A new thread that goes on from step `at` of this one (0: from its start; None: from its
-    last step), with that step's workspace. No node is copied.
+    last step), with that step's workspace. No node is copied. `others` play their roles from
+    there on, the rest is played by whom it was.
 
-    Raises NotFound where there is no such step.
+    Raises NotFound where there is no such step, and for `others` as `create`.
     """
     found = threads.steps(store, thread)
     place = len(found) if at is None else at
@@ -87,10 +79,19 @@ def fork(store: Store, thread: Thread, at: int | None = None) -> Thread:
         raise NotFound(f"thread {thread.id} has no step {place}; it has {len(found)}")
     origin: str = found[place - 1].hash if place else thread.record["start"]
     record = _first_record(thread.record["start"], thread.record["workflow"])
-    head = Head(origin, {**record, "fork": {"thread": thread.id, "step": place}})
-    made = Thread(threads.new_id(), head)
+    record["fork"] = {"thread": thread.id, "step": place}
+    record["agents"] = thread.record.get("agents")
+    bound = dict(threads.agents(store, thread))
+    if unknown := sorted(others.keys() - bound.keys()):
+        roles = ", ".join(bound)
+        raise Invalid(f"thread {thread.id}: no role {unknown[0]!r}; it has {roles}")
+    packages = binding.resolve(others)
     with store.batch() as batch:
-        batch.swap(made.name, None, head)
+        if others:
+            bound |= binding.put(batch, packages, others)
+            record["agents"] = batch.put_node("thread-agents", {"agents": bound}).hash
+        made = Thread(threads.new_id(), Head(origin, record))
+        batch.swap(made.name, None, made.head)
     return made
 
 
@@ -189,12 +190,13 @@ def _end(batch: Batch, thread: Thread, last: str | None, end: End, status: str) 
         reason=None,
         intent=None,
         attempts=[],
+        updatedAt=payload["completedAt"],
         returnCode=end.return_code,
     )
 
 
 def _move(batch: Batch, thread: Thread, hash: str, **changes: Any) -> Thread:
-    record = {**thread.record, **changes, "updatedAt": now()}
+    record = {**thread.record, "updatedAt": now(), **changes}
     return Thread(thread.id, batch.move(thread.name, thread.head, hash, record))
 
 
@@ -216,25 +218,6 @@ def _check_roles(workflow: catalog.Workflow, bound: Mapping[str, Binding]) -> No
     if unknown:
         roles = ", ".join(workflow.roles)
         raise Invalid(f"workflow {workflow.name}: no role {unknown[0]!r}; it has {roles}")
-
-
-def _put_schemas(batch: Batch, packages: Iterable[agents.Package]) -> None:
-    """Register the types of the agents' details, each once however many roles share it."""
-    seen: list[Any] = []
-    for package in packages:
-        for document in package.descriptor.get("schemas", ()):
-            if document not in seen:
-                seen.append(document)
-                batch.put_schema(document)
-
-
-def _put_agent(batch: Batch, package: agents.Package, binding: Binding) -> str:
-    payload = {
-        "package": package.name,
-        "version": f"=={package.version}",
-        "config": dict(binding.config),
-    }
-    return batch.put_node("agent", payload).hash
 
 
 def _start_payload(request: Request, input: str, bound: dict[str, str]) -> dict[str, Any]:
@@ -262,6 +245,7 @@ def _first_record(start: str, workflow: str) -> dict[str, Any]:
         "parent": None,
         "children": [],
         "fork": None,
+        "agents": None,
     }
 
 

@@ -20,6 +20,7 @@ from casfs import kernel, scratch
 from casfs.errors import CasfsError, Failed
 from casfs.log import Log, silent
 from casfs.store import Store
+from casfs.trees import restore as restores
 from casfs.workspaces import overlay, ways, workspace
 from casfs.workspaces.ways import Layers
 from engine.workspace import Workspace
@@ -75,6 +76,7 @@ class Layered(Workspace):
         self.root = self._base = None
         ways.unmount(self.path, lazy=True)
         scratch.delete(self._folder)
+        restores.forget(self._store, self.path)
 
 
 def clean(root: Path) -> int:

@@ -3,27 +3,32 @@
 A child is started in a session of its own, so its whole group can be ended with it. It
 carries CASFS_RUN, a token that its intent made durable *before* it started: whatever a
 killed daemon left running is found by that token in /proc even if the daemon died before
-it could write down the process id.
+it could write down the process id. In the same way what left the group is found, and ended,
+as soon as the child is over: a step's processes are gone before its workspace is recorded.
+So one token is for one child at a time.
+
+This is `casfs.child` for a nursery: it feeds stdin, keeps what it reads, and can be
+cancelled. What both stand on is `casfs.groups`.
 """
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import trio
 
+from casfs import groups
 from casfs.errors import Failed
+from casfs.groups import DRAIN, GRACE, Identity
 
-GRACE = 2.0  # seconds between SIGTERM and SIGKILL
 MAX_OUTPUT = 64 << 20  # bytes of stdout, and of stderr
-TOKEN = "CASFS_RUN"
+TOKEN = groups.TOKEN
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,7 @@ async def run(
             await _talk(process, stdin, out, err, started)
     finally:
         with trio.CancelScope(shield=True):
-            await _end_group(process)
+            await _end(process, env.get(TOKEN))
     if limit.cancelled_caught:
         raise TimedOut(f"{argv[0]} took longer than {timeout:g} s")
     if max(len(out), len(err)) > MAX_OUTPUT:
@@ -99,7 +104,8 @@ async def _talk(
         nursery.start_soon(_drain, process.stdout, out, nursery.cancel_scope)
         nursery.start_soon(_drain, process.stderr, err, nursery.cancel_scope)
         await process.wait()
-        _signal_group(process.pid, signal.SIGKILL)  # a child of it may hold the pipes open
+        groups.send(process.pid, signal.SIGKILL)  # a child of it may hold the pipes open
+        nursery.cancel_scope.deadline = trio.current_time() + DRAIN  # so may one that left it
 
 
 async def _feed(pipe: trio.abc.SendStream, data: bytes) -> None:
@@ -117,54 +123,26 @@ async def _drain(pipe: trio.abc.ReceiveStream, into: bytearray, scope: trio.Canc
                 return
 
 
-async def _end_group(process: trio.Process) -> None:
-    """SIGTERM, a moment, SIGKILL: to the group, which may outlive its leader."""
+async def _end(process: trio.Process, token: str | None) -> None:
+    """SIGTERM, a moment, SIGKILL: to the group, which may outlive its leader; and then to
+    whatever of it went elsewhere."""
     if process.returncode is None:
-        _signal_group(process.pid, signal.SIGTERM)
+        groups.send(process.pid, signal.SIGTERM)
         with trio.move_on_after(GRACE):
             await process.wait()
-    _signal_group(process.pid, signal.SIGKILL)
+    groups.send(process.pid, signal.SIGKILL)
     await process.wait()
-
-
-def _signal_group(pid: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, number)
+    if token:
+        await trio.to_thread.run_sync(groups.end_carrying, TOKEN, token)
 
 
 def start_time(pid: int) -> int | None:
     """Clock ticks after boot at which a process started: with its id, it names it for good."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        return None
-    return int(stat.rpartition(")")[2].split()[19])
+    return groups.start_time(pid)
 
 
 def end_orphans(token: str, pid: int | None, started: int | None) -> int:
-    """End what a killed daemon left of a run; returns how many processes were found."""
-    if pid is not None and started is not None and start_time(pid) == started:
-        _signal_group(pid, signal.SIGKILL)
-    found = 0
-    while victims := list(_carrying(token)):  # until none is left: one may be forking
-        for victim in victims:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(victim, signal.SIGKILL)
-        found += len(victims)
-        time.sleep(0.01)
-    return found
-
-
-def _carrying(token: str) -> Iterator[int]:
-    """Living processes with the run's token in their environment. Not this one: an agent may
-    have started the daemon that looks for what is left of its run."""
-    wanted = f"{TOKEN}={token}".encode()
-    for entry in os.scandir("/proc"):
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        try:
-            environment = Path(entry.path, "environ").read_bytes()
-        except OSError:  # gone, or somebody else's
-            continue
-        if wanted in environment.split(b"\0"):
-            yield int(entry.name)
+    """End what a killed daemon left of a run; returns how many processes carried its token."""
+    if pid is not None and started is not None:
+        groups.end(Identity(pid, started))
+    return groups.end_carrying(TOKEN, token)

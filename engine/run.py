@@ -7,13 +7,15 @@ twice, and at most the step in flight is run again: first its orphaned processes
 and its workspace is reset. A decision is computed from the step before it is committed; it
 is pure, so computed again it is the same.
 
-What goes wrong with an agent suspends the thread with the reason; it never ends it.
+What goes wrong with an agent suspends the thread with the reason; it never ends it. The
+agent of a role marked cacheable is asked only what it has not answered yet (`engine.cached`).
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,15 +23,18 @@ from typing import Any, TypeVar
 import trio
 
 from casfs import threads
+from casfs.actions import nearest
+from casfs.actions.cache import Action
 from casfs.batch import Batch
 from casfs.errors import CasfsError, Conflict, Failed, Invalid
 from casfs.log import Log, silent
 from casfs.store import Store
 from casfs.threads import ENDED, RUNNING, SUSPENDED, Thread
-from casfs.trees import patch
-from engine import agents, catalog, journal, moderator, processes
+from engine import agents, cached, catalog, journal, moderator, processes
 from engine.agents import AgentContext, AgentFailed, AgentFn, AgentResult
-from engine.extract import Extracted, extract, role_schema
+from engine.answer import Answer, Place, step
+from engine.cached import Question, Turns
+from engine.extract import extract, role_schema
 from engine.journal import Intent
 from engine.moderator import Decision, Next
 from engine.prompt import Prompt, Turn
@@ -38,15 +43,6 @@ from engine.workspace import PLAIN, Workspace, Workspaces
 CORRECTIONS = 2
 T = TypeVar("T")
 Payload = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a role's agent came up with, and how its meta was obtained."""
-
-    result: AgentResult
-    found: Extracted
-    way: str
 
 
 class Run:
@@ -59,13 +55,15 @@ class Run:
         env: Mapping[str, str],
         log: Log = silent,
         workspaces: Workspaces = PLAIN,
+        turns: Turns | None = None,
     ) -> None:
-        """`env` is the environment that agents see."""
+        """`env` is the environment that agents see; `turns` is shared with other runs."""
         self.thread = thread
         self._store = store
         self._env = env
         self._log = log
         self._workspace = workspace(store, thread, workspaces)
+        self._turns = turns or Turns()
         self._functions: dict[str, AgentFn] = {}
 
     async def __call__(self) -> Thread:
@@ -88,12 +86,13 @@ class Run:
     def _load(self) -> None:
         store = self._store
         self._start = threads.start(store, self.thread).payload
+        self._agents = threads.agents(store, self.thread)
         self._flow = catalog.load(store, self._start["workflow"])
         self._schemas = {name: role_schema(role.schema) for name, role in self._flow.roles.items()}
         self._task = store.node(self._start["input"], "content").payload["text"]
         nodes = list(threads.backwards(store, self.thread))[::-1]
         self._steps: list[Payload] = [node.payload for node in nodes]
-        self._turns = [_turn(store, payload) for payload in self._steps]
+        self._history = [_turn(store, payload) for payload in self._steps]
         self._last = nodes[-1] if nodes else None
 
     # -- deciding -------------------------------------------------------------------------
@@ -135,23 +134,48 @@ class Run:
 
     async def _step(self, intent: Intent) -> Intent | None:
         """Run a role and record it. Returns the next intent; None when the thread rests."""
-        before = (self._steps[-1] if self._steps else self._start)["workspace"]
+        role = self._flow.roles[intent["role"]]
+        history = tuple(self._history)
+        prompt = Prompt(role.system_prompt, self._task, history, role.extract_prompt, role.schema)
+        if not role.cacheable:
+            return await self._play(intent, prompt)
+        action = await _blocking(lambda: self._identify(intent, prompt))
+        async with self._turns.turn(action.hash):
+            known = await _blocking(lambda: self._lookup(intent, action))
+            if known is not None:
+                return await self._record(intent, known)
+            return await self._play(intent, prompt, action)
+
+    async def _play(
+        self, intent: Intent, prompt: Prompt, action: Action | None = None
+    ) -> Intent | None:
+        """Let the agent work. What it made of an `action` is kept."""
+        before = self._before
         try:
             if before is not None:
                 await _blocking(lambda: self._workspace.reset(before))
-            answer = await self._answer(intent)
-            after = None if before is None else await _blocking(self._workspace.record)
+            begin = time.monotonic()
+            answer = await self._answer(intent, prompt)
+            duration = round((time.monotonic() - begin) * 1000)
+            if before is not None:
+                answer = replace(answer, workspace=await _blocking(self._workspace.record))
         except AgentFailed as error:
             reason = error
             return await _blocking(lambda: self._suspend(reason))
-        return await self._record(intent, answer, before, after)
+        following = await self._record(intent, answer)
+        if action is not None:
+            await _blocking(lambda: self._keep(action, duration))
+        return following
 
-    async def _answer(self, intent: Intent) -> Answer:
+    @property
+    def _before(self) -> str | None:
+        """The tree that the next step starts from."""
+        tree: str | None = (self._steps[-1] if self._steps else self._start)["workspace"]
+        return tree
+
+    async def _answer(self, intent: Intent, prompt: Prompt) -> Answer:
         """Ask the agent until its output fits: once, and CORRECTIONS times more."""
         name = intent["role"]
-        role = self._flow.roles[name]
-        history = tuple(self._turns)
-        prompt = Prompt(role.system_prompt, self._task, history, role.extract_prompt, role.schema)
         for tries in range(1 + CORRECTIONS):
             result = await self._ask(intent, prompt)
             try:
@@ -188,7 +212,7 @@ class Run:
 
     def _agent(self, role: str) -> AgentFn:
         if role not in self._functions:
-            node = self._store.node(self._start["agents"][role], "agent").payload
+            node = self._store.node(self._agents[role], "agent").payload
             self._functions[role] = agents.load(node["package"]).create(node["config"])
         return self._functions[role]
 
@@ -205,13 +229,11 @@ class Run:
         self.thread = journal.suspend(self._store, self.thread, str(error), details)
         self._log(SUSPENDED, thread=self.thread.id, reason=str(error))
 
-    async def _record(
-        self, intent: Intent, answer: Answer, before: str | None, after: str | None
-    ) -> Intent | None:
+    async def _record(self, intent: Intent, answer: Answer) -> Intent | None:
         """Commit the step, the move of the head and the next intent together."""
         batch = self._store.batch()
         with batch:
-            payload = await _blocking(lambda: self._payload(batch, intent, answer, before, after))
+            payload = await _blocking(lambda: self._payload(batch, intent, answer))
             decision = await self._decide([*self._steps, payload])
             rounds = self._start["maxRounds"]
             thread = await _blocking(
@@ -219,37 +241,47 @@ class Run:
             )
         self._last = await _blocking(lambda: next(threads.backwards(self._store, thread)))
         self._steps.append(payload)
-        self._turns.append(
+        self._history.append(
             Turn(intent["index"], intent["role"], answer.result.output, payload["meta"])
         )
         return self._rest_or_go(thread)
 
-    def _payload(
-        self, batch: Batch, intent: Intent, answer: Answer, before: str | None, after: str | None
-    ) -> dict[str, Any]:
-        """The thread-step; its content and changes are put into `batch`."""
-        artifacts = list(dict.fromkeys([*answer.found.refs, *answer.result.artifacts]))
-        content = {"text": answer.result.output, "artifacts": artifacts}
-        changes = patch.patch(self._store, before, after)
-        return {
-            "index": intent["index"],
-            "role": intent["role"],
-            "meta": dict(answer.found.meta),
-            "content": batch.put_node("content", content).hash,
-            "detail": answer.result.detail.hash,
-            "agent": self._start["agents"][intent["role"]],
-            "start": self.thread.record["start"],
-            "previous": self._last.hash if self._last else None,
-            "ancestors": threads.ancestors(self._last),
-            "compact": None,
-            "childThreads": [],
-            "attempts": list(self.thread.record["attempts"]),
-            "extraction": answer.way,
-            "workspace": after,
-            "changes": batch.put(changes).hash if changes else None,
-            "startedAt": intent["since"],
-            "completedAt": journal.now(),
-        }
+    def _payload(self, batch: Batch, intent: Intent, answer: Answer) -> dict[str, Any]:
+        agent = self._agents[intent["role"]]
+        place = Place(self.thread, intent, self._last, self._before, agent)
+        return step(self._store, batch, place, answer)
+
+    # -- the cache ------------------------------------------------------------------------
+
+    def _identify(self, intent: Intent, prompt: Prompt) -> Action:
+        name = intent["role"]
+        question = Question(
+            self._flow.roles[name],
+            name,
+            intent["index"],
+            self._start["depth"],
+            self._agents[name],
+            prompt,
+            self._before,
+            self._env,
+        )
+        return cached.identify(self._store, question)
+
+    def _lookup(self, intent: Intent, action: Action) -> Answer | None:
+        found = cached.lookup(self._store, action, self._schemas[intent["role"]])
+        what = {"thread": self.thread.id, "index": intent["index"], "action": action.hash}
+        if found is None:
+            self._log("miss", **what, reason=nearest.explain(self._store, action))
+        elif found.cached is not None:
+            self._log("hit", **what, savedMs=found.cached["savedMs"])
+        return found
+
+    def _keep(self, action: Action, duration_ms: int) -> None:
+        """The step that was just recorded; that it cannot be kept must not fail it."""
+        try:
+            cached.keep(self._store, action, self._steps[-1], duration_ms)
+        except CasfsError as error:
+            self._log("not cached", thread=self.thread.id, action=action.hash, error=str(error))
 
 
 def workspace(store: Store, thread: Thread, workspaces: Workspaces = PLAIN) -> Workspace:

@@ -84,8 +84,10 @@ def _with_rules(faults: list[str], rules: list[Any], roles: Mapping[str, object]
     )
 
 
-def _members(value: object, path: str, members: Mapping[str, Any]) -> Iterator[str]:
-    """Faults of an object that has just these members, of these types."""
+def _members(
+    value: object, path: str, members: Mapping[str, Any], more: tuple[str, ...] = ()
+) -> Iterator[str]:
+    """Faults of an object that has just these members, of these types, and perhaps `more`."""
     if not isinstance(value, Mapping):
         yield f"{path}: must be an object"
         return
@@ -95,8 +97,9 @@ def _members(value: object, path: str, members: Mapping[str, Any]) -> Iterator[s
         elif not isinstance(value[name], form):
             yield f"{member(path, name)}: must be {_FORMS[form]}"
     for name in value:
-        if name not in members:
-            yield f"{member(path, str(name))}: no such field; there are {', '.join(members)}"
+        if name not in members and name not in more:
+            known = ", ".join([*members, *more])
+            yield f"{member(path, str(name))}: no such field; there are {known}"
 
 
 def _role_faults(role: str, body: object) -> Iterator[str]:
@@ -105,11 +108,13 @@ def _role_faults(role: str, body: object) -> Iterator[str]:
         yield f"{path}: {role} is a reserved name"
     elif not ROLE_NAME.fullmatch(role):
         yield f"{path}: a role's name must fit {ROLE_NAME.pattern}"
-    yield from _members(body, path, _ROLE)
+    yield from _members(body, path, _ROLE, ("cacheable",))
     if not isinstance(body, Mapping):
         return
     if body.get("name") == "":
         yield f"{path}.name: must not be empty"
+    if body.get("cacheable", True) is not True:
+        yield f"{path}.cacheable: must be true; leave it out where the role is not"
     if isinstance(body.get("schema"), Mapping):
         yield from _schema_faults(body["schema"], f"{path}.schema")
 

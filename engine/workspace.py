@@ -9,15 +9,22 @@ Here it is a copy; `engine.layered` makes it an overlay, where that can be.
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from casfs import scratch
+from casfs import scratch, threads
+from casfs.errors import Failed
 from casfs.store import Store
+from casfs.trees import restore as restores
 from casfs.trees import snapshot
 from casfs.trees.ignore import Ignore
-from casfs.trees.restore import restore
+
+FOLDER = "workspaces"
+OWN = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}\Z|\.casfs\.[0-9a-f]{16}\Z")  # a thread's, or beside it
+OVER = (threads.ENDED, threads.CANCELLED)
 
 
 class Workspace:
@@ -32,7 +39,7 @@ class Workspace:
         """Make it hold the tree `root`, whatever was there. Raises as `casfs.trees.restore`."""
         if self.root != root:
             self.remove()
-            restore(self._store, root, self.path)
+            restores.restore(self._store, root, self.path)
         self.root = None  # an agent may write from now on
 
     def record(self) -> str:
@@ -42,11 +49,11 @@ class Workspace:
         return self.root
 
     def remove(self) -> None:
-        """Delete it, write-protected directories included, and what a restore that was
-        killed left beside it. Raises Failed."""
+        """Delete it, write-protected directories included, and what restores into it have
+        left. Raises Failed."""
         self.root = None
-        for path in (self.path, *self.path.parent.glob(f".{self.path.name}.*")):
-            scratch.delete(path)
+        scratch.delete(self.path)
+        restores.forget(self._store, self.path)
 
 
 @dataclass(frozen=True)
@@ -59,3 +66,27 @@ class Workspaces:
 
 
 PLAIN = Workspaces()
+
+
+def sweep(store: Store) -> int:
+    """Delete the directories of threads that are over, which a killed daemon has left; returns
+    how many. What is not a thread's, an opened workspace, is not looked at.
+
+    For a daemon that runs nothing yet. Raises Failed.
+    """
+    if store.root is None:
+        return 0
+    folder = store.root / FOLDER
+    try:
+        found = [name for name in os.listdir(folder) if OWN.match(name)]
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise Failed(f"cannot list {folder}: {error.strerror}") from None
+    kept = {one.id for one in threads.listing(store) if one.status not in OVER}
+    left = [folder / name for name in found if name not in kept]
+    for path in left:
+        scratch.delete(path)
+        for place in (path, path / "tree"):
+            restores.forget(store, place)
+    return len(left)

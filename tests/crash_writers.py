@@ -35,7 +35,8 @@ from casfs.store import Store
 from casfs.threads import Thread
 from casfs.upkeep import gc
 from engine import catalog, journal
-from engine.journal import Binding, Request
+from engine.binding import Binding
+from engine.journal import Request
 from engine.moderator import End, Next
 
 SHARED = 40  # contents that all writers put again and again

@@ -22,7 +22,8 @@ from casfs.cli import main
 from casfs.store import Store
 from casfs.threads import Thread
 from engine import catalog, control, journal
-from engine.journal import Binding, Request
+from engine.binding import Binding
+from engine.journal import Request
 from engine.run import Run
 
 DEADLINE = 60.0  # seconds that a condition may take on a slow machine

@@ -197,7 +197,18 @@ ACTION = {
     "outputs": ["src/out/main.o"],
     "platform": {"os": "linux", "arch": "x86_64", "libc": "glibc 2.36"},
     "timeoutMs": 60_000,
+    "step": None,
 }
+STEP = {
+    "role": h("planner"),
+    "name": "planner",
+    "index": 1,
+    "depth": 0,
+    "agent": h("planner agent"),
+    "prompt": h("prompt"),
+    "parts": h("parts of the prompt"),
+}
+STEP_ACTION = {**ACTION, "argv": [], "outputs": [], "timeoutMs": None, "step": STEP}
 
 ACTION_RESULT = {
     "action": h("action"),
@@ -205,6 +216,8 @@ ACTION_RESULT = {
     "stdout": h("stdout"),
     "stderr": h("stderr"),
     "outputs": h("root 3"),
+    "detail": None,
+    "artifacts": [],
     "durationMs": 900,
     "createdAt": 1_790_000_000_000,
 }
@@ -255,7 +268,11 @@ EXAMPLES: dict[str, Examples] = {
         "refs": [],
     },
     "role": {
-        "valid": [ROLE, {**ROLE, "description": "", "systemPrompt": "", "extractPrompt": ""}],
+        "valid": [
+            ROLE,
+            {**ROLE, "cacheable": True},
+            {**ROLE, "description": "", "systemPrompt": "", "extractPrompt": ""},
+        ],
         "invalid": [
             (without(ROLE, "extractPrompt"), "$"),
             ({**ROLE, "agent": h("coder agent")}, "$"),
@@ -263,6 +280,9 @@ EXAMPLES: dict[str, Examples] = {
             ({**ROLE, "schema": PLANNER_META}, "$.schema"),
             ({**ROLE, "schema": None}, "$.schema"),
             ({**ROLE, "schema": h("planner-meta")[:63]}, "$.schema"),
+            ({**ROLE, "cacheable": False}, "$.cacheable"),
+            ({**ROLE, "cacheable": None}, "$.cacheable"),
+            ({**ROLE, "cacheable": 1}, "$.cacheable"),
         ],
         "refs": refs("planner-meta"),
     },
@@ -307,6 +327,7 @@ EXAMPLES: dict[str, Examples] = {
             THREAD_STEP,
             FIRST_STEP,
             {**THREAD_STEP, "ancestors": [h(f"step {n}") for n in range(10)]},
+            {**THREAD_STEP, "cached": {"action": h("action"), "savedMs": 900}},
         ],
         "invalid": [
             (without(THREAD_STEP, "detail"), "$"),
@@ -327,6 +348,9 @@ EXAMPLES: dict[str, Examples] = {
             ({**THREAD_STEP, "extraction": None}, "$.extraction"),
             ({**THREAD_STEP, "changes": "--- a\n+++ b\n"}, "$.changes"),
             ({**THREAD_STEP, "completedAt": "2026-11-21T00:00:00Z"}, "$.completedAt"),
+            ({**THREAD_STEP, "cached": None}, "$.cached"),
+            ({**THREAD_STEP, "cached": {"action": h("action")}}, "$.cached"),
+            ({**THREAD_STEP, "cached": {"action": "a", "savedMs": 0}}, "$.cached.action"),
         ],
         "refs": refs(
             "output",
@@ -342,6 +366,15 @@ EXAMPLES: dict[str, Examples] = {
             "root 3",
             "diff",
         ),
+    },
+    "thread-agents": {
+        "valid": [{"agents": THREAD_START["agents"]}, {"agents": {}}],
+        "invalid": [
+            ({}, "$"),
+            ({"agents": [h("coder agent")]}, "$.agents"),
+            ({"agents": {"coder": "command"}}, "$.agents.coder"),
+        ],
+        "refs": refs("planner agent", "coder agent"),
     },
     "thread-end": {
         "valid": [THREAD_END, {**THREAD_END, "returnCode": 130, "lastStep": None}],
@@ -477,6 +510,7 @@ EXAMPLES: dict[str, Examples] = {
         "valid": [
             ACTION,
             {**ACTION, "env": {}, "inputRoot": None, "outputs": [], "timeoutMs": None},
+            STEP_ACTION,
         ],
         "invalid": [
             (without(ACTION, "timeoutMs"), "$"),
@@ -493,11 +527,21 @@ EXAMPLES: dict[str, Examples] = {
             ({**ACTION, "platform": {"os": "linux", "arch": "x86_64"}}, "$.platform"),
             ({**ACTION, "timeoutMs": 0}, "$.timeoutMs"),
             ({**ACTION, "timeoutMs": 0.5}, "$.timeoutMs"),
+            (without(ACTION, "step"), "$"),
+            ({**STEP_ACTION, "argv": ["make"]}, "$.argv"),
+            ({**STEP_ACTION, "step": without(STEP, "parts")}, "$.step"),
+            ({**STEP_ACTION, "step": {**STEP, "prompt": "Plan."}}, "$.step.prompt"),
+            ({**STEP_ACTION, "step": {**STEP, "parts": "short"}}, "$.step.parts"),
+            ({**STEP_ACTION, "step": {**STEP, "index": 0}}, "$.step.index"),
         ],
         "refs": refs("root 0"),
     },
     "action-result": {
-        "valid": [ACTION_RESULT, {**ACTION_RESULT, "exitCode": -9}],
+        "valid": [
+            {**ACTION_RESULT, "detail": h("detail"), "artifacts": [h("phase 1")]},
+            ACTION_RESULT,
+            {**ACTION_RESULT, "exitCode": -9},
+        ],
         "invalid": [
             (without(ACTION_RESULT, "stderr"), "$"),
             ({**ACTION_RESULT, "action": ACTION}, "$.action"),
@@ -506,7 +550,9 @@ EXAMPLES: dict[str, Examples] = {
             ({**ACTION_RESULT, "outputs": None}, "$.outputs"),
             ({**ACTION_RESULT, "outputs": [h("root 3")]}, "$.outputs"),
             ({**ACTION_RESULT, "durationMs": -1}, "$.durationMs"),
+            (without(ACTION_RESULT, "detail"), "$"),
+            ({**ACTION_RESULT, "artifacts": ["phase 1"]}, "$.artifacts[0]"),
         ],
-        "refs": refs("action", "stdout", "stderr", "root 3"),
+        "refs": refs("action", "stdout", "stderr", "root 3", "detail", "phase 1"),
     },
 }

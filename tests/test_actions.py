@@ -156,13 +156,13 @@ def test_every_part_is_in_the_key(bench: Bench, monkeypatch: pytest.MonkeyPatch)
         bench.key("make", timeout=1),
         bench.key("make", timeout=2),
     ]
-    here = actions._platform()
+    here = actions.host()
     for part in here:
-        monkeypatch.setattr(actions, "_platform", lambda part=part: {**here, part: "other"})
+        monkeypatch.setattr(actions, "host", lambda part=part: {**here, part: "other"})
         keys.append(bench.key("make"))
     assert len(set(keys)) == len(keys)
     assert set(bench.identify().payload) == {
-        "argv", "cwd", "env", "inputRoot", "outputs", "platform", "timeoutMs",
+        "argv", "cwd", "env", "inputRoot", "outputs", "platform", "timeoutMs", "step",
     }  # fmt: skip
 
 
@@ -425,8 +425,8 @@ def test_a_miss_names_the_part_that_differs(bench: Bench) -> None:
 
 def test_the_platform_is_named(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.run("true")
-    here = actions._platform()
-    monkeypatch.setattr(actions, "_platform", lambda: {**here, "libc": "musl 1.2"})
+    here = actions.host()
+    monkeypatch.setattr(actions, "host", lambda: {**here, "libc": "musl 1.2"})
     assert bench.why("true") == "platform libc differs"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -20,13 +21,18 @@ from engine_helpers import (
     workflow,
 )
 from helpers import blobs, put_tree, read_tree
+from upkeep_helpers import age
 
-from casfs import threads
-from casfs.errors import NotFound
+from casfs import canonical, threads
+from casfs.backend import MAX_RECORD
+from casfs.errors import Invalid, NotFound
 from casfs.store import Store
 from casfs.threads import ENDED, RUNNING, Thread
 from casfs.trees.restore import restore
+from casfs.upkeep import gc
 from engine import catalog, control, journal
+from engine.binding import Binding
+from engine.moderator import Next
 
 
 async def ended(store: Store, length: int = 4) -> Thread:
@@ -94,6 +100,86 @@ async def test_there_must_be_such_a_step(disk_store: Store, at: int) -> None:
     assert len(threads.listing(disk_store)) == 1
 
 
+# -- other agents -------------------------------------------------------------------------
+
+CHAIN = workflow([rule("__start__", "a"), rule("a", "b"), rule("b", "__end__")], a=None, b=None)
+
+
+def says_name(name: str) -> Binding:
+    return Binding("command", says({}, f"echo {name} >>log"))
+
+
+async def chain(store: Store) -> Thread:
+    agents = {name: says({}, f"echo {name} >>log") for name in "ab"}
+    return await carry_on(store, begin(store, CHAIN, agents, put_tree(store, {})))
+
+
+async def test_other_agents_play_from_there_on(disk_store: Store, tmp_path: Path) -> None:
+    old = await chain(disk_store)
+    made = journal.fork(disk_store, old, 1, {"b": says_name("other")})
+    assert made.record["start"] == old.record["start"]
+    assert made.record["fork"] == {"thread": old.id, "step": 1}
+    end = await carry_on(disk_store, made)
+    (first, second), (_, before) = steps(disk_store, end), steps(disk_store, old)
+    assert held(disk_store, second, tmp_path / "out") == {b"log": b"a\nother\n"}
+    assert first["agent"] == threads.agents(disk_store, old)["a"]
+    assert second["agent"] not in (first["agent"], before["agent"])
+    config = disk_store.node(second["agent"], "agent").payload
+    assert (config["package"], config["version"][:2]) == ("command", "==")
+    assert config["config"] == says_name("other").config
+    assert dict(threads.agents(disk_store, end)) == {"a": first["agent"], "b": second["agent"]}
+
+
+async def test_a_fork_of_a_fork_keeps_its_agents(disk_store: Store, tmp_path: Path) -> None:
+    fork = journal.fork(disk_store, await chain(disk_store), 0, {"b": says_name("other")})
+    again = journal.fork(disk_store, fork, 0)
+    assert again.record["agents"] == fork.record["agents"]
+    (_, last) = steps(disk_store, await carry_on(disk_store, again))
+    assert held(disk_store, last, tmp_path / "1") == {b"log": b"a\nother\n"}
+    third = journal.fork(disk_store, again, 0, {"a": says_name("first")})
+    (_, last) = steps(disk_store, await carry_on(disk_store, third))
+    assert held(disk_store, last, tmp_path / "2") == {b"log": b"first\nother\n"}
+
+
+async def test_gc_keeps_the_agents_of_a_fork(disk_store: Store) -> None:
+    old = await chain(disk_store)
+    made = journal.fork(disk_store, old, 1, {"b": says_name("other")})
+    age(disk_store)
+    gc.collect(disk_store, limits=gc.Limits(max_bytes=0))
+    assert (await carry_on(disk_store, made)).status == ENDED
+
+
+async def test_its_record_has_room_however_many_agents(disk_store: Store) -> None:
+    names = [f"{'r' * 60}{n:03}" for n in range(60)]
+    rules = [rule("__start__", names[0]), *(rule(name, "__end__") for name in names)]
+    flow = workflow(rules, **dict.fromkeys(names))
+    old = begin(disk_store, flow, {name: says({}) for name in names})
+    made = journal.fork(disk_store, old, 0, {name: says_name(name) for name in names})
+    begun = journal.begin(disk_store, made, Next(names[0]), 0, 100, 99)
+    failed = [disk_store.put(bytes([n])).hash for n in range(30)]
+    rests = journal.suspend(disk_store, begun, "\U0001f525" * 5000, failed)
+    assert len(canonical.encode(dict(rests.record))) < MAX_RECORD - 100
+
+
+@pytest.mark.parametrize(
+    ("others", "error", "said"),
+    [
+        ({"c": Binding("command", {"argv": ["true"]})}, Invalid, "no role 'c'; it has a, b"),
+        ({"b": Binding("nobody")}, NotFound, "no agent 'nobody'"),
+        ({"b": Binding("command", {})}, Invalid, "agent command: config"),
+    ],
+)
+async def test_nothing_is_made_with_an_agent_that_does_not_fit(
+    disk_store: Store, others: dict[str, Binding], error: type[Exception], said: str
+) -> None:
+    old = await chain(disk_store)
+    before = blobs(disk_store)
+    with pytest.raises(error, match=said):
+        journal.fork(disk_store, old, 1, others)
+    assert blobs(disk_store) == before
+    assert len(threads.listing(disk_store)) == 1
+
+
 @pytest.fixture
 def cli(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
@@ -120,3 +206,10 @@ def test_the_command_line(cli: Cli, tmp_path: Path) -> None:
         assert (said["thread"], said["step"]) == (id, 2)
         assert "no step 9" in cli("thread", "fork", id, "--at", "9", code=3).err
         assert "--at" in cli("thread", "fork", id, "--at", "-1", code=2).err
+        other = f"a=command:{json.dumps(says({'who': 'other'}))}"
+        forked = cli("thread", "fork", id, "--at", "1", "--agent", other, "--wait", "--json").json
+        shown = cli("thread", "show", forked["id"], "--json").json["steps"]
+        assert [step["meta"] for step in shown] == [{}, {"who": "other"}, {"who": "other"}]
+        assert len({step["agent"] for step in shown}) == 2
+        assert "no role 'b'" in cli("thread", "fork", id, "--agent", "b=command", code=4).err
+        assert "give ROLE=NAME" in cli("thread", "fork", id, "--agent", "b", code=2).err

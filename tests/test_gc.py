@@ -243,7 +243,7 @@ def test_cache_is_kept_while_no_limit_asks_for_it(any_store: Store, prefix: str)
 
 
 def test_the_least_recently_used_goes_first(any_store: Store) -> None:
-    used = {"actions/a": 30, "plugins/b/1": 10, "images/c": 40, "actions/d": 20, "plugins/e": 50}
+    used = {"actions/a": 30, "plugins/b/1": 10, "plugins/c": 40, "actions/d": 20, "plugins/e": 50}
     made = {name: cached(any_store, name, name.encode() * 300, at) for name, at in used.items()}
     age(any_store)
     total = any_store.blobs.total().bytes

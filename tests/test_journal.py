@@ -15,7 +15,8 @@ from casfs.errors import Conflict, Invalid, NotFound, Refused
 from casfs.store import Store
 from casfs.threads import CANCELLED, ENDED, RUNNING, SUSPENDED, Thread
 from engine import catalog, journal
-from engine.journal import Binding, Request
+from engine.binding import Binding
+from engine.journal import Request
 from engine.moderator import End, Next, Stuck
 
 COMMAND = Binding("command", {"argv": ["true"]})
@@ -90,6 +91,7 @@ def test_a_new_thread_stands_at_its_start_and_nothing_is_in_flight(
         "parent": None,
         "children": [],
         "fork": None,
+        "agents": None,
     }
 
 

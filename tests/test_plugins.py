@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import subprocess
 import tarfile
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ import pytest
 from helpers import LARGE, Link, Program, read_tree, write_tree
 from upkeep_helpers import age
 
-from casfs import plugins
+from casfs import plugins, zstd
 from casfs.errors import Failed, Invalid, NotFound, Refused
 from casfs.plugins import Synced, sources
 from casfs.store import Store
@@ -197,6 +198,14 @@ def test_a_moved_tag_is_reported_and_what_is_stored_stays(store: Store, upstream
     assert sync(store, url(upstream), "v1").warning == ""
 
 
+def test_a_tag_that_is_gone_is_reported(store: Store, upstream: Path) -> None:
+    first = sync(store, url(upstream), "v1").plugin
+    git(upstream, "tag", "--delete", "v1")
+    again = sync(store, url(upstream), "v1")
+    assert (again.plugin, again.stored) == (first, False)
+    assert again.warning.startswith("it is gone upstream: ")
+
+
 def test_without_the_remote_what_is_stored_is_still_there(store: Store, upstream: Path) -> None:
     first = sync(store, url(upstream), "v1").plugin
     where = url(upstream)
@@ -274,11 +283,13 @@ def make_tar(path: Path, *members: tarfile.TarInfo, data: bytes = b"data") -> Pa
     return path
 
 
-@pytest.mark.parametrize("ending", ["tar", "tar.gz", "tar.bz2", "tar.xz"])
+@pytest.mark.parametrize("ending", ["tar", "tar.gz", "tar.bz2", "tar.xz", "tar.zst"])
 @pytest.mark.parametrize("top", ["", "linter-1.0"])
 def test_a_tarball(store: Store, tmp_path: Path, ending: str, top: str) -> None:
     folder = write_tree(tmp_path / "linter-1.0", {**CONTENT, "empty": {}, b"\xff": b"bytes"})
     path = tmp_path / f"plugin.{ending}"
+    if ending == "tar.zst" and shutil.which("zstd") is None:
+        pytest.skip("no zstd")
     inner = ["linter-1.0"] if top else os.listdir(os.fsencode(folder))
     argv: list[Any] = [
         "tar",
@@ -348,6 +359,21 @@ def test_what_is_no_whole_tarball(store: Store, tmp_path: Path, cut: int, mode: 
         sync(store, path)
     assert "cut.tar" in str(caught.value)
     assert plugins.listing(store) == []
+
+
+def test_each_cut_of_a_zstd_tarball_is_found(store: Store, tmp_path: Path) -> None:
+    whole = make_tar(tmp_path / "x.tar", *(member(f"f{n}") for n in range(20))).read_bytes()
+    path = tmp_path / "cut.tar.zst"
+    with path.open("wb") as out, zstd.compressed(out) as stream:
+        stream.write(whole)
+    data = path.read_bytes()
+    for end in range(len(data)):
+        path.write_bytes(data[:end])
+        with pytest.raises((Invalid, Failed), match=r"cut\.tar\.zst"):
+            sync(store, path)
+    assert plugins.listing(store) == []
+    path.write_bytes(data)
+    assert sync(store, path).stored
 
 
 def test_an_empty_tarball_is_an_empty_tree(store: Store, tmp_path: Path) -> None:

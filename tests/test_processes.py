@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 import trio
-from engine_helpers import alive, pids, until
+from engine_helpers import alive, kill, pids, until
 
 from casfs.errors import Failed
+from casfs.store import Store
 from engine import processes
 from engine.processes import TOKEN, Outcome, TimedOut, TooMuch, end_orphans, run, start_time
 
@@ -140,6 +141,30 @@ async def test_a_child_left_in_the_group_neither_stays_nor_holds_up(pid_file: Pa
 
 
 @pytest.mark.parametrize("stream", ["1", "2"])
+async def test_who_left_the_group_and_holds_a_pipe_neither_stays_nor_holds_up(
+    pid_file: Path, stream: str
+) -> None:
+    """The child waits until the other is in a session of its own: then only the token is left."""
+    left = f"exec {FOREVER} >&{stream}"
+    script = (
+        f"setsid sh -c 'echo $$ >>{pid_file}; {left}' & "
+        f"until [ -s {pid_file} ]; do sleep 0.01; done; echo said"
+    )
+    env = {"PATH": os.environ["PATH"], TOKEN: secrets.token_hex(8)}
+    argv = ["sh", "-c", script]
+    outcome = await run(argv, b"", cwd=None, env=env, timeout=45.0, started=nothing)
+    assert (outcome.exit_code, outcome.stdout) == (0, b"said\n")
+    assert not alive(*pids(pid_file))
+
+
+async def test_without_a_token_who_left_the_group_does_not_hold_up(pid_file: Path) -> None:
+    left = f"setsid sh -c 'echo $$ >>{pid_file}; exec {FOREVER}' & "
+    outcome = await sh(left + f"until [ -s {pid_file} ]; do sleep 0.01; done; echo said")
+    assert outcome.stdout == b"said\n"
+    assert alive(*pids(pid_file))
+
+
+@pytest.mark.parametrize("stream", ["1", "2"])
 async def test_output_is_limited(
     stream: str, pid_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +189,19 @@ async def test_who_starts_it_may_fail_and_nothing_is_left() -> None:
     with pytest.raises(Failed, match="no"):
         await sh(FOREVER, started=started)
     await until_gone(*told)
+
+
+async def test_what_belongs_to_the_store_outlives_the_run_that_started_it(
+    disk_store: Store, runtime_dir: Path
+) -> None:
+    argv = [sys.executable, "-m", "casfs", "--store", str(disk_store.root), "daemon"]
+    env = {**os.environ, TOKEN: secrets.token_hex(8)}
+    outcome = await run(argv, b"", cwd=None, env=env, timeout=60.0, started=nothing)
+    pid = int(outcome.stdout.split()[0])
+    try:
+        assert alive(pid)
+    finally:
+        kill(pid)
 
 
 # -- what a killed daemon left ------------------------------------------------------------

@@ -34,6 +34,7 @@ from casfs.trees import snapshot, tree
 from casfs.trees.ignore import Ignore
 from casfs.walk import walk
 from engine import journal, run
+from engine.binding import Binding
 from engine.moderator import Next
 
 BLOCK = "printf '%s\\n' '```json' '{\"status\": \"done\"}' '```'"
@@ -288,7 +289,7 @@ async def test_an_agent_from_elsewhere_may_raise_anything(
     )
     monkeypatch.syspath_prepend(tmp_path)
     hash = threads.start(disk_store, begin(disk_store, ONE, {"a": says({})})).payload["workflow"]
-    request = journal.Request(hash, "Do it.", {"a": journal.Binding("strange")})
+    request = journal.Request(hash, "Do it.", {"a": Binding("strange")})
     rests = await carry_on(disk_store, journal.create(disk_store, request))
     assert (rests.status, rests.record["reason"]) == (SUSPENDED, "a: LookupError('lost')")
 

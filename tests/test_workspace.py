@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
+from engine_helpers import ONE, begin, daemon, says
 
+from casfs import threads
 from casfs.errors import NotFound
 from casfs.store import Store
 from casfs.trees import snapshot
 from casfs.trees.ignore import Ignore
-from engine.workspace import Workspace
+from casfs.trees.restored import Records
+from engine import journal
+from engine.workspace import Workspace, sweep
 
 
 @pytest.fixture
@@ -88,19 +93,59 @@ def test_remove_leaves_nothing(workspace: Workspace) -> None:
         workspace.record()
 
 
-def test_remove_takes_what_a_killed_restore_left(workspace: Workspace) -> None:
-    half = workspace.path.parent / ".T.0123456789abcdef"
-    other = workspace.path.parent / ".TT.0123456789abcdef"
+def test_remove_takes_what_a_killed_restore_left(disk_store: Store, workspace: Workspace) -> None:
+    assert disk_store.root is not None
+    half = workspace.path.parent / Records(disk_store.root).temp(workspace.path)
+    other = workspace.path.parent / ".casfs.0123456789abcdef"
     for made in (half, other):
         (made / "half").mkdir(parents=True)
+    assert os.listdir(disk_store.root / "restored")
     workspace.remove()
     assert beside(workspace) == [other.name]
+    assert os.listdir(disk_store.root / "restored") == []
+
+
+def test_a_daemon_sweeps_what_threads_that_are_over_left(disk_store: Store, root: str) -> None:
+    assert disk_store.root is not None
+    folder = disk_store.root / "workspaces"
+    agents = {"a": says({})}
+    ended, running, suspended = (begin(disk_store, ONE, agents, root) for _ in range(3))
+    journal.cancel(disk_store, ended)
+    journal.suspend(disk_store, suspended, "a reason")
+    gone = threads.new_id()
+    for name in (ended.id, running.id, suspended.id, gone):
+        Workspace(disk_store, folder / name).reset(root)
+    Workspace(disk_store, folder / ended.id / "tree").reset(root)
+    opened, half = folder / "0123456789abcdef", folder / ".casfs.0123456789abcdef"
+    for made in (opened / "0/upper", half / "a"):
+        made.mkdir(parents=True)
+    assert sweep(disk_store) == 3
+    assert set(os.listdir(folder)) == {running.id, suspended.id, opened.name}
+    assert len(os.listdir(disk_store.root / "restored")) == 2
+    assert sweep(disk_store) == 0
+
+
+def test_a_daemon_sweeps_when_it_starts(disk_store: Store, root: str) -> None:
+    assert disk_store.root is not None
+    ended = begin(disk_store, ONE, {"a": says({})}, root)
+    journal.cancel(disk_store, ended)
+    place = disk_store.root / "workspaces" / ended.id
+    Workspace(disk_store, place).reset(root)
+    with daemon(disk_store.root):
+        assert not place.exists()
+    lines = (disk_store.root / "log/daemon.jsonl").read_text().splitlines()
+    assert [one["workspaces"] for one in map(json.loads, lines) if one["event"] == "swept"] == [1]
+
+
+def test_nothing_to_sweep(store: Store, disk_store: Store) -> None:
+    assert sweep(store) == sweep(disk_store) == 0
 
 
 def test_write_protected_directories_are_removed_and_links_not_followed(
-    disk_store: Store, root: str, runtime_dir: Path
+    store: Store, disk_store: Store, root: str, runtime_dir: Path
 ) -> None:
-    """Root is stopped by no mode, so root does this as somebody else, in a child process."""
+    """Root is stopped by no mode, so root does this as somebody else, in a child process; he
+    has a store of his own."""
     workspace = Workspace(disk_store, runtime_dir / "workspaces" / "T")
     workspace.reset(root)
     outside = runtime_dir / "outside"
@@ -115,7 +160,7 @@ def test_write_protected_directories_are_removed_and_links_not_followed(
     for path, mode in ((deep, 0o000), (deep.parent, 0o500), (workspace.path, 0o500)):
         path.chmod(mode)
     outside.chmod(0o500)
-    _as_nobody(workspace, everything)
+    _as_nobody(Workspace(store, workspace.path), everything)
     assert beside(workspace) == []
     assert (outside / "file").stat().st_mode & 0o777 == 0o400
     assert outside.stat().st_mode & 0o777 == 0o500

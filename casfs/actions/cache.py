@@ -1,4 +1,4 @@
-"""The action cache: a command that ran before, on the same input, need not run again.
+"""The action cache: what ran before, on the same input, need not run again.
 
 The key is the hash of the `action` node, so it covers the whole input tree by its digest,
 argv, the working directory, the environment, the outputs, the platform and the timeout.
@@ -6,6 +6,8 @@ The head `actions/<key>` leads to the `action-result`; it is cache (`casfs.upkee
 it is a miss later. A result that is damaged is a miss too.
 
     record  createdAt, usedAt; argv0; command: which argv, to find entries of the same
+
+An action is a command, or a step of a role marked cacheable (`engine.cached`).
 
 The command sees only what is in the key: its environment is PATH and the variables that
 were named, stdin is empty. It is not in a sandbox, though: it runs in the real directory.
@@ -44,6 +46,10 @@ from . import outputs
 HEADS = "actions/"
 ALWAYS = "PATH"  # the variable that needs no naming
 ARGV0 = 60  # characters; no hash is that short
+RESULT = (
+    "action", "exitCode", "stdout", "stderr", "outputs", "detail", "artifacts", "durationMs",
+    "createdAt",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +81,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """An action-result node."""
+    """An action-result node: its hash, and its fields in the order of RESULT."""
 
     hash: str
     action: str
@@ -83,6 +89,8 @@ class Result:
     stdout: str
     stderr: str
     outputs: str
+    detail: str | None
+    artifacts: list[str]
     duration_ms: int
     created_at: int
 
@@ -186,8 +194,9 @@ def identify(store: Store, request: Request) -> Action:
         "env": dict(request.env),
         "inputRoot": None,
         "outputs": list(request.outputs),
-        "platform": _platform(),
+        "platform": host(),
         "timeoutMs": request.timeout_ms,
+        "step": None,
     }
     canonical.encode(payload)  # refused before anything is read
     ignore, report = _inputs(store, request), snapshot.Report()
@@ -202,7 +211,8 @@ def identify(store: Store, request: Request) -> Action:
 
 
 @cache
-def _platform() -> dict[str, str]:
+def host() -> dict[str, str]:
+    """The platform that actions run on."""
     libc = " ".join(platform.libc_ver()).strip()
     return {"os": platform.system().lower(), "arch": platform.machine(), "libc": libc}
 
@@ -251,26 +261,17 @@ def lookup(store: Store, key: str) -> Result | None:
 def load(store: Store, hash: str) -> Result:
     """Raises NotFound, Corrupt."""
     found = store.node(hash, "action-result").payload
-    return Result(
-        hash,
-        found["action"],
-        found["exitCode"],
-        found["stdout"],
-        found["stderr"],
-        found["outputs"],
-        found["durationMs"],
-        found["createdAt"],
-    )
+    return Result(hash, *(found[name] for name in RESULT))
 
 
 def publish(store: Store, action: Action, result: str) -> None:
     """Let an action's key lead to a stored result. Raises Conflict, NotFound."""
-    argv, now = action.payload["argv"], time.time_ns() // 1_000_000
+    now = time.time_ns() // 1_000_000
     record = {
         "createdAt": now,
         "usedAt": now,
-        "argv0": argv[0][:ARGV0],
-        "command": command(argv),
+        "argv0": argv0(action.payload),
+        "command": command(action.payload),
     }
     name = HEADS + action.hash
     with store.batch() as batch:
@@ -283,11 +284,20 @@ def listing(store: Store) -> list[Entry]:
     for name, head in store.heads.list(HEADS):
         made = int(head.record["createdAt"])
         used = max(made, store.heads.last_use(name))
-        argv0 = str(head.record["argv0"])
-        found.append(Entry(name[len(HEADS) :], head.hash, argv0, made, used))
+        what = str(head.record["argv0"])
+        found.append(Entry(name[len(HEADS) :], head.hash, what, made, used))
     return sorted(found, key=lambda entry: entry.used_at, reverse=True)
 
 
-def command(argv: Sequence[str]) -> str:
-    """Stands for an argv in a record."""
-    return hash_bytes(canonical.encode(list(argv)))[:16]
+def argv0(action: Mapping[str, Any]) -> str:
+    """What an action is called in a record."""
+    step = action["step"]
+    name: str = action["argv"][0] if step is None else f"role {step['name']}"
+    return name[:ARGV0]
+
+
+def command(action: Mapping[str, Any]) -> str:
+    """Stands for an argv, or for a role, in a record."""
+    step = action["step"]
+    what = action["argv"] if step is None else {"role": step["role"]}
+    return hash_bytes(canonical.encode(what))[:16]

@@ -1,7 +1,7 @@
 """Why an action is a miss: what differs from the nearest one that is cached.
 
-Nearest is an entry with the same argv, else one of the same program, that differs in the
-fewest parts. Variables are named, their values never told.
+Nearest is an entry with the same argv or role, else one of the same program or role name,
+that differs in the fewest parts. Variables are named, their values never told.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..errors import Corrupt, NotFound
 from ..store import Store
 from ..trees import tree
 from . import cache as actions
-from .cache import ARGV0, HEADS, Action
+from .cache import HEADS, Action
 
 NEAREST = 50  # entries that a miss is compared with
 SHOWN = 3  # paths of the input that are named
@@ -26,19 +26,20 @@ def explain(store: Store, action: Action) -> str:
     """What differs from the nearest entry; values of variables are not told."""
     near = _nearest(store, action)
     if near is None:
-        return "no earlier run of this command is cached"
+        what = "command" if action.payload["step"] is None else "role"
+        return f"no earlier run of this {what} is cached"
     return "; ".join(_differences(store, near, action.payload)) or "its result cannot be read"
 
 
 def _nearest(store: Store, action: Action) -> Mapping[str, Any] | None:
-    """The stored action with the same argv that differs in the fewest parts, else one of the
-    same program; of equals the newest."""
-    argv = action.payload["argv"]
+    """The stored action with the same argv or role that differs in the fewest parts, else one
+    of the same program; of equals the newest."""
     same, alike = [], []
+    command, argv0 = actions.command(action.payload), actions.argv0(action.payload)
     for _, head in store.heads.list(HEADS):
-        if head.record.get("command") == actions.command(argv):
+        if head.record.get("command") == command:
             same.append(head)
-        elif head.record.get("argv0") == argv[0][:ARGV0]:
+        elif head.record.get("argv0") == argv0:
             alike.append(head)
     newest = sorted(same or alike, key=lambda head: int(head.record["createdAt"]), reverse=True)
     best: Mapping[str, Any] | None = None
@@ -47,13 +48,21 @@ def _nearest(store: Store, action: Action) -> Mapping[str, Any] | None:
             found = store.node(actions.load(store, head.hash).action, "action").payload
         except (NotFound, Corrupt):
             continue
+        if (found["step"] is None) != (action.payload["step"] is None):
+            continue
         if best is None or _distance(found, action.payload) < _distance(best, action.payload):
             best = found
     return best
 
 
 def _distance(old: Mapping[str, Any], new: Mapping[str, Any]) -> int:
+    old, new = _flat(old), _flat(new)
     return sum(old[part] != new[part] for part in new)
+
+
+def _flat(action: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An action with the parts of its step among its own."""
+    return {**action, **(action["step"] or {}), "step": None}
 
 
 def _differences(store: Store, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
@@ -71,6 +80,9 @@ def _differences(store: Store, old: Mapping[str, Any], new: Mapping[str, Any]) -
         yield f"outputs differ: were {', '.join(old['outputs']) or 'none'}"
     if old["timeoutMs"] != new["timeoutMs"]:
         yield "timeout differs"
+    for part, value in (new["step"] or {}).items():
+        if part != "parts" and old["step"][part] != value:
+            yield f"{part} differs"
 
 
 def _changed(store: Store, old: str | None, new: str | None) -> str:

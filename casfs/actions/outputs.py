@@ -5,12 +5,17 @@ them at their paths. Put back, that tree is written beside its place first, comp
 verified; then each output changes places with what is there in one step, so nobody sees
 half of it and nothing else is touched. Parents are entered one by one without following
 symlinks: an output cannot lead out of the input directory.
+
+What is beside the places lies in the input directory itself, since only there it is on their
+file system. Its writer holds a lock on it: what is not locked was left by one that was
+killed, and is deleted by the next.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
 import re
 import secrets
@@ -27,7 +32,8 @@ from ..trees import snapshot, tree
 from ..trees.fill import Tally, fill
 from ..trees.ignore import Ignore
 
-PRIVATE = re.compile(rb"\.casfs\.[0-9a-f]{16}")  # directories on their way to their place
+ASIDE = ".casfs.out."
+PRIVATE = re.compile(rb"\.casfs\.(out\.)?[0-9a-f]{16}")  # directories on their way, also restore's
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 EXCHANGE = 2  # RENAME_EXCHANGE of renameat2(2)
 UNABLE = (errno.EINVAL, errno.ENOSYS)
@@ -115,24 +121,66 @@ def prepared(store: Store, outputs: str, root: Path, paths: Collection[str]) -> 
     if not paths:
         yield Placement(root, None, ())
         return
-    aside = root / f".casfs.{secrets.token_hex(8)}"
+    _sweep(root)
+    aside, fd = _aside(root)
     try:
-        _write(store, outputs, aside)
+        _write(store, outputs, aside, fd)
         yield Placement(root, aside, paths)
     finally:
         with suppress(Failed):  # what was replaced goes with it; what stays is no input
             scratch.delete(aside)
+        os.close(fd)
 
 
-def _write(store: Store, root: str, target: Path) -> None:
+def _aside(root: Path) -> tuple[Path, int]:
+    """(a new directory in `root`, the descriptor that says its writer lives)"""
+    try:
+        while True:
+            path = root / f"{ASIDE}{secrets.token_hex(8)}"
+            path.mkdir(0o700)
+            fd = _claimed(path)
+            if fd is not None:  # else somebody has swept it before it was locked
+                return path, fd
+    except OSError as error:
+        raise Failed(f"cannot write to {root}: {error.strerror}") from None
+
+
+def _sweep(root: Path) -> None:
+    """Delete what writers that are dead have left; what cannot be deleted is no input."""
+    with suppress(OSError):
+        for name in os.listdir(root):
+            path = root / name
+            if name.startswith(ASIDE) and PRIVATE.fullmatch(os.fsencode(name)):
+                fd = _claimed(path)
+                if fd is not None:
+                    with suppress(Failed):
+                        scratch.delete(path)
+                    os.close(fd)
+
+
+def _claimed(path: Path) -> int | None:
+    """A descriptor that locks a directory; None where somebody else does, or it is gone."""
+    try:
+        fd = os.open(path, DIRECTORY)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(fd), os.lstat(path)):
+            return fd
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    except BaseException:
+        os.close(fd)
+        raise
+    os.close(fd)
+    return None
+
+
+def _write(store: Store, root: str, target: Path, fd: int) -> None:
     tally = Tally()
     try:
-        target.mkdir()
-        fd = os.open(target, DIRECTORY)
-        try:
-            fill(store, root, fd, tally)
-        finally:
-            os.close(fd)
+        fill(store, root, fd, tally)
     except OSError as error:
         at = b"/".join(tally.path).decode("utf-8", "replace")
         raise Failed(f"cannot write {target.parent / at}: {error.strerror}") from None

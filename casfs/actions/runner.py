@@ -197,6 +197,8 @@ class _Cached:
                 "stdout": batch.put_stream(out).hash,
                 "stderr": batch.put_stream(err).hash,
                 "outputs": tree,
+                "detail": None,
+                "artifacts": [],
                 "durationMs": ended.duration_ms,
                 "createdAt": time.time_ns() // 1_000_000,
             }

@@ -2,7 +2,8 @@
 
 The child is this program again with `--foreground` and a pipe to report on: a line with
 `ready`, or the exit code and the one line that says why not. It has a session of its own,
-`/` as its directory and no descriptor of its caller but that pipe, which it closes.
+`/` as its directory and no descriptor of its caller but that pipe, which it closes. Started
+by an agent it is still the store's: it does not end with the agent's step.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from casfs.errors import CasfsError
+from casfs.groups import TOKEN
 
 READY = "ready"
 
@@ -39,6 +41,7 @@ def detach(arguments: list[str], log: Path) -> int:
             stdout=output,
             stderr=output,
             cwd="/",
+            env={name: value for name, value in os.environ.items() if name != TOKEN},
             pass_fds=(write_end,),
             start_new_session=True,
         )

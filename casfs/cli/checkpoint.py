@@ -12,9 +12,9 @@ import click
 
 from casfs import checkpoint as checkpoints
 from casfs.checkpoint import Created
-from casfs.cli.common import answer, json_option, opened, say, say_json, tree_root, warn
-from casfs.cli.differences import diff_options, show
-from casfs.cli.restoring import bring, report, restore_options
+from casfs.cli.common import answer, json_option, opened, say, say_json, warn
+from casfs.cli.differences import Form, diff_options, show
+from casfs.cli.restoring import How, bring, report, restore_options
 from casfs.cli.terminal import Size, counter
 from casfs.cli.tree import excludes_option
 from casfs.errors import NotFound, Refused, Usage
@@ -94,9 +94,10 @@ def _properties(text: str) -> tuple[str, ...]:
 
 
 def _refuse_too_much(path: Path, force: bool) -> None:
-    """A slip of a finger must not record a whole machine, or all of somebody's keys."""
-    whole = {Path("/"), Path.home().resolve(), Path(os.path.expanduser(f"~{_user()}")).resolve()}
-    if not force and path.resolve() in whole:
+    """A slip of a finger must not record a whole machine, or all of somebody's keys: no home,
+    and nothing that a home is in."""
+    homes = {Path.home().resolve(), Path(os.path.expanduser(f"~{_user()}")).resolve()}
+    if not force and any(home.is_relative_to(path.resolve()) for home in homes):
         raise Refused(f"{path.resolve()} is a whole home or machine; --force if you mean it")
 
 
@@ -128,36 +129,21 @@ def list_(ctx: click.Context, name: str | None, as_json: bool) -> None:
 @click.argument("old", metavar="NAME[@ID]")
 @click.argument("new", metavar="NAME[@ID]")
 @diff_options
-@json_option
 @click.pass_context
-def diff(
-    ctx: click.Context, old: str, new: str, as_stat: bool, as_patch: bool, as_json: bool
-) -> None:
+def diff(ctx: click.Context, old: str, new: str, form: Form) -> None:
     """Print what differs between two checkpoints, or trees, in the forms of `tree diff`."""
     with opened(ctx) as store:
-        before, after = tree_root(store, old), tree_root(store, new)
-        show(store, before, after, as_stat=as_stat, as_patch=as_patch, as_json=as_json)
+        show(store, old, new, form)
 
 
 @checkpoint.command()
 @click.argument("checkpoint", metavar="NAME[@ID]")
 @click.argument("directory")
 @restore_options
-@json_option
 @click.pass_context
-def restore(
-    ctx: click.Context,
-    checkpoint: str,
-    directory: str,
-    from_: str | None,
-    delete_foreign: bool,
-    verify: bool,
-    as_json: bool,
-) -> None:
+def restore(ctx: click.Context, checkpoint: str, directory: str, how: How) -> None:
     """Write a checkpoint to DIRECTORY: new, empty, or restored before; see `tree restore`."""
     with opened(ctx) as store:
         one = checkpoints.find(store, checkpoint)
-        done = bring(
-            store, one.root, directory, from_=from_, delete_foreign=delete_foreign, verify=verify
-        )
-    report(done, one.id, directory, asdict(one), as_json)
+        done = bring(store, one.root, directory, how)
+    report(done, one.id, directory, asdict(one), how)

@@ -6,11 +6,13 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
 
 import click
 
-from casfs.cli.common import say, say_json
+from casfs.cli.common import json_option, say, say_json, tree_root
 from casfs.errors import Usage
 from casfs.nodes.directory import Entry, File, Subdirectory
 from casfs.store import Store
@@ -19,33 +21,48 @@ from casfs.trees import patch as patches
 from casfs.trees import tree as trees
 from casfs.trees.diffstat import Row
 
-F = TypeVar("F", bound=Callable[..., Any])
 GRAPH = 40  # columns of signs at most
 
 
-def diff_options(verb: F) -> F:
-    """--stat and --patch."""
-    stat = click.option("--stat", "as_stat", is_flag=True, help="Count lines and bytes.")
-    patch = click.option("--patch", "as_patch", is_flag=True, help="Print a unified diff.")
-    return stat(patch(verb))
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How it is to be printed."""
+
+    stat: bool
+    patch: bool
+    json: bool
 
 
-def show(store: Store, old: str, new: str, *, as_stat: bool, as_patch: bool, as_json: bool) -> None:
-    """Print what differs from tree `old` to tree `new`. Raises Usage."""
-    if as_patch and (as_stat or as_json):
+def diff_options(verb: Callable[..., None]) -> Callable[..., None]:
+    """--stat, --patch and --json: the verb is given a `Form`."""
+
+    @click.option("--stat", "as_stat", is_flag=True, help="Count lines and bytes.")
+    @click.option("--patch", "as_patch", is_flag=True, help="Print a unified diff.")
+    @json_option
+    @wraps(verb)
+    def wrapped(*values: Any, as_stat: bool, as_patch: bool, as_json: bool, **more: Any) -> None:
+        verb(*values, form=Form(as_stat, as_patch, as_json), **more)
+
+    return wrapped
+
+
+def show(store: Store, old: str, new: str, form: Form) -> None:
+    """Print what differs between two trees, by hash or by checkpoint. Raises Usage, NotFound."""
+    if form.patch and (form.stat or form.json):
         raise Usage("--patch is a form of its own: give it without --stat and --json")
-    if as_patch:
+    old, new = tree_root(store, old), tree_root(store, new)
+    if form.patch:
         sys.stdout.buffer.write(patches.patch(store, old, new))
         sys.stdout.buffer.flush()
         return
     changes = trees.shown(store, trees.diff(store, old, new))
-    if as_stat:
+    if form.stat:
         rows = list(diffstat.rows(store, changes))
-        if as_json:
+        if form.json:
             say_json([_json(row.change) | _counts(row) for row in rows])
         else:
             _say_stat(rows)
-    elif as_json:
+    elif form.json:
         say_json([_json(change) for change in changes])
     else:
         for change in changes:

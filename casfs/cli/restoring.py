@@ -4,60 +4,71 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from casfs.cli.common import answer, tree_root, warn
+from casfs.cli.common import answer, json_option, tree_root, warn
 from casfs.cli.terminal import counter
 from casfs.store import Store
 from casfs.trees.restore import Restored, restore
 
-F = TypeVar("F", bound=Callable[..., Any])
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """What was asked for besides the tree and the directory."""
+
+    from_: str | None
+    delete_foreign: bool
+    verify: bool
+    json: bool
 
 
-def restore_options(verb: F) -> F:
-    """--from, --delete-foreign and --verify."""
-    options = (
-        click.option(
-            "--from",
-            "from_",
-            metavar="TREE",
-            help="The tree that was restored there before; the store knows it where it did that.",
-        ),
-        click.option(
-            "--delete-foreign",
-            is_flag=True,
-            help="Also delete what is in neither tree: your own files, node_modules, .git.",
-        ),
-        click.option(
-            "--verify", is_flag=True, help="Look at every path, not only at those that differ."
-        ),
+def restore_options(verb: Callable[..., None]) -> Callable[..., None]:
+    """--from, --delete-foreign, --verify and --json: the verb is given a `How`."""
+
+    @click.option(
+        "--from",
+        "from_",
+        metavar="TREE",
+        help="The tree that was restored there before; the store knows it where it did that.",
     )
-    for option in reversed(options):
-        verb = option(verb)
-    return verb
+    @click.option(
+        "--delete-foreign",
+        is_flag=True,
+        help="Also delete what is in neither tree: your own files, node_modules, .git.",
+    )
+    @click.option(
+        "--verify", is_flag=True, help="Look at every path, not only at those that differ."
+    )
+    @json_option
+    @wraps(verb)
+    def wrapped(
+        *values: Any,
+        from_: str | None,
+        delete_foreign: bool,
+        verify: bool,
+        as_json: bool,
+        **more: Any,
+    ) -> None:
+        verb(*values, how=How(from_, delete_foreign, verify, as_json), **more)
+
+    return wrapped
 
 
-def bring(
-    store: Store,
-    root: str,
-    directory: str,
-    *,
-    from_: str | None,
-    delete_foreign: bool,
-    verify: bool,
-) -> Restored:
+def bring(store: Store, root: str, directory: str, how: How) -> Restored:
     """Restore and warn of what somebody should know."""
     with counter("files written:") as count:
         done = restore(
             store,
             root,
             Path(directory),
-            from_=None if from_ is None else tree_root(store, from_),
-            delete_foreign=delete_foreign,
-            verify=verify,
+            from_=None if how.from_ is None else tree_root(store, how.from_),
+            delete_foreign=how.delete_foreign,
+            verify=how.verify,
             progress=lambda files, _: count(files),
         )
     for path in done.outcome.changed:
@@ -67,7 +78,7 @@ def bring(
     return done
 
 
-def report(done: Restored, what: str, directory: str, more: dict[str, Any], as_json: bool) -> None:
+def report(done: Restored, what: str, directory: str, more: dict[str, Any], how: How) -> None:
     """`what`: the first word, the hash or the id that was restored."""
     value = {
         **more,
@@ -85,7 +96,7 @@ def report(done: Restored, what: str, directory: str, more: dict[str, Any], as_j
         f"{what} restored to {directory}: {done.files} files written, {done.bytes} bytes,"
         f" {done.outcome.deleted} deleted, {done.seconds:.2f} s"
     )
-    answer(as_json, value, line)
+    answer(how.json, value, line)
 
 
 def _show(path: bytes) -> str:

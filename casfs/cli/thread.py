@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,9 @@ from casfs.trees import snapshot
 from casfs.trees.ignore import Ignore
 
 POLL = 0.1  # seconds between looks at the store's version, a matter of microseconds
+agent_option = click.option(
+    "--agent", "agents", multiple=True, metavar="ROLE=NAME[:JSON]", help="Who plays a role."
+)
 wait_option = click.option(
     "--wait", is_flag=True, help="Until it rests: exit 0, 1 (ended with another code), 7."
 )
@@ -45,9 +48,7 @@ def thread() -> None:
 @click.argument("workflow")
 @click.option("--input", "text", required=True, metavar="TEXT|@FILE", help="The task.")
 @click.option("--workspace", metavar="DIR|TREE", help="What agents work on: a copy of it.")
-@click.option(
-    "--agent", "agents", multiple=True, metavar="ROLE=NAME[:JSON]", help="Who plays a role."
-)
+@agent_option
 @click.option("--max-rounds", type=click.IntRange(1), default=100, show_default=True)
 @wait_option
 @json_option
@@ -122,7 +123,8 @@ def show(ctx: click.Context, id: str, as_json: bool) -> None:
     for step in value["steps"]:
         seconds = (step["completedAt"] - step["startedAt"]) / 1000
         status = str(step["status"] or "")
-        say(f"{step['index']:6} {step['role']:14} {status:12} {seconds:8.1f} s")
+        hit = f"  {_hit(step['cached'])}" if step["cached"] else ""
+        say(f"{step['index']:6} {step['role']:14} {status:12} {seconds:8.1f} s{hit}")
     if value["intent"]:
         say(f"{value['intent']['index']:6} {value['intent']['role']:14} in flight")
 
@@ -142,7 +144,9 @@ def log(ctx: click.Context, id: str, follow: bool, last: int | None, as_json: bo
             if as_json:
                 say_json({**node.payload, "hash": node.hash, "output": text}, pretty=False)
             else:
-                say(f"--- {node.payload['index']:06} {node.payload['role']}\n{text.rstrip()}\n")
+                hit = f"  {_hit(node.payload['cached'])}" if "cached" in node.payload else ""
+                head = f"--- {node.payload['index']:06} {node.payload['role']}{hit}"
+                say(f"{head}\n{text.rstrip()}\n")
 
 
 @thread.command()
@@ -158,17 +162,27 @@ def resume(ctx: click.Context, id: str, wait: bool, as_json: bool) -> int:
 @thread.command()
 @click.argument("id")
 @click.option("--at", type=click.IntRange(0), metavar="STEP", help="After this step (the last).")
+@agent_option
 @wait_option
 @json_option
 @click.pass_context
-def fork(ctx: click.Context, id: str, at: int | None, wait: bool, as_json: bool) -> int:
+def fork(
+    ctx: click.Context,
+    id: str,
+    at: int | None,
+    agents: tuple[str, ...],
+    wait: bool,
+    as_json: bool,
+) -> int:
     """Start a new thread from a step of an old one, on the workspace as it was then, and print
-    its id. The old one stays as it is. Needs the daemon.
+    its id. The old one stays as it is. Roles that are not named keep their agents. Needs the
+    daemon.
 
     \b
     casfs thread fork 01K2 --at 3                  what else could have come after step 3
+    casfs thread fork 01K2 --at 3 --agent coder='command:{"argv": ["./other"]}'
     """
-    return _ask(ctx, "fork", id, wait, as_json, at=at)
+    return _ask(ctx, "fork", id, wait, as_json, at=at, agents=dict(map(_binding, agents)))
 
 
 @thread.command()
@@ -184,21 +198,27 @@ def _ask(ctx: click.Context, op: str, id: str, wait: bool, as_json: bool, **argu
     from engine import control
 
     with opened(ctx) as store:
-        full = threads.expand(store, id).id
-    made = control.request(root(ctx), op, id=full, **arguments)
+        found = threads.expand(store, id)
+        done = _length(store, found) if wait else 0
+    made = control.request(root(ctx), op, id=found.id, **arguments)
     if not (wait and as_json):
         answer(as_json, made, made["id"])
-    return _wait(ctx, made["id"], as_json) if wait else 0
+    return _wait(ctx, made["id"], as_json, made.get("step", done)) if wait else 0
 
 
-def _wait(ctx: click.Context, id: str, as_json: bool) -> int:
-    """Until the thread rests. Raises Suspended; returns 1 where it did not end well."""
+def _wait(ctx: click.Context, id: str, as_json: bool, done: int = 0) -> int:
+    """Until the thread rests; the steps after `done` are those that were waited for. Raises
+    Suspended, or CasfsError where it did not end well."""
     from engine import control
 
     control.request(root(ctx), "wait", id=id)
     with opened(ctx) as store:
         found = threads.get(store, id)
         end = threads.end(store, found)
+        for node in _tail(store, found, None, done):
+            if "cached" in node.payload:
+                what = f"step {node.payload['index']} {node.payload['role']}"
+                click.echo(f"casfs: {what}: {_hit(node.payload['cached'])}", err=True)
     if as_json:
         say_json(_summary(found))
     if found.status == SUSPENDED:
@@ -274,9 +294,19 @@ def _details(store: Store, found: Thread) -> dict[str, Any]:
 
 
 def _step(node: Node) -> dict[str, Any]:
-    keys = ("index", "role", "meta", "workspace", "startedAt", "completedAt")
-    status = node.payload["meta"].get("status")
-    return {"hash": node.hash, **{key: node.payload[key] for key in keys}, "status": status}
+    keys = ("index", "role", "agent", "meta", "workspace", "startedAt", "completedAt")
+    more = {"status": node.payload["meta"].get("status"), "cached": node.payload.get("cached")}
+    return {"hash": node.hash, **{key: node.payload[key] for key in keys}, **more}
+
+
+def _length(store: Store, found: Thread) -> int:
+    last = threads.last_step(store, found)
+    return store.node(last).payload["index"] if last else 0
+
+
+def _hit(cached: Mapping[str, Any]) -> str:
+    """The line on a step whose agent was not run."""
+    return f"hit {cached['action'][:12]}: {cached['savedMs'] / 1000:.2f} s saved"
 
 
 def _tail(store: Store, found: Thread, last: int | None, after: int) -> list[Node]:

@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
+from casfs import checkpoint
 from casfs.cli.common import answer, json_option, opened, say, say_json, tree_root, warn
-from casfs.cli.differences import diff_options, show
-from casfs.cli.restoring import bring, report, restore_options
+from casfs.cli.differences import Form, diff_options, show
+from casfs.cli.restoring import How, bring, report, restore_options
 from casfs.nodes.directory import Entry, File, Symlink
 from casfs.trees import snapshot
 from casfs.trees import tree as trees
-from casfs.trees.ignore import Ignore
 
 excludes_option = click.option(
     "--default-excludes/--no-default-excludes",
@@ -38,7 +38,8 @@ def build(ctx: click.Context, directory: str, defaults: bool, as_json: bool) -> 
     """Store the tree under DIRECTORY and print its root; no name keeps it."""
     path, report = Path(directory), snapshot.Report()
     with opened(ctx) as store, store.batch() as batch:
-        root = snapshot.build(batch, path, Ignore.of(path, defaults=defaults), report)
+        ignore = checkpoint.rules(store, path, report, defaults=defaults)
+        root = snapshot.build(batch, path, ignore, report)
     for warning in report.warnings:
         warn(warning)
     value = {"hash": root.hash, "files": report.files, "bytes": report.bytes}
@@ -70,32 +71,19 @@ def ls(ctx: click.Context, tree: str, path: str, as_json: bool) -> None:
 @click.argument("old")
 @click.argument("new")
 @diff_options
-@json_option
 @click.pass_context
-def diff(
-    ctx: click.Context, old: str, new: str, as_stat: bool, as_patch: bool, as_json: bool
-) -> None:
+def diff(ctx: click.Context, old: str, new: str, form: Form) -> None:
     """Print what differs: A added, M modified, D deleted, T type, target or mode."""
     with opened(ctx) as store:
-        before, after = tree_root(store, old), tree_root(store, new)
-        show(store, before, after, as_stat=as_stat, as_patch=as_patch, as_json=as_json)
+        show(store, old, new, form)
 
 
 @tree.command()
 @click.argument("tree", metavar="TREE")
 @click.argument("directory")
 @restore_options
-@json_option
 @click.pass_context
-def restore(
-    ctx: click.Context,
-    tree: str,
-    directory: str,
-    from_: str | None,
-    delete_foreign: bool,
-    verify: bool,
-    as_json: bool,
-) -> None:
+def restore(ctx: click.Context, tree: str, directory: str, how: How) -> None:
     """Write TREE to DIRECTORY: new, empty, or restored from another tree before.
 
     In the last case only what differs between the two trees is written and deleted; files
@@ -103,10 +91,8 @@ def restore(
     """
     with opened(ctx) as store:
         root = tree_root(store, tree)
-        done = bring(
-            store, root, directory, from_=from_, delete_foreign=delete_foreign, verify=verify
-        )
-    report(done, root, directory, {}, as_json)
+        done = bring(store, root, directory, how)
+    report(done, root, directory, {}, how)
 
 
 def _line(entry: Entry) -> bytes:

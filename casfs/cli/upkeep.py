@@ -245,9 +245,9 @@ def export(
     known = _hashes(have) if have else frozenset()
     with opened(ctx) as store:
         hashes, heads = catalogue.roots(store, list(roots))
-        zstd = output.endswith(SUFFIX)
+        compress = output.endswith(SUFFIX)
         with _new_file(output) as target:
-            done = archive.export(store, hashes, heads, target, have=known, zstd=zstd)
+            done = archive.export(store, hashes, heads, target, have=known, compress=compress)
     if output != STDOUT:
         line = f"{output} {done.members} members, {done.bytes} bytes"
         answer(as_json, {"file": output, **asdict(done)}, line)

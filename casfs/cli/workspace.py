@@ -16,9 +16,9 @@ from casfs.cli import lower
 from casfs.cli.common import answer, json_option, opened, say, say_json, tree_root, warn
 from casfs.errors import CasfsError, Refused
 from casfs.store import Store
-from casfs.workspaces import ways
+from casfs.workspaces import record, ways
 from casfs.workspaces import workspace as workspaces
-from casfs.workspaces.workspace import Workspace
+from casfs.workspaces.record import Workspace
 
 VIA = ("fuse", ways.COPY, ways.OVERLAY, ways.NAMESPACE, ways.FUSE)
 
@@ -97,12 +97,12 @@ def exec_(ctx: click.Context, directory: str, command: tuple[str, ...]) -> None:
     casfs workspace exec ./work -- sh -c 'make && make test'
     """
     with opened(ctx) as store:
-        found = workspaces.find(store, Path(directory))
+        found = record.find(store, Path(directory))
         inside = found.way.layered and found.way.mount is None
         layers = found.layers(_trees(store)) if inside else None
-        workspaces.check_open(found)
+        record.check_open(found)
     if layers is not None:
-        workspaces.lock(found)  # held by the command, for as long as it runs
+        record.lock(found)  # held by the command, for as long as it runs
         ways.enter(layers)
     os.chdir(found.path)
     try:
@@ -126,7 +126,7 @@ def commit(ctx: click.Context, directory: str, message: str, as_json: bool) -> N
     casfs workspace commit ./work -m "the tests pass"
     """
     with opened(ctx) as store:
-        made = workspaces.commit(store, workspaces.find(store, Path(directory)), message)
+        made = workspaces.commit(store, record.find(store, Path(directory)), message)
     for warning in made.report.warnings:
         warn(warning)
     one = made.checkpoint
@@ -145,7 +145,7 @@ def discard(ctx: click.Context, directory: str, as_json: bool) -> None:
     casfs workspace discard ./work
     """
     with opened(ctx) as store:
-        found = workspaces.find(store, Path(directory))
+        found = record.find(store, Path(directory))
         found = workspaces.discard(store, found, _trees(store))
     answer(as_json, _json(found), f"{found.root} {found.path}")
 
@@ -163,7 +163,7 @@ def close(ctx: click.Context, directory: str, force: bool, as_json: bool) -> Non
     casfs workspace close ./work --force
     """
     with opened(ctx) as store:
-        found = workspaces.find(store, Path(directory))
+        found = record.find(store, Path(directory))
         workspaces.close(store, found, force=force)
     answer(as_json, {"closed": str(found.path), "root": found.root}, f"{found.path} closed")
 
@@ -178,7 +178,7 @@ def list_(ctx: click.Context, as_json: bool) -> None:
     casfs workspace list --json
     """
     with opened(ctx) as store:
-        found = workspaces.listing(store)
+        found = record.listing(store)
     if as_json:
         say_json([_json(one) for one in found])
         return

@@ -151,7 +151,9 @@ def _difference(old: Plugin, source: str, env: Mapping[str, str]) -> str:
         return ""
     try:
         _, now = sources.upstream(source, old.version, env)
-    except (Failed, NotFound) as error:
+    except NotFound as error:
+        return f"it is gone upstream: {error}"
+    except Failed as error:
         return f"whether it has moved could not be asked: {error}"
     if now == old.commit:
         return ""

@@ -9,6 +9,7 @@ names, nothing that leads out, no devices) and again as every tree is.
 
 from __future__ import annotations
 
+import io
 import lzma
 import os
 import re
@@ -19,12 +20,13 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 from urllib.parse import urlsplit, urlunsplit
 
+from .. import zstd
 from ..batch import Batch
 from ..digest import Digest
-from ..errors import Failed, Invalid, NotFound
+from ..errors import Corrupt, Failed, Invalid, NotFound
 from ..nodes import directory
 from ..nodes.directory import Entry, File, Subdirectory, Symlink
 from ..trees import snapshot, tree
@@ -127,17 +129,30 @@ def _git(arguments: list[str], env: Mapping[str, str], timeout: float) -> str:
 def _tarball(batch: Batch, path: Path) -> Digest:
     top: Level = {}
     try:
-        with tarfile.open(path, encoding="utf-8", errors="surrogateescape") as tar:
+        with _opened(path) as tar:
             for member in tar:
                 _add(batch, tar, member, top)
     except (tarfile.FilterError, Invalid) as error:
         raise Invalid(f"{path}: {error}; nothing was stored") from None
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
-        raise Invalid(f"{path}: no whole tarball (tar, gz, bz2 or xz): {error}") from None
+        raise Invalid(f"{path}: no whole tarball (tar, gz, bz2, xz or zst): {error}") from None
+    except Corrupt as error:
+        raise Invalid(f"no whole tarball: {error}") from None
     except OSError as error:
         raise Failed(f"cannot read {path}: {error.strerror or error}") from None
     inner = next(iter(top.values())) if len(top) == 1 else None
     return _encode(batch, inner if isinstance(inner, dict) else top)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tarfile.TarFile]:
+    """A zstd file as a stream, any other as tarfile finds it to be."""
+    with zstd.opened(path) as stream:
+        mode: Any = "r:*" if isinstance(stream, io.BufferedReader) else "r|"
+        with tarfile.open(
+            fileobj=stream, mode=mode, encoding="utf-8", errors="surrogateescape"
+        ) as tar:
+            yield tar
 
 
 def _add(batch: Batch, tar: tarfile.TarFile, member: tarfile.TarInfo, top: Level) -> None:

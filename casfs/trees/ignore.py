@@ -7,16 +7,11 @@ somebody's work.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..digest import hash_bytes
 from ..errors import Failed, Invalid
-
-if TYPE_CHECKING:
-    from pathspec import GitIgnoreSpec
+from .gitignore import Patterns
 
 FILE = ".casfsignore"
 DEFAULT = frozenset(
@@ -26,39 +21,37 @@ DEFAULT = frozenset(
 
 
 class Ignore:
-    """Decides by name and relative path; `Ignore()` leaves nothing out."""
+    """Decides by name and relative path; `Ignore()` leaves nothing out. `excluded`: paths that
+    are left out whatever the rules say."""
 
-    def __init__(self, names: frozenset[bytes] = frozenset(), lines: Sequence[str] = ()) -> None:
+    excluded: frozenset[bytes] = frozenset()
+
+    def __init__(self, names: frozenset[bytes] = frozenset(), rules: bytes = b"") -> None:
+        """`rules`: what a file of them holds. Raises ValueError."""
         self._names = names
-        self._spec = _spec(lines) if lines else None
-        rules = b"\0".join([*sorted(names), b"", *map(os.fsencode, lines)])
-        self.fingerprint = hash_bytes(rules)[:16]  # equal rules, equal fingerprint
+        self._patterns = Patterns(rules) if rules else None
+        both = b"\0".join([*sorted(names), b"", rules])
+        self.fingerprint = hash_bytes(both)[:16]  # equal rules, equal fingerprint
 
     @classmethod
     def of(cls, root: Path, *, defaults: bool = True) -> Ignore:
         """The rules for the workspace at `root`. Raises Failed when they cannot be read,
         Invalid when one is no pattern."""
         try:
-            lines = (root / FILE).read_text(errors="surrogateescape").splitlines()
+            rules = (root / FILE).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
-            lines = []
+            rules = b""
         except OSError as error:
             raise Failed(f"cannot read {root / FILE}: {error.strerror}") from None
         try:
-            return cls(DEFAULT if defaults else frozenset(), lines)
+            return cls(DEFAULT if defaults else frozenset(), rules)
         except ValueError as error:
             raise Invalid(f"{root / FILE}: {error}") from None
 
     def skips(self, path: bytes, name: bytes, *, directory: bool) -> bool:
         """`path` is relative to the workspace, `name` its last component."""
-        if directory and name in self._names:
+        if path in self.excluded or (directory and name in self._names):
             return True
-        if self._spec is None:
+        if self._patterns is None:
             return False
-        return self._spec.match_file(os.fsdecode(path) + ("/" if directory else ""))
-
-
-def _spec(lines: Sequence[str]) -> GitIgnoreSpec:
-    from pathspec import GitIgnoreSpec  # only workspaces that have the file pay for it
-
-    return GitIgnoreSpec.from_lines(lines)
+        return self._patterns.skips(path, name, directory=directory)

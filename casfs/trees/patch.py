@@ -16,7 +16,7 @@ from dataclasses import replace
 from ..nodes.directory import Entry, File, Subdirectory, Symlink
 from ..store import Store
 from . import textdiff, tree
-from .textdiff import Lines
+from .matching import Lines
 from .tree import Change
 
 MAX_FILE = 1 << 18  # bytes

@@ -79,6 +79,17 @@ def restore(
     return how.result
 
 
+def forget(store: Store, target: Path) -> None:
+    """Leave nothing of restores into a directory that is gone, or is to be another's: no
+    record, and nothing beside it that one that was killed has left. Raises Failed."""
+    place, records = _absolute(target), Records(store.root)
+    scratch.delete(place.parent / records.temp(place))
+    try:
+        records.forget(place)
+    except OSError as error:
+        raise Failed(f"cannot forget {target}: {error.strerror}") from None
+
+
 def _absolute(target: Path) -> Path:
     """The path without links in what leads to it: one directory, one record."""
     try:

@@ -77,6 +77,11 @@ class Records:
         if durable:
             fsync(self._folder)
 
+    def forget(self, target: Path) -> None:
+        """Whoever removes the directory says so."""
+        if self._folder is not None:
+            (self._folder / f"{self.key(target)}.json").unlink(missing_ok=True)
+
     def _prune(self) -> None:
         """Forget directories that are gone."""
         assert self._folder is not None

@@ -1,23 +1,17 @@
 """Line diffs of two texts, by value: which lines differ, counted or as unified hunks.
 
-Equal beginnings and ends are set aside first, so an edit of a large file costs little.
-Where the rest is so repetitive that matching would take long, it counts as replaced as a
-whole: correct, only longer than it could be.
+What corresponds is found by `casfs.trees.matching`, in bounded time.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections import Counter
 from collections.abc import Iterator
-from itertools import takewhile
+
+from .matching import Block, Lines, blocks
 
 CONTEXT = 3  # equal lines around a change
-EFFORT = 500_000  # pairs of equal lines that the matching may have to look at
 LINE = re.compile(rb"[^\n]*\n|[^\n]+")
-Lines = list[bytes]
-Block = tuple[int, int, int, int]  # old lines i1 to i2 became new lines j1 to j2
 
 
 def split(text: bytes) -> Lines:
@@ -45,33 +39,6 @@ def hunks(old: Lines, new: Lines) -> Iterator[bytes]:
             yield from _marked(b"+", new[j1:j2])
             at = i2
         yield from _marked(b" ", old[at:end])
-
-
-def blocks(old: Lines, new: Lines) -> list[Block]:
-    """What was replaced, inserted or deleted, in order."""
-    shorter = min(len(old), len(new))
-    head = _equal(zip(old, new, strict=False))
-    tail = min(_equal(zip(reversed(old), reversed(new), strict=False)), shorter - head)
-    a, b = old[head : len(old) - tail], new[head : len(new) - tail]
-    if not a and not b:
-        return []
-    if not a or not b or _effort(a, b) > EFFORT:
-        return [(head, head + len(a), head, head + len(b))]
-    found = difflib.SequenceMatcher(None, a, b).get_opcodes()
-    return [
-        (i1 + head, i2 + head, j1 + head, j2 + head)
-        for tag, i1, i2, j1, j2 in found
-        if tag != "equal"
-    ]
-
-
-def _equal(pairs: Iterator[tuple[bytes, bytes]]) -> int:
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-
-
-def _effort(a: Lines, b: Lines) -> int:
-    there = Counter(b)
-    return sum(there[line] for line in a)
 
 
 def _groups(found: list[Block]) -> Iterator[list[Block]]:

@@ -32,8 +32,9 @@ class Change:
             return "A"
         if self.new is None:
             return "D"
-        same_file = isinstance(self.old, File) and isinstance(self.new, File)
-        return "M" if same_file and self.old.digest != self.new.digest else "T"  # type: ignore[union-attr]
+        if isinstance(self.old, File) and isinstance(self.new, File):
+            return "M" if self.old.digest != self.new.digest else "T"
+        return "T"
 
 
 def load(store: Store, hash: str) -> Entries:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from .. import canonical, walk
+from .. import canonical, walk, zstd
 from ..backend import Backend, Head, targets
 from ..batch import Batch
 from ..digest import Digest, Hasher, is_hash
@@ -37,7 +37,6 @@ from .rehearsal import Rehearsal
 
 FORMAT = "casfs export 1"
 MANIFEST, END = "manifest.json", "end.json"
-LEVEL = 3  # zstd's own default
 MAX_NODE = 1 << 30  # bytes
 
 
@@ -65,7 +64,7 @@ def export(
     target: BinaryIO,
     *,
     have: Collection[str] = (),
-    zstd: bool = False,
+    compress: bool = False,
 ) -> Exported:
     """Write the closure of `roots` and `heads`, less what is in `have`."""
     named = sorted(dict(heads).items())
@@ -74,7 +73,7 @@ def export(
     manifest = canonical.encode({"format": FORMAT, "roots": start, "heads": records})
     mentioned = [hash for _, head in named for hash in targets(head)]
     done, seal = Exported(), _Seal(manifest)
-    with _compressed(target, zstd) as out, _tar(out, "w|") as tar:
+    with _compressed(target, compress) as out, _tar(out, "w|") as tar:
         _add(tar, MANIFEST, manifest)
         for hash in walk.post_order(store, [*start, *sorted(mentioned)]):
             if hash in have:
@@ -264,34 +263,19 @@ def _tar(stream: Any, mode: Any) -> tarfile.TarFile:
 
 
 @contextmanager
-def _compressed(target: BinaryIO, zstd: bool) -> Iterator[Any]:
-    if not zstd:
+def _compressed(target: BinaryIO, compress: bool) -> Iterator[BinaryIO]:
+    if not compress:
         yield target
         return
-    import zstandard  # only for files that ask for it
-
-    compressor = zstandard.ZstdCompressor(level=LEVEL)
-    with compressor.stream_writer(target, closefd=False) as out:
+    with zstd.compressed(target) as out:
         yield out
 
 
 @contextmanager
-def _opened(source: Path) -> Iterator[Any]:
-    """The file as a stream, decompressed where it begins as zstd does."""
+def _opened(source: Path) -> Iterator[BinaryIO]:
     try:
-        with source.open("rb") as raw:
-            if raw.read(4) != b"\x28\xb5\x2f\xfd":
-                raw.seek(0)
-                yield raw
-                return
-            import zstandard
-
-            raw.seek(0)
-            try:
-                with zstandard.ZstdDecompressor().stream_reader(raw) as out:
-                    yield out
-            except zstandard.ZstdError as error:
-                raise Corrupt(f"{source}: {error}") from None
+        with zstd.opened(source) as stream:
+            yield stream
     except FileNotFoundError:
         raise NotFound(f"no file {source}") from None
     except OSError as error:

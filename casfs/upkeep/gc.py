@@ -4,9 +4,10 @@ Roots are all heads: threads active or ended, checkpoints, registered workflows 
 open workspaces, steps in flight; every hash in a head's record counts as well. A blob that
 was touched within the grace period is a root too, since its head may be yet to come.
 
-*Cache* heads (action results, plugin trees, native images, checkpoints past a retention that
-the user set) are roots like the others until a limit is given: then the least recently used
-of them go first, until what remains fits. Losing one is a miss later, never a loss.
+*Cache* heads (action results, plugin trees, checkpoints past a retention that the user set)
+are roots like the others until a limit is given: then the least recently used of them go
+first, until what remains fits. Losing one is a miss later, never a loss. Images of trees keep
+nothing: they go with their tree, and where a limit leaves no room for them.
 
 Nothing here deletes by itself; `Collection.sweep` does, and is safe against writers that
 work at the same time. Damage stops a run before it deletes anything: what a broken node
@@ -19,13 +20,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from .. import checkpoint, walk
+from .. import checkpoint, images, walk
 from ..backend import Collection, Head, Swap, Total, targets
 from ..errors import CasfsError, Conflict, Corrupt, Invalid, NotFound
 from ..store import Store
 
 GRACE = 24 * 3600  # seconds
-CACHE = ("actions/", "plugins/", "images/")
+CACHE = ("actions/", "plugins/")
 PORTION = 256  # nodes read between two looks at the marks
 Progress = Callable[[int], None]
 
@@ -48,7 +49,7 @@ NO_LIMITS = Limits()
 
 @dataclass(slots=True)
 class Result:
-    """`kept`, `freed`: content; `evicted`: the cache heads that had to go."""
+    """`kept`, `freed`: content; `evicted`: the cache heads and images that had to go."""
 
     kept: Total
     freed: Total = field(default_factory=Total)
@@ -78,10 +79,16 @@ def collect(
         result = Result(collection.marked, evicted=[name for name, _ in evicted])
         if not dry_run:
             result.evicted = _drop(store, evicted, marker)
-        for _, info in collection.sweep(before, marker.follow, dry_run=dry_run):
+        trees, gone = images.roots(store), set()
+        for hash, info in collection.sweep(before, marker.follow, dry_run=dry_run):
             result.freed.blobs += 1
             result.freed.bytes += info.size
+            if hash in trees:
+                gone.add(hash)
         result.freed.files = max(0, files - collection.marked.files)
+        result.evicted += images.trim(
+            store, limits.exceeded, collection.marked, gone, dry_run=dry_run
+        )
     return result
 
 

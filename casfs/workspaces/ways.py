@@ -4,9 +4,9 @@ directory; it shows in what opening it costs, and in who can see it.
     overlay          the kernel's overlayfs over the mounted tree; root alone may mount it
     namespace        the kernel's overlayfs in a user namespace: seen by nobody but the command
                      that runs in there (`casfs workspace exec`)
-    fuse-overlayfs   an overlay in user space, seen by all; after the kernel's, since in its
-                     release 1.10 a file renamed to a name that was deleted stays under its
-                     old name too: what it shows is committed, wrong as it is
+    fuse-overlayfs   an overlay in user space, seen by all; after the kernel's, since its
+                     release 1.10 can forget a deletion: after `mv new old; mv old new` it shows
+                     the tree's `old` again. What it shows is committed, wrong as it is
     copy             no mount at all: the tree is restored, and recorded by reading it
 
 A way gets `Layers`: the mounted tree, the upper and work directories, the point. Upper and
@@ -35,7 +35,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import kernel
+from .. import groups, kernel
 from ..errors import Failed, Refused
 from . import overlay
 from .overlay import Marks
@@ -43,6 +43,7 @@ from .overlay import Marks
 OVERLAY, FUSE, NAMESPACE, COPY = "overlay", "fuse-overlayfs", "namespace", "copy"
 SOURCE = "casfs"  # of an overlay in the table of mounts
 TOOL, HELPER = "fuse-overlayfs", "fusermount3"
+OUTLIVING = ("env", "-u", groups.TOKEN)  # opened by an agent, it does not end with its step
 FLAGS = kernel.MS_NOSUID | kernel.MS_NODEV
 MAX_NAMESPACES = Path("/proc/sys/user/max_user_namespaces")
 
@@ -161,7 +162,8 @@ def _mount_fuse(layers: Layers) -> None:
     options = ["-o", f"{where},writeback=0"]
     if layers.read_only:
         options += ["-o", "ro"]
-    done = _run([TOOL, *options, str(layers.point)], layers.upper.parent)
+    command = [*OUTLIVING, TOOL, *options, str(layers.point)]
+    done = _run(command, layers.upper.parent)
     if done.returncode != 0:
         reason = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
         raise Failed(f"cannot mount at {layers.point}: {reason}")

@@ -22,8 +22,8 @@ from casfs.nodes.directory import File, Properties
 from casfs.store import Store
 from casfs.trees import tree
 from casfs.upkeep import gc
-from casfs.workspaces import ways, workspace
-from casfs.workspaces.workspace import Workspace
+from casfs.workspaces import record, ways, workspace
+from casfs.workspaces.record import Workspace
 
 SAMPLE = {"a": {"f": b"one", "g": b"two" * 1000}, "run": Program(b"#!"), "empty": {}}
 CHANGED = {**SAMPLE, "a": {"f": b"changed", "new": b"new"}}
@@ -41,13 +41,13 @@ CASFS = (sys.executable, "-m", "casfs")
 RUN = """
 import os, sys
 from pathlib import Path
-from casfs.workspaces import ways, workspace
+from casfs.workspaces import record, ways, workspace
 from casfs.store import Store
 root, trees, directory, script = sys.argv[1:]
 with Store.open(Path(root)) as store:
-    found = workspace.find(store, Path(directory))
+    found = record.find(store, Path(directory))
     if found.way.name == ways.NAMESPACE:
-        workspace.lock(found)
+        record.lock(found)
         ways.enter(found.layers(lambda hash: Path(trees, hash)))
 os.chdir(found.path)
 os.execvp("sh", ["sh", "-c", script])
@@ -88,7 +88,7 @@ def run(mount: Mount, path: Path, script: str) -> str:
 
 def left(mount: Mount) -> list[str]:
     assert mount.store.root is not None
-    heads = [name for name, _ in mount.store.heads.list(workspace.HEADS)]
+    heads = [name for name, _ in mount.store.heads.list(record.HEADS)]
     return heads + os.listdir(mount.store.root / "workspaces")
 
 
@@ -102,16 +102,16 @@ def test_a_life(mount: Mount, work: Path, way: str) -> None:
     assert workspace.is_dirty(store, first)
     with pytest.raises(Refused, match="not committed"):
         workspace.close(store, first)
-    made = workspace.commit(store, workspace.find(store, path))
+    made = workspace.commit(store, record.find(store, path))
     assert made.root == put_tree(store, CHANGED)
     assert made.checkpoint is None
-    assert workspace.commit(store, workspace.find(store, path)).root == made.root
+    assert workspace.commit(store, record.find(store, path)).root == made.root
     run(mount, path, "mkdir more; mv a more; chmod -x run")
-    second = workspace.find(store, path)
+    second = record.find(store, path)
     assert second.root == made.root
     third = workspace.commit(store, second)
     assert third.root == put_tree(store, {"more": {"a": CHANGED["a"]}, "run": b"#!", "empty": {}})
-    workspace.close(store, workspace.find(store, path))
+    workspace.close(store, record.find(store, path))
     assert not path.exists()
     assert left(mount) == []
     assert not ways.is_mounted(path)
@@ -122,9 +122,9 @@ def test_discard_goes_back_to_the_last_commit(mount: Mount, work: Path, way: str
     store, path = mount.store, work / "w"
     opened(mount, path, way)
     run(mount, path, CHANGE)
-    committed = workspace.commit(store, workspace.find(store, path)).root
+    committed = workspace.commit(store, record.find(store, path)).root
     run(mount, path, "rm -r a run; mkdir -p x/y; touch x/y/z; chmod 0 x/y")
-    found = workspace.discard(store, workspace.find(store, path), trees(mount))
+    found = workspace.discard(store, record.find(store, path), trees(mount))
     assert found.root == found.record["base"] == committed
     assert not workspace.is_dirty(store, found)
     assert run(mount, path, "cat a/f a/new; ls") == "changednewa\nempty\nrun\n"
@@ -132,7 +132,7 @@ def test_discard_goes_back_to_the_last_commit(mount: Mount, work: Path, way: str
     assert workspace.commit(store, found).root == put_tree(
         store, {"run": Program(b"#!"), "empty": {}}
     )
-    workspace.close(store, workspace.find(store, path))
+    workspace.close(store, record.find(store, path))
     assert left(mount) == []
 
 
@@ -142,7 +142,7 @@ def test_closing_by_force_loses_changes(mount: Mount, work: Path, way: str) -> N
     path.mkdir()
     opened(mount, path, way)
     run(mount, path, CHANGE)
-    workspace.close(mount.store, workspace.find(mount.store, path), force=True)
+    workspace.close(mount.store, record.find(mount.store, path), force=True)
     assert os.listdir(path) == [], "it was there before, so it stays"
     assert left(mount) == []
 
@@ -164,7 +164,7 @@ def test_a_checkpoint_goes_on(mount: Mount, work: Path, way: str, tmp_path: Path
     origin = checkpoint.create(store, "ws", source).checkpoint
     opened(mount, path, way, origin.root, origin=origin)
     run(mount, path, CHANGE)
-    made = workspace.commit(store, workspace.find(store, path), "better")
+    made = workspace.commit(store, record.find(store, path), "better")
     one = made.checkpoint
     assert one is not None
     assert checkpoint.listing(store, "ws") == [origin, one]
@@ -173,14 +173,14 @@ def test_a_checkpoint_goes_on(mount: Mount, work: Path, way: str, tmp_path: Path
     assert node["previous"] == origin.hash
     assert node["changed_files"] == ["a/f", "a/g", "a/new"]
     assert node["stats"] == {"files": 3, "bytes": 12, "added": 1, "modified": 1, "deleted": 1}
-    assert workspace.commit(store, workspace.find(store, path)).checkpoint is None
+    assert workspace.commit(store, record.find(store, path)).checkpoint is None
     checkpoint.create(store, "ws", source)
     run(mount, path, "rm a/new")
-    last = workspace.commit(store, workspace.find(store, path)).checkpoint
+    last = workspace.commit(store, record.find(store, path)).checkpoint
     assert last is not None
     node = store.node(last.hash, "checkpoint").payload
     assert node["stats"] == {"files": 2, "bytes": 9, "added": 0, "modified": 1, "deleted": 1}
-    workspace.close(store, workspace.find(store, path))
+    workspace.close(store, record.find(store, path))
 
 
 @pytest.mark.parametrize("way", [able(ways.OVERLAY), able(ways.FUSE)])
@@ -215,7 +215,7 @@ def test_gc_keeps_what_a_workspace_stands_on(mount: Mount, work: Path, way: str)
     gc.collect(store)
     assert list(tree.walk(store, found.root))
     assert list(tree.walk(store, committed))
-    workspace.close(store, workspace.find(store, path))
+    workspace.close(store, record.find(store, path))
     age(store)
     gc.collect(store)
     with pytest.raises(NotFound):
@@ -260,7 +260,7 @@ def test_directories_that_will_not_do(mount: Mount, work: Path) -> None:
     with pytest.raises(NotFound):
         opened(mount, work / "w", ways.COPY, "0f" * 32)
     with pytest.raises(NotFound, match="no open workspace"):
-        workspace.find(mount.store, work)
+        record.find(mount.store, work)
     assert left(mount) == []
 
 
@@ -279,7 +279,7 @@ def test_a_directory_is_one_workspace(mount: Mount, work: Path, way: str) -> Non
     found = opened(mount, work / "w", way)
     with pytest.raises(Conflict, match="workspace already"):
         opened(mount, work / "w", way)
-    assert workspace.listing(mount.store) == [found]
+    assert record.listing(mount.store) == [found]
     workspace.close(mount.store, found)
 
 
@@ -300,9 +300,9 @@ def test_one_that_is_in_use_stays_open(mount: Mount, work: Path, way: str) -> No
 @pytest.mark.parametrize("way", [able(ways.NAMESPACE)])
 def test_one_command_at_a_time_in_a_namespace(mount: Mount, work: Path, way: str) -> None:
     found = opened(mount, work / "w", way)
-    held = workspace.lock(found)
+    held = record.lock(found)
     for again in (
-        lambda: workspace.lock(found),
+        lambda: record.lock(found),
         lambda: workspace.close(mount.store, found, force=True),
     ):
         with pytest.raises(Refused, match="a command runs"):
@@ -322,12 +322,12 @@ def test_after_a_reboot_it_is_mounted_again(mount: Mount, work: Path, way: str) 
     with pytest.raises(Conflict, match="close it first"):
         opened(mount, path, way, put_tree(mount.store, {}))
     with pytest.raises(Refused, match="open it again"):
-        workspace.check_open(found)
+        record.check_open(found)
     opened(mount, path, way)
     assert take(mount.store, path) == put_tree(mount.store, CHANGED)
     workspace.detach(found)
     assert workspace.commit(mount.store, found).root == put_tree(mount.store, CHANGED)
-    workspace.close(mount.store, workspace.find(mount.store, path))
+    workspace.close(mount.store, record.find(mount.store, path))
 
 
 @pytest.mark.parametrize("way", [able(ways.OVERLAY)])
@@ -345,7 +345,7 @@ def test_when_the_mount_dies_nothing_is_lost(
     with serving(disk_store, tmp_path / "mnt2") as mount:
         opened(mount, path, way)
         assert take(disk_store, path) == put_tree(disk_store, CHANGED)
-        found = workspace.find(disk_store, path)
+        found = record.find(disk_store, path)
         workspace.close(disk_store, found, force=True)
 
 

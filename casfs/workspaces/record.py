@@ -1,0 +1,185 @@
+"""What the store keeps of an opened workspace, and where: its head and its folder.
+
+The head `workspaces/<id>` points to the root that was committed last, at first the one that
+the workspace was opened with. The id stands for the directory, so no directory is two
+workspaces. The record:
+
+    path         the directory
+    way          how it is made (`casfs.workspaces.ways`)
+    base         the tree below the upper: what a commit is computed from
+    generation   which upper: `workspaces/<id>/<generation>/{upper,work}` in the store
+    name, checkpoint    of the checkpoint that it was opened from, or recorded last; else null
+    readOnly, made (we made the directory), openedAt (ms since 1970 UTC)
+
+`casfs.workspaces.workspace` writes them; everybody may read them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..backend import Head
+from ..checkpoint import Checkpoint
+from ..digest import hash_bytes
+from ..errors import Failed, Invalid, NotFound, Refused
+from ..store import Store
+from . import ways
+from .ways import Layers, Way
+
+HEADS = "workspaces/"
+FOLDER = "workspaces"
+ID_LENGTH = 16
+Trees = Callable[[str], Path]  # where a mount of the store shows the tree of that root
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """As its head was at one moment. `folder` is its place in the store."""
+
+    id: str
+    head: Head
+    folder: Path
+
+    @property
+    def record(self) -> Mapping[str, Any]:
+        return self.head.record
+
+    @property
+    def root(self) -> str:
+        """The tree that was committed last."""
+        return self.head.hash
+
+    @property
+    def path(self) -> Path:
+        return Path(self.record["path"])
+
+    @property
+    def way(self) -> Way:
+        return ways.WAYS[self.record["way"]]
+
+    @property
+    def upper(self) -> Path:
+        return self.folder / str(self.record["generation"]) / "upper"
+
+    @property
+    def state(self) -> str:
+        """`open`; `closed off`: only `exec` leads into it; `unmounted`: open it again."""
+        if self.way.mount is not None:
+            return "open" if ways.is_mounted(self.path) else "unmounted"
+        return "closed off" if self.way.layered else "open"
+
+    def layers(self, trees: Trees) -> Layers:
+        lower = trees(self.record["base"])
+        work = self.upper.with_name("work")
+        return Layers(lower, self.upper, work, self.path, self.record["readOnly"])
+
+
+def new(
+    store: Store,
+    path: Path,
+    root: str,
+    way: Way,
+    origin: Checkpoint | None,
+    *,
+    read_only: bool,
+    made: bool,
+) -> Workspace:
+    """One that is to be opened; nothing has it yet. Raises Invalid (the path)."""
+    record = {
+        "path": _text(path),
+        "way": way.name,
+        "base": root,
+        "generation": 0,
+        "name": origin.name if origin else None,
+        "checkpoint": origin.hash if origin else None,
+        "readOnly": read_only,
+        "made": made,
+        "openedAt": time.time_ns() // 1_000_000,
+    }
+    return _workspace(store, _id(path), Head(root, record))
+
+
+def listing(store: Store) -> list[Workspace]:
+    """All of them, by directory."""
+    heads = store.heads.list(HEADS)
+    found = [_workspace(store, name[len(HEADS) :], head) for name, head in heads]
+    return sorted(found, key=lambda one: one.path)
+
+
+def get(store: Store, path: Path) -> Workspace | None:
+    """The workspace at an absolute path, if it is one."""
+    id = _id(path)
+    head = store.heads.get(HEADS + id)
+    return None if head is None else _workspace(store, id, head)
+
+
+def find(store: Store, directory: Path) -> Workspace:
+    """Raises NotFound."""
+    path = absolute(directory)
+    found = get(store, path)
+    if found is None:
+        raise NotFound(f"{path} is no open workspace; see `casfs workspace list`")
+    return found
+
+
+def absolute(directory: Path) -> Path:
+    """The path of a directory which is perhaps a dead mount, so that it is not asked."""
+    path = Path(os.path.abspath(directory))
+    return path.parent.resolve() / path.name
+
+
+def swap(store: Store, id: str, old: Head | None, new: Head | None) -> None:
+    """Raises Conflict where the head is not `old`."""
+    with store.batch() as batch:
+        batch.swap(HEADS + id, old, new)
+
+
+def check_open(found: Workspace) -> None:
+    """Raises Refused for a workspace that is to be opened again first."""
+    if found.state == "unmounted":
+        raise Refused(f"{found.path} is not mounted; open it again: `casfs workspace open`")
+
+
+def check_writable(found: Workspace) -> None:
+    """Raises Refused."""
+    if found.record["readOnly"]:
+        raise Refused(f"the workspace {found.path} is read-only")
+
+
+def lock(found: Workspace, *, inherited: bool = True) -> int:
+    """Say that a command runs in the workspace, for as long as the descriptor is open
+    somewhere; `inherited`: also in children. Raises Refused where one does."""
+    try:
+        found.folder.mkdir(parents=True, exist_ok=True)
+        fd = os.open(found.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise Failed(f"cannot lock {found.folder}: {error.strerror}") from None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise Refused(f"a command runs in the workspace {found.path}; end it first") from None
+    os.set_inheritable(fd, inherited)
+    return fd
+
+
+def _workspace(store: Store, id: str, head: Head) -> Workspace:
+    return Workspace(id, head, (store.root or Path()) / FOLDER / id)
+
+
+def _id(path: Path) -> str:
+    return hash_bytes(os.fsencode(path))[:ID_LENGTH]
+
+
+def _text(path: Path) -> str:
+    try:
+        os.fsencode(path).decode("utf-8")
+    except UnicodeDecodeError:
+        raise Invalid("the path of a workspace must be UTF-8") from None
+    return str(path)

@@ -1,0 +1,70 @@
+"""A tree is the same through FUSE and through the kernel alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from native import Seen, look, mounted, not_mountable, overlaid
+from served import Mount
+
+from casfs.batch import Batch
+from casfs.digest import Digest
+from casfs.images import ensure
+from casfs.nodes import directory
+from casfs.nodes.directory import Entry, File, Properties, Subdirectory, Symlink
+from casfs.store import Store
+
+pytestmark = pytest.mark.skipif(not_mountable() is not None, reason=str(not_mountable()))
+
+NAMES = st.binary(min_size=1, max_size=10) | st.integers(1, 255).map(lambda size: b"n" * size)
+GOOD = NAMES.filter(lambda name: name not in (b".", b"..") and not set(name) & {0, 0x2F})
+KEPT = st.none() | st.builds(
+    Properties,
+    st.none() | st.tuples(st.integers(0, 1 << 35), st.integers(0, 10**9 - 1)),
+    st.none() | st.sampled_from([0o600, 0o4755, 0o444]),
+)
+DATA = st.sampled_from([0, 1, 100, 1023, 1024, 1025, 4096, 70_000]).map(
+    lambda size: bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+)
+FILES = st.tuples(DATA, st.booleans(), KEPT)
+LINKS = st.sampled_from([1, 59, 4000, 4095]).map(lambda size: b"t" * size)
+TREES = st.dictionaries(
+    GOOD,
+    st.recursive(FILES | LINKS, lambda below: st.dictionaries(GOOD, below, max_size=20)),
+    max_size=20,
+)
+
+
+def put(batch: Batch, tree: dict[bytes, object]) -> Digest:
+    entries: list[Entry] = []
+    for name, item in tree.items():
+        match item:
+            case bytes():
+                entries.append(Symlink(name, item))
+            case dict():
+                entries.append(Subdirectory(name, put(batch, item)))
+            case (bytes() as data, bool() as executable, properties):
+                entries.append(File(name, batch.put(data), executable, properties))  # type: ignore[arg-type]
+    return batch.put_node("directory", directory.encode(entries))
+
+
+def native(store: Store, root: str, work: Path) -> dict[bytes, Seen]:
+    assert store.root is not None
+    work.mkdir(exist_ok=True)
+    with (
+        mounted(ensure(store, root), work / "lower") as lower,
+        overlaid(lower, store.root / "objects", work / "point") as point,
+    ):
+        return look(point, nlink=False)
+
+
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
+@given(tree=TREES)
+def test_any_tree(mount: Mount, tmp_path: Path, tree: dict[bytes, object]) -> None:
+    with mount.store.batch() as batch:
+        root = put(batch, tree).hash
+    through_fuse = look(mount.path / "trees" / root, nlink=False)
+    assert native(mount.store, root, tmp_path / "native") == through_fuse
