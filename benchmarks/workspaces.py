@@ -6,7 +6,8 @@ Parts: first again restore space memory. Peers from Debian: git, borgbackup, res
 `cp -a`, each with its durable defaults. Without --tree a tree of some 57,000 files is put
 together from /usr/share, /usr/include and /usr/lib/python3; --modules names a large
 node_modules. The tools take turns, and the tables hold medians and ratios of one run:
-absolute times drift.
+absolute times drift. Nothing is deleted between two timings: an ext4 that has just lost many
+inodes is slow in making new ones.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 ROUNDS = 3
@@ -68,9 +70,6 @@ class Tool:
     def prepare(self) -> None: ...
 
     def record(self) -> None: ...
-
-    def forget(self) -> None:
-        shutil.rmtree(self.place, ignore_errors=True)
 
 
 class Casfs(Tool):
@@ -142,13 +141,12 @@ TOOLS = (Casfs, Copy, Git, Borg, Restic)
 
 def first(work: Path, tree: Path) -> dict[str, float]:
     times: dict[str, list[float]] = {}
-    for _ in range(ROUNDS):
+    for turn in range(ROUNDS):
         for make in TOOLS:
-            tool = make(work / "first", tree)
+            tool = make(work / f"first-{turn}-{make.__name__}", tree)
             tool.prepare()
             os.sync()
             times.setdefault(tool.name, []).append(seconds(tool.record))
-            tool.forget()
     table("First checkpoint", times, Copy.name)
     return {name: statistics.median(values) for name, values in times.items()}
 
@@ -177,8 +175,6 @@ def again(work: Path, tree: Path) -> None:
             one.setdefault(tool.name, []).append(seconds(tool.record))
     table("Again, nothing changed", nothing, Git.name)
     table("Again, one file changed", one, Git.name)
-    for tool in tools:
-        tool.forget()
 
 
 def restore(work: Path, tree: Path) -> None:
@@ -187,12 +183,9 @@ def restore(work: Path, tree: Path) -> None:
     store.record()
     full: dict[str, list[float]] = {}
     for turn in range(ROUNDS):
-        target = work / f"restored-{turn}"
-        full.setdefault("cp -a", []).append(seconds(lambda: run("cp", "-a", tree, work / "copy")))
-        full.setdefault("casfs, full", []).append(seconds(lambda: store.restore(target)))  # noqa: B023
-        shutil.rmtree(work / "copy")
-        if turn:
-            shutil.rmtree(target)
+        copy, target = work / f"copy-{turn}", work / f"restored-{turn}"
+        full.setdefault("cp -a", []).append(seconds(partial(run, "cp", "-a", tree, copy)))
+        full.setdefault("casfs, full", []).append(seconds(partial(store.restore, target)))
     target = work / "restored-0"
     victim = next(path for path in sorted(tree.rglob("*.h")) if path.is_file())
     for turn in range(ROUNDS):
@@ -203,8 +196,6 @@ def restore(work: Path, tree: Path) -> None:
             seconds(lambda: store.restore(target))
         )
     table("Restore", full, "cp -a")
-    shutil.rmtree(target)
-    store.forget()
 
 
 def space(work: Path, tree: Path, modules: Path | None) -> None:
@@ -250,9 +241,9 @@ def _space_row(work: Path, label: str, origin: Path, count: int, *, change: bool
     cells = [f"{value >> 20:,} MiB" for value in (copies, ours)]
     rest = [f"{value >> 20:,} MiB" for value in (borg, restic, archives)]
     print(f"| {label} | {cells[0]} | {cells[1]} | {saved:.1f} % | {' | '.join(rest)} |", flush=True)
-    for tool in tools:
-        tool.forget()
     shutil.rmtree(tree)
+    for tool in tools:
+        shutil.rmtree(tool.place)
 
 
 def memory(work: Path, count: int = 100_000) -> None:
@@ -273,8 +264,6 @@ def memory(work: Path, count: int = 100_000) -> None:
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10
     print(f"\n### Memory\n\nPeak of a checkpoint of {count:,} files: {first_peak} MiB;")
     print(f"with a file of 4 GiB besides: {peak} MiB.")
-    store.forget()
-    shutil.rmtree(tree)
 
 
 def table(title: str, times: dict[str, list[float]], base: str) -> None:

@@ -20,9 +20,7 @@ from typing import BinaryIO
 
 from . import groups
 from .errors import Failed, NotFound
-from .groups import DRAIN, GRACE, Identity, end
-
-__all__ = ["Ended", "Identity", "Sinks", "end", "run"]
+from .groups import DRAIN, GRACE, Identity
 
 PIECE = 1 << 16
 Sinks = Sequence[BinaryIO]

@@ -44,10 +44,14 @@ class Value:
 
 SETTINGS = (
     Setting("threads.limit", 8, "threads that the daemon runs at once", least=1),
+    Setting("mount.transport", "auto", "who speaks to the kernel: kernel, pyfuse3, or auto"),
     Setting("gc.grace_s", 86400, "seconds that gc spares a blob after it was touched"),
     Setting("gc.max_size", 0, "bytes of content above which cache is evicted; 0 is no limit"),
     Setting("gc.max_inodes", 0, "the same for files of their own; 0 is no limit"),
     Setting("gc.keep_checkpoints", 0, "newest of a name that are no cache; 0 is all"),
+    Setting("extractor.url", "", "a chat-completions API whose model finds the meta in an output"),
+    Setting("extractor.model", "", "its model; without one no model is asked"),
+    Setting("extractor.key_env", "", "the environment variable that holds its key"),
     Setting("actions.cacheable", [], "commands, by their first words, whose results are cached"),
 )
 

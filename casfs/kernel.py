@@ -11,24 +11,28 @@ import ctypes
 import errno
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 MS_RDONLY, MS_NOSUID, MS_NODEV = 1, 2, 4
-MS_REC, MS_PRIVATE = 1 << 14, 1 << 18
+MS_BIND, MS_REC, MS_PRIVATE = 1 << 12, 1 << 14, 1 << 18
 MNT_DETACH, UMOUNT_NOFOLLOW = 2, 8
 CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
-TABLE = Path("/proc/self/mounts")
+TABLE = Path("/proc/self/mountinfo")
+PROCESSES = Path("/proc")
 MOST_OPTIONS = 4095  # bytes that mount(2) takes
 
 
 class Mounted(NamedTuple):
-    """A line of the table: where, of which type, from what."""
+    """A line of the table: where, of which type, from what, and the device as `major:minor`."""
 
     point: Path
     type: str
     source: str
+    device: str
+    id: int
 
 
 def mount(source: str, point: Path, type: str, flags: int, options: bytes = b"") -> None:
@@ -43,8 +47,9 @@ def unmount(point: Path, *, lazy: bool = False) -> None:
     _call("umount2", os.fsencode(point), UMOUNT_NOFOLLOW | (MNT_DETACH if lazy else 0))
 
 
-def options(values: Mapping[str, str | list[Path]]) -> bytes:
-    """Options of an overlay; a list of paths is a stack of layers, the topmost first."""
+def options(values: Mapping[str, str | Sequence[Path | None]]) -> bytes:
+    """Options of an overlay; a list of paths is a stack of layers, the topmost first. None
+    stands before each layer that only gives data (`lowerdir=LOWER::DATA`)."""
     parts = []
     for name, value in values.items():
         text = value.encode() if isinstance(value, str) else b":".join(map(_escaped, value))
@@ -52,8 +57,8 @@ def options(values: Mapping[str, str | list[Path]]) -> bytes:
     return b",".join(parts)
 
 
-def _escaped(path: Path) -> bytes:
-    return re.sub(rb"([\\:,])", rb"\\\1", os.fsencode(path))
+def _escaped(path: Path | None) -> bytes:
+    return b"" if path is None else re.sub(rb"([\\:,])", rb"\\\1", os.fsencode(path))
 
 
 def unshare(flags: int) -> None:
@@ -61,13 +66,39 @@ def unshare(flags: int) -> None:
     _call("unshare", flags)
 
 
-def mounts() -> list[Mounted]:
-    """Each mount that this process sees, in the order of mounting."""
+def mounts(table: Path = TABLE) -> list[Mounted]:
+    """Each mount that this process sees, or whose table it is, in the order of mounting."""
     found = []
-    for line in TABLE.read_bytes().splitlines():
-        source, point, type = (_unescaped(part) for part in line.split(b" ")[:3])
-        found.append(Mounted(Path(point), type, source))
+    for line in table.read_bytes().splitlines():
+        about, _, rest = line.partition(b" - ")
+        id, _, device, _, point, *_ = about.split(b" ")
+        type, source, *_ = rest.split(b" ")
+        found.append(
+            Mounted(
+                Path(_unescaped(point)), _unescaped(type), _unescaped(source),
+                device.decode(), int(id),
+            )
+        )  # fmt: skip
     return found
+
+
+def mounted_at(point: Path) -> Mounted | None:
+    """What is seen at this absolute path: the last one mounted there."""
+    return next((one for one in reversed(mounts()) if one.point == point), None)
+
+
+def is_mounted_anywhere(source: str) -> bool:
+    """Does any process see a mount from that source? Some may be in a container of their own."""
+    seen = set()
+    for process in PROCESSES.iterdir():
+        with suppress(OSError):  # it is gone, or another user's
+            if process.name.isdigit():
+                namespace = os.readlink(process / "ns" / "mnt")
+                if namespace not in seen:
+                    seen.add(namespace)
+                    if any(one.source == source for one in mounts(process / "mountinfo")):
+                        return True
+    return False
 
 
 def mounted_below(folder: Path) -> list[Path]:

@@ -1,9 +1,8 @@
-"""Run a mount: one process serves one store at one mount point, and only reads.
+"""A mount from outside: where one may stand, which there are, and how one ends.
 
 A mount is found again in the kernel's table: its type is `fuse.casfs` and its source
-names the store. The kernel enforces `ro`, `nodev`, `nosuid` and the permission bits
-(`default_permissions`). SIGTERM and SIGINT unmount and return; so does an unmount from
-outside. Putting the server in the background is the caller's business.
+names the store. Who serves it is another matter (`casfs.keeper`); nothing here asks the
+mount itself, which may be dead.
 """
 
 from __future__ import annotations
@@ -11,90 +10,17 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shutil
-import subprocess
-from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-
-import trio
 
 from . import kernel
 from .digest import hash_bytes
-from .errors import CasfsError, Failed, NotFound, Refused
-from .fuse.reader import Reader
-from .fuse.stats import Stats
-from .fuse.views import root as make_root
-from .log import Log, silent
-from .store import Store
+from .errors import Failed, NotFound, Refused
+from .fuse import attach, holders, record
 
-TYPE = "fuse.casfs"
-DEVICE = Path("/dev/fuse")
-SETTINGS = Path("/etc/fuse.conf")
-HELPER = "fusermount3"
-NOTE_EVERY = 30  # seconds
+TYPE = attach.TYPE
 PLAIN_SOURCE = re.compile(r"[A-Za-z0-9/._+@:-]+\Z")
-
-
-def serve(
-    store: Store,
-    mountpoint: Path,
-    *,
-    allow_other: bool = False,
-    xattr: bool = False,
-    on_ready: Callable[[], None] = lambda: None,
-    log: Log = silent,
-) -> None:
-    """Mount `store` and serve it until it is unmounted or a signal comes.
-
-    `on_ready` is called once, when the mount answers. Raises NotFound, Refused (the mount
-    point), Failed (this machine cannot mount).
-    """
-    mountpoint = check(store, mountpoint)
-    _check_machine(allow_other)
-    trio.run(_serve, store, mountpoint, allow_other, xattr, on_ready, log)
-
-
-async def _serve(
-    store: Store,
-    mountpoint: Path,
-    allow_other: bool,
-    xattr: bool,
-    on_ready: Callable[[], None],
-    log: Log,
-) -> None:
-    from .fuse import ops
-
-    stats, reader = Stats(), Reader(store)
-    operations = ops.Operations(make_root(reader, stats), stats, log, store=store.root, xattr=xattr)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_note_uses, reader, log)
-        await ops.run(operations, str(mountpoint), _options(store, allow_other), on_ready)
-        nursery.cancel_scope.cancel()
-
-
-async def _note_uses(reader: Reader, log: Log) -> None:
-    """Now and then tell the store what was read; the one thing that a mount writes."""
-    try:
-        while True:
-            await trio.sleep(NOTE_EVERY)
-            await trio.to_thread.run_sync(_note, reader, log)
-    finally:
-        _note(reader, log)
-
-
-def _note(reader: Reader, log: Log) -> None:
-    try:
-        reader.note_uses()
-    except CasfsError as error:  # a full disk must not end a mount
-        log("uses not noted", error=str(error))
-
-
-def _options(store: Store, allow_other: bool) -> set[str]:
-    options = {"ro", "nodev", "nosuid", "default_permissions", "subtype=casfs"}
-    options.add(f"fsname={source(store.root)}")
-    if allow_other:
-        options.add("allow_other")
-    return options
+SHOWN = 8  # of those who use a busy mount
 
 
 def source(root: Path | None) -> str:
@@ -106,11 +32,11 @@ def source(root: Path | None) -> str:
     return text if PLAIN_SOURCE.match(text) else f"casfs-{hash_bytes(path)[:16]}"
 
 
-# -- before -----------------------------------------------------------------------------
+def check(root: Path | None, mountpoint: Path) -> Path:
+    """Where the store at `root` is to be mounted, as an absolute path.
 
-
-def check(store: Store, mountpoint: Path) -> Path:
-    """The mount point as an absolute path. Raises NotFound, Refused when it will not do."""
+    Raises NotFound, Refused when that will not do, Failed.
+    """
     try:
         path = mountpoint.resolve(strict=True)
         if path.is_mount():
@@ -126,38 +52,13 @@ def check(store: Store, mountpoint: Path) -> Path:
         raise Failed(f"cannot use {mountpoint}: {error.strerror}") from None
     if names:
         raise Refused(f"{path} is not empty; give an empty directory")
-    if store.root is not None:
-        root = store.root.resolve()
+    if root is not None:
+        root = root.resolve()
         if root.is_relative_to(path):
             raise Refused(f"the store {root} is inside the mount point {path}")
         if path.is_relative_to(root):
             raise Refused(f"the mount point {path} is inside the store {root}")
     return path
-
-
-def _check_machine(allow_other: bool) -> None:
-    """Raises Failed, with what to do, where a mount could not succeed."""
-    if not DEVICE.exists():
-        raise Failed(f"no {DEVICE}: load the kernel's fuse module (`modprobe fuse`)")
-    if not os.access(DEVICE, os.R_OK | os.W_OK):
-        raise Failed(f"no access to {DEVICE}; as root: `chmod 666 {DEVICE}`")
-    if os.geteuid() == 0:
-        return
-    if shutil.which(HELPER) is None:
-        raise Failed(f"no {HELPER} to mount with; install the package fuse3")
-    if allow_other and not _allows_other():
-        raise Failed(f"--allow-other needs the line user_allow_other in {SETTINGS}")
-
-
-def _allows_other() -> bool:
-    try:
-        lines = SETTINGS.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return False
-    return "user_allow_other" in (line.strip() for line in lines)
-
-
-# -- after ------------------------------------------------------------------------------
 
 
 def mounted(root: Path) -> list[Path]:
@@ -166,34 +67,59 @@ def mounted(root: Path) -> list[Path]:
     return [one.point for one in kernel.mounts() if (one.type, one.source) == (TYPE, name)]
 
 
-def unmount(mountpoint: Path, *, lazy: bool = False) -> None:
-    """Unmount. `lazy`: out of sight at once, gone when its last user is.
-
-    Raises NotFound (nothing of ours there), Refused (busy), Failed.
-    """
+def find(mountpoint: Path) -> kernel.Mounted:
+    """The mount of a store at that path. Raises NotFound."""
     path = Path(os.path.abspath(mountpoint))  # resolving would ask a mount that may be dead
-    path = _resolved_parent(path)
-    if not any((one.point, one.type) == (path, TYPE) for one in kernel.mounts()):
+    path = path.parent.resolve() / path.name
+    found = kernel.mounted_at(path)
+    if found is None or found.type != TYPE:
         raise NotFound(f"no casfs mount at {path}; see `casfs status`")
-    command = _command(lazy)
-    done = subprocess.run(
-        [*command, str(path)], stdin=subprocess.DEVNULL, capture_output=True, text=True
-    )
-    if done.returncode == 0:
-        return
-    reason = " ".join(done.stderr.split()) or f"{command[0]} gave {done.returncode}"
-    if "busy" in reason.lower():
-        raise Refused(f"{path} is busy: end what uses it, or unmount with -l ({reason})")
-    raise Failed(f"cannot unmount {path}: {reason}")
+    return found
 
 
-def _command(lazy: bool) -> list[str]:
-    if helper := shutil.which(HELPER):
-        return [helper, "-u", "-z"] if lazy else [helper, "-u"]
-    if os.geteuid() == 0 and (tool := shutil.which("umount")):
-        return [tool, "-l"] if lazy else [tool]
-    raise Failed(f"no {HELPER} to unmount with; install the package fuse3")
+def unmount(mountpoint: Path, *, root: Path | None = None, lazy: bool = False) -> None:
+    """Unmount; returns when whoever served it is gone. Nobody waits for that when it is seen
+    elsewhere too (in a container, by an overlay): then it is served until that is over. The
+    same for `lazy`: out of sight at once, and served until its last user is gone.
+    `root`: of the store, where the mount's source is not its path.
+
+    Raises NotFound (nothing of ours there), Refused (busy: by whom), Failed.
+    """
+    found = find(mountpoint)
+    with ExitStack() as stack:
+        waits = [stack.enter_context(one.watched()) for one in _records(found, root)]
+        try:
+            attach.detach(found.point, lazy=lazy)
+        except OSError as error:
+            if error.errno == errno.EBUSY:
+                raise Refused(_busy(found)) from None
+            raise Failed(f"cannot unmount {found.point}: {error.strerror}") from None
+        if not lazy and not attach.lives(found.device):
+            for wait in waits:
+                wait()
 
 
-def _resolved_parent(path: Path) -> Path:
-    return path.parent.resolve() / path.name
+def _records(found: kernel.Mounted, root: Path | None) -> list[record.Record]:
+    if found.source.startswith("/"):
+        root = Path(found.source)
+    elif root is None or source(root) != found.source:
+        return []
+    return [one for one in record.listing(root) if one.shows(found)]
+
+
+def served(root: Path, mountpoint: Path) -> record.Record:
+    """Who serves the mount of the store at that path. Raises NotFound."""
+    found = find(mountpoint)
+    for one in _records(found, root):
+        return one
+    raise NotFound(f"nobody of the store {root} is known to serve {found.point}")
+
+
+def _busy(found: kernel.Mounted) -> str:
+    users = holders.find(found)
+    names = [str(one) for one in users[:SHOWN]]
+    if len(users) > SHOWN:
+        names.append(f"{len(users) - SHOWN} more")
+    names += [f"the mount {point}" for point in kernel.mounted_below(found.point)[:SHOWN]]
+    who = ", ".join(names) or "somebody who cannot be seen from here"
+    return f"{found.point} is busy: {who}; end what uses it, or unmount with -l"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from casfs.backend import MAX_RECORD, Backend, Head, Swap
+from casfs.backend import MAX_RECORD, MOVES, MOVES_AT_ONCE, Backend, Head, Move, Swap
 from casfs.digest import Digest
 from casfs.errors import Conflict, Invalid, NotFound
 
@@ -279,6 +279,63 @@ def a_use_is_remembered_until_its_head_goes(make_backend: Factory) -> None:
     assert backend.heads.last_use("name") == 0
 
 
+def every_move_is_in_the_journal(make_backend: Factory) -> None:
+    backend = make_backend()
+    one, two = put(backend, b"1"), put(backend, b"2")
+    assert (backend.heads.moved(), list(backend.heads.moves())) == (0, [])
+    before = time.time_ns() // 1_000_000
+    first = create(backend, "a/ü", one)
+    second = Head(one, {"only": "the record"})
+    third = Head(two)
+    backend.publish([], [Swap("a/ü", first, second), Swap("b", None, third)])
+    backend.publish([], [Swap("a/ü", second, None)])
+    found = backend.heads.moves()
+    expected = [(1, "a/ü", one), (2, "a/ü", one), (3, "b", two), (4, "a/ü", None)]
+    assert [(move.seq, move.name, move.hash) for move in found] == expected
+    assert all(isinstance(move, Move) for move in found)
+    times = [before, *(move.at_ms for move in found), time.time_ns() // 1_000_000]
+    assert times == sorted(times)
+    assert backend.heads.moved() == 4
+    assert list(backend.heads.moves(2)) == list(found[2:])
+    assert list(backend.heads.moves(4)) == list(backend.heads.moves(99)) == []
+
+
+def what_did_not_move_is_not_in_the_journal(make_backend: Factory) -> None:
+    backend = make_backend()
+    one = put(backend, b"1")
+    create(backend, "a", one)
+    staged = backend.blobs.stage(io.BytesIO(b"2"))
+    for swaps, require in (
+        ([Swap("b", None, Head(one)), Swap("a", None, Head(one))], []),
+        ([Swap("b", None, Head(ABSENT))], []),
+        ([Swap("b", None, Head(one))], [ABSENT]),
+        ([Swap("b", None, Head(one, {"x": "x" * MAX_RECORD}))], []),
+    ):
+        with pytest.raises((Conflict, NotFound, Invalid)):
+            backend.publish([], swaps, require=require)
+    backend.publish([staged], [])
+    backend.heads.note_use(["a"])
+    assert [(move.seq, move.name) for move in backend.heads.moves()] == [(1, "a")]
+    create(backend, "b", one)
+    assert backend.heads.moved() == 2, "without a gap"
+
+
+def the_journal_is_read_in_portions_and_forgets_what_is_old(make_backend: Factory) -> None:
+    backend = make_backend()
+    one = put(backend, b"1")
+    names = [f"{n:05}" for n in range(MOVES + 3 * MOVES_AT_ONCE)]
+    backend.publish([], [Swap(name, None, Head(one)) for name in names])
+    assert backend.heads.moved() == len(names)
+    seen: list[Move] = []
+    while portion := backend.heads.moves(seen[-1].seq if seen else 0):
+        assert len(portion) <= MOVES_AT_ONCE
+        seen += portion
+    assert MOVES <= len(seen) < len(names), "the last ones"
+    assert [move.seq for move in seen] == list(range(seen[0].seq, len(names) + 1))
+    assert [move.name for move in seen] == names[-len(seen) :]
+    assert backend.heads.moves(5)[0] == seen[0], "what begins too late says that some are lost"
+
+
 CONTRACT: list[Callable[[Factory], None]] = [
     a_head_is_created_moved_and_deleted,
     a_head_moves_with_the_blobs_it_needs,
@@ -300,4 +357,7 @@ CONTRACT: list[Callable[[Factory], None]] = [
     no_update_is_lost_between_threads,
     listing_can_go_backwards,
     a_use_is_remembered_until_its_head_goes,
+    every_move_is_in_the_journal,
+    what_did_not_move_is_not_in_the_journal,
+    the_journal_is_read_in_portions_and_forgets_what_is_old,
 ]

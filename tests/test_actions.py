@@ -19,13 +19,13 @@ from engine_helpers import alive, kill, pids, until
 from helpers import Link, Program, read_tree, write_tree
 from upkeep_helpers import age
 
-from casfs import child
+from casfs import groups
 from casfs.actions import cache as actions
 from casfs.actions import nearest, outputs, runner
 from casfs.actions.cache import Action, Request
 from casfs.actions.runner import Outcome, Streams
-from casfs.child import Identity
 from casfs.errors import Failed, Invalid, NotFound, Refused
+from casfs.groups import Identity
 from casfs.store import Store
 from casfs.upkeep import gc
 
@@ -564,6 +564,6 @@ def test_an_identity_is_not_taken_for_another() -> None:
     assert Identity.parse(str(mine)) == mine
     assert mine.lives()
     assert not Identity(mine.pid, mine.started + 1).lives()
-    assert not child.end(Identity(mine.pid, mine.started + 1)), "and this test goes on"
+    assert not groups.end(Identity(mine.pid, mine.started + 1)), "and this test goes on"
     for text in ("", "1", "a b", "1 2 3"):
         assert Identity.parse(text) is None

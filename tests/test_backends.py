@@ -179,3 +179,36 @@ def test_a_full_or_locked_tmp_is_a_clear_failure(root: Path, backend: DiskBacken
     (root / "tmp").write_bytes(b"in the way")
     with pytest.raises(CasfsError, match="tmp"):
         contract_blobs.stage(backend, LARGE)
+
+
+def test_a_store_of_an_older_casfs_says_what_to_do(tmp_path: Path) -> None:
+    root = tmp_path / "old"
+    disk(root).close()
+    with sqlite3.connect(root / "store.db") as db:
+        db.execute("DROP TABLE moves")
+    db.close()
+    backend = DiskBackend(root)
+    try:
+        staged = backend.blobs.stage_bytes(Digest.of(b"1"), b"1")
+        swap = Swap("name", None, Head(staged.digest.hash))
+        with pytest.raises(Failed, match="casfs init"):
+            backend.publish([staged], [swap])
+        DiskBackend.create(root)
+        backend.publish([staged], [swap])
+        assert [move.name for move in backend.heads.moves()] == ["name"]
+    finally:
+        backend.close()
+
+
+def test_the_journal_goes_on_after_a_restart(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    backend = disk(root)
+    staged = backend.blobs.stage_bytes(Digest.of(b"1"), b"1")
+    backend.publish([staged], [Swap("a", None, Head(staged.digest.hash))])
+    backend.close()
+    backend = DiskBackend(root)
+    try:
+        backend.publish([], [Swap("b", None, Head(staged.digest.hash))])
+        assert [(move.seq, move.name) for move in backend.heads.moves()] == [(1, "a"), (2, "b")]
+    finally:
+        backend.close()

@@ -263,3 +263,14 @@ def test_restore(store: Store, work: Path, tmp_path: Path) -> None:
     assert read_tree(tmp_path / "new") == read_tree(work)
     with pytest.raises(Refused):
         checkpoint.restore_to(store, "demo", tmp_path / "new")
+
+
+def test_the_store_is_left_out_and_named(tmp_path: Path) -> None:
+    work = write_tree(tmp_path / "w", {"f": b"1", "d": {"g": b"2"}})
+    with Store.init(work / "d/store") as store:
+        for _ in range(2):
+            made = create(store, work)
+            assert made.checkpoint.root == put_tree(store, {"f": b"1", "d": {"g": b"2"}})
+            assert made.report.warnings == [f"{work}/d/store: left out, it is the store"]
+        with pytest.raises(Refused, match="is the store itself"):
+            create(store, work / "d/store")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import stat
 from pathlib import Path
-from typing import Any
 
 import pytest
+from fuse_helpers import at, content, load, missing, names, read, resolve, target, walk
 from thread_example import RULES, STARTED, TASK, Example, make_thread, put_tree
 
 from casfs.backend import Blob, Head
@@ -29,80 +29,6 @@ from casfs.store import Store
 MS = 1_000_000
 
 
-def at(store: Store, path: str, top: Directory | None = None) -> Vnode:
-    vnode: Vnode | None = top or root(Reader(store), Stats())
-    for name in path.split("/") if path else []:
-        assert isinstance(vnode, Directory), path
-        vnode = vnode.lookup(name.encode())
-        assert vnode is not None, f"{name} of {path}"
-    assert vnode is not None
-    return vnode
-
-
-def missing(store: Store, path: str) -> bool:
-    parent, _, name = path.rpartition("/")
-    vnode = at(store, parent)
-    assert isinstance(vnode, Directory)
-    return vnode.lookup(name.encode()) is None
-
-
-def content(vnode: Vnode) -> bytes:
-    assert isinstance(vnode, File)
-    size = vnode.attr().size
-    data = vnode.read(0, size + 100)
-    assert len(data) == size, "the size in stat is true"
-    assert vnode.read(1, 3) == data[1:4]
-    assert vnode.read(size, 10) == b""
-    return data
-
-
-def read(store: Store, path: str) -> bytes:
-    return content(at(store, path))
-
-
-def load(store: Store, path: str) -> Any:
-    data = read(store, path)
-    assert data.endswith(b"\n")
-    return json.loads(data)
-
-
-def names(store: Store, path: str) -> list[str]:
-    vnode = at(store, path)
-    assert isinstance(vnode, Directory)
-    return [name.decode() for name, _ in vnode.entries()]
-
-
-def target(store: Store, path: str) -> str:
-    vnode = at(store, path)
-    assert isinstance(vnode, Link)
-    assert vnode.attr().size == len(vnode.target)
-    return vnode.target.decode()
-
-
-def walk(vnode: Directory, path: str = "") -> list[tuple[str, Vnode]]:
-    found: list[tuple[str, Vnode]] = []
-    for name, child in vnode.entries():
-        where = f"{path}/{name.decode('utf-8', 'replace')}"
-        found.append((where, child))
-        same = vnode.lookup(name)
-        assert same is not None, where
-        assert (same.key, same.attr()) == (child.key, child.attr()), "listing and lookup agree"
-        if isinstance(child, Directory):
-            found += walk(child, where)
-    return found
-
-
-def resolve(store: Store, path: str) -> Vnode:
-    """Where the link at `path` leads, inside the mount."""
-    parts = path.split("/")[:-1]
-    for step in target(store, path).split("/"):
-        if step == "..":
-            parts.pop()
-        else:
-            parts.append(step)
-    return at(store, "/".join(parts))
-
-
 def damage(store: Store, hash: str, data: bytes | None) -> None:
     blobs = store.blobs
     assert isinstance(blobs, MemoryBlobs)
@@ -116,8 +42,10 @@ def damage(store: Store, hash: str, data: bytes | None) -> None:
 
 def test_the_root(store: Store) -> None:
     assert names(store, "") == [
-        "README.txt", "blobs", "trees", "threads", "nodes", "workflows", ".casfs",
+        "README.txt", "blobs", "trees", "threads", "nodes", "workflows", "threads.json", "history",
+        ".casfs",
     ]  # fmt: skip
+    assert names(store, ".casfs") == ["stats.json", "events"]
     assert read(store, "README.txt").count(b"\n") <= 15
     top = root(Reader(store), Stats())
     assert top.fixed
@@ -132,9 +60,12 @@ def test_stats_say_what_was_asked(store: Store) -> None:
     vnode = at(store, ".casfs/stats.json", top)
     assert vnode.live
     report = json.loads(content(vnode))
-    assert report["requests"] == {"lookup": 3}
+    assert {kind: n for kind, n in report["requests"].items() if n} == {"lookup": 3}
     assert report["bytes_served"] == 17
     assert set(report["cache"]) == {"nodes", "descriptors"}
+    length = vnode.attr().size
+    stats.requests["lookup"] += 10**9
+    assert vnode.attr().size == length
 
 
 def test_blobs(store: Store) -> None:
@@ -236,7 +167,8 @@ def test_checkpoints(store: Store) -> None:
     put_checkpoint(store, "ws", "20250101T000000.000Z-aaaaaaaa", tree, 5)
     checkpoints = trees.lookup(b"ws")
     assert isinstance(checkpoints, Directory)
-    assert checkpoints.attr().mtime_ns == 5 * MS
+    first = checkpoints.attr().mtime_ns
+    assert first // MS == 5
     latest = checkpoints.lookup(b"latest")
     assert isinstance(latest, Link)
     assert latest.target == b"20250101T000000.000Z-aaaaaaaa"
@@ -249,10 +181,30 @@ def test_checkpoints(store: Store) -> None:
     assert isinstance(newer, Link)
     assert newer.target == b"20250202T000000.000Z-bbbbbbbb"
     assert newer.key != latest.key, "a link that moved is another inode"
-    assert checkpoints.attr().mtime_ns == 7 * MS
+    assert checkpoints.attr().mtime_ns // MS == 7
     assert not checkpoints.binds(b"latest")
     assert checkpoints.lookup(b"20250303T000000.000Z-cccccccc") is None
     assert [name for name, _ in trees.entries()] == [b"ws"]
+
+
+def test_a_directory_of_checkpoints_has_another_mtime_when_one_went(store: Store) -> None:
+    tree = put_tree(store).hash
+    for id in ("1", "2"):
+        put_checkpoint(store, "ws", id, tree, 7)
+    top = root(Reader(store), Stats())
+    trees, checkpoints = at(store, "trees", top), at(store, "trees/ws", top)
+    before = trees.attr().mtime_ns, checkpoints.attr().mtime_ns
+    put_checkpoint(store, "other", "1", tree, 7)
+    assert trees.attr().mtime_ns > before[0]
+    assert checkpoints.attr().mtime_ns == before[1], "nothing of its own moved"
+    with store.batch() as batch:
+        batch.swap("checkpoints/ws/1", store.heads.get("checkpoints/ws/1"), None)
+    assert checkpoints.attr().mtime_ns > before[1], "within its millisecond"
+    with store.batch() as batch:
+        batch.swap("checkpoints/ws/2", store.heads.get("checkpoints/ws/2"), None)
+    assert isinstance(trees, Directory)
+    assert trees.lookup(b"ws") is None
+    assert [name for name, _ in trees.entries()] == [b"other"]
 
 
 def test_inode_keys_in_trees(store: Store) -> None:
@@ -451,7 +403,7 @@ def test_a_running_thread(store: Store, thread: Example) -> None:
     assert (about["id"], about["status"], about["head"]) == (thread.id, "running", thread.start)
     assert (about["workflow"], about["maxRounds"]) == (thread.workflow, 9)
     assert about["record"] == dict(thread.head.record)
-    assert at(store, where).attr().mtime_ns == STARTED * MS
+    assert at(store, where).attr().mtime_ns // MS == STARTED
     assert names(store, f"{where}/steps") == []
     assert missing(store, f"{where}/end.json")
     assert missing(store, "threads/01JD0000000000000000000009")
@@ -498,8 +450,8 @@ def test_a_thread_that_moves_is_seen_by_objects_that_exist(store: Store, thread:
     thread.end()
     directory.refresh()
     steps.refresh()
-    moved = (STARTED + 4000) * MS
-    assert directory.attr().mtime_ns == steps.attr().mtime_ns == moved
+    assert directory.attr().mtime_ns == steps.attr().mtime_ns
+    assert steps.attr().mtime_ns // MS == STARTED + 4000
     assert content(status) == b"ended\n"
     assert load(store, f"threads/{thread.id}/end.json")["returnCode"] == 0
     assert len(list(steps.entries())) == 3
@@ -516,6 +468,62 @@ def test_parents_and_children(store: Store) -> None:
     assert child.key == at(store, f"threads/{child_id}").key
     assert resolve(store, f"threads/{child_id}/parent").key == at(store, f"threads/{parent.id}").key
     assert missing(store, f"threads/{child_id}/children")
+
+
+def test_whatever_shows_a_thread_has_another_mtime_after_each_move(
+    store: Store, thread: Example
+) -> None:
+    thread.move(thread.start, children=["01JD0000000000000000000001"], intent={"role": "planner"})
+    top = root(Reader(store), Stats())
+    where = f"threads/{thread.id}"
+    live = ["threads", "threads.json", "history"]
+    live += [where, *(f"{where}/{name}" for name in (
+        "status", "thread.json", "steps", "children", "running", "running/role"))]  # fmt: skip
+    times: dict[str, list[int]] = {path: [] for path in live}
+    for _ in range(3):
+        for path in live:
+            vnode = at(store, path, top)
+            assert vnode.live, path
+            times[path] += [vnode.attr().mtime_ns, at(store, path, top).attr().mtime_ns]
+        new = Head(thread.head.hash, {**thread.head.record, "reason": str(len(times["threads"]))})
+        with store.batch() as batch:  # in the same millisecond, as far as the record says
+            batch.swap(thread.name, thread.head, new)
+        thread.head = new
+    for path, seen in times.items():
+        assert seen[0] == seen[1] < seen[2] == seen[3] < seen[4] == seen[5], path
+
+
+def test_a_long_list_of_refs_is_found_by_name(store: Store) -> None:
+    blobs = [store.put(b"%d" % n).hash for n in range(1203)]
+    node = store.put_node("content", {"text": "", "artifacts": blobs})
+    assert names(store, f"nodes/{node}/artifacts") == [f"{n:04}" for n in range(1203)]
+    assert read(store, f"nodes/{node}/artifacts/1202") == b"1202"
+    for name in ("1203", "12", "00012", "-001", "+001", "٠٠٠١", "9" * 200, "x"):
+        assert missing(store, f"nodes/{node}/artifacts/{name}")
+    damage(store, blobs[7], None)
+    directory = at(store, f"nodes/{node}/artifacts")
+    assert isinstance(directory, Directory)
+    assert [n for n, v in directory.entries() if isinstance(v, Broken)] == [b"0007"]
+
+
+def test_an_object_of_refs_is_found_by_any_key(store: Store) -> None:
+    refs_schema = {
+        "type": "object",
+        "additionalProperties": {"type": "string", "format": "cas_ref"},
+    }
+    with store.batch() as batch:
+        batch.put_schema({"$id": "keyed", "type": "object", "properties": {"refs": refs_schema}})
+    keys = ["plain", "a/b", "..", "%41", "", "x" * 300]
+    refs = {key: store.put(b"to " + key.encode()).hash for key in keys}
+    node = store.put_node("keyed", {"refs": refs})
+    for key in keys:
+        path = f"nodes/{node}/refs/{file_name(key).decode()}"
+        assert read(store, path) == b"to " + key.encode()
+    assert sorted(names(store, f"nodes/{node}/refs")) == sorted(
+        file_name(key).decode() for key in keys
+    )
+    for name in ("A", "a%2fb", "x" * 255):
+        assert missing(store, f"nodes/{node}/refs/{name}")
 
 
 def test_a_broken_thread_breaks_only_itself(store: Store, thread: Example) -> None:

@@ -13,7 +13,6 @@ from casfs.fuse.vnode import (
     Changing,
     Computed,
     Live,
-    OnDemand,
     Static,
     Text,
     Vnode,
@@ -35,6 +34,8 @@ def test_a_key_depends_on_the_whole_path() -> None:
 def test_a_text_is_read_at_any_offset() -> None:
     text = Text(KEY, b"0123456789")
     assert text.attr().size == 10
+    assert text.readable_at(10), "poll() never waits for what does not grow"
+    assert not text.grows
     assert [text.read(0, 4), text.read(8, 10), text.read(10, 1), text.read(99, 1)] == [
         b"0123", b"89", b"", b"",
     ]  # fmt: skip
@@ -76,18 +77,20 @@ def test_a_static_directory_makes_its_children_when_asked() -> None:
 
 
 def test_directories_hold_no_children() -> None:
-    directory = OnDemand(KEY, lambda: {b"a": partial(Text, data=b"1")})
+    directory = Changing(KEY, lambda: {b"a": partial(Text, data=b"1")}, lambda: 5)
     assert directory.lookup(b"a") is not directory.lookup(b"a")
 
 
 def test_a_changing_directory_promises_nothing() -> None:
     names = {b"a": partial(Text, data=b"1")}
-    directory = Changing(KEY, lambda: names)
+    times = [5, 6]
+    directory = Changing(KEY, lambda: names, lambda: times.pop(0))
     assert directory.live
     assert not directory.fixed
     assert not directory.binds(b"a")
     names[b"b"] = partial(Text, data=b"2")
     assert [name for name, _ in directory.entries()] == [b"a", b"b"]
+    assert [directory.attr().mtime_ns for _ in range(2)] == [5, 6]
 
 
 def test_by_digest_knows_only_hashes_and_lists_nothing() -> None:

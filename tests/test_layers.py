@@ -18,9 +18,11 @@ ROOT = Path(__file__).resolve().parent.parent
 
 TRUNK = """
     schemas casfs casfs.errors casfs.digest casfs.canonical casfs.log casfs.locks casfs.kernel
-    casfs.scratch casfs.zstd
+    casfs.signals
+    casfs.scratch casfs.zstd casfs.groups
     casfs.backend casfs.backend.memo casfs.backend.memory casfs.backend.sqlite
     casfs.backend.objects casfs.backend.rows casfs.backend.sweep casfs.backend.disk
+    casfs.backend.seal
     casfs.nodes casfs.nodes.keywords casfs.nodes.schema casfs.nodes.directory casfs.nodes.node
     casfs.nodes.registry
     casfs.batch casfs.store casfs.config casfs.walk
@@ -32,12 +34,13 @@ TRUNK = """
     casfs.trees.fill casfs.trees.sync casfs.trees.restored casfs.trees.restore
     casfs.checkpoint casfs.threads
     casfs.erofs casfs.erofs.layout casfs.erofs.dirents casfs.erofs.xattrs casfs.erofs.writer
-    casfs.images
-    casfs.workspaces casfs.workspaces.overlay casfs.workspaces.ways
+    casfs.imagetree casfs.images
+    casfs.workspaces casfs.workspaces.layers casfs.workspaces.overlay casfs.workspaces.native
+    casfs.workspaces.ways
     casfs.workspaces.record
     casfs.advance
     casfs.workspaces.workspace
-    casfs.groups casfs.child
+    casfs.child
     casfs.actions casfs.actions.outputs casfs.actions.cache casfs.actions.nearest
     casfs.actions.runner
     casfs.plugins.sources casfs.plugins
@@ -45,16 +48,31 @@ TRUNK = """
     casfs.upkeep.rehearsal casfs.upkeep.archive casfs.upkeep.search
 """.split()
 MOUNT = """
-    casfs.fuse casfs.fuse.errors casfs.fuse.vnode casfs.fuse.inodes casfs.fuse.reader
-    casfs.fuse.blobs casfs.fuse.trees casfs.fuse.nodes casfs.fuse.stats casfs.fuse.threads
-    casfs.fuse.views casfs.fuse.ops casfs.mount
+    casfs.fuse casfs.fuse.errors casfs.fuse.vnode casfs.fuse.table casfs.fuse.inodes
+    casfs.fuse.moves casfs.fuse.reader casfs.fuse.blobs casfs.fuse.trees casfs.fuse.nodes
+    casfs.fuse.stats casfs.fuse.running casfs.fuse.threads casfs.fuse.events casfs.fuse.index
+    casfs.fuse.views casfs.fuse.session
+    casfs.fuse.wire casfs.fuse.negotiate casfs.fuse.pipe casfs.fuse.watch
+    casfs.fuse.transport casfs.fuse.ops
+    casfs.fuse.attach casfs.fuse.holders casfs.fuse.record casfs.fuse.server casfs.fuse.ways
+    casfs.fuse.child casfs.mount casfs.keeper
 """.split()
 ENGINE = """
-    engine engine.syntax engine.jsonata engine.moderator engine.rules engine.workflow
-    engine.catalog engine.extract engine.prompt engine.processes engine.workspace engine.layered
-    engine.agents engine.agents.command engine.binding engine.journal engine.answer
-    engine.cached engine.run
-    engine.control engine.daemon
+    engine engine.syntax engine.jsonata engine.moderator engine.conditions engine.worker
+    engine.workers engine.rules engine.workflow
+    engine.catalog engine.extract engine.secrets engine.prompt engine.processes
+    engine.workspace engine.layered
+    engine.chat engine.forms engine.confined engine.sandbox
+    engine.agents engine.agents.command engine.agents.hermes engine.agents.cursor
+    engine.tools engine.reactor engine.agents.llm engine.agents.react
+    engine.agents.human engine.agents.workflow
+    engine.agents.replay
+    engine.binding engine.record engine.hold engine.origin engine.journal engine.recall
+    engine.answer engine.cached engine.extractor engine.attempt engine.calls engine.script
+    engine.summary
+    engine.hooks engine.run
+    engine.replay engine.graph
+    engine.control engine.runners engine.operations engine.daemon
 """.split()
 CLI = "casfs.cli"
 ABOVE = ("casfs.cli", "casfs.__main__")
@@ -62,6 +80,7 @@ ABOVE = ("casfs.cli", "casfs.__main__")
 LIBRARIES = {
     "blake3": "casfs.digest",
     "click": CLI,
+    "httpx2": "engine.chat",
     "jsonata": "engine.jsonata",
     "jsonschema": "casfs.nodes.schema",
     "jsonschema_rs": "casfs.nodes.schema",
@@ -75,7 +94,7 @@ LIBRARIES = {
 }
 
 # Entry points of processes, and what hands its environment on to a program.
-ENVIRONMENT = {"casfs.mount", "engine.daemon", "engine.agents.command"}
+ENVIRONMENT = {"engine.daemon", "engine.agents.command"}
 
 
 def dotted(path: Path) -> str:

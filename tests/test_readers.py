@@ -11,8 +11,8 @@ from casfs.errors import Failed
 from casfs.store import Store
 from casfs.trees import readers, snapshot
 from casfs.trees.ignore import Ignore
-from casfs.trees.intake import Read
-from casfs.trees.readers import DIR_FLAGS, Readers
+from casfs.trees.intake import DIR_FLAGS, Read
+from casfs.trees.readers import Readers
 from casfs.trees.snapshot import Report
 
 LARGE = b"large" * 1000
@@ -114,12 +114,12 @@ def test_a_reader_that_is_killed_fails_the_snapshot(
                     process.wait()
             super().submit(key, path, names)
 
-    monkeypatch.setattr(snapshot, "Readers", Killed)
+    monkeypatch.setattr(readers, "Readers", Killed)
     with pytest.raises(Failed, match="ended"):
         build(disk_store, tree)
     assert disk_store.root is not None
     assert private_files(disk_store.root) == []
-    monkeypatch.setattr(snapshot, "Readers", readers.Readers)
+    monkeypatch.setattr(readers, "Readers", Readers)
     build(disk_store, tree)
 
 

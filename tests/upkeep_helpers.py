@@ -104,4 +104,4 @@ def export(
 ) -> Exported:
     hashes, heads = catalogue.roots(store, list(roots))
     with path.open("wb") as out:
-        return archive.export(store, hashes, heads, out, have=have or set(), zstd=zstd)
+        return archive.export(store, hashes, heads, out, have=have or set(), compress=zstd)

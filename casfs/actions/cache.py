@@ -178,10 +178,8 @@ def _words(prefix: str) -> list[str]:
 class Inputs(Ignore):
     """A checkpoint's rules, and besides: no outputs, no store, nothing of ours on its way."""
 
-    excluded: frozenset[bytes] = frozenset()
-
     def skips(self, path: bytes, name: bytes, *, directory: bool) -> bool:
-        if path in self.excluded or (directory and outputs.PRIVATE.fullmatch(path)):
+        if directory and outputs.PRIVATE.fullmatch(path):
             return True
         return super().skips(path, name, directory=directory)
 

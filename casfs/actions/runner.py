@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from .. import child, locks
+from .. import child, groups, locks
 from ..batch import retried
 from ..child import Ended, Sinks
 from ..errors import CasfsError, Corrupt, Failed, NotFound
@@ -108,8 +108,8 @@ class _Cached:
             found = self._replayed()
             if found is not None:
                 return found
-            left = child.Identity.parse(lock.left)
-            if left is not None and child.end(left):
+            left = groups.Identity.parse(lock.left)
+            if left is not None and groups.end(left):
                 self._tell(f"ended process {left.pid}, left over by a run that was killed")
             self._tell(f"miss {self._name}: {nearest.explain(self.store, self.action)}")
             return self._run(lock)

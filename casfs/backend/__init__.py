@@ -16,11 +16,11 @@ Implementations: `casfs.backend.memory`, `casfs.backend.disk`. Each passes the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Collection as Hashes
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 from ..digest import Digest, is_hash
 
@@ -28,6 +28,8 @@ META = "schema"  # the type of the meta-schema node, the only one that is not a 
 MAX_RECORD = 4096  # bytes of a head's record as canonical JSON
 TEXTS = ("message", "reason")  # keys of records
 SMALL = 1024  # bytes; up to here a blob is worth more as a row than as a file
+MOVES = 10_000  # that the journal keeps at least
+MOVES_AT_ONCE = 1000  # that one question to the journal is answered with
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,17 @@ class Swap:
     name: str
     old: Head | None
     new: Head | None
+
+
+class Move(NamedTuple):
+    """A line of the journal of heads: at `at_ms` (ms since 1970 UTC, by the writer's clock)
+    `name` came to point to `hash`; None: it was deleted. `seq` counts all moves from 1,
+    without a gap."""
+
+    seq: int
+    name: str
+    hash: str | None
+    at_ms: int
 
 
 @dataclass(slots=True)
@@ -119,6 +132,10 @@ class Blobs(Protocol):
     def open(self, hash: str) -> BinaryIO:
         """A verified blob as a seekable file. Raises NotFound, CorruptBlob."""
 
+    def content(self, hash: str, size: int) -> bytes:
+        """The verified bytes of a blob that is said to be `size` bytes long: a hint of where it
+        is kept, no promise. Raises NotFound, CorruptBlob."""
+
     def contents(self, hashes: Iterable[str]) -> Iterator[bytes | None]:
         """The verified bytes of each, in that order and looked up in portions; None for a
         blob that is better opened, being large. Raises NotFound, CorruptBlob."""
@@ -162,6 +179,15 @@ class Heads(Protocol):
 
     def last_use(self, name: str) -> int:
         """When it was used last, in ms since 1970 UTC; 0 where nobody said so."""
+
+    def moves(self, after: int = 0) -> Sequence[Move]:
+        """The journal: what moved after the move `after`, oldest first, at most
+        MOVES_AT_ONCE. It is written with the moves, so it misses none; it keeps the last
+        MOVES, so an answer that begins later than asked for says that some are lost. What a
+        move points to may be gone: the journal keeps no blob alive."""
+
+    def moved(self) -> int:
+        """The `seq` of the newest move, 0 before the first; cheap."""
 
 
 class Collection(Protocol):

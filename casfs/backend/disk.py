@@ -1,6 +1,7 @@
 """The store on a local disk: SQLite rows for what is small, plain files for what is large.
 
-    store.db    blobs(hash, size, type, touched, data), types(hash), heads(name, hash, record)
+    store.db    blobs(hash, size, type, touched, data), types(hash), heads(name, hash, record),
+                moves(seq, name, hash, at): the journal of the heads' last moves
     objects/    the bytes of every row whose `data` is NULL (`casfs.backend.objects`)
     tmp/        private files of living writers
 
@@ -23,14 +24,14 @@ from __future__ import annotations
 import io
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
 from ..digest import Digest
 from ..errors import CorruptBlob, NotFound
-from . import META, Blob, BlobInfo, Head, Staged, Swap, Total
+from . import META, MOVES_AT_ONCE, SMALL, Blob, BlobInfo, Head, Move, Staged, Swap, Total
 from .objects import Objects
 from .rows import (
     CHUNK,
@@ -81,6 +82,7 @@ class DiskBackend:
         self._objects.sync(batch)
         now = int(time.time())
         with self._db.write() as db:
+            at_ms = time.time_ns() // 1_000_000
             moves = list(swaps)
             renew(db, require, now)
             insert(db, batch, now)
@@ -89,7 +91,7 @@ class DiskBackend:
             if db.execute("SELECT 1 FROM collecting").fetchone():
                 note_young(db, [*require, *(one.digest.hash for one in batch)], moves)
             for move in moves:
-                swap(db, move)
+                swap(db, move, at_ms)
 
     def version(self) -> int:
         return self._db.version()
@@ -136,6 +138,18 @@ class DiskBlobs:
     def open(self, hash: str) -> BinaryIO:
         data = self._row(hash)[2]
         return self._objects.open(hash) if data is None else io.BytesIO(verified(hash, data))
+
+    def content(self, hash: str, size: int) -> bytes:
+        if size > SMALL:
+            try:
+                data = self._objects.content(hash, size)
+                if data is not None:
+                    return data
+            except NotFound:  # then it is a node, or is not there
+                pass
+        with self._db.read() as db:
+            row = db.execute("SELECT data FROM blobs WHERE hash = ?", (key_of(hash),)).fetchone()
+        return self.get(hash).data if row is None or row[0] is None else verified(hash, row[0])
 
     def contents(self, hashes: Iterable[str]) -> Iterator[bytes | None]:
         remaining = iter(hashes)
@@ -307,3 +321,17 @@ class DiskHeads:
         with self._db.read() as db:
             row = db.execute("SELECT at FROM uses WHERE name = ?", (name,)).fetchone()
         return 0 if row is None else int(row[0])
+
+    def moves(self, after: int = 0) -> Sequence[Move]:
+        with self._db.read() as db:
+            rows = db.execute(
+                "SELECT seq, name, hash, at FROM moves WHERE seq > ?"
+                f" ORDER BY seq LIMIT {MOVES_AT_ONCE}",
+                (after,),
+            ).fetchall()
+        return [Move(seq, name, key and key.hex(), at) for seq, name, key, at in rows]
+
+    def moved(self) -> int:
+        with self._db.read() as db:
+            row = db.execute("SELECT max(seq) FROM moves").fetchone()
+        return int(row[0] or 0)

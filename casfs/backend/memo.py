@@ -16,6 +16,9 @@ class Memo:
         self._items: OrderedDict[str, tuple[Any, int]] = OrderedDict()
         self._lock = threading.Lock()
 
+    def __len__(self) -> int:
+        return len(self._items)
+
     def get(self, key: str) -> Any | None:
         with self._lock:
             found = self._items.get(key)

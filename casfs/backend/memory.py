@@ -5,14 +5,27 @@ from __future__ import annotations
 import io
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import BinaryIO
 
 from .. import canonical
 from ..digest import Digest, hash_bytes
 from ..errors import Conflict, CorruptBlob, Invalid, NotFound
-from . import MAX_RECORD, META, Blob, BlobInfo, Head, Staged, Swap, Total
+from . import (
+    MAX_RECORD,
+    META,
+    MOVES,
+    MOVES_AT_ONCE,
+    Blob,
+    BlobInfo,
+    Head,
+    Move,
+    Staged,
+    Swap,
+    Total,
+)
 
 
 class MemoryBackend:
@@ -38,9 +51,9 @@ class MemoryBackend:
             for one in batch:
                 if one.type not in (None, META) and one.type not in present:
                     raise NotFound(f"no blob {one.type} in this store, the type of {one.digest}")
-            heads = self.heads.moved(moves)
+            heads = self.heads.swapped(moves)
             self.blobs.add(batch)
-            self.heads.replace(heads)
+            self.heads.replace(heads, moves)
             touched = [*require, *(one.digest.hash for one in batch)]
             touched += [move.new.hash for move in moves if move.new is not None]
             self.blobs.touch(touched)
@@ -99,6 +112,9 @@ class MemoryBlobs:
     def open(self, hash: str) -> BinaryIO:
         return io.BytesIO(self.get(hash).data)
 
+    def content(self, hash: str, size: int) -> bytes:
+        return self.get(hash).data
+
     def contents(self, hashes: Iterable[str]) -> Iterator[bytes | None]:
         return (self.get(hash).data for hash in hashes)
 
@@ -141,6 +157,8 @@ class MemoryHeads:
     def __init__(self) -> None:
         self._heads: dict[str, tuple[str, bytes]] = {}
         self._uses: dict[str, int] = {}
+        self._moves: deque[Move] = deque(maxlen=MOVES)
+        self._moved = 0
 
     def get(self, name: str) -> Head | None:
         found = self._heads.get(name)
@@ -158,7 +176,15 @@ class MemoryHeads:
     def last_use(self, name: str) -> int:
         return self._uses.get(name, 0) if name in self._heads else 0
 
-    def moved(self, swaps: Iterable[Swap]) -> dict[str, tuple[str, bytes]]:
+    def moves(self, after: int = 0) -> Sequence[Move]:
+        kept = self._moves.copy()  # a writer may append meanwhile
+        skipped = max(after - kept[0].seq + 1, 0) if kept else 0
+        return list(islice(kept, skipped, skipped + MOVES_AT_ONCE))
+
+    def moved(self) -> int:
+        return self._moved
+
+    def swapped(self, swaps: Iterable[Swap]) -> dict[str, tuple[str, bytes]]:
         """All heads as they are after `swaps`, which are made one after the other."""
         heads = dict(self._heads)
         for swap in swaps:
@@ -173,8 +199,13 @@ class MemoryHeads:
                 heads[swap.name] = pair
         return heads
 
-    def replace(self, heads: dict[str, tuple[str, bytes]]) -> None:
+    def replace(self, heads: dict[str, tuple[str, bytes]], swaps: Iterable[Swap]) -> None:
         self._heads = heads
+        at_ms = time.time_ns() // 1_000_000
+        for swap in swaps:
+            hash = None if swap.new is None else swap.new.hash
+            self._moves.append(Move(self._moved + 1, swap.name, hash, at_ms))
+            self._moved += 1
         self._uses = {name: at for name, at in self._uses.items() if name in heads}
 
 

@@ -211,14 +211,14 @@ class Objects:
             raise
         return source
 
-    def content(self, hash: str) -> bytes | None:
-        """The verified bytes of a blob's file; None when it is large."""
+    def content(self, hash: str, size: int = FIRST - 1) -> bytes | None:
+        """The verified bytes of a blob's file; None when it is large. `size` is a guess."""
         try:
             fd = os.open(f"{self._prefix}{hash[:2]}/{hash[2:]}", os.O_RDONLY | os.O_CLOEXEC)
             try:
-                data = os.read(fd, FIRST)
-                if len(data) == FIRST:
-                    data += os.read(fd, CHUNK - FIRST)
+                data = os.read(fd, min(size + 1, CHUNK))
+                if len(data) > size:
+                    data += os.read(fd, CHUNK - len(data))
             finally:
                 os.close(fd)
         except FileNotFoundError:

@@ -11,13 +11,16 @@ from collections.abc import Collection
 from .. import canonical
 from ..digest import hash_bytes
 from ..errors import Conflict, CorruptBlob, Invalid, NotFound
-from . import MAX_RECORD, META, Head, Staged, Swap
+from . import MAX_RECORD, META, MOVES, Head, Staged, Swap
 from .sqlite import Connection
 
 RENEW = 60  # seconds; a younger blob's age is not worth a write
 
 
 CHUNK = 500  # rows or parameters a statement
+
+
+PRUNE = 1000  # moves between two times that the journal is cut
 
 
 META_KEY = b""
@@ -42,6 +45,12 @@ CREATE TABLE IF NOT EXISTS heads (
   hash BLOB NOT NULL,
   record TEXT NOT NULL
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS moves (
+  seq INTEGER PRIMARY KEY AUTOINCREMENT,
+  name TEXT NOT NULL,
+  hash BLOB,
+  at INTEGER NOT NULL
+);
 """
 
 
@@ -167,7 +176,7 @@ def note_young(db: Connection, hashes: list[str], moves: list[Swap]) -> None:
     )
 
 
-def swap(db: Connection, swap: Swap) -> None:
+def swap(db: Connection, swap: Swap, at_ms: int) -> None:
     if not storable(swap.name):
         raise Invalid(f"head {swap.name!a}: a name must be UTF-8")
     row = db.execute("SELECT hash, record FROM heads WHERE name = ?", (swap.name,)).fetchone()
@@ -182,6 +191,16 @@ def swap(db: Connection, swap: Swap) -> None:
             " ON CONFLICT (name) DO UPDATE SET hash = excluded.hash, record = excluded.record",
             (swap.name, key_of(swap.new.hash), _record(swap.new)),
         )
+    _note_move(db, swap, at_ms)
+
+
+def _note_move(db: Connection, swap: Swap, at_ms: int) -> None:
+    """A line of the journal, which is cut now and then."""
+    key = None if swap.new is None else key_of(swap.new.hash)
+    row = db.execute("INSERT INTO moves (name, hash, at) VALUES (?, ?, ?)", (swap.name, key, at_ms))
+    seq = row.lastrowid
+    if seq is not None and seq % PRUNE == 0:
+        db.execute("DELETE FROM moves WHERE seq <= ?", (seq - MOVES,))
 
 
 def head_of(hash: bytes, record: str) -> Head:

@@ -133,10 +133,14 @@ class Database:
         try:
             yield
         except sqlite3.OperationalError as error:
-            full = "; its disk is full" if _is_full(self._path.parent) else ""
-            raise Failed(f"{self._path}: {error}{full}") from error
+            raise Failed(f"{self._path}: {error}{self._hint(error)}") from error
         except sqlite3.DatabaseError as error:
             raise Corrupt(f"{self._path}: {error}; try `casfs fsck`") from error
+
+    def _hint(self, error: sqlite3.OperationalError) -> str:
+        if str(error).startswith("no such"):  # table, or column
+            return "; an older casfs made it: `casfs init` brings it up to date"
+        return "; its disk is full" if _is_full(self._path.parent) else ""
 
 
 def _is_full(folder: Path) -> bool:

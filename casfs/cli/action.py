@@ -52,6 +52,9 @@ def action() -> None:
     Cached are commands that begin with one of the word lists in the setting
     actions.cacheable, such as ["make", "cargo build"], and those run with --cache; and only
     when they exit with 0, made all outputs and left their input as it was.
+
+    \b
+    casfs action run --output out --cache -- make out
     """
 
 
@@ -95,7 +98,11 @@ def run(ctx: click.Context, /, cache: bool, as_json: bool, **given: Any) -> int:
 @json_option
 @click.pass_context
 def lookup(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
-    """Print the result that running CMD would replay; exit 3 and why when there is none."""
+    """Print the result that running CMD would replay; exit 3 and why when there is none.
+
+    \b
+    casfs action lookup --output out -- make out
+    """
     from casfs.actions import nearest
 
     with opened(ctx) as store:
@@ -110,7 +117,11 @@ def lookup(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
 @json_option
 @click.pass_context
 def list_(ctx: click.Context, as_json: bool) -> None:
-    """List what is cached: key, when it was last used, program; last used first."""
+    """List what is cached: key, when it was last used, program; last used first.
+
+    \b
+    casfs action list
+    """
     with opened(ctx) as store:
         found = actions.listing(store)
     if as_json:

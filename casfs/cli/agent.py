@@ -11,13 +11,22 @@ from engine import agents
 
 @click.group()
 def agent() -> None:
-    """What can play a role: packages behind the entry-point group casfs.agents."""
+    """What can play a role: packages behind the entry-point group casfs.agents.
+
+    \b
+    casfs agent list
+    casfs agent describe command
+    """
 
 
 @agent.command("list")
 @json_option
 def list_(as_json: bool) -> None:
-    """Print every installed agent package; one that does not load says why."""
+    """Print every installed agent package; one that does not load says why.
+
+    \b
+    casfs agent list
+    """
     found = [_summary(name) for name in agents.names()]
     if as_json:
         say_json(found)
@@ -31,7 +40,11 @@ def list_(as_json: bool) -> None:
 @click.argument("name")
 @json_option
 def describe(name: str, as_json: bool) -> None:
-    """Print an agent's version, capabilities and the JSON Schema of its config."""
+    """Print an agent's version, capabilities and the JSON Schema of its config.
+
+    \b
+    casfs agent describe command
+    """
     del as_json  # it is JSON either way
     package = agents.load(name)
     say_json({**package.descriptor, "name": name, "version": package.version})

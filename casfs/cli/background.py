@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from casfs.errors import CasfsError
@@ -55,12 +55,20 @@ def detach(arguments: list[str], log: Path) -> int:
     raise Declined(line or f"the process ended at once (exit code {code}); see {log}", code or 1)
 
 
-def reporter(fd: int | None) -> Callable[[str], None]:
-    """In the child: say the line, once, to whoever started it."""
+class Reporter:
+    """In the child: says one line, once, to whoever started it."""
 
-    def report(line: str) -> None:
-        if fd is not None:
-            os.write(fd, line.encode() + b"\n")
-            os.close(fd)
+    def __init__(self, fd: int | None) -> None:
+        self._fd = fd
 
-    return report
+    def __call__(self, line: str) -> None:
+        if self._fd is not None:
+            with suppress(BrokenPipeError):  # nobody waits any more
+                os.write(self._fd, line.encode() + b"\n")
+        self.close()
+
+    def close(self) -> None:
+        """Leave it to another process to say it."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None

@@ -19,7 +19,12 @@ CHUNK = 1 << 20
 @json_option
 @click.pass_context
 def init(ctx: click.Context, as_json: bool) -> None:
-    """Make a store, or bring an older one's built-in types up to date."""
+    """Make a store, or bring an older one's built-in types up to date.
+
+    \b
+    casfs init
+    casfs --store ./store init
+    """
     path = root(ctx)
     with Store.init(path) as store:
         names = store.registry.names()
@@ -31,7 +36,12 @@ def init(ctx: click.Context, as_json: bool) -> None:
 @json_option
 @click.pass_context
 def put(ctx: click.Context, file: str, as_json: bool) -> None:
-    """Store the bytes of FILE (- for stdin) and print their hash."""
+    """Store the bytes of FILE (- for stdin) and print their hash.
+
+    \b
+    casfs put README.md
+    date | casfs put -
+    """
     with opened(ctx) as store:
         if file == "-":
             digest = store.put_stream(sys.stdin.buffer)
@@ -50,7 +60,11 @@ def put(ctx: click.Context, file: str, as_json: bool) -> None:
 @click.argument("hash")
 @click.pass_context
 def get(ctx: click.Context, hash: str) -> None:
-    """Print the bytes of a blob, verified."""
+    """Print the bytes of a blob, verified.
+
+    \b
+    casfs get 8e4c7c1b >README.md
+    """
     with opened(ctx) as store, store.blobs.open(store.expand(hash)) as source:
         while piece := source.read(CHUNK):
             sys.stdout.buffer.write(piece)
@@ -62,7 +76,11 @@ def get(ctx: click.Context, hash: str) -> None:
 @json_option
 @click.pass_context
 def has(ctx: click.Context, hashes: tuple[str, ...], as_json: bool) -> int:
-    """Say for each HASH whether it is stored; exit 3 when one is not."""
+    """Say for each HASH whether it is stored; exit 3 when one is not.
+
+    \b
+    casfs has 8e4c7c1b…
+    """
     _check(hashes)
     with opened(ctx) as store:
         found = store.blobs.info(hashes)
@@ -78,7 +96,11 @@ def has(ctx: click.Context, hashes: tuple[str, ...], as_json: bool) -> int:
 @json_option
 @click.pass_context
 def missing(ctx: click.Context, as_json: bool) -> None:
-    """Read hashes from stdin, one a line, and print those that are not stored."""
+    """Read hashes from stdin, one a line, and print those that are not stored.
+
+    \b
+    casfs missing <hashes
+    """
     hashes = sys.stdin.buffer.read().decode("utf-8", "replace").split()
     _check(hashes)
     with opened(ctx) as store:
@@ -95,7 +117,11 @@ def missing(ctx: click.Context, as_json: bool) -> None:
 @json_option
 @click.pass_context
 def refs(ctx: click.Context, hash: str, as_json: bool) -> None:
-    """Print what a node refers to: the refs of its payload, then its type."""
+    """Print what a node refers to: the refs of its payload, then its type.
+
+    \b
+    casfs refs 4b9b6694
+    """
     with opened(ctx) as store:
         found = reach.refs(store, store.expand(hash))
     if as_json:
@@ -110,7 +136,11 @@ def refs(ctx: click.Context, hash: str, as_json: bool) -> None:
 @json_option
 @click.pass_context
 def walk(ctx: click.Context, hash: str, as_json: bool) -> None:
-    """Print everything reachable from HASH, itself first, each hash once."""
+    """Print everything reachable from HASH, itself first, each hash once.
+
+    \b
+    casfs walk 4b9b6694 | wc -l
+    """
     with opened(ctx) as store:
         found = reach.walk(store, [store.expand(hash)])
         if as_json:
@@ -125,7 +155,11 @@ def walk(ctx: click.Context, hash: str, as_json: bool) -> None:
 @json_option
 @click.pass_context
 def heads(ctx: click.Context, prefix: str, as_json: bool) -> None:
-    """Print the mutable names that start with PREFIX, and where they point."""
+    """Print the mutable names that start with PREFIX, and where they point.
+
+    \b
+    casfs heads checkpoints/work/
+    """
     with opened(ctx) as store:
         found = list(store.heads.list(prefix))
     if as_json:

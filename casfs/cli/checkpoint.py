@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -12,12 +10,21 @@ import click
 
 from casfs import checkpoint as checkpoints
 from casfs.checkpoint import Created
-from casfs.cli.common import answer, json_option, opened, say, say_json, warn
+from casfs.cli.common import (
+    answer,
+    force_option,
+    json_option,
+    opened,
+    refuse_too_much,
+    say,
+    say_json,
+    warn,
+)
 from casfs.cli.differences import Form, diff_options, show
 from casfs.cli.restoring import How, bring, report, restore_options
 from casfs.cli.terminal import Size, counter
 from casfs.cli.tree import excludes_option
-from casfs.errors import NotFound, Refused, Usage
+from casfs.errors import NotFound, Usage
 from casfs.trees.snapshot import Options
 
 MAX_SIZE = 20 << 30  # bytes
@@ -25,7 +32,12 @@ MAX_SIZE = 20 << 30  # bytes
 
 @click.group()
 def checkpoint() -> None:
-    """Record a directory at a moment, list what was recorded, restore it."""
+    """Record a directory at a moment, list what was recorded, restore it.
+
+    \b
+    casfs checkpoint create work ./project -m "before the refactoring"
+    casfs checkpoint restore work ./again
+    """
 
 
 @checkpoint.command()
@@ -35,7 +47,7 @@ def checkpoint() -> None:
 @excludes_option
 @click.option("--preserve", default="", metavar="mtime,mode", help="Keep these of each file.")
 @click.option("--max-size", type=Size(), default=MAX_SIZE, help="Refuse more than this (20G).")
-@click.option("--force", is_flag=True, help="Also / or the home directory.")
+@force_option
 @json_option
 @click.pass_context
 def create(
@@ -58,7 +70,7 @@ def create(
     casfs checkpoint create work ./project -m "before the refactoring"
     """
     path = Path(directory)
-    _refuse_too_much(path, force)
+    refuse_too_much(path, force)
     start = time.monotonic()
     with opened(ctx) as store, counter("files seen:") as progress:
         options = Options(_properties(preserve), max_size, progress)
@@ -93,27 +105,16 @@ def _properties(text: str) -> tuple[str, ...]:
     return found
 
 
-def _refuse_too_much(path: Path, force: bool) -> None:
-    """A slip of a finger must not record a whole machine, or all of somebody's keys: no home,
-    and nothing that a home is in."""
-    homes = {Path.home().resolve(), Path(os.path.expanduser(f"~{_user()}")).resolve()}
-    if not force and any(home.is_relative_to(path.resolve()) for home in homes):
-        raise Refused(f"{path.resolve()} is a whole home or machine; --force if you mean it")
-
-
-def _user() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return ""
-
-
 @checkpoint.command("list")
 @click.argument("name", required=False)
 @json_option
 @click.pass_context
 def list_(ctx: click.Context, name: str | None, as_json: bool) -> None:
-    """List the checkpoints of NAME, or all, oldest first."""
+    """List the checkpoints of NAME, or all, oldest first.
+
+    \b
+    casfs checkpoint list work
+    """
     with opened(ctx) as store:
         found = checkpoints.listing(store, name)
     if name is not None and not found:
@@ -131,7 +132,11 @@ def list_(ctx: click.Context, name: str | None, as_json: bool) -> None:
 @diff_options
 @click.pass_context
 def diff(ctx: click.Context, old: str, new: str, form: Form) -> None:
-    """Print what differs between two checkpoints, or trees, in the forms of `tree diff`."""
+    """Print what differs between two checkpoints, or trees, in the forms of `tree diff`.
+
+    \b
+    casfs checkpoint diff work@20261122 work --stat
+    """
     with opened(ctx) as store:
         show(store, old, new, form)
 
@@ -142,7 +147,11 @@ def diff(ctx: click.Context, old: str, new: str, form: Form) -> None:
 @restore_options
 @click.pass_context
 def restore(ctx: click.Context, checkpoint: str, directory: str, how: How) -> None:
-    """Write a checkpoint to DIRECTORY: new, empty, or restored before; see `tree restore`."""
+    """Write a checkpoint to DIRECTORY: new, empty, or restored before; see `tree restore`.
+
+    \b
+    casfs checkpoint restore work@20261122 ./again
+    """
     with opened(ctx) as store:
         one = checkpoints.find(store, checkpoint)
         done = bring(store, one.root, directory, how)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from casfs import canonical, config
-from casfs.errors import Failed, Invalid, NotFound
-from casfs.store import Store
+from casfs.errors import Failed, Invalid, NotFound, Refused
+
+if TYPE_CHECKING:
+    from casfs.store import Store  # a command that only starts a process need not wait for it
 
 F = TypeVar("F", bound=Callable[..., Any])
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -28,6 +31,8 @@ def root(ctx: click.Context) -> Path:
 
 @contextmanager
 def opened(ctx: click.Context) -> Iterator[Store]:
+    from casfs.store import Store
+
     with Store.open(root(ctx)) as store:
         yield store
 
@@ -111,3 +116,21 @@ def tree_root(store: Store, text: str) -> str:
 
 def _has_surrogates(text: str) -> bool:
     return any("\udc80" <= character <= "\udcff" for character in text)
+
+
+force_option = click.option("--force", is_flag=True, help="Also / or the home directory.")
+
+
+def refuse_too_much(path: Path, force: bool) -> None:
+    """A slip of a finger must not record a whole machine, or all of somebody's keys: no home,
+    and nothing that a home is in."""
+    homes = {Path.home().resolve(), Path(os.path.expanduser(f"~{_user()}")).resolve()}
+    if not force and any(home.is_relative_to(path.resolve()) for home in homes):
+        raise Refused(f"{path.resolve()} is a whole home or machine; --force if you mean it")
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return ""

@@ -7,7 +7,7 @@ keeps it served when it has been unmounted, until the overlay is gone too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,6 +39,11 @@ def tree(store: Store, env: Mapping[str, str], hash: str) -> Path:
     return found
 
 
+def trees(store: Store, env: Mapping[str, str]) -> Callable[[str], Path]:
+    """`tree`, for whoever asks later."""
+    return lambda hash: tree(store, env, hash)
+
+
 def end(root: Path, env: Mapping[str, str]) -> None:
     """End the mount of their own, if there is one."""
     where = point(root, env)
@@ -65,7 +70,7 @@ def _start(store: Store, where: Path) -> None:
         mount.unmount(where, lazy=True)  # a dead one
     where.mkdir(exist_ok=True)
     try:
-        mount.check(store, where)
+        mount.check(store.root, where)
         arguments = ["--store", str(store.root), "mount", str(where)]
         background.detach(arguments, store.root / "log" / "mount.err")
     except (Refused, background.Declined):

@@ -10,7 +10,12 @@ from casfs.errors import Invalid
 
 @click.group()
 def node() -> None:
-    """Typed JSON nodes: checked against their schema, immutable, content-addressed."""
+    """Typed JSON nodes: checked against their schema, immutable, content-addressed.
+
+    \b
+    casfs node put content hello.json
+    casfs node get 5b73ca66
+    """
 
 
 @node.command()
@@ -38,7 +43,11 @@ def put(ctx: click.Context, type: str, file: str, as_json: bool) -> None:
 @json_option
 @click.pass_context
 def get(ctx: click.Context, hash: str, as_json: bool) -> None:
-    """Print a node: its hash, the name of its type, its payload."""
+    """Print a node: its hash, the name of its type, its payload.
+
+    \b
+    casfs node get 5b73ca66
+    """
     with opened(ctx) as store:
         found = store.node(store.expand(hash))
     say_json({"hash": found.hash, "type": found.type, "payload": found.payload}, pretty=not as_json)

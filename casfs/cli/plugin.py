@@ -14,7 +14,11 @@ from casfs.cli.common import answer, json_option, opened, say, say_json, warn
 
 @click.group()
 def plugin() -> None:
-    """Trees of a name and version, stored once; in a mount at trees/plugins/NAME/VERSION."""
+    """Trees of a name and version, stored once; in a mount at trees/plugins/NAME/VERSION.
+
+    \b
+    casfs plugin sync linter 1.0 https://example.org/linter.git
+    """
 
 
 @plugin.command()
@@ -53,7 +57,11 @@ def sync(
 @json_option
 @click.pass_context
 def materialize(ctx: click.Context, name: str, version: str, directory: str, as_json: bool) -> None:
-    """Write a plugin to DIRECTORY: a new or empty one, or one that got a plugin this way."""
+    """Write a plugin to DIRECTORY: a new or empty one, or one that got a plugin this way.
+
+    \b
+    casfs plugin materialize linter 1.0 ./lint
+    """
     with opened(ctx) as store:
         found = plugins.materialize(store, name, version, Path(directory))
     value = {**asdict(found), "directory": directory}
@@ -64,7 +72,11 @@ def materialize(ctx: click.Context, name: str, version: str, directory: str, as_
 @json_option
 @click.pass_context
 def list_(ctx: click.Context, as_json: bool) -> None:
-    """List every plugin: name, version, tree, where it is from."""
+    """List every plugin: name, version, tree, where it is from.
+
+    \b
+    casfs plugin list
+    """
     with opened(ctx) as store:
         found = plugins.listing(store)
     if as_json:

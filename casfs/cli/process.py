@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,13 +13,15 @@ import click
 from casfs import config as settings
 from casfs.cli import background
 from casfs.cli.common import answer, json_option, opened, root, say, say_json
-from casfs.errors import CasfsError, NotFound
+from casfs.errors import CasfsError, Invalid, NotFound, Usage
 from casfs.log import Log, to_file
-from casfs.store import Store
 
 if TYPE_CHECKING:
+    from casfs.fuse.server import Plan
+    from casfs.store import Store
     from engine.workspace import Workspaces
 
+TRANSPORTS = ("auto", "kernel", "pyfuse3")
 foreground_option = click.option("--foreground", is_flag=True, help="Do not go to the background.")
 ready_option = click.option("--ready-fd", type=int, hidden=True)
 
@@ -27,6 +30,13 @@ ready_option = click.option("--ready-fd", type=int, hidden=True)
 @click.argument("directory")
 @click.option("--allow-other", is_flag=True, help="Let other users in, too.")
 @click.option("--xattr", is_flag=True, help="Answer user.blake3 (slower listings).")
+@click.option(
+    "--transport",
+    type=click.Choice(TRANSPORTS),
+    help="Who speaks to the kernel: ours (kernel), pyfuse3, or ours where it works (auto).",
+)
+@click.option("--replace", is_flag=True, help="Have a mount served by the program as it is now.")
+@click.option("--resume", hidden=True)
 @foreground_option
 @ready_option
 @json_option
@@ -36,6 +46,9 @@ def mount(
     directory: str,
     allow_other: bool,
     xattr: bool,
+    transport: str | None,
+    replace: bool,
+    resume: str | None,
     foreground: bool,
     ready_fd: int | None,
     as_json: bool,
@@ -44,26 +57,79 @@ def mount(
 
     Returns when the mount answers. End it with `casfs umount DIRECTORY`.
     """
-    from casfs import mount as mounts
-
     where, point = root(ctx), Path(directory).absolute()
-    if not (foreground or ready_fd):
-        flags = ["--allow-other"] * allow_other + ["--xattr"] * xattr
-        with Store.open(where) as store:
-            mounts.check(store, point)
-        arguments = ["--store", str(where), "mount", str(point), *flags]
-        pid = background.detach(arguments, where / "log" / "mount.err")
-        answer(as_json, {"mount": str(point), "pid": pid}, f"{point} mounted (pid {pid})")
+    if replace:
+        if allow_other or xattr or transport:
+            raise Usage("--replace keeps a mount as it is: give no other option")
+        _replace(where, point, as_json)
         return
-    log = to_file(where / "log" / "mount.jsonl")
+    flags = ["--allow-other"] * allow_other + ["--xattr"] * xattr
+    if foreground or ready_fd or resume:
+        _keep(
+            lambda: _plan(where, point, transport, allow_other, xattr, resume is not None),
+            flags,
+            resume,
+            background.Reporter(ready_fd),
+        )
+        return
+    if not (where / "log").is_dir():  # no store: say so in the usual words
+        _check_store(where)
+    flags += ["--transport", transport] if transport else []
+    pid = background.detach(
+        ["--store", str(where), "mount", str(point), *flags], where / "log" / "mount.err"
+    )
+    answer(as_json, {"mount": str(point), "pid": pid}, f"{point} mounted (pid {pid})")
+
+
+def _plan(
+    where: Path, point: Path, transport: str | None, allow_other: bool, xattr: bool, mounted: bool
+) -> Plan:
+    from casfs import mount as mounts
+    from casfs.fuse.server import Plan
+
+    if not mounted:
+        _check_store(where)
+        point = mounts.check(where, point)
+    if transport is None:
+        values = {value.setting.name: value for value in settings.load(where, os.environ)}
+        found = values["mount.transport"]
+        transport = found.value
+        if transport not in TRANSPORTS:
+            known = ", ".join(TRANSPORTS)
+            raise Invalid(f"{found.origin}: no transport {transport!r}; there are {known}")
+    return Plan(where, point, mounts.source(where), transport, allow_other, xattr)
+
+
+def _keep(
+    make: Callable[[], Plan], flags: list[str], state: str | None, report: background.Reporter
+) -> None:
+    from casfs import keeper
 
     def serve(ready: Callable[[], None]) -> None:
-        with Store.open(where) as store:
-            mounts.serve(
-                store, point, allow_other=allow_other, xattr=xattr, on_ready=ready, log=log
-            )
+        plan = make()
 
-    _be(serve, ready_fd)
+        def again(transport: str, left: str) -> list[str]:
+            program = [sys.executable, "-m", "casfs", "--store", str(plan.store)]
+            chosen = ["--transport", transport, *flags]
+            return [*program, "mount", str(plan.point), "--foreground", *chosen, "--resume", left]
+
+        log = to_file(plan.store / "log" / "mount.jsonl")
+        caller = keeper.Caller(ready, report.close, again)
+        if state is None:
+            keeper.keep(plan, caller, log)
+        else:
+            keeper.resume(plan, caller, state, log)
+
+    _be(serve, report)
+
+
+def _replace(where: Path, point: Path, as_json: bool) -> None:
+    from casfs import keeper
+    from casfs import mount as mounts
+
+    now = keeper.replace_program(mounts.served(where, point))
+    line = f"{now.mount} served anew (pid {now.keeper})"
+    answer(as_json, {"mount": str(now.mount), "pid": now.keeper}, line)
 
 
 @click.command()
@@ -75,16 +141,17 @@ def umount(ctx: click.Context, directory: str, lazy: bool, as_json: bool) -> Non
     """End the mount at DIRECTORY; returns when it is over.
 
     A workspace that is unmounted keeps its changes, and is opened again by `workspace open`.
+    When it is busy, the message names who uses it; with -l those go on until they are done.
     """
     from casfs import mount as mounts
-    from casfs.workspaces import workspace
+    from casfs.workspaces import record, workspace
 
-    point = workspace.absolute(Path(directory))
+    point = record.absolute(Path(directory))
     try:
         with opened(ctx) as store:
-            workspace.detach(workspace.find(store, point), lazy=lazy)
+            workspace.detach(record.find(store, point), lazy=lazy)
     except NotFound:  # no such workspace, or no store at all
-        mounts.unmount(point, lazy=lazy)
+        mounts.unmount(point, root=root(ctx), lazy=lazy)
     answer(as_json, {"unmounted": directory}, f"{directory} unmounted")
 
 
@@ -105,26 +172,28 @@ def daemon(
 
     where = root(ctx)
     if verb == "stop":
-        Store.open(where).close()
+        _check_store(where)
         pid = control.stop(where)
         answer(as_json, {"pid": pid}, f"{pid} stopped")
         return
     if not (foreground or ready_fd):
-        Store.open(where).close()
+        _check_store(where)
         arguments = ["--store", str(where), "daemon"]
         pid = background.detach(arguments, where / "log" / "daemon.err")
         answer(as_json, {"pid": pid}, f"{pid} daemon of {where}")
         return
     from engine.daemon import serve
+    from engine.extractor import configured
 
     values = {value.setting.name: value.value for value in settings.load(where, os.environ)}
     path = control.socket_path(where, os.environ)
     log = to_file(where / "log" / "daemon.jsonl")
     limit, upkeep = values["threads.limit"], _upkeep(values)
     made = _workspaces(where, log)
+    extractor = configured(values, os.environ, log)
     _be(
-        lambda ready: serve(where, path, dict(os.environ), limit, upkeep, log, ready, made),
-        ready_fd,
+        lambda ready: serve(where, path, dict(os.environ), limit, upkeep, log, ready, made, extractor),
+        background.Reporter(ready_fd),
     )
 
 
@@ -165,13 +234,20 @@ def _upkeep(values: Mapping[str, Any]) -> Callable[[Store], None] | None:
 def status(ctx: click.Context, as_json: bool) -> None:
     """Where the store is, whether its daemon runs, where it is mounted."""
     from casfs import mount as mounts
+    from casfs.fuse import record as records
     from engine import control
 
     with opened(ctx) as store:
         assert store.root is not None
         found = control.find(store.root)
         points = [str(point) for point in mounts.mounted(store.root)]
-        value = {"store": str(store.root), "daemon": found, "mounts": points}
+        serving = {str(one.mount): one for one in records.listing(store.root)}
+        value = {
+            "store": str(store.root),
+            "daemon": found,
+            "mounts": points,
+            "serving": [one.as_json() for one in serving.values()],
+        }
     if as_json:
         say_json(value)
         return
@@ -179,6 +255,8 @@ def status(ctx: click.Context, as_json: bool) -> None:
     say(f"daemon  pid {found['pid']}, {found['socket']}" if found else "daemon  none")
     for point in points:
         say(f"mount   {point}")
+        if point in serving:
+            say(f"        {serving[point]}")
 
 
 @click.command()
@@ -197,22 +275,20 @@ def config(ctx: click.Context, as_json: bool) -> None:
             say(f"{value.setting.name} = {value.value}  ({value.origin}; {value.setting.help})")
 
 
-def _be(serve: Callable[[Callable[[], None]], None], ready_fd: int | None) -> None:
+def _be(serve: Callable[[Callable[[], None]], None], report: background.Reporter) -> None:
     """Be the process: report to whoever waits when it is ready, or why it never will be."""
-    report = background.reporter(ready_fd)
-    reported = False
-
-    def ready() -> None:
-        nonlocal reported
-        reported = True
-        report(background.READY)
-
     try:
-        serve(ready)
+        serve(lambda: report(background.READY))
     except (CasfsError, OSError) as error:
-        if not reported:
-            report(" ".join(str(error).split("\n")))
+        report(" ".join(str(error).split("\n")))
         raise
+
+
+def _check_store(where: Path) -> None:
+    """Raises what opening it does."""
+    from casfs.store import Store
+
+    Store.open(where).close()
 
 
 def _plain(value: object) -> object:

@@ -10,7 +10,12 @@ from casfs.errors import Conflict, Invalid
 
 @click.group()
 def schema() -> None:
-    """The types of nodes: JSON Schema 2020-12 with "format": "cas_ref" for references."""
+    """The types of nodes: JSON Schema 2020-12 with "format": "cas_ref" for references.
+
+    \b
+    casfs schema add note.json
+    casfs schema show content
+    """
 
 
 @schema.command()
@@ -18,7 +23,11 @@ def schema() -> None:
 @json_option
 @click.pass_context
 def add(ctx: click.Context, file: str, as_json: bool) -> None:
-    """Register the schema in FILE (- for stdin) under its "$id"."""
+    """Register the schema in FILE (- for stdin) under its "$id".
+
+    \b
+    casfs schema add note.json
+    """
     document = read_json(file)
     with opened(ctx) as store, store.batch() as batch:
         try:
@@ -33,7 +42,11 @@ def add(ctx: click.Context, file: str, as_json: bool) -> None:
 @json_option
 @click.pass_context
 def list_(ctx: click.Context, as_json: bool) -> None:
-    """Print every registered type and the hash of its schema node."""
+    """Print every registered type and the hash of its schema node.
+
+    \b
+    casfs schema list
+    """
     with opened(ctx) as store:
         found = [(name, store.registry.head(name).hash) for name in store.registry.names()]
     if as_json:
@@ -48,7 +61,11 @@ def list_(ctx: click.Context, as_json: bool) -> None:
 @json_option
 @click.pass_context
 def show(ctx: click.Context, type: str, as_json: bool) -> None:
-    """Print the schema of a type."""
+    """Print the schema of a type.
+
+    \b
+    casfs schema show content
+    """
     del as_json  # it is JSON either way
     with opened(ctx) as store:
         say_json(store.registry.document(store.registry.head(type).hash))

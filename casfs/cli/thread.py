@@ -16,6 +16,7 @@ from casfs.cli.common import (
     json_option,
     opened,
     read_input,
+    refuse_too_much,
     root,
     say,
     say_json,
@@ -41,7 +42,12 @@ wait_option = click.option(
 
 @click.group()
 def thread() -> None:
-    """Runs of workflows. A thread's id may be given as a unique prefix."""
+    """Runs of workflows. A thread's id may be given as a unique prefix.
+
+    \b
+    casfs thread start develop --input "Fix it" --workspace ./project --wait
+    casfs thread log 01K2 --follow
+    """
 
 
 @thread.command()
@@ -94,7 +100,11 @@ def start(
 @json_option
 @click.pass_context
 def list_(ctx: click.Context, as_json: bool) -> None:
-    """List the threads, oldest first."""
+    """List the threads, oldest first.
+
+    \b
+    casfs thread list
+    """
     with opened(ctx) as store:
         found = [_summary(one) for one in threads.listing(store)]
     if as_json:
@@ -109,7 +119,11 @@ def list_(ctx: click.Context, as_json: bool) -> None:
 @json_option
 @click.pass_context
 def show(ctx: click.Context, id: str, as_json: bool) -> None:
-    """Show a thread: what it runs, where it stands, its steps."""
+    """Show a thread: what it runs, where it stands, its steps.
+
+    \b
+    casfs thread show 01K2
+    """
     with opened(ctx) as store:
         found = threads.expand(store, id)
         value = {**_summary(found), **_details(store, found)}
@@ -136,7 +150,11 @@ def show(ctx: click.Context, id: str, as_json: bool) -> None:
 @json_option
 @click.pass_context
 def log(ctx: click.Context, id: str, follow: bool, last: int | None, as_json: bool) -> None:
-    """Print what the steps of a thread said; with --json one line a step."""
+    """Print what the steps of a thread said; with --json one line a step.
+
+    \b
+    casfs thread log 01K2 --last 3
+    """
     with opened(ctx) as store:
         found = threads.expand(store, id)
         for node in _follow(store, found, last) if follow else _tail(store, found, last, 0):
@@ -155,7 +173,11 @@ def log(ctx: click.Context, id: str, follow: bool, last: int | None, as_json: bo
 @json_option
 @click.pass_context
 def resume(ctx: click.Context, id: str, wait: bool, as_json: bool) -> int:
-    """Set a suspended thread running again. Needs the daemon."""
+    """Set a suspended thread running again. Needs the daemon.
+
+    \b
+    casfs thread resume 01K2 --wait
+    """
     return _ask(ctx, "resume", id, wait, as_json)
 
 
@@ -190,7 +212,11 @@ def fork(
 @json_option
 @click.pass_context
 def cancel(ctx: click.Context, id: str, as_json: bool) -> int:
-    """End a thread with return code 130, and whatever runs for it. Needs the daemon."""
+    """End a thread with return code 130, and whatever runs for it. Needs the daemon.
+
+    \b
+    casfs thread cancel 01K2
+    """
     return _ask(ctx, "cancel", id, False, as_json)
 
 
@@ -260,6 +286,7 @@ def _workspace(ctx: click.Context, text: str) -> str:
                 return tree_root(store, text)
             except NotFound as error:
                 raise NotFound(f"no directory {text}, and no such tree: {error}") from None
+        refuse_too_much(Path(text), force=False)
         report = snapshot.Report()
         with store.batch() as batch:
             tree = snapshot.build(batch, Path(text), Ignore(), report)

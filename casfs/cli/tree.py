@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 from casfs import checkpoint
-from casfs.cli.common import answer, json_option, opened, say, say_json, tree_root, warn
+from casfs.cli.common import (
+    answer,
+    force_option,
+    json_option,
+    opened,
+    refuse_too_much,
+    say,
+    say_json,
+    tree_root,
+    warn,
+)
 from casfs.cli.differences import Form, diff_options, show
 from casfs.cli.restoring import How, bring, report, restore_options
+from casfs.errors import Refused
 from casfs.nodes.directory import Entry, File, Symlink
 from casfs.trees import snapshot
 from casfs.trees import tree as trees
@@ -26,17 +38,28 @@ excludes_option = click.option(
 
 @click.group()
 def tree() -> None:
-    """Directories as Merkle trees. A tree is named by its hash, or by a checkpoint's name."""
+    """Directories as Merkle trees. A tree is named by its hash, or by a checkpoint's name.
+
+    \b
+    casfs tree build ./project
+    casfs tree diff work@20261122 work --stat
+    """
 
 
 @tree.command()
 @click.argument("directory")
 @excludes_option
+@force_option
 @json_option
 @click.pass_context
-def build(ctx: click.Context, directory: str, defaults: bool, as_json: bool) -> None:
-    """Store the tree under DIRECTORY and print its root; no name keeps it."""
+def build(ctx: click.Context, directory: str, defaults: bool, force: bool, as_json: bool) -> None:
+    """Store the tree under DIRECTORY and print its root; no name keeps it.
+
+    \b
+    casfs tree build ./project
+    """
     path, report = Path(directory), snapshot.Report()
+    refuse_too_much(path, force)
     with opened(ctx) as store, store.batch() as batch:
         ignore = checkpoint.rules(store, path, report, defaults=defaults)
         root = snapshot.build(batch, path, ignore, report)
@@ -52,7 +75,11 @@ def build(ctx: click.Context, directory: str, defaults: bool, as_json: bool) -> 
 @json_option
 @click.pass_context
 def ls(ctx: click.Context, tree: str, path: str, as_json: bool) -> None:
-    """List a directory of TREE: kind (f file, x executable, d, l), size, hash, name."""
+    """List a directory of TREE: kind (f file, x executable, d, l), size, hash, name.
+
+    \b
+    casfs tree ls work src
+    """
     with opened(ctx) as store:
         root = tree_root(store, tree)
         found = trees.resolve(store, root, os.fsencode(path))
@@ -73,7 +100,11 @@ def ls(ctx: click.Context, tree: str, path: str, as_json: bool) -> None:
 @diff_options
 @click.pass_context
 def diff(ctx: click.Context, old: str, new: str, form: Form) -> None:
-    """Print what differs: A added, M modified, D deleted, T type, target or mode."""
+    """Print what differs: A added, M modified, D deleted, T type, target or mode.
+
+    \b
+    casfs tree diff 47fda1ed work --patch
+    """
     with opened(ctx) as store:
         show(store, old, new, form)
 
@@ -88,11 +119,63 @@ def restore(ctx: click.Context, tree: str, directory: str, how: How) -> None:
 
     In the last case only what differs between the two trees is written and deleted; files
     that are in neither stay.
+
+    \b
+    casfs tree restore 47fda1ed ./again
     """
     with opened(ctx) as store:
         root = tree_root(store, tree)
         done = bring(store, root, directory, how)
     report(done, root, directory, {}, how)
+
+
+@tree.command()
+@click.argument("tree", metavar="TREE")
+@click.argument("directory")
+@json_option
+@click.pass_context
+def mount(ctx: click.Context, tree: str, directory: str, as_json: bool) -> None:
+    """Let the kernel show TREE at DIRECTORY, read-only, with no process of ours behind it.
+
+    Only for root. DIRECTORY must not exist or be empty. It is a read-only workspace: its tree
+    is kept until `tree umount`, or until gc finds that a reboot has ended it.
+
+    \b
+    casfs tree mount work ./look
+    casfs tree mount work@20261122 ./before
+    """
+    from casfs.workspaces import native, ways, workspace
+
+    with opened(ctx) as store:
+        root = tree_root(store, tree)
+        workspace.sweep(store)
+        (way,) = ways.choices(ways.NATIVE, store)
+        images = partial(native.image, store)
+        found = workspace.open(store, root, Path(directory), way, images, read_only=True)
+    answer(as_json, {"root": root, "mounted": str(found.path)}, f"{root} {found.path}")
+
+
+@tree.command()
+@click.argument("directory")
+@json_option
+@click.pass_context
+def umount(ctx: click.Context, directory: str, as_json: bool) -> None:
+    """End what `tree mount` has mounted at DIRECTORY.
+
+    A container that was given it goes on with it; the tree is kept until that has ended.
+
+    \b
+    casfs tree umount ./look
+    """
+    from casfs.workspaces import record, workspace
+
+    with opened(ctx) as store:
+        found = record.find(store, Path(directory))
+        if not found.record["readOnly"]:
+            raise Refused(f"{found.path} is a workspace; `casfs workspace close` ends it")
+        over = workspace.close(store, found)
+    rest = "" if over else "; a container goes on with it, so the tree is kept"
+    answer(as_json, {"unmounted": str(found.path), "over": over}, f"{found.path} unmounted{rest}")
 
 
 def _line(entry: Entry) -> bytes:

@@ -31,7 +31,11 @@ STDOUT = "-"
 @json_option
 @click.pass_context
 def list_(ctx: click.Context, type: str, limit: int | None, offset: int, as_json: bool) -> None:
-    """Print the hashes of all nodes of TYPE, in the order of their arrival."""
+    """Print the hashes of all nodes of TYPE, in the order of their arrival.
+
+    \b
+    casfs list thread-step --limit 10
+    """
     from casfs.upkeep import catalogue
 
     with opened(ctx) as store:
@@ -49,7 +53,11 @@ def list_(ctx: click.Context, type: str, limit: int | None, offset: int, as_json
 @json_option
 @click.pass_context
 def stats(ctx: click.Context, as_json: bool) -> None:
-    """How much is stored, by type, and how much room it takes."""
+    """How much is stored, by type, and how much room it takes.
+
+    \b
+    casfs stats --json
+    """
     with opened(ctx) as store:
         value = _stats(store)
     if as_json:
@@ -91,7 +99,11 @@ def search(
     limit: int,
     as_json: bool,
 ) -> None:
-    """Find nodes that have all words of TEXT; prints where they are in a mount."""
+    """Find nodes that have all words of TEXT; prints where they are in a mount.
+
+    \b
+    casfs search "the retry" --type content
+    """
     from casfs import threads
     from casfs.upkeep.search import Index
 
@@ -114,6 +126,10 @@ def fsck(ctx: click.Context, source: str | None, as_json: bool) -> int:
 
     Damaged bytes are moved to quarantine/ in the store. With --repair-from, what is lost is
     looked for by its hash in another store, or in every file below a directory.
+
+    \b
+    casfs fsck
+    casfs fsck --repair-from ../backup
     """
     from casfs.upkeep import fsck as checker
     from casfs.upkeep import repair
@@ -180,6 +196,11 @@ def gc(
 
     Blobs touched within the grace period (a day, see `casfs config`) are spared. Cache
     (action results, plugins) goes only when a limit asks for it, least recently used first.
+
+    \b
+    casfs gc --dry-run
+    casfs gc --max-size 50G
+    casfs gc --why 8e4c7c1b
     """
     from casfs.upkeep import gc as collector
 
@@ -258,7 +279,11 @@ def export(
 @json_option
 @click.pass_context
 def import_(ctx: click.Context, file: str, as_json: bool) -> None:
-    """Bring in an exported FILE; every digest, type and reference is checked first."""
+    """Bring in an exported FILE; every digest, type and reference is checked first.
+
+    \b
+    casfs import history.tar.zst
+    """
     from casfs.upkeep import archive
 
     with opened(ctx) as store:

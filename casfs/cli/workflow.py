@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import click
-import trio
 
 from casfs.cli.common import answer, json_option, opened, read_json, say, say_json, source, warn
 from casfs.errors import Failed, Invalid
@@ -17,7 +16,12 @@ FILE_ENDING = ".json"
 
 @click.group()
 def workflow() -> None:
-    """Roles and the JSONata rules that route between them."""
+    """Roles and the JSONata rules that route between them.
+
+    \b
+    casfs workflow add engine/workflows/develop.json
+    casfs workflow show develop
+    """
 
 
 @workflow.command()
@@ -25,7 +29,11 @@ def workflow() -> None:
 @json_option
 @click.pass_context
 def add(ctx: click.Context, file: str, as_json: bool) -> None:
-    """Store the workflow in FILE (- for stdin) under its name and print its hash."""
+    """Store the workflow in FILE (- for stdin) under its name and print its hash.
+
+    \b
+    casfs workflow add engine/workflows/develop.json
+    """
     definition = read_json(file)
     with opened(ctx) as store:
         try:
@@ -46,7 +54,11 @@ def add(ctx: click.Context, file: str, as_json: bool) -> None:
 @click.argument("file")
 @json_option
 def validate(file: str, as_json: bool) -> int:
-    """Check the workflow in FILE: one line a fault; exit 4 when there is an error."""
+    """Check the workflow in FILE: one line a fault; exit 4 when there is an error.
+
+    \b
+    casfs workflow validate mine.json
+    """
     report = check(read_json(file))
     if as_json:
         say_json({"errors": report.errors, "warnings": report.warnings})
@@ -64,7 +76,11 @@ def validate(file: str, as_json: bool) -> int:
 @json_option
 @click.pass_context
 def list_(ctx: click.Context, as_json: bool) -> None:
-    """Print every workflow's name and hash."""
+    """Print every workflow's name and hash.
+
+    \b
+    casfs workflow list
+    """
     with opened(ctx) as store:
         found = catalog.listing(store)
     if as_json:
@@ -79,7 +95,11 @@ def list_(ctx: click.Context, as_json: bool) -> None:
 @json_option
 @click.pass_context
 def show(ctx: click.Context, name: str, as_json: bool) -> None:
-    """Print a workflow; with --json in the form that `add` reads."""
+    """Print a workflow; with --json in the form that `add` reads.
+
+    \b
+    casfs workflow show develop
+    """
     with opened(ctx) as store:
         definition = catalog.definition(store, catalog.find(store, name))
     if as_json:
@@ -107,7 +127,7 @@ def next_(ctx: click.Context, workflow: str, steps_file: str, as_json: bool) -> 
     """
     steps = _steps(read_json(steps_file))
     context = moderator.Context(steps, {}, "")
-    decision = trio.run(moderator.decide, _rules(ctx, workflow), context)
+    decision = _decided(_rules(ctx, workflow), context)
     if isinstance(decision, moderator.Stuck):
         raise Failed(decision.reason)
     if isinstance(decision, moderator.Next):
@@ -115,6 +135,19 @@ def next_(ctx: click.Context, workflow: str, steps_file: str, as_json: bool) -> 
     else:
         value = {"next": moderator.END, "returnCode": decision.return_code}
         answer(as_json, {**value, "summary": decision.summary}, moderator.END)
+
+
+def _decided(rules: list[moderator.Rule], context: moderator.Context) -> moderator.Decision:
+    """As the daemon decides: a rule without an end is stopped."""
+    import trio
+
+    from engine.workers import Workers
+
+    async def decide() -> moderator.Decision:
+        async with Workers() as judge:
+            return await moderator.decide(rules, context, judge)
+
+    return trio.run(decide)
 
 
 def _rules(ctx: click.Context, text: str) -> list[moderator.Rule]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from casfs.workspaces import record, ways
 from casfs.workspaces import workspace as workspaces
 from casfs.workspaces.record import Workspace
 
-VIA = ("fuse", ways.COPY, ways.OVERLAY, ways.NAMESPACE, ways.FUSE)
+VIA = (ways.NATIVE, ways.ANY_FUSE, ways.COPY, ways.OVERLAY, ways.NAMESPACE, ways.FUSE)
 
 
 @click.group()
@@ -42,8 +41,9 @@ def workspace() -> None:
 @click.option(
     "--via",
     type=click.Choice(VIA),
-    help="fuse: an overlay over the mounted tree, the first that works of overlay (root),"
-    " namespace (only `exec` sees it) and fuse-overlayfs; copy: no overlay at all.",
+    help="native: the kernel alone shows the tree (root); fuse: an overlay over the mounted tree,"
+    " the first that works of overlay (root), namespace (only `exec` sees it) and"
+    " fuse-overlayfs; copy: no overlay at all.",
 )
 @json_option
 @click.pass_context
@@ -70,20 +70,29 @@ def open_(
 def _open(
     store: Store, root: str, path: Path, via: str | None, origin: Checkpoint | None, read_only: bool
 ) -> Workspace:
-    """By the way that was asked for, or the best; a copy where an overlay fails unasked."""
-    way = ways.choose(via)
-    try:
-        return workspaces.open(
-            store, root, path, way, _trees(store), origin=origin, read_only=read_only
-        )
-    except Refused:
-        raise
-    except CasfsError as error:
-        if via is not None or read_only or not way.layered:
+    """By the way that was asked for, or the best; by the next one where that fails unasked."""
+    found = ways.choices(via, store)
+    if read_only and via is None:
+        found = [way for way in found if way.layered]
+    trees = lower.trees(store, os.environ)
+    while True:
+        way = found.pop(0)
+        try:
+            return workspaces.open(
+                store,
+                root,
+                path,
+                way,
+                trees,
+                origin=origin,
+                read_only=read_only,
+            )
+        except Refused:
             raise
-        warn(f"no {way.name} here, so this is a copy: {error}")
-    copy = ways.choose(ways.COPY)
-    return workspaces.open(store, root, path, copy, _trees(store), origin=origin)
+        except CasfsError as error:
+            if not found:
+                raise
+            warn(f"no {way.name} here, so this is by {found[0].name}: {error}")
 
 
 @workspace.command("exec", context_settings={"ignore_unknown_options": True})
@@ -99,7 +108,7 @@ def exec_(ctx: click.Context, directory: str, command: tuple[str, ...]) -> None:
     with opened(ctx) as store:
         found = record.find(store, Path(directory))
         inside = found.way.layered and found.way.mount is None
-        layers = found.layers(_trees(store)) if inside else None
+        layers = found.layers(lower.trees(store, os.environ)) if inside else None
         record.check_open(found)
     if layers is not None:
         record.lock(found)  # held by the command, for as long as it runs
@@ -146,7 +155,7 @@ def discard(ctx: click.Context, directory: str, as_json: bool) -> None:
     """
     with opened(ctx) as store:
         found = record.find(store, Path(directory))
-        found = workspaces.discard(store, found, _trees(store))
+        found = workspaces.discard(store, found, lower.trees(store, os.environ))
     answer(as_json, _json(found), f"{found.root} {found.path}")
 
 
@@ -194,10 +203,6 @@ def _meant(store: Store, text: str) -> tuple[str, Checkpoint | None]:
     if checkpoints.NAME.match(name) and checkpoints.latest(store, name) is not None:
         return root, checkpoints.find(store, text)
     return root, None
-
-
-def _trees(store: Store) -> Callable[[str], Path]:
-    return lambda hash: lower.tree(store, os.environ, hash)
 
 
 def _json(found: Workspace) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .reader import Reader
-from .vnode import LONG_AGO, READ_FILE, Attr, ByDigest, File, Vnode
+from .vnode import LONG_AGO, READ_FILE, Attr, ByDigest, Extent, File, Vnode
 
 
 class BlobFile(File):
@@ -43,6 +43,12 @@ class BlobFile(File):
 
     def read(self, offset: int, size: int) -> bytes:
         return self._reader.read(self._hash, self._size, offset, size)
+
+    def extent(self, offset: int, size: int) -> Extent | None:
+        return self._reader.extent(self._hash, self._size, offset, size)
+
+    def seek(self, offset: int, whence: int, size: int) -> int:
+        return self._reader.seek(self._hash, size, offset, whence)
 
 
 def blobs(key: bytes, reader: Reader) -> ByDigest:

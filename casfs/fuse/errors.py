@@ -34,6 +34,16 @@ ERRNO: dict[type[CasfsError], int] = {
 OURS = frozenset({errno.EIO})  # the caller did nothing wrong: worth a line in the log
 
 
+class Denied(Exception):
+    """What a caller of a system call did is not possible, and that is the answer."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(errno.errorcode.get(code, str(code)))
+        self.errno = code
+
+
 def errno_of(error: Exception) -> int:
     """What the caller of a system call gets for `error`; EIO for what nobody expected."""
+    if isinstance(error, Denied):
+        return error.errno
     return ERRNO.get(type(error), errno.EIO) if isinstance(error, CasfsError) else errno.EIO

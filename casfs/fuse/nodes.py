@@ -15,8 +15,9 @@ schema knows: it is asked what it would say about one ref there.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from ..backend import BlobInfo
@@ -31,16 +32,19 @@ from .vnode import (
     ByDigest,
     Composed,
     Computed,
+    Directory,
     Link,
     Maker,
-    OnDemand,
+    Static,
     Text,
     Vnode,
+    below,
     identity,
 )
 
 ANY_HASH = "0" * 64
 MAX_NAME = 255  # bytes
+PORTION = 500  # references that are looked up together
 OURS = (".", "..", ".node.json", ".type")
 JSON = ".json"
 
@@ -117,11 +121,8 @@ class _Fields:
         if isinstance(value, str) and value in self._refs:
             return False, partial(self._ref, value)
         of_refs = not whole and isinstance(value, list | dict) and self._of_refs(key, value)
-        if of_refs and isinstance(value, list):
-            numbered = {b"%04d" % place: hash for place, hash in enumerate(value)}
-            return False, partial(self._directory, numbered)
         if of_refs:
-            return False, partial(self._directory, {file_name(k): v for k, v in value.items()})
+            return False, partial(self._directory, key)
         make = partial(field_bytes, self._reader, self._node.hash, None if whole else key)
         return not isinstance(value, str), partial(Computed, make=make, mtime_ns=self._mtime_ns)
 
@@ -140,9 +141,60 @@ class _Fields:
     def _ref(self, hash: str, key: bytes) -> Vnode:
         return ref_maker(self._reader, hash, self._depth, self._mtime_ns)(key)
 
-    def _directory(self, hashes: Mapping[bytes, str], key: bytes) -> Vnode:
-        find = partial(refs_makers, self._reader, hashes, self._depth + 1, self._mtime_ns)
-        return OnDemand(key, find, self._mtime_ns)
+    def _directory(self, field: str, key: bytes) -> Vnode:
+        return Refs(key, self._reader, self._node.hash, field, self._depth + 1, self._mtime_ns)
+
+
+class Refs(Directory):
+    """A field that is a list or an object of refs, at `depth`. There may be thousands: a name
+    is found without looking at the others."""
+
+    __slots__ = ("_depth", "_field", "_hash", "_mtime_ns", "_reader")
+
+    def __init__(
+        self, key: bytes, reader: Reader, hash: str, field: str, depth: int, mtime_ns: int
+    ) -> None:
+        super().__init__(key)
+        self._reader = reader
+        self._hash = hash
+        self._field = field
+        self._depth = depth
+        self._mtime_ns = mtime_ns
+
+    def attr(self) -> Attr:
+        return Attr(READ_DIRECTORY, 0, self._mtime_ns)
+
+    def lookup(self, name: bytes) -> Vnode | None:
+        hash = _named(self._value(), name)
+        if hash is None:
+            return None
+        return ref_maker(self._reader, hash, self._depth, self._mtime_ns)(below(self.key, name))
+
+    def entries(self) -> Iterable[tuple[bytes, Vnode]]:
+        remaining = iter(_names(self._value()))
+        while portion := dict(islice(remaining, PORTION)):
+            makers = refs_makers(self._reader, portion, self._depth, self._mtime_ns)
+            yield from Static(self.key, makers).entries()
+
+    def _value(self) -> list[str] | dict[str, str]:
+        value: list[str] | dict[str, str] = self._reader.node(self._hash).payload[self._field]
+        return value
+
+
+def _names(value: list[str] | dict[str, str]) -> Iterator[tuple[bytes, str]]:
+    if isinstance(value, list):
+        return ((b"%04d" % place, hash) for place, hash in enumerate(value))
+    return ((file_name(key), hash) for key, hash in value.items())
+
+
+def _named(value: list[str] | dict[str, str], name: bytes) -> str | None:
+    text = name.decode("utf-8", "replace")
+    if isinstance(value, list):
+        place = int(text) if text.isascii() and text.isdigit() else len(value)
+        return value[place] if place < len(value) and b"%04d" % place == name else None
+    if text in value and file_name(text) == name:
+        return value[text]
+    return next((hash for key, hash in value.items() if file_name(key) == name), None)
 
 
 def field_bytes(reader: Reader, hash: str, field: str | None) -> bytes:
@@ -155,7 +207,7 @@ def field_bytes(reader: Reader, hash: str, field: str | None) -> bytes:
 def refs_makers(
     reader: Reader, hashes: Mapping[bytes, str], depth: int, mtime_ns: int
 ) -> dict[bytes, Maker]:
-    """A directory of references at `depth`."""
+    """What references are in a directory at `depth`; one question for all of them."""
     infos = reader.info(set(hashes.values()))
     return {
         name: partial(_make, reader, hash, infos.get(hash), depth, mtime_ns)

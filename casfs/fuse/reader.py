@@ -14,26 +14,31 @@ one while another thread still reads from it.
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from io import BytesIO
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
 
 from .. import threads
 from ..backend import META, BlobInfo
+from ..backend.memo import Memo
 from ..errors import Corrupt, CorruptBlob, NotFound
 from ..nodes.directory import Entry, Properties
 from ..nodes.node import Node
 from ..store import Store
 from ..threads import StepRef, Thread
 from ..trees import tree
+from .errors import Denied
+from .moves import Moves, Stamp
+from .vnode import LONG_AGO, MILLISECOND, Extent
 
 SLOW = 1 << 20  # bytes; a longer blob is verified beside the serving loop
 AT_ONCE = 1 << 17  # bytes; up to here a blob that is read whole is not worth a descriptor
 OPENED = 128  # descriptors
-NODES = 256
+NODES = 1 << 24  # bytes of memory, about
 THREADS = 16  # whose list of steps is kept
 SUMMARIES = 256
 
@@ -41,11 +46,20 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
+class Seen(NamedTuple):
+    """A thread, and the mtime (ns) of what shows it."""
+
+    thread: Thread
+    mtime_ns: int
+
+
 class Reader:
     def __init__(self, store: Store) -> None:
         self.store = store
+        self._content = store.blobs.content
         self.uses: set[str] = set()  # heads that were looked up since `note_uses`
-        self._nodes: OrderedDict[str, Node] = OrderedDict()
+        self.moves = Moves(store.backend)
+        self._nodes = Memo(NODES)
         self._opened: OrderedDict[str, Opened] = OrderedDict()
         self._steps: OrderedDict[str, list[StepRef]] = OrderedDict()
         self._summaries: OrderedDict[str, tuple[int, Any]] = OrderedDict()
@@ -59,10 +73,10 @@ class Reader:
 
     def node(self, hash: str, type: str | None = None) -> Node:
         """A node that is referred to. Raises Corrupt, CorruptBlob."""
-        found = self._nodes.get(hash)
+        found: Node | None = self._nodes.get(hash)
         if found is None:
             found = self._referred(lambda: self.store.node(hash), hash)
-            _keep(self._nodes, hash, found, NODES)
+            self._nodes.put(hash, found, _weight(found.payload))
         if type is not None and found.type != type:
             raise Corrupt(f"{hash} is a {found.type} where a {type} should be")
         return found
@@ -75,6 +89,18 @@ class Reader:
         """What is preserved of a directory itself. Raises Corrupt."""
         return self._referred(lambda: tree.preserved(self.store, hash), hash)
 
+    def thread(self, id: str) -> Seen:
+        """Raises NotFound."""
+        number = self.moves.number(threads.HEADS + id)
+        return _seen(threads.get(self.store, id), number)
+
+    def threads(self) -> Iterator[Seen]:
+        """All of them, oldest first, as they are asked for."""
+        self.moves.newest(threads.HEADS)
+        for name, head in self.store.heads.list(threads.HEADS):
+            number = self.moves.number(name, follow=False)
+            yield _seen(Thread(name[len(threads.HEADS) :], head), number)
+
     def steps(self, thread: Thread) -> list[StepRef]:
         """The steps of a thread as its head is. Raises Corrupt."""
         found = self._steps.get(thread.hash)
@@ -83,14 +109,14 @@ class Reader:
             _keep(self._steps, thread.hash, found, THREADS)
         return found
 
-    def summary(self, key: str, make: Callable[[], Value]) -> Value:
-        """What `make` says about the heads; made again when any head may have moved."""
-        version = self.store.backend.version()
+    def summary(self, key: str, prefix: str, make: Callable[[], Value]) -> Value:
+        """What `make` says about the heads below `prefix`; made again when one has moved."""
+        moved = self.moves.newest(prefix).seq
         kept = self._summaries.get(key)
-        if kept is not None and kept[0] == version:
+        if kept is not None and kept[0] == moved:
             return cast(Value, kept[1])
         value = make()
-        _keep(self._summaries, key, (version, value), SUMMARIES)
+        _keep(self._summaries, key, (moved, value), SUMMARIES)
         return value
 
     def info(self, hashes: Collection[str]) -> dict[str, BlobInfo]:
@@ -123,17 +149,40 @@ class Reader:
         if wanted <= 0:
             return b""
         if wanted == total <= AT_ONCE and hash not in self._opened:
-            data = self._referred(lambda: self.store.get(hash), hash)
+            try:
+                data = self._content(hash, total)
+            except NotFound as error:
+                raise Corrupt(f"{hash} is referred to, but {error}") from None
         else:
-            opened = self._opened.get(hash)
-            if opened is None or opened.changed():
-                opened = self._open(hash)
-            if opened.size != total:
-                raise CorruptBlob(f"blob {hash}: {opened.size} bytes, its node says {total}")
-            data = opened.pread(wanted, offset)
+            data = self._verified(hash, total).pread(wanted, offset)
         if len(data) != wanted:
             raise CorruptBlob(f"blob {hash}: {len(data)} bytes where {wanted} should be")
         return data
+
+    def extent(self, hash: str, total: int, offset: int, count: int) -> Extent | None:
+        """Where in an open file the bytes stand; None for what is in no file."""
+        opened = self._verified(hash, total)
+        wanted = min(count, total - offset)
+        return Extent(opened.fd, offset, wanted, opened) if opened.fd >= 0 < wanted else None
+
+    def seek(self, hash: str, total: int, offset: int, whence: int) -> int:
+        """SEEK_DATA or SEEK_HOLE from an offset inside the blob. Raises Denied (ENXIO)."""
+        opened = self._verified(hash, total)
+        if opened.fd < 0:
+            return offset if whence == os.SEEK_DATA else total
+        try:
+            return os.lseek(opened.fd, offset, whence)
+        except OSError as error:
+            raise Denied(error.errno or errno.EIO) from None
+
+    def _verified(self, hash: str, total: int) -> Opened:
+        """A blob's descriptor, its content as it should be. Raises CorruptBlob."""
+        opened = self._opened.get(hash)
+        if opened is None or opened.changed():
+            opened = self._open(hash)
+        if opened.size != total:
+            raise CorruptBlob(f"blob {hash}: {opened.size} bytes, its node says {total}")
+        return opened
 
     def _open(self, hash: str) -> Opened:
         with self._referred(lambda: self.store.blobs.open(hash), hash) as source:
@@ -152,35 +201,53 @@ class Reader:
 class Opened:
     """A verified blob, open for as long as somebody has this object."""
 
-    __slots__ = ("_data", "_fd", "_stamp", "size")
+    __slots__ = ("_data", "_stamp", "fd", "size")
 
     def __init__(self, source: BinaryIO) -> None:
-        self._fd = -1
+        self.fd = -1
         self._data = b""
         self._stamp = (0, 0)
         if isinstance(source, BytesIO):
             self._data = source.getvalue()
             self.size = len(self._data)
         else:
-            self._fd = os.dup(source.fileno())
-            self.size = os.fstat(self._fd).st_size
+            self.fd = os.dup(source.fileno())
+            self.size = os.fstat(self.fd).st_size
             self._stamp = self._now()
 
     def _now(self) -> tuple[int, int]:
-        stat = os.fstat(self._fd)
+        stat = os.fstat(self.fd)
         return stat.st_mtime_ns, stat.st_ctime_ns
 
     def changed(self) -> bool:
-        return self._fd >= 0 and self._now() != self._stamp
+        return self.fd >= 0 and self._now() != self._stamp
 
     def pread(self, count: int, offset: int) -> bytes:
-        if self._fd < 0:
+        if self.fd < 0:
             return self._data[offset : offset + count]
-        return os.pread(self._fd, count, offset)
+        return os.pread(self.fd, count, offset)
 
     def __del__(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
+        if self.fd >= 0:
+            os.close(self.fd)
+
+
+def _seen(thread: Thread, number: int) -> Seen:
+    """`number`: of the head's newest move, asked for before the head."""
+    at_ms = thread.record.get("updatedAt")
+    stamp = Stamp(number, at_ms if isinstance(at_ms, int) else LONG_AGO // MILLISECOND)
+    return Seen(thread, stamp.ns)
+
+
+def _weight(value: object) -> int:
+    """How many bytes of memory a payload takes, about."""
+    if isinstance(value, str):
+        return 56 + len(value)
+    if isinstance(value, dict):
+        return 200 + sum(100 + len(key) + _weight(inner) for key, inner in value.items())
+    if isinstance(value, list):
+        return 56 + sum(8 + _weight(inner) for inner in value)
+    return 32
 
 
 def _keep(cache: OrderedDict[Key, Value], key: Key, value: Value, most: int) -> None:

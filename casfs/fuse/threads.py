@@ -5,14 +5,16 @@
     input.md          the task, raw text
     moderator.json    the workflow's rules;  workflow → the workflow's node
     parent, children/<ULID>    → other threads, where there are any
+    running/          the step in flight, as long as there is one (`casfs.fuse.running`)
     end.json          how it ended, once it has
     steps/000001-planner/
         step.json, meta.json, output.md, changes.diff
         workspace → the tree after the step
         detail/ and artifacts/ in the form of `casfs.fuse.nodes`
 
-A thread's directory only gains names and a step never changes; `threads/` itself changes
-in every way. Each question looks at the thread's head, so nothing here can be stale.
+A thread's directory only gains names, but for `running`, and a step never changes; `threads/`
+itself changes in every way. Each question looks at the thread's head, so nothing here can be
+stale.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ from .. import threads
 from ..digest import is_hash
 from ..errors import CasfsError, Corrupt, NotFound
 from ..threads import StepRef, Thread
-from .nodes import NodeDirectory, field_bytes, file_name, pretty, ref_maker, refs_makers
-from .reader import Reader
+from .nodes import NodeDirectory, Refs, field_bytes, file_name, pretty, ref_maker
+from .reader import Reader, Seen
+from .running import Running
 from .vnode import (
-    LONG_AGO,
     MILLISECOND,
     READ_DIRECTORY,
     Attr,
@@ -40,18 +42,19 @@ from .vnode import (
     Link,
     Live,
     Maker,
-    OnDemand,
     Vnode,
     below,
 )
 
 STEP_DEPTH = 4  # threads / <ULID> / steps / <step>
+RUNNING = b"running"
 
 
 class Threads(Directory):
     __slots__ = ("_reader",)
     live = True
     fixed = False
+    watched = True
 
     def __init__(self, key: bytes, reader: Reader) -> None:
         super().__init__(key)
@@ -60,17 +63,20 @@ class Threads(Directory):
     def binds(self, name: bytes) -> bool:
         return True
 
+    def attr(self) -> Attr:
+        return Attr(READ_DIRECTORY, 0, self._reader.moves.newest(threads.HEADS).ns)
+
     def lookup(self, name: bytes) -> Vnode | None:
         try:
-            thread = threads.get(self._reader.store, name.decode("ascii", "replace"))
+            seen = self._reader.thread(name.decode("ascii", "replace"))
         except NotFound:
             return None
-        return ThreadDirectory(below(self.key, name), self._reader, thread)
+        return ThreadDirectory(below(self.key, name), self._reader, seen)
 
     def entries(self) -> Iterable[tuple[bytes, Vnode]]:
-        for thread in threads.listing(self._reader.store):
-            name = thread.id.encode("ascii")
-            yield name, ThreadDirectory(below(self.key, name), self._reader, thread)
+        for seen in self._reader.threads():
+            name = seen.thread.id.encode("ascii")
+            yield name, ThreadDirectory(below(self.key, name), self._reader, seen)
 
 
 class ThreadDirectory(Composed):
@@ -78,23 +84,26 @@ class ThreadDirectory(Composed):
     live = True
     fixed = False
 
-    def __init__(self, key: bytes, reader: Reader, thread: Thread) -> None:
+    def __init__(self, key: bytes, reader: Reader, seen: Seen) -> None:
         super().__init__(key)
         self._reader = reader
-        self._id = thread.id
-        self._mtime_ns = _moved(thread)
+        self._id = seen.thread.id
+        self._mtime_ns = seen.mtime_ns
 
     def binds(self, name: bytes) -> bool:
-        return True
+        return name != RUNNING
 
     def attr(self) -> Attr:
         return Attr(READ_DIRECTORY, 0, self._mtime_ns)
 
     def refresh(self) -> None:
-        self._mtime_ns = _moved(self._thread())
+        self._mtime_ns = self._reader.thread(self._id).mtime_ns
 
     def _thread(self) -> Thread:
-        return threads.get(self._reader.store, self._id)
+        return self._reader.thread(self._id).thread
+
+    def _changed(self) -> int:
+        return self._reader.thread(self._id).mtime_ns
 
     def makers(self) -> Mapping[bytes, Maker]:
         thread = self._thread()
@@ -111,18 +120,20 @@ class ThreadDirectory(Composed):
         if parent := thread.record.get("parent"):
             found[b"parent"] = partial(Link, target=b"../" + file_name(parent))
         if thread.record.get("children"):
-            found[b"children"] = partial(Changing, find=self._children)
+            found[b"children"] = partial(Changing, find=self._children, changed=self._changed)
+        if thread.record.get("intent"):
+            found[RUNNING] = partial(Running, reader=self._reader, id=self._id)
         return found
 
     def _status(self) -> tuple[bytes, int]:
-        thread = self._thread()
-        return thread.status.encode() + b"\n", _moved(thread)
+        thread, mtime_ns = self._reader.thread(self._id)
+        return thread.status.encode() + b"\n", mtime_ns
 
     def _summary(self) -> tuple[bytes, int]:
-        thread = self._thread()
+        thread, mtime_ns = self._reader.thread(self._id)
         about = {"id": thread.id, "status": thread.status, "head": thread.hash}
         start = self._reader.node(_start(thread), "thread-start").payload
-        return pretty({**about, **start, "record": dict(thread.record)}), _moved(thread)
+        return pretty({**about, **start, "record": dict(thread.record)}), mtime_ns
 
     def _input(self, key: bytes) -> Vnode:
         start = self._start_payload()
@@ -161,7 +172,7 @@ class Steps(Directory):
         super().__init__(key)
         self._reader = reader
         self._id = id
-        self._mtime_ns = LONG_AGO
+        self._mtime_ns = 0
         self.refresh()
 
     def binds(self, name: bytes) -> bool:
@@ -171,7 +182,7 @@ class Steps(Directory):
         return Attr(READ_DIRECTORY, 0, self._mtime_ns)
 
     def refresh(self) -> None:
-        self._mtime_ns = _moved(threads.get(self._reader.store, self._id))
+        self._mtime_ns = self._reader.thread(self._id).mtime_ns
 
     def lookup(self, name: bytes) -> Vnode | None:
         index = name.partition(b"-")[0]
@@ -246,22 +257,11 @@ class StepDirectory(Composed):
         return NodeDirectory(key, self._reader, hash, STEP_DEPTH + 1, self._mtime_ns)
 
     def _artifacts(self, content: str, key: bytes) -> Vnode:
-        return OnDemand(key, partial(self._artifact_makers, content), self._mtime_ns)
-
-    def _artifact_makers(self, content: str) -> dict[bytes, Maker]:
-        hashes: list[str] = self._reader.node(content).payload["artifacts"]
-        names = {b"%04d" % place: hash for place, hash in enumerate(hashes)}
-        return refs_makers(self._reader, names, STEP_DEPTH + 1, self._mtime_ns)
+        return Refs(key, self._reader, content, "artifacts", STEP_DEPTH + 1, self._mtime_ns)
 
 
 def _step_name(step: StepRef) -> bytes:
     return b"%06d-" % step.index + file_name(step.role)
-
-
-def _moved(thread: Thread) -> int:
-    """When the thread's head last moved, in ns."""
-    moved = thread.record.get("updatedAt")
-    return moved * MILLISECOND if isinstance(moved, int) else LONG_AGO
 
 
 def _start(thread: Thread) -> str:

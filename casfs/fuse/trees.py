@@ -24,7 +24,6 @@ from .reader import Reader
 from .vnode import (
     LINK,
     LONG_AGO,
-    MILLISECOND,
     READ_DIRECTORY,
     Attr,
     Directory,
@@ -109,6 +108,7 @@ class Trees(Directory):
     __slots__ = ("_reader",)
     live = True
     fixed = False
+    watched = True
 
     def __init__(self, key: bytes, reader: Reader) -> None:
         super().__init__(key)
@@ -116,6 +116,10 @@ class Trees(Directory):
 
     def binds(self, name: bytes) -> bool:
         return True
+
+    def attr(self) -> Attr:
+        moved = self._reader.moves.newest(checkpoint.HEADS, plugins.HEADS)
+        return Attr(READ_DIRECTORY, 0, moved.ns)
 
     def lookup(self, name: bytes) -> Vnode | None:
         key = below(self.key, name)
@@ -128,8 +132,8 @@ class Trees(Directory):
                 return None
             is_tree = self._reader.type_name(info.type) == "directory"
             return TreeDirectory(key, self._reader, hash) if is_tree else None
-        known = name in self._names()
-        return Checkpoints(key, self._reader, name.decode("ascii")) if known else None
+        found = Checkpoints(key, self._reader, name.decode("ascii", "replace"))
+        return found if found.is_there() else None
 
     def entries(self) -> Iterable[tuple[bytes, Vnode]]:
         for name in self._names():
@@ -141,33 +145,36 @@ class Trees(Directory):
         def find() -> dict[bytes, None]:
             return {name.encode("ascii"): None for name in checkpoint.names(self._reader.store)}
 
-        return self._reader.summary("names of checkpoints", find)
+        return self._reader.summary("names of checkpoints", checkpoint.HEADS, find)
 
 
 class Checkpoints(Directory):
     """`trees/<name>/`: one directory for each checkpoint of the name, by age."""
 
-    __slots__ = ("_name", "_reader")
+    __slots__ = ("_heads", "_reader")
     live = True
     fixed = False
+    watched = True
 
     def __init__(self, key: bytes, reader: Reader, name: str) -> None:
         super().__init__(key)
         self._reader = reader
-        self._name = name
+        self._heads = f"{checkpoint.HEADS}{name}/"
 
     def binds(self, name: bytes) -> bool:
         return name != LATEST
 
     def attr(self) -> Attr:
+        moved = self._reader.moves.newest(self._heads)
         newest = self._newest()
-        return Attr(READ_DIRECTORY, 0, newest[1] * MILLISECOND if newest else LONG_AGO)
+        stated = moved if newest is None else moved._replace(at_ms=newest[1])
+        return Attr(READ_DIRECTORY, 0, stated.ns)
 
     def lookup(self, name: bytes) -> Vnode | None:
         if name == LATEST:
             newest = self._newest()
             return None if newest is None else self._latest(newest[0])
-        key = f"{checkpoint.HEADS}{self._name}/{name.decode('ascii', 'replace')}"
+        key = self._heads + name.decode("ascii", "replace")
         head = self._reader.store.heads.get(key)
         if head is None:
             return None
@@ -175,33 +182,38 @@ class Checkpoints(Directory):
         return self._tree(name, head.record["root"])
 
     def entries(self) -> Iterable[tuple[bytes, Vnode]]:
-        found = checkpoint.listing(self._reader.store, self._name)
-        for one in found:
-            yield one.id.encode("ascii"), self._tree(one.id.encode("ascii"), one.root)
-        if found:
-            yield LATEST, self._latest(found[-1].id)
+        id = b""
+        for key, head in self._reader.store.heads.list(self._heads):
+            id = key[len(self._heads) :].encode("ascii")
+            yield id, self._tree(id, head.record["root"])
+        if id:
+            yield LATEST, self._latest(id)
 
     def _tree(self, name: bytes, root: str) -> TreeDirectory:
         return TreeDirectory(below(self.key, name), self._reader, root)
 
-    def _latest(self, id: str) -> Link:
+    def _latest(self, id: bytes) -> Link:
         """A link that moves is another link each time, under the same name."""
-        key = below(self.key, LATEST + b"/" + id.encode("ascii"))
-        return Link(key, id.encode("ascii"))
+        return Link(below(self.key, LATEST + b"/" + id), id)
 
-    def _newest(self) -> tuple[str, int] | None:
-        return self._reader.summary(f"newest {self._name}", self._find_newest)
+    def is_there(self) -> bool:
+        return self._newest() is not None
 
-    def _find_newest(self) -> tuple[str, int] | None:
-        newest = checkpoint.latest(self._reader.store, self._name)
-        return None if newest is None else (newest.id, newest.created_at)
+    def _newest(self) -> tuple[bytes, int] | None:
+        """The id of the newest, and its time in ms."""
+        return self._reader.summary(f"newest of {self._heads}", self._heads, self._find_newest)
+
+    def _find_newest(self) -> tuple[bytes, int] | None:
+        for key, head in self._reader.store.heads.list(self._heads, reverse=True):
+            return key[len(self._heads) :].encode("ascii"), head.record["createdAt"]
+        return None
 
 
 def _plugin_names(reader: Reader) -> dict[bytes, None]:
     def find() -> dict[bytes, None]:
         return {one.name.encode("ascii"): None for one in plugins.listing(reader.store)}
 
-    return reader.summary("names of plugins", find)
+    return reader.summary("names of plugins", plugins.HEADS, find)
 
 
 class Plugins(Directory):
@@ -217,6 +229,9 @@ class Plugins(Directory):
 
     def binds(self, name: bytes) -> bool:
         return True
+
+    def attr(self) -> Attr:
+        return Attr(READ_DIRECTORY, 0, self._reader.moves.newest(plugins.HEADS).ns)
 
     def lookup(self, name: bytes) -> Vnode | None:
         return self._versions(name) if name in _plugin_names(self._reader) else None
@@ -244,6 +259,10 @@ class Versions(Directory):
 
     def binds(self, name: bytes) -> bool:
         return False
+
+    def attr(self) -> Attr:
+        moved = self._reader.moves.newest(f"{plugins.HEADS}{self._name}/")
+        return Attr(READ_DIRECTORY, 0, moved.ns)
 
     def lookup(self, name: bytes) -> Vnode | None:
         key = f"{plugins.HEADS}{self._name}/{name.decode('ascii', 'replace')}"

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Callable, Iterator
 from functools import partial
 
-from ..store import Store
+from ..backend import Backend
 from .blobs import blobs
+from .events import EventLog, Events
+from .index import Active, Index, history
+from .moves import Follower
 from .nodes import file_name, nodes
 from .reader import Reader
 from .stats import Stats
@@ -22,10 +27,12 @@ blobs/HASH                any stored bytes; found by name, not listed
 trees/NAME/ID/            every checkpoint as a plain directory; trees/NAME/latest is the newest
 trees/HASH/               any tree by its root; found by name, not listed
 threads/ID/               a run of a workflow: status, input.md, thread.json, end.json
+threads/ID/running/       the step in flight, as long as there is one: role, attempt, since
 threads/ID/steps/N-ROLE/  one step: output.md, meta.json, step.json, changes.diff, detail/
 nodes/HASH/               any node, its fields as files; found by name, not listed
 workflows/NAME            the registered workflows
-.casfs/stats.json         what this mount was asked for so far
+threads.json, history/    the active threads; those that have ended, by date
+.casfs/stats.json         what this mount was asked for so far; .casfs/events: what changes
 
 Try: grep -rn WORD threads/*/steps/*/output.md     cp -a trees/NAME/latest/ DIR
 """
@@ -34,7 +41,14 @@ Try: grep -rn WORD threads/*/steps/*/output.md     cp -a trees/NAME/latest/ DIR
 def root(reader: Reader, stats: Stats) -> Directory:
     """The root directory of a mount of the reader's store."""
     stats.cache = reader.counts
-    live = Static(identity(b"/.casfs"), {b"stats.json": partial(Live, make=partial(_now, stats))})
+    index, log = Index(reader), EventLog(reader.store.backend)
+    live = Static(
+        identity(b"/.casfs"),
+        {
+            b"stats.json": partial(Live, make=partial(_now, stats)),
+            b"events": partial(Events, log=log),
+        },
+    )
     return Static(
         identity(b"/"),
         {
@@ -43,21 +57,55 @@ def root(reader: Reader, stats: Stats) -> Directory:
             b"trees": partial(Trees, reader=reader),
             b"threads": partial(Threads, reader=reader),
             b"nodes": partial(nodes, reader=reader),
-            b"workflows": partial(Changing, find=partial(_workflows, reader.store)),
+            b"workflows": partial(_workflows, reader=reader),
+            b"threads.json": partial(Active, reader=reader, index=index),
+            b"history": partial(history, reader=reader, index=index),
             b".casfs": lambda _: live,
         },
     )
+
+
+Name = tuple[tuple[bytes, ...], bytes]
+
+
+def gone(backend: Backend) -> Callable[[], list[Name]]:
+    """What tells, each time it is called, which names of `Directory.watched` have gone since:
+    (path of the directory, name)."""
+    follower = Follower(backend, backend.heads.moved())
+
+    def news() -> list[Name]:
+        return [name for move in follower.news() if move.hash is None for name in _names(move.name)]
+
+    return news
+
+
+def _names(head: str) -> Iterator[Name]:
+    """Where a head can be seen by name; with its last checkpoint `trees/<name>` goes as well."""
+    kind, _, rest = os.fsencode(head).partition(b"/")
+    if kind == b"threads":
+        yield (b"threads",), rest
+    elif kind == b"checkpoints":
+        name, _, id = rest.partition(b"/")
+        yield (b"trees", name), id
+        yield (b"trees",), name
 
 
 def _now(stats: Stats) -> tuple[bytes, int]:
     return stats.report(), time.time_ns()
 
 
-def _workflows(store: Store) -> dict[bytes, Maker]:
-    return {
-        file_name(name[len(WORKFLOWS) :]): partial(_workflow, head.hash)
-        for name, head in store.heads.list(WORKFLOWS)
-    }
+def _workflows(key: bytes, reader: Reader) -> Changing:
+    def find() -> dict[bytes, Maker]:
+        return {
+            file_name(name[len(WORKFLOWS) :]): partial(_workflow, head.hash)
+            for name, head in reader.store.heads.list(WORKFLOWS)
+        }
+
+    return Changing(
+        key,
+        find=partial(reader.summary, "workflows", WORKFLOWS, find),
+        changed=lambda: reader.moves.newest(WORKFLOWS).ns,
+    )
 
 
 def _workflow(hash: str, key: bytes) -> Link:

@@ -1,16 +1,19 @@
 """What a vnode is: a file, link or directory of the mount, free of any FUSE library.
 
-A vnode is made when somebody looks at it and lives as long as the kernel remembers it
-(`casfs.fuse.inodes`), so it is small: it holds what it needs to answer, not its content
-and not its children. Its `key` says which vnode it is: two objects with one key are the
-same file. A key is a hash over the path from the root (`below`); only files and links of
-trees have another rule (`casfs.fuse.trees`).
+A vnode is made when somebody looks at it, and made again when it is wanted later
+(`casfs.fuse.inodes`); it holds what it needs to answer, not its content and not its children.
+Its `key` says which vnode it is: two objects with one key are the same file. A key is a hash
+over the path from the root (`below`); only files and links of trees have another rule
+(`casfs.fuse.trees`).
+
+The mtime of what is live differs whenever its content does (`casfs.fuse.moves`).
 
 How long the kernel may keep what it was told follows from three answers:
 
     Vnode.live         its attributes or its content can change
     Directory.fixed    no name will ever come or go there
     Directory.binds    that name will never come to mean something else there
+    Directory.watched  when a name vanishes there, the mount is told (`casfs.fuse.views.gone`)
 
 That a name vanished may go unnoticed for a moment; whatever is new or moved is seen at
 once, since it was never kept. What fails while a directory is listed is one `Broken` file
@@ -19,6 +22,7 @@ in it, never a broken listing.
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, NoReturn
@@ -58,16 +62,14 @@ def below(key: bytes, name: bytes) -> bytes:
 
 
 class Vnode:
-    """`ino` and `lookups` belong to the inode table: the number, and how often the kernel
-    was told of it."""
+    """`ino` is the number, and belongs to `casfs.fuse.inodes`."""
 
-    __slots__ = ("ino", "key", "lookups")
+    __slots__ = ("ino", "key")
     live = False
 
     def __init__(self, key: bytes) -> None:
         self.key = key
         self.ino = 0
-        self.lookups = 0
 
     def attr(self) -> Attr:
         raise NotImplementedError
@@ -84,8 +86,25 @@ class Vnode:
 # -- files ------------------------------------------------------------------------------
 
 
+class Extent(NamedTuple):
+    """`size` bytes at `offset` of `owner`'s descriptor, which is open while `owner` lives."""
+
+    fd: int
+    offset: int
+    size: int
+    owner: object
+
+
 class File(Vnode):
+    """`grows`: it is live, and what was read once stays what it is: whoever has it open reads
+    on behind that, and may wait until it is `readable_at` there."""
+
     __slots__ = ()
+    grows = False
+
+    def readable_at(self, offset: int) -> bool:
+        """What poll() says of somebody who has read up to there."""
+        return True
 
     @property
     def ready(self) -> bool:
@@ -97,6 +116,15 @@ class File(Vnode):
 
     def read(self, offset: int, size: int) -> bytes:
         raise NotImplementedError
+
+    def extent(self, offset: int, size: int) -> Extent | None:
+        """The same bytes where they stand in an open file, if they do; only when `ready`."""
+        return None
+
+    def seek(self, offset: int, whence: int, size: int) -> int:
+        """Where the next data (os.SEEK_DATA) or hole (os.SEEK_HOLE) is, from an offset inside
+        the file's `size` on. Raises Denied (ENXIO: no data there)."""
+        return offset if whence == os.SEEK_DATA else size
 
 
 class Text(File):
@@ -144,6 +172,10 @@ class Live(File):
         super().__init__(key)
         self._make = make
 
+    def now(self) -> tuple[bytes, int]:
+        """All of it, and when it changed (ns)."""
+        return self._make()
+
     def attr(self) -> Attr:
         data, mtime_ns = self._make()
         return Attr(READ_FILE, len(data), mtime_ns)
@@ -189,6 +221,7 @@ Maker = Callable[[bytes], Vnode]  # from the vnode's key
 class Directory(Vnode):
     __slots__ = ()
     fixed = True
+    watched = False
 
     def binds(self, name: bytes) -> bool:
         return self.fixed
@@ -240,31 +273,25 @@ class Static(Composed):
         return self._makers
 
 
-class OnDemand(Composed):
-    """Names that are always the same, found out when asked for."""
+class Changing(Composed):
+    """Names that come and go; `changed` gives the mtime (ns) of the directory as it is."""
 
-    __slots__ = ("_find", "_mtime_ns")
+    __slots__ = ("_changed", "_find")
+    live = True
+    fixed = False
 
     def __init__(
-        self, key: bytes, find: Callable[[], Mapping[bytes, Maker]], mtime_ns: int = LONG_AGO
+        self, key: bytes, find: Callable[[], Mapping[bytes, Maker]], changed: Callable[[], int]
     ) -> None:
         super().__init__(key)
         self._find = find
-        self._mtime_ns = mtime_ns
+        self._changed = changed
 
     def attr(self) -> Attr:
-        return Attr(READ_DIRECTORY, 0, self._mtime_ns)
+        return Attr(READ_DIRECTORY, 0, self._changed())
 
     def makers(self) -> Mapping[bytes, Maker]:
         return self._find()
-
-
-class Changing(OnDemand):
-    """Names that come and go."""
-
-    __slots__ = ()
-    live = True
-    fixed = False
 
 
 class ByDigest(Directory):

@@ -16,6 +16,7 @@ from ..backend import BlobInfo, Blobs, Staged
 from ..digest import Digest
 from ..errors import Failed
 
+DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 LARGE = 1 << 20  # bytes; a larger file is read in pieces
 HELD = 4 << 20  # bytes of content that wait for one look at the store

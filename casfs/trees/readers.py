@@ -30,9 +30,8 @@ from ..backend import BlobInfo, Staged
 from ..backend.disk import DiskBackend
 from ..digest import Digest
 from ..errors import CasfsError, Failed
-from .intake import Intake, Read, Stat, discard
+from .intake import DIR_FLAGS, Intake, Read, Stat, discard
 
-DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 AHEAD = 3  # portions that one process has been given; they must fit into a pipe's buffer
 READY = 256  # portions that wait to be taken over
 MOST = 4  # processes

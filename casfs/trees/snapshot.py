@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..batch import Batch
 from ..digest import Digest
@@ -29,8 +30,10 @@ from ..nodes.directory import Entry, File, Properties, Subdirectory, Symlink
 from . import index
 from .ignore import Ignore
 from .index import Index, Row
-from .intake import Intake, Read, Stat, discard
-from .readers import DIR_FLAGS, Readers
+from .intake import DIR_FLAGS, Intake, Read, Stat, discard
+
+if TYPE_CHECKING:
+    from .readers import Readers
 
 X = stat.S_IXUSR
 MAX_DEPTH = 256  # directories; each level holds a descriptor and two stack frames
@@ -257,6 +260,8 @@ class _Snapshot:
         files, size = self._report.read + len(names), self._report.read_bytes + sizes
         private = self._batch.blobs.private() if files > FEW or size > LITTLE else None
         if private is not None:
+            from .readers import Readers  # most snapshots find little to read
+
             self._readers = Readers(private, self._root_fd, self._show(b""))
         return private is not None
 

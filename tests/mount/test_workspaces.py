@@ -183,7 +183,7 @@ def test_a_checkpoint_goes_on(mount: Mount, work: Path, way: str, tmp_path: Path
     workspace.close(store, record.find(store, path))
 
 
-@pytest.mark.parametrize("way", [able(ways.OVERLAY), able(ways.FUSE)])
+@pytest.mark.parametrize("way", [able(ways.NATIVE), able(ways.OVERLAY), able(ways.FUSE)])
 def test_read_only(mount: Mount, work: Path, way: str) -> None:
     path = work / "w"
     found = opened(mount, path, way, read_only=True)
@@ -283,7 +283,7 @@ def test_a_directory_is_one_workspace(mount: Mount, work: Path, way: str) -> Non
     workspace.close(mount.store, found)
 
 
-@pytest.mark.parametrize("way", [able(ways.OVERLAY), able(ways.FUSE)])
+@pytest.mark.parametrize("way", [able(ways.NATIVE), able(ways.OVERLAY), able(ways.FUSE)])
 def test_one_that_is_in_use_stays_open(mount: Mount, work: Path, way: str) -> None:
     found = opened(mount, work / "w", way)
     with (found.path / "a/f").open():
@@ -311,7 +311,7 @@ def test_one_command_at_a_time_in_a_namespace(mount: Mount, work: Path, way: str
     workspace.close(mount.store, found)
 
 
-@pytest.mark.parametrize("way", [able(ways.OVERLAY), able(ways.FUSE)])
+@pytest.mark.parametrize("way", [able(ways.NATIVE), able(ways.OVERLAY), able(ways.FUSE)])
 def test_after_a_reboot_it_is_mounted_again(mount: Mount, work: Path, way: str) -> None:
     path = work / "w"
     found = opened(mount, path, way)
@@ -338,8 +338,7 @@ def test_when_the_mount_dies_nothing_is_lost(
     with serving(disk_store, tmp_path / "mnt") as mount:
         opened(mount, path, way)
         run(mount, path, CHANGE)
-        mount.server.kill()
-        mount.server.wait()
+        mount.kill()
     with pytest.raises(OSError, match="endpoint"):
         os.listdir(path)
     with serving(disk_store, tmp_path / "mnt2") as mount:
@@ -397,7 +396,7 @@ def test_the_command_line(cli: Cli, work: Path, tmp_path: Path, way: str) -> Non
     assert cli("workspace", "list").out == b""
     assert "no open workspace" in cli("workspace", "commit", path, code=3).err
     shown = cli("status", "--json").json["mounts"]
-    assert len(shown) == (way != ways.COPY), "workspaces stand on a mount of their own"
+    assert len(shown) == (way not in (ways.COPY, ways.NATIVE)), "they stand on a mount of their own"
 
 
 def test_by_hash_there_is_no_checkpoint(cli: Cli, work: Path, tmp_path: Path) -> None:
@@ -408,7 +407,7 @@ def test_by_hash_there_is_no_checkpoint(cli: Cli, work: Path, tmp_path: Path) ->
     cli("workspace", "close", work / "w")
 
 
-@pytest.mark.parametrize("way", [able(ways.OVERLAY), able(ways.FUSE)])
+@pytest.mark.parametrize("way", [able(ways.NATIVE), able(ways.OVERLAY), able(ways.FUSE)])
 def test_umount_keeps_a_workspace(cli: Cli, work: Path, tmp_path: Path, way: str) -> None:
     path = work / "w"
     cli("checkpoint", "create", "ws", write_tree(tmp_path / "source", SAMPLE))

@@ -1,0 +1,214 @@
+"""The file systems that are measured beside each other: each keeps a copy of one directory,
+and shows it by a fresh mount as often as it is asked to.
+
+A peer whose program is missing, or that cannot mount here, is left out and says why. Each
+server has its default settings, and only one runs at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from casfs import kernel, mount
+from casfs.errors import CasfsError, Failed, Refused
+from casfs.fuse import record
+
+from . import common, workspaces
+from .common import timed
+from .workspaces import CASFS, ENV, run
+
+Counted = Counter[str]
+
+
+class Peer:
+    """`place`: what it keeps; `source`: the directory that it keeps there."""
+
+    name = ""
+    needs: tuple[str, ...] = ()
+
+    def __init__(self, place: Path, source: Path) -> None:
+        self.place, self.source = place, source
+        self.point = place.with_name(f"{place.name}.mnt")
+
+    def prepare(self) -> None: ...
+
+    @contextmanager
+    def shown(self) -> Iterator[Path]:
+        """The directory as it is seen through a fresh mount."""
+        raise NotImplementedError
+        yield
+
+    def requests(self) -> Counter[str] | None:
+        """What has reached the server of the mount so far; None where nobody counts."""
+        return None
+
+
+class Native(Peer):
+    name = "native"
+
+    def prepare(self) -> None:
+        run("cp", "-a", self.source, self.place)
+
+    @contextmanager
+    def shown(self) -> Iterator[Path]:
+        yield self.place
+
+
+class Kernel(Peer):
+    name = "casfs, kernel"
+    transport = "kernel"
+
+    def prepare(self) -> None:
+        kept = workspaces.Casfs(self.place, self.source)
+        kept.prepare()
+        kept.record()
+
+    @contextmanager
+    def shown(self) -> Iterator[Path]:
+        with casfs_mount(self.place, self.point, "--transport", self.transport):
+            tree = self.point / "trees" / "b"
+            yield tree / (tree / "latest").readlink()
+
+    def requests(self) -> Counter[str]:
+        report = json.loads((self.point / ".casfs" / "stats.json").read_text())
+        return Counter(report["requests"])
+
+
+class Pyfuse3(Kernel):
+    name = "casfs, pyfuse3"
+    transport = "pyfuse3"
+
+
+class Squash(Peer):
+    """By libfuse's high-level interface; `_ll` by the low-level one."""
+
+    name = "squashfuse"
+    needs = ("mksquashfs", "squashfuse")
+
+    def prepare(self) -> None:
+        self.place.mkdir()
+        run("mksquashfs", self.source, self.place / "image", "-quiet", "-no-progress")
+
+    @contextmanager
+    def shown(self) -> Iterator[Path]:
+        with common.server([self.name, "-f", self.place / "image", self.point], self.point, ENV):
+            yield self.point
+
+
+class SquashLow(Squash):
+    name = "squashfuse_ll"
+    needs = ("mksquashfs", "squashfuse_ll")
+
+
+class Borg(Peer):
+    name = "borg mount"
+    needs = ("borg",)
+
+    def prepare(self) -> None:
+        kept = workspaces.Borg(self.place, self.source)
+        kept.prepare()
+        kept.record()
+        self._archive = f"{self.place}::a{kept.count}"
+
+    @contextmanager
+    def shown(self) -> Iterator[Path]:
+        command = ["borg", "mount", "-f", self._archive, self.point]
+        with common.server(command, self.point, ENV):
+            yield self.point
+
+
+class Restic(Peer):
+    name = "restic mount"
+    needs = ("restic",)
+
+    def prepare(self) -> None:
+        kept = workspaces.Restic(self.place, self.source)
+        kept.prepare()
+        kept.record()
+
+    @contextmanager
+    def shown(self) -> Iterator[Path]:
+        command = ["restic", "-r", self.place, "mount", self.point]
+        with common.server(command, self.point, ENV):
+            yield (self.point / "snapshots" / "latest").resolve()
+
+
+PEERS: tuple[type[Peer], ...] = (Native, Kernel, Pyfuse3, Squash, SquashLow, Borg, Restic)
+OURS: tuple[type[Kernel], ...] = (Kernel, Pyfuse3)
+
+
+def made(work: Path, source: Path, wanted: Sequence[str]) -> list[Peer]:
+    """Those peers, ready to show `source`; who cannot is left out with the reason."""
+    found = []
+    for number, kind in enumerate(PEERS):
+        if kind.name not in wanted:
+            continue
+        peer = kind(work / f"{source.name}-{number}", source)
+        try:
+            if lacking := [name for name in kind.needs if shutil.which(name) is None]:
+                raise Failed(f"no {', '.join(lacking)}")
+            peer.prepare()
+            with peer.shown() as top:
+                if not any(top.iterdir()):
+                    raise Failed("it shows nothing")
+        except (CasfsError, OSError, ValueError, subprocess.CalledProcessError) as error:
+            print(f"\nLeft out: {kind.name}: {error}", flush=True)
+            continue
+        found.append(peer)
+    return found
+
+
+def spent(peer: Peer, top: Path, command: str, env: Mapping[str, str]) -> tuple[float, Counted]:
+    """The seconds that a command takes, and its requests; those of going there and of reading
+    the counts are taken off."""
+    if peer.requests() is None:
+        return timed(command, top=top, env=env), Counter()
+
+    def visit(command: str) -> tuple[float, Counted]:
+        return timed(command, top=top, env=env), peer.requests() or Counter()
+
+    visit("true")
+    _, first = visit("true")
+    _, before = visit("true")
+    taken, after = visit(command)
+    return taken, after - before - (before - first)
+
+
+@contextmanager
+def casfs_mount(store: Path, point: Path, *flags: str) -> Iterator[float]:
+    """A mount by the ordinary command; gives the seconds from the command to its return,
+    when the mount is ready. Raises Failed."""
+    point.mkdir(exist_ok=True)
+    command = [*CASFS, "--store", store, "mount", point, *flags]
+    start = time.perf_counter()
+    # It is waited for whatever happens: ended half-way it would leave a keeper that goes on.
+    with common.process(command, stderr=subprocess.PIPE) as started:
+        try:
+            _, said = started.communicate()
+            taken = time.perf_counter() - start
+            if started.returncode:
+                raise Failed(said.decode(errors="replace").strip())
+            yield taken
+        finally:
+            with suppress(subprocess.TimeoutExpired):
+                started.wait(common.PATIENCE)
+            _unmount(store, point)
+
+
+def _unmount(store: Path, point: Path) -> None:
+    if kernel.mounted_at(point) is None:
+        return
+    try:
+        mount.unmount(point, root=store)
+    except Refused as error:
+        print(f"{error}; unmounted lazily", file=sys.stderr)
+        mount.unmount(point, root=store, lazy=True)
+        record.until(lambda: not record.listing(store))

@@ -1,0 +1,76 @@
+"""Signals as things to wait for, in a process of one thread that waits for descriptors too.
+
+None is lost: `blocked` keeps them waiting over a fork or an exec, and whoever comes out of
+it decides what they mean to him.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+Handler = Callable[[int, Any], Any] | int | None
+
+
+@contextmanager
+def blocked() -> Iterator[None]:
+    """No signal arrives meanwhile; those that came do so at the end."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class Signals:
+    """While it is entered, these signals do nothing but end `wait`. Main thread only."""
+
+    def __init__(self, numbers: Iterable[signal.Signals]) -> None:
+        self._numbers = list(numbers)
+        self._before: dict[int, Any] = {}
+        self._pipe = -1, -1
+
+    def __enter__(self) -> Signals:
+        self._pipe = os.pipe()
+        for fd in self._pipe:
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
+        for number in self._numbers:
+            self._before[number] = signal.signal(number, _noted)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(-1)
+        for fd in self._pipe:
+            os.close(fd)
+
+    def wait(self, fds: Iterable[int], seconds: float | None = None) -> set[int]:
+        """Until a signal has come, or there is something to read; the signals."""
+        ready, _, _ = select.select([self._pipe[0], *fds], [], [], seconds)
+        seen: set[int] = set()
+        if self._pipe[0] in ready:
+            with suppress(BlockingIOError):
+                while data := os.read(self._pipe[0], 512):
+                    seen.update(data)
+        return seen
+
+    def leave(self, handlers: Mapping[signal.Signals, Handler]) -> None:
+        """In a child, with all blocked: what they do from now on; by default what they do to
+        any process."""
+        signal.set_wakeup_fd(-1)
+        for fd in self._pipe:
+            os.close(fd)
+        for number in self._numbers:
+            signal.signal(number, handlers.get(number, signal.SIG_DFL))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
+
+
+def _noted(number: int, frame: object) -> None:
+    """The interpreter has written the number to the wakeup descriptor."""
