@@ -23,34 +23,30 @@ holds it; who finds it gone before it was mounted asks `ensure` again.
 
 Unlike the mount, an image is made whole or not at all: a blob that is damaged or missing, or
 that has another size than its tree says, is an error of `ensure`. What is in `objects/` is
-not read, and never verified by the kernel; that is what fsck is for.
+not read; that nobody may write to it is seen to (`casfs.imagetree`, `casfs.backend.seal`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 from . import locks
-from .backend import SMALL, Total
+from .backend import Total
 from .digest import Hasher, is_hash
-from .erofs import Attr, Directory, File, Node, Symlink
+from .erofs import Directory
 from .erofs.writer import write
-from .errors import Corrupt, Failed, NotFound, Refused
-from .nodes import directory
-from .nodes.directory import Entry, Properties
+from .errors import Failed, NotFound, Refused
+from .imagetree import METACOPY, YEAR_2000, ImageTree
 from .store import Store
-from .trees import tree
 
 FOLDER = "images"
 SUFFIX = ".erofs"
 VERSION = 1  # of what is made of a tree; another one never meets an old image
-YEAR_2000 = 946_684_800  # mtime of what was not preserved, as in the mount
-METACOPY = (b"trusted.overlay.metacopy", b"")
-REDIRECT = b"trusted.overlay.redirect"
 
 
 def ensure(store: Store, root: str, *, uid: int | None = None, gid: int | None = None) -> Path:
@@ -62,8 +58,7 @@ def ensure(store: Store, root: str, *, uid: int | None = None, gid: int | None =
     """
     if store.root is None:
         raise Refused("a store in memory has no images; use one on disk")
-    if not is_hash(root) or not store.blobs.info([root]):
-        raise NotFound(f"no tree {root} in this store")
+    _check_stored(store, root)
     owner = (os.geteuid() if uid is None else uid, os.getegid() if gid is None else gid)
     path = store.root / FOLDER / f"{root}-{owner[0]}.{owner[1]}.v{VERSION}{SUFFIX}"
     if not _use(path):
@@ -71,6 +66,28 @@ def ensure(store: Store, root: str, *, uid: int | None = None, gid: int | None =
             if not _use(path):  # nobody else has made it meanwhile
                 _make(store, root, owner, path)
     return path
+
+
+def write_changes(store: Store, old: str, new: str, path: Path) -> int:
+    """Write to `path` an image of what the tree `new` has otherwise than `old`, to be put above
+    the image of that; returns its size. It is the caller's, who can make it again: it is not
+    synced. Raises as `ensure`.
+    """
+    _check_stored(store, old)
+    _check_stored(store, new)
+    try:
+        with path.open("wb") as out:
+            top = ImageTree(store, (os.geteuid(), os.getegid())).changes(old, new)
+            _write(store, top, path.name, out)
+            os.fchmod(out.fileno(), 0o444)
+            return out.tell()
+    except OSError as error:
+        raise Failed(f"cannot write {path}: {error.strerror}") from None
+
+
+def objects(image: Path) -> Path:
+    """Where the large files of an image have their data: the layer below it."""
+    return image.parent.with_name("objects")
 
 
 def trim(
@@ -150,14 +167,7 @@ def _make(store: Store, root: str, owner: tuple[int, int], path: Path) -> None:
         path.parent.mkdir(mode=0o700, exist_ok=True)
         try:
             with temp.open("wb") as out:
-                write(
-                    out,
-                    _Tree(store, owner).directory(root),
-                    uuid=Hasher(path.name.encode()).digest(length=16),
-                    epoch=YEAR_2000,
-                    shared=[METACOPY],
-                    fetch=lambda keys: _contents(store, keys),
-                )
+                _write(store, ImageTree(store, owner).root(root), path.name, out)
                 out.flush()
                 os.fchmod(out.fileno(), 0o444)
                 os.fsync(out.fileno())
@@ -169,64 +179,23 @@ def _make(store: Store, root: str, owner: tuple[int, int], path: Path) -> None:
         raise Failed(f"cannot write {path}: {error.strerror}") from None
 
 
+def _write(store: Store, top: Directory, name: str, out: BinaryIO) -> None:
+    write(
+        out,
+        top,
+        uuid=Hasher(name.encode()).digest(length=16),
+        epoch=YEAR_2000,
+        shared=[METACOPY],
+        fetch=lambda keys: _contents(store, keys),
+    )
+
+
+def _check_stored(store: Store, root: str) -> None:
+    if not is_hash(root) or not store.blobs.info([root]):
+        raise NotFound(f"no tree {root} in this store")
+
+
 def _contents(store: Store, hashes: list[str]) -> Iterator[bytes]:
     """Also of what is large: a node that came as a plain blob first is a file."""
     for hash, data in zip(hashes, store.blobs.contents(hashes), strict=True):
         yield store.get(hash) if data is None else data
-
-
-class _Tree:
-    """A tree of the store as the writer wants it; a directory is read when it gets its place."""
-
-    def __init__(self, store: Store, owner: tuple[int, int]) -> None:
-        self._store = store
-        self._owner = owner
-        self._plain = Attr(0o644, *owner, YEAR_2000)
-        self._executable = Attr(0o755, *owner, YEAR_2000)
-        self._link = Attr(0o777, *owner, YEAR_2000)
-
-    def directory(self, hash: str) -> Directory:
-        own = tree.preserved(self._store, hash)
-        return Directory(self._kept(self._executable, own), self._entries(hash))
-
-    def _entries(self, hash: str) -> Iterable[tuple[bytes, Node]]:
-        entries = tree.load(self._store, hash)
-        large = self._large(entries.values())
-        for name, entry in entries.items():
-            if isinstance(entry, directory.File):
-                attr = self._executable if entry.executable else self._plain
-                file, size = entry.digest.hash, entry.digest.size_bytes
-                attr = self._kept(attr, entry.properties)
-                if file in large:
-                    target = f"/{file[:2]}/{file[2:]}".encode()
-                    yield name, File(attr, size, None, (METACOPY, (REDIRECT, target)))
-                else:
-                    yield name, File(attr, size, file)
-            elif isinstance(entry, directory.Symlink):
-                kept = entry.properties and replace(entry.properties, unix_mode=None)
-                yield name, Symlink(self._kept(self._link, kept), entry.target)
-            else:
-                yield name, self.directory(entry.digest.hash)
-
-    def _large(self, entries: Iterable[Entry]) -> set[str]:
-        """The hashes of what has a file in `objects/`. Raises NotFound, Corrupt."""
-        asked = {
-            entry.digest.hash: entry.digest.size_bytes
-            for entry in entries
-            if isinstance(entry, directory.File) and entry.digest.size_bytes > SMALL
-        }
-        found = self._store.blobs.info(asked) if asked else {}
-        for hash, size in asked.items():
-            if hash not in found:
-                raise NotFound(f"no blob {hash} in this store, and a tree has it; run `casfs fsck`")
-            if found[hash].size != size:
-                raise Corrupt(f"blob {hash} has {found[hash].size} bytes, its tree says {size}")
-        return {hash for hash, info in found.items() if info.type is None}
-
-    def _kept(self, attr: Attr, own: Properties | None) -> Attr:
-        """The attributes with what was preserved in place of the usual."""
-        if own is None:
-            return attr
-        mode = attr.mode if own.unix_mode is None else own.unix_mode & 0o7777
-        seconds, nanos = own.mtime or (YEAR_2000, 0)
-        return Attr(mode, *self._owner, seconds, nanos)

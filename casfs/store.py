@@ -32,6 +32,7 @@ from .nodes.registry import Registry, builtin
 from .nodes.schema import Ref
 
 FORMAT = "casfs 1"
+FORMAT_FILE = "format"
 SHORTEST_PREFIX = 8
 MEMO = 200_000  # directory entries that a process keeps decoded
 
@@ -68,11 +69,11 @@ class Store:
     def open(cls, root: Path) -> Store:
         """Raises NotFound where there is none, Refused for one of another version."""
         try:
-            found = (root / "format").read_text().strip()
+            found = (root / FORMAT_FILE).read_text().strip()
         except (FileNotFoundError, NotADirectoryError):
             raise NotFound(f"no store at {root}; make one with `casfs init`") from None
         except (OSError, UnicodeDecodeError) as error:
-            raise Failed(f"cannot read {root / 'format'}: {error}") from None
+            raise Failed(f"cannot read {root / FORMAT_FILE}: {error}") from None
         if found != FORMAT:
             raise Refused(f"the store at {root} has format {found!r}, this casfs reads {FORMAT!r}")
         return cls(DiskBackend(root), root)
@@ -164,7 +165,7 @@ def _write_format(root: Path) -> None:
     try:
         temp.write_text(FORMAT + "\n")
         syncfs(root)
-        temp.replace(root / "format")
+        temp.replace(root / FORMAT_FILE)
     except BaseException:
         with suppress(OSError):
             temp.unlink()
@@ -174,11 +175,11 @@ def _write_format(root: Path) -> None:
 
 def _make_root(root: Path) -> None:
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    ours = {"format", "store.db"}  # the latter is the first that `init` makes
+    ours = {FORMAT_FILE, "store.db"}  # the latter is the first that `init` makes
     there = {path.name for path in root.iterdir()}
     if there and not there & ours:
         raise Refused(f"{root} is not empty and no store; give another directory")
-    format = root / "format"
+    format = root / FORMAT_FILE
     if format.exists() and format.read_bytes().strip() != FORMAT.encode():
         raise Refused(f"the store at {root} has another format than {FORMAT!r}")
     root.chmod(0o700)

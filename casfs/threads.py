@@ -9,18 +9,27 @@ The head `threads/<ULID>` points to the newest of these. Its record holds what i
     start       the thread-start node, shared by all forks of a thread
     workflow    the workflow's name, for listings
     updatedAt   when the head last moved; of a thread that has ended, when it ended
-    reason      why it is suspended, else null
-    intent      the step in flight, else null: role, index, attempt, since, and once its
-                process runs: pid and the process's start time
+    reason      why it is suspended, else null; `cause` is that in one word: failure, timeout,
+                budget, human, child (a thread that it called rests), unknown (a crash broke a
+                try off), rule
+    question    what a human is to answer: a content node, else null; `answer` is what was
+                said, until the step that needed it is recorded
+    intent      the step in flight, else null: role, index, attempt, since; once its process
+                runs: pid and the process's start time; the newest of its `turns` so far and
+                how many there are (`turnCount`); the threads that it called (`calls`);
+                `resumed` where somebody wants it run again
+    spent       {tokens, wallMs} since it began, or was resumed with its budget spent
+    compact     a summary of all steps so far (a content node) that the next step is to carry
     attempts    details of the tries at that step that failed
     parent      the thread that spawned this one, or null
-    children    the threads that it spawned
+    children    the newest of the threads that it called
     fork        {thread, step} that this thread was forked from, or null
+    key         the hash of the idempotency key that it was started with, or null
     agents      a thread-agents node: who plays the roles of a fork that was given others
                 than its thread-start says; else null
 
-Only `engine.journal` writes threads; everybody may read them. Reading pages backwards: a
-step knows up to 10 ancestors besides its predecessor (seed 000).
+Only `engine.journal` and `engine.origin` write threads; everybody may read them. Reading pages
+backwards: a step knows up to 10 ancestors besides its predecessor (seed 000).
 """
 
 from __future__ import annotations
@@ -143,6 +152,31 @@ def backwards(store: Store, thread: Thread) -> Iterator[Node]:
         node = store.node(hash, "thread-step")
         yield node
         hash = node.payload["previous"]
+
+
+def last_steps(store: Store, thread: Thread, count: int | None, after: int = 0) -> list[Node]:
+    """The newest `count` steps (all for None) with an index above `after`, oldest first. Loads
+    these and one more at most, however long the thread is."""
+    found: list[Node] = []
+    for node in backwards(store, thread) if count != 0 else ():
+        if node.payload["index"] <= after:
+            break
+        found.append(node)
+        if len(found) == count:
+            break
+    return found[::-1]
+
+
+def step_at(store: Store, thread: Thread, index: int) -> Node:
+    """The step with that index. Raises NotFound where there is none."""
+    hash = last_step(store, thread)
+    node = None if hash is None else store.node(hash, "thread-step")
+    if node is None or not 1 <= index <= node.payload["index"]:
+        raise NotFound(f"thread {thread.id} has no step {index}")
+    while (back := node.payload["index"] - index) > 0:
+        nearer = [node.payload["previous"], *node.payload["ancestors"]]
+        node = store.node(nearer[min(back, len(nearer)) - 1], "thread-step")
+    return node
 
 
 def steps(store: Store, thread: Thread) -> list[StepRef]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +12,10 @@ from casfs.nodes.node import Node
 from casfs.store import Store
 from casfs.threads import Thread
 from casfs.trees import patch
-from engine import journal
+from engine import record
 from engine.agents import AgentResult
 from engine.extract import Extracted
-from engine.journal import Intent
+from engine.record import Intent
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,14 @@ class Answer:
 @dataclass(frozen=True)
 class Place:
     """Where in its thread a step stands. `last`: the step before; `workspace`: the tree that it
-    starts from; `agent`: the node of the agent."""
+    starts from; `agent`: the node of the agent; `ends`: of the threads that it called."""
 
     thread: Thread
     intent: Intent
     last: Node | None
     workspace: str | None
     agent: str
+    ends: Sequence[str] = ()
 
 
 def step(store: Store, batch: Batch, at: Place, answer: Answer) -> dict[str, Any]:
@@ -57,13 +58,13 @@ def step(store: Store, batch: Batch, at: Place, answer: Answer) -> dict[str, Any
         "start": at.thread.record["start"],
         "previous": at.last.hash if at.last else None,
         "ancestors": threads.ancestors(at.last),
-        "compact": None,
-        "childThreads": [],
+        "compact": at.thread.record["compact"],
+        "childThreads": list(at.ends),
         "attempts": list(at.thread.record["attempts"]),
         "extraction": answer.way,
         "workspace": answer.workspace,
         "changes": batch.put(changes).hash if changes else None,
         "startedAt": at.intent["since"],
-        "completedAt": journal.now(),
+        "completedAt": record.now(),
     }
     return payload if answer.cached is None else {**payload, "cached": dict(answer.cached)}

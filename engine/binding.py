@@ -7,11 +7,14 @@ anything is stored: a thread that could not run does not come to be.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from casfs.batch import Batch
-from engine import agents
+from casfs.errors import CasfsError
+from casfs.store import Store
+from engine import agents, secrets
 from engine.agents import Package
 
 
@@ -30,6 +33,16 @@ def resolve(bound: Mapping[str, Binding]) -> dict[str, Package]:
         role: agents.resolve(binding.name, binding.version, binding.config)
         for role, binding in bound.items()
     }
+
+
+def guarded(store: Store, bound: Mapping[str, Binding], env: Mapping[str, str]) -> Store:
+    """The store for whoever starts a thread with these agents: their secrets are hidden from
+    its first node on. What is wrong with a package is left for `resolve` to say."""
+    names: set[str] = set()
+    for one in bound.values():
+        with suppress(CasfsError):
+            names |= agents.load(one.name).secret_names(one.config)
+    return secrets.of(names, env).guard(store)
 
 
 def put(

@@ -29,10 +29,12 @@ import trio
 
 from casfs import canonical
 from casfs.actions import cache as actions
+from casfs.actions import nearest
 from casfs.actions.cache import HEADS, Action
 from casfs.batch import Batch, retried
 from casfs.digest import Digest, hash_bytes
-from casfs.errors import Corrupt, Invalid, NotFound
+from casfs.errors import CasfsError, Corrupt, Invalid, NotFound
+from casfs.log import Log
 from casfs.nodes.schema import Schema
 from casfs.store import Store
 from engine import agents
@@ -131,6 +133,33 @@ def lookup(store: Store, action: Action, schema: Schema) -> Answer | None:
         None if action.payload["inputRoot"] is None else result.outputs,
         {"action": action.hash, "savedMs": max(0, saved)},
     )
+
+
+def looked_up(
+    store: Store, action: Action, schema: Schema, log: Log, place: Mapping[str, Any]
+) -> Answer | None:
+    """`lookup`, told in the log."""
+    found = lookup(store, action, schema)
+    if found is None:
+        log("miss", **place, action=action.hash, reason=nearest.explain(store, action))
+    elif found.cached is not None:
+        log("hit", **place, action=action.hash, savedMs=found.cached["savedMs"])
+    return found
+
+
+def kept(
+    store: Store,
+    action: Action,
+    step: Mapping[str, Any],
+    duration_ms: int,
+    log: Log,
+    place: Mapping[str, Any],
+) -> None:
+    """`keep`, for a step that is recorded already: that it cannot be kept must not fail it."""
+    try:
+        keep(store, action, step, duration_ms)
+    except CasfsError as error:
+        log("not cached", **place, action=action.hash, error=str(error))
 
 
 def keep(store: Store, action: Action, step: Mapping[str, Any], duration_ms: int) -> None:

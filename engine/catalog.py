@@ -23,7 +23,9 @@ HEADS = "workflows/"
 
 @dataclass(frozen=True)
 class Role:
-    """A role as it is run: `schema` is its role-schema's document, `hash` its own node."""
+    """A role as it is run: `schema` is its role-schema's document, `hash` its own node. The last
+    three are its policy: further tries after a failed one, seconds that one may take, and
+    whether one that a crash broke off is left to a person."""
 
     hash: str
     name: str
@@ -32,6 +34,9 @@ class Role:
     extract_prompt: str
     schema: Mapping[str, Any]
     cacheable: bool
+    retries: int = 0
+    timeout: float | None = None
+    suspends_unknown: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,7 @@ def load(store: Store, hash: str) -> Workflow:
 
 def _loaded(store: Store, hash: str) -> Role:
     role = _role(store, hash)
+    policy = role.get("policy", {})
     return Role(
         hash,
         role["name"],
@@ -104,6 +110,9 @@ def _loaded(store: Store, hash: str) -> Role:
         role["extractPrompt"],
         role["schema"],
         role.get("cacheable", False),
+        policy.get("retries", 0),
+        policy.get("timeoutS"),
+        policy.get("unknown") == "suspend",
     )
 
 

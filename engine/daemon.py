@@ -1,10 +1,10 @@
 """The daemon: runs the threads of one store and answers the command line.
 
-One trio nursery holds a task per running thread and one per connection. At its start it
-carries on every thread whose head says `running`, so a daemon that was killed loses
-nothing. A thread that fails, even by a bug, is suspended and logged; it takes nothing else
-with it. When the daemon is asked to end, agents in flight are ended with it and their
-threads stay `running` in the store: the next daemon begins those steps again.
+One trio nursery holds a task per running thread (`engine.runners`) and one per connection; what
+may be asked for is `engine.operations`. At its start it carries on every thread whose head says
+`running`, so a daemon that was killed loses nothing. When the daemon is asked to end, agents in
+flight are ended with it and their threads stay `running` in the store: the next daemon begins
+those steps again.
 """
 
 from __future__ import annotations
@@ -12,37 +12,27 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import trio
 
-from casfs import canonical, threads
-from casfs.errors import CasfsError, Conflict, NotFound
+from casfs import canonical
+from casfs.errors import CasfsError, NotFound
 from casfs.log import Log
 from casfs.store import Store
-from casfs.threads import RUNNING, Thread
-from engine import catalog, control, journal, layered
-from engine.binding import Binding
-from engine.cached import Turns
-from engine.journal import Request
-from engine.run import Run, end_orphans, workspace
+from engine import control, layered
+from engine.extractor import Extractor
+from engine.operations import Operations
+from engine.runners import Runners
+from engine.workers import Workers
 from engine.workspace import PLAIN, Workspaces, sweep
 
 Answer = dict[str, Any]
 Upkeep = Callable[[Store], None]
 UPKEEP_EVERY = 600  # seconds
-
-
-@dataclass
-class Task:
-    """A thread that this daemon is running."""
-
-    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
-    done: trio.Event = field(default_factory=trio.Event)
 
 
 class Daemon:
@@ -54,35 +44,24 @@ class Daemon:
         limit: int,
         upkeep: Upkeep | None = None,
         workspaces: Workspaces = PLAIN,
+        extractor: Extractor | None = None,
     ) -> None:
         """`env` is what agents see; `limit`: threads that run at once, more wait; `upkeep` is
-        called now and then."""
+        called now and then; `extractor`: what finds a meta where there is no block."""
         self._store = store
-        self._env = env
         self._log = log
-        self._slots = trio.CapacityLimiter(limit)
         self._upkeep = upkeep
-        self._workspaces = workspaces
-        self._turns = Turns()
-        self._tasks: dict[str, Task] = {}
-        self._operations: dict[str, Callable[..., Awaitable[Answer]]] = {
-            "status": self._status,
-            "start": self._start,
-            "fork": self._fork,
-            "resume": self._resume,
-            "cancel": self._cancel,
-            "wait": self._wait,
-        }
+        self._judge = Workers(log)
+        self._runners = Runners(store, env, log, limit, workspaces, self._judge, extractor)
+        self._operations = Operations(store, env, self._runners)
 
     async def serve(self, path: Path, ready: Callable[[], None]) -> None:
         """Listen at `path` until SIGTERM, SIGINT or the operation `stop`."""
         listener = _listen(path)
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            async with trio.open_nursery() as nursery:
-                self._nursery = nursery
-                for thread in await trio.to_thread.run_sync(threads.listing, self._store):
-                    if thread.status == RUNNING:
-                        self._launch(thread.id)
+            async with self._judge, trio.open_nursery() as nursery:
+                self._runners.nursery = nursery
+                await self._runners.carry_on()
                 nursery.start_soon(trio.serve_listeners, self._talk, [listener])
                 if self._upkeep is not None:
                     nursery.start_soon(self._keep_up, self._upkeep)
@@ -102,98 +81,6 @@ class Daemon:
             except CasfsError as error:
                 self._log("upkeep failed", error=str(error))
             await trio.sleep(UPKEEP_EVERY)
-
-    # -- threads --------------------------------------------------------------------------
-
-    def _launch(self, id: str) -> None:
-        self._tasks[id] = Task()
-        self._nursery.start_soon(self._run, id, self._tasks[id])
-
-    async def _run(self, id: str, task: Task) -> None:
-        try:
-            with task.scope:
-                async with self._slots:
-                    thread = await trio.to_thread.run_sync(threads.get, self._store, id)
-                    await self._guarded(thread)
-        finally:
-            if self._tasks.get(id) is task:  # it may have been resumed already
-                del self._tasks[id]
-            task.done.set()
-
-    async def _guarded(self, thread: Thread) -> None:
-        """Run a thread; whatever it raises stays here."""
-        try:
-            run = Run(self._store, thread, self._env, self._log, self._workspaces, self._turns)
-            await run()
-        except Conflict as error:
-            self._log("conflict", thread=thread.id, error=str(error))
-        except Exception as error:
-            self._log("failed", thread=thread.id, error=repr(error))
-            with suppress(CasfsError, KeyError):
-                now = threads.get(self._store, thread.id)
-                if now.status == RUNNING:
-                    journal.suspend(self._store, now, f"internal error: {error!r}")
-
-    # -- operations -----------------------------------------------------------------------
-
-    async def _status(self) -> Answer:
-        return {"pid": os.getpid(), "running": sorted(self._tasks)}
-
-    async def _start(
-        self,
-        workflow: str,
-        input: str,
-        agents: dict[str, Any],
-        workspace: str | None = None,
-        max_rounds: int = journal.MAX_ROUNDS,
-    ) -> Answer:
-        def create() -> Thread:
-            hash = catalog.find(self._store, workflow)
-            request = Request(hash, input, _bindings(agents), workspace, max_rounds)
-            return journal.create(self._store, request)
-
-        thread = await trio.to_thread.run_sync(create)
-        self._launch(thread.id)
-        return {"id": thread.id, "start": thread.hash}
-
-    async def _fork(
-        self, id: str, at: int | None = None, agents: dict[str, Any] | None = None
-    ) -> Answer:
-        def fork() -> Thread:
-            found = threads.get(self._store, id)
-            return journal.fork(self._store, found, at, _bindings(agents or {}))
-
-        thread = await trio.to_thread.run_sync(fork)
-        self._launch(thread.id)
-        return {"id": thread.id, "start": thread.record["start"], **thread.record["fork"]}
-
-    async def _resume(self, id: str) -> Answer:
-        thread = await trio.to_thread.run_sync(threads.get, self._store, id)
-        await trio.to_thread.run_sync(journal.resume, self._store, thread)
-        self._launch(id)
-        return {"id": id}
-
-    async def _cancel(self, id: str) -> Answer:
-        task = self._tasks.get(id)
-        if task is not None:
-            task.scope.cancel()
-            await task.done.wait()
-
-        def end() -> None:
-            thread = threads.get(self._store, id)
-            ended = journal.cancel(self._store, thread)
-            end_orphans(thread)
-            workspace(self._store, ended, self._workspaces).remove()
-
-        await trio.to_thread.run_sync(end)
-        return {"id": id}
-
-    async def _wait(self, id: str) -> Answer:
-        """Answers when the thread rests."""
-        while (task := self._tasks.get(id)) is not None:
-            await task.done.wait()
-        thread = await trio.to_thread.run_sync(threads.get, self._store, id)
-        return {"id": id, "status": thread.status}
 
     # -- connections ----------------------------------------------------------------------
 
@@ -223,9 +110,10 @@ class Daemon:
             if op == "stop":
                 os.kill(os.getpid(), signal.SIGTERM)
                 return {"ok": {"pid": os.getpid()}}
-            if op not in self._operations:
+            operation = self._operations.find(op)
+            if operation is None:
                 raise NotFound(f"the daemon has no operation {op!r}")
-            return {"ok": await self._operations[op](**request)}
+            return {"ok": await operation(**request)}
         except CasfsError as error:
             return _fault(type(error).__name__, str(error))
         except (TypeError, KeyError, AttributeError) as error:
@@ -244,6 +132,7 @@ def serve(
     log: Log,
     ready: Callable[[], None],
     workspaces: Workspaces = PLAIN,
+    extractor: Extractor | None = None,
 ) -> None:
     """Be the daemon of the store at `root` until told to end. Raises Refused if there is one."""
     lock = control.lock(root)
@@ -253,7 +142,7 @@ def serve(
             path.unlink(missing_ok=True)
             layered.clean(root)
             _sweep(store, log)
-            daemon = Daemon(store, env, log, limit, upkeep, workspaces)
+            daemon = Daemon(store, env, log, limit, upkeep, workspaces, extractor)
 
             def announce() -> None:
                 control.announce(root, path)
@@ -267,13 +156,6 @@ def serve(
             (root / "daemon.json").unlink(missing_ok=True)
     finally:
         os.close(lock)
-
-
-def _bindings(agents: dict[str, Any]) -> dict[str, Binding]:
-    return {
-        role: Binding(one["name"], one.get("config", {}), one.get("version", ""))
-        for role, one in agents.items()
-    }
 
 
 def _sweep(store: Store, log: Log) -> None:

@@ -1,9 +1,10 @@
-"""From what an agent said to the facts that the workflow routes on (seed 000).
+"""From what an agent said to the facts that the workflow routes on (seed 000): {meta, content,
+refs[]}, where the content is all that was said.
 
 The meta is the last fenced JSON block of the output that fits the role-schema, else the
 YAML front matter. What stands around it is left alone: the whole output stays the step's
 content. A digest that the role-schema marks as `cas_ref` becomes an artifact, and has to
-be in the store; an agent that made one up is told so.
+be in the store; an agent that made one up is told so, and no model is asked to do better.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ FENCE = re.compile(
     r"^ {0,3}(`{3,}|~{3,})[ \t]*(\w*)[^\n`]*\n(.*?)^ {0,3}\1[`~]*[ \t]*$", re.M | re.S
 )
 FRONT = re.compile(r"\A---[ \t]*\n(.*?)^---[ \t]*$", re.M | re.S)
-BOM = "\ufeff"
+BEFORE = "\ufeff \t\r\n"  # a byte order mark, and blanks around it
 TIMESTAMP = "tag:yaml.org,2002:timestamp"
 
 
@@ -52,23 +53,37 @@ class Extracted:
     refs: tuple[str, ...]
 
 
+class Dangling(Invalid):
+    """The meta fits, and names what is not in the store, or is of another type."""
+
+
 def role_schema(document: Mapping[str, Any]) -> Schema:
     """The compiled form of a role-schema node's payload."""
     return Schema(dict(document), extra=frozenset({"name", "$id"}))
 
 
 def extract(output: str, schema: Schema, store: Store) -> Extracted:
-    """Raises Invalid with what is wrong with the first candidate, the likeliest one."""
-    faults = []
-    for source, candidate in _candidates(output.lstrip(BOM).replace("\r\n", "\n")):
+    """Raises Invalid with what is wrong with the first candidate, the likeliest one; Dangling
+    where that is only what it refers to."""
+    faults: list[Invalid] = []
+    for source, candidate in _candidates(output.lstrip(BEFORE).replace("\r\n", "\n")):
         if isinstance(candidate, Invalid):
-            faults.append(f"the {source} is {candidate}")
+            faults.append(Invalid(f"the {source} is {candidate}"))
             continue
         try:
             return _fitting(candidate, schema, store)
         except Invalid as error:
-            faults.append(f"the {source} does not fit: {error}")
-    raise Invalid(faults[0] if faults else "it has no fenced JSON block and no front matter")
+            kind = Dangling if isinstance(error, Dangling) else Invalid
+            faults.append(kind(f"the {source} does not fit: {error}"))
+    raise faults[0] if faults else Invalid("it has no fenced JSON block and no front matter")
+
+
+def checked(text: str, schema: Schema, store: Store) -> Extracted:
+    """The meta that a text is, alone. Raises Invalid."""
+    candidate = _parsed(text)
+    if isinstance(candidate, Invalid):
+        raise candidate
+    return _fitting(candidate, schema, store)
 
 
 def _fitting(candidate: Any, schema: Schema, store: Store) -> Extracted:
@@ -84,12 +99,12 @@ def _refs(meta: Any, schema: Schema, store: Store) -> tuple[str, ...]:
     found = store.blobs.info({ref.hash for ref in refs})
     for ref in refs:
         if ref.hash not in found:
-            raise Invalid(f"{ref.hash} is not in the store")
+            raise Dangling(f"{ref.hash} is not in the store")
         if ref.cas_type is not None:
             type_hash = found[ref.hash].type
             name = "blob" if type_hash is None else store.registry.compiled(type_hash)[0]
             if name != ref.cas_type:
-                raise Invalid(f"{ref.hash} is a {name}, and must be a {ref.cas_type}")
+                raise Dangling(f"{ref.hash} is a {name}, and must be a {ref.cas_type}")
     return tuple(dict.fromkeys(ref.hash for ref in refs))
 
 

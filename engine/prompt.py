@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from engine.secrets import Secrets
+
 
 @dataclass(frozen=True)
 class Turn:
@@ -25,8 +27,10 @@ class Turn:
 
 @dataclass(frozen=True)
 class Prompt:
-    """`system`: who the role is; `task`: the thread's input; `history`: the steps so far;
-    `ask`: what the output must hold; `correction`: what was wrong with the last output."""
+    """`system`: who the role is; `task`: the thread's input; `history`: the steps so far, or
+    since the one before which `summary` stands for all; `ask`: what the output must hold;
+    `correction`: what was wrong with the last output; `origin`: for a thread that another one
+    called, how to read that one's context."""
 
     system: str
     task: str
@@ -34,18 +38,48 @@ class Prompt:
     ask: str
     schema: Mapping[str, Any]
     correction: str | None = None
+    summary: str | None = None
+    origin: str | None = None
 
     def corrected(self, fault: str) -> Prompt:
         return replace(self, correction=fault)
 
     def text(self) -> str:
-        parts = [self.system, "# Task\n\n" + self.task]
-        if self.history:
-            parts.append("# What happened so far\n\n" + "\n\n".join(t.text() for t in self.history))
-        parts.append("# What to report\n\n" + self.ask + "\n\n" + self._form())
+        return f"{self.system.strip()}\n\n{self.question()}"
+
+    def question(self, form: bool = True) -> str:
+        """All but the system prompt; without `form`, not how the meta is to be written."""
+        parts = ["# Task\n\n" + self.task]
+        if self.origin:
+            parts.append("# Who asks\n\n" + self.origin)
+        if self.summary is not None or self.history:
+            parts.append("# What happened so far\n\n" + self.past())
+        report = [self.ask, self._form()] if form else [self.ask]
+        parts.append("\n\n".join(["# What to report", *report]))
         if self.correction:
-            parts.append(f"# Correction\n\nYour last output was not usable: {self.correction}")
+            parts.append(self.objection())
         return "\n\n".join(part.strip() for part in parts) + "\n"
+
+    def objection(self) -> str:
+        """What was wrong with the last output: all that is new to who goes on with it."""
+        return f"# Correction\n\nYour last output was not usable: {self.correction}"
+
+    def hidden(self, secrets: Secrets) -> Prompt:
+        """The same without the values of secrets."""
+        if not secrets:
+            return self
+        texts = ("system", "task", "ask", "correction", "summary", "origin")
+        fields = {name: secrets.hide_all(getattr(self, name)) for name in texts}
+        turns = tuple(
+            replace(turn, output=secrets.hide(turn.output), meta=secrets.hide_all(turn.meta))
+            for turn in self.history
+        )
+        return replace(self, **fields, history=turns, schema=secrets.hide_all(self.schema))
+
+    def past(self) -> str:
+        """What happened so far, as text; empty before the first step."""
+        before = [] if self.summary is None else [f"## Summary\n\n{self.summary.strip()}"]
+        return "\n\n".join([*before, *(turn.text() for turn in self.history)])
 
     def _form(self) -> str:
         schema = {key: value for key, value in self.schema.items() if key != "name"}

@@ -4,7 +4,7 @@ Errors make rules unusable. `expression_errors` finds expressions that do not pa
 read unbound variables, or that name a function whose answer is not the same every time;
 `route_errors` finds roles from which no rule leads to the end. `warnings` finds what is
 allowed and probably a slip: roles and rules that are never reached, a role after which no
-rule may match, and the comparisons that are silently never true.
+rule may match, a role that does not exist, and the comparisons that are silently never true.
 
 Rules form a graph from `from` to `to`. A rule behind one whose `when` is null, with the
 same `from`, is never tried and is no edge of it. What a role-schema allows is judged
@@ -21,12 +21,15 @@ from typing import Any
 
 from casfs.errors import Invalid
 from engine import jsonata, syntax
-from engine.moderator import BINDINGS, END, FUNCTIONS, START, Rule
+from engine.conditions import BINDINGS, FUNCTIONS
+from engine.moderator import END, START, Rule
 
 REFUSED = frozenset(("now", "millis", "random", "shuffle", "eval"))
 
 _BOUND = jsonata.BUILTINS | BINDINGS | FUNCTIONS
 _STEPS = ("steps", "$steps")
+_NOT_STEPS = ("start", "$start")
+_ANY = object()  # stands for every value in what a schema is asked
 
 
 class _Graph:
@@ -113,34 +116,57 @@ def _when(index: int) -> str:
 
 
 def _slips(rule: Rule, graph: _Graph, schemas: Mapping[str, Any]) -> Iterator[str]:
+    if rule["when"] is None:
+        return
     try:
-        comparisons = jsonata.compile(rule["when"]).comparisons() if rule["when"] else ()
+        expression = jsonata.compile(rule["when"])
     except Invalid:
         return  # an error already
-    for comparison in comparisons:
+    for name, text in expression.calls():
+        if name in FUNCTIONS and text not in schemas:
+            yield f"no role is named {text!r}"
+    for comparison in expression.comparisons():
         sides = (comparison.left, comparison.right)
         for one, other in (sides, sides[::-1]):
             if not isinstance(one, syntax.Path):
                 continue
-            if comparison.operator != "in" and _becomes_array(one, graph):
-                yield _array_slip(one)
+            if comparison.operator != "in":
+                yield from _array_slips(one, graph, schemas)
             if comparison.operator in ("=", "!=", "in") and isinstance(other, syntax.Literal):
                 yield from _literal_slips(one, other.values, rule["from"], schemas)
 
 
-def _becomes_array(path: syntax.Path, graph: _Graph) -> bool:
-    if path.head not in _STEPS or len(path.filters) != 1 or not path.fields:
-        return False
-    role = _filtered_role(path)
-    return role is not None and role in graph.after(role)
+def _array_slips(path: syntax.Path, graph: _Graph, schemas: Mapping[str, Any]) -> Iterator[str]:
+    """`path` has one value for each of several steps where one value is meant."""
+    if path.head not in _STEPS or len(path.filters) > 1 or not path.fields:
+        return
+    fields, role = ".".join(path.fields), _filtered_role(path)
+    if role is not None and _alone(path) and role in graph.after(role):
+        yield (
+            f"{path.head}[role='{role}'].{fields} is an array once {role} has run twice, "
+            f"and never equal to one value; $last('{role}').{fields} is the latest"
+        )
+    if not path.filters and _several(path.fields, graph, schemas):
+        yield (
+            f"{path.head}.{fields} is an array once several steps have it, and never equal "
+            f"to one value; {path.head}[-1].{fields} is the latest"
+        )
 
 
-def _array_slip(path: syntax.Path) -> str:
-    role, fields = _filtered_role(path), ".".join(path.fields)
-    return (
-        f"{path.head}[role='{role}'].{fields} is an array once {role} has run twice, "
-        f"and never equal to one value; $last('{role}').{fields} is the latest"
-    )
+def _alone(path: syntax.Path) -> bool:
+    return all(isinstance(one, syntax.Equals) and one.alone for one in path.filters)
+
+
+def _several(fields: Sequence[str], graph: _Graph, schemas: Mapping[str, Any]) -> bool:
+    """Can more than one step of a thread have something at `fields`?"""
+    states = [state for state in graph.states() if state in schemas]
+    having = [role for role in states if _step_allows(schemas[role], fields, _ANY)]
+    return len(having) > 1 or any(role in graph.after(role) for role in having)
+
+
+def _step_allows(schema: Any, fields: Sequence[str], value: Any) -> bool:
+    """Of a step only the meta is described by its role-schema."""
+    return fields[0] != "meta" or _allows(schema, fields[1:], value)
 
 
 def _literal_slips(
@@ -148,12 +174,18 @@ def _literal_slips(
 ) -> Iterator[str]:
     if (path.head == "role" and not path.fields) or path.fields == ("role",):
         yield from (f"no role is named {value!r}" for value in values if value not in schemas)
-    role = _role_of(path, origin)
-    if role is None or role not in schemas or path.fields[:1] != ("meta",):
+    fields = (path.head, *path.fields) if path.head == "meta" else path.fields
+    if fields[:1] != ("meta",) or path.head in _NOT_STEPS:
         return
+    role, name = _role_of(path, origin), ".".join(fields)
+    if role == START:
+        return  # there is no step yet
     for value in values:
-        if not _allows(schemas[role], path.fields[1:], value):
-            yield f"{'.'.join(path.fields)} of {role} is never {value!r}: its schema forbids it"
+        if role is None:
+            if not any(_allows(one, fields[1:], value) for one in schemas.values()):
+                yield f"{name} is never {value!r}: no role's schema allows it"
+        elif role in schemas and not _allows(schemas[role], fields[1:], value):
+            yield f"{name} of {role} is never {value!r}: its schema forbids it"
 
 
 def _role_of(path: syntax.Path, origin: str) -> str | None:
@@ -190,7 +222,7 @@ def _allows(schema: Any, fields: Sequence[str], value: Any) -> bool:
     if "array" in types and _allows(schema.get("items", True), fields, value):
         return True  # a path goes through arrays
     if not fields:
-        return any(name in types for name in _type_names(value))
+        return value is _ANY or any(name in types for name in _type_names(value))
     return "object" in types and _allows_field(schema, fields, value)
 
 
@@ -208,7 +240,8 @@ def _holds(data: Any, fields: Sequence[str], value: Any) -> bool:
     if isinstance(data, list):
         return any(_holds(item, fields, value) for item in data)
     if not fields:
-        return bool(data == value) and isinstance(data, bool) == isinstance(value, bool)
+        same = bool(data == value) and isinstance(data, bool) == isinstance(value, bool)
+        return value is _ANY or same
     return isinstance(data, Mapping) and _holds(data.get(fields[0]), fields[1:], value)
 
 

@@ -7,42 +7,43 @@ twice, and at most the step in flight is run again: first its orphaned processes
 and its workspace is reset. A decision is computed from the step before it is committed; it
 is pure, so computed again it is the same.
 
-What goes wrong with an agent suspends the thread with the reason; it never ends it. The
-agent of a role marked cacheable is asked only what it has not answered yet (`engine.cached`).
+What goes wrong with an agent suspends the thread with the reason, once the role's policy allows
+no more tries; it never ends it. The agent of a role marked cacheable is asked only what it has
+not answered yet (`engine.cached`). One try is `engine.attempt`; what is told of the past
+`engine.recall`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import trio
-
-from casfs import threads
-from casfs.actions import nearest
 from casfs.actions.cache import Action
 from casfs.batch import Batch
-from casfs.errors import CasfsError, Conflict, Failed, Invalid
+from casfs.errors import CasfsError, Conflict
 from casfs.log import Log, silent
 from casfs.store import Store
 from casfs.threads import ENDED, RUNNING, SUSPENDED, Thread
-from engine import agents, cached, catalog, journal, moderator, processes
-from engine.agents import AgentContext, AgentFailed, AgentFn, AgentResult
+from engine import cached, calls, journal, moderator, recall, secrets, summary
+from engine.agents import Waiting
 from engine.answer import Answer, Place, step
-from engine.cached import Question, Turns
-from engine.extract import extract, role_schema
-from engine.journal import Intent
-from engine.moderator import Decision, Next
-from engine.prompt import Prompt, Turn
-from engine.workspace import PLAIN, Workspace, Workspaces
-
-CORRECTIONS = 2
-T = TypeVar("T")
-Payload = Mapping[str, Any]
+from engine.attempt import Attempt, Spent, TryFailed
+from engine.cached import Turns
+from engine.calls import Runner
+from engine.conditions import Here
+from engine.extractor import Extractor
+from engine.hold import Hold, blocking, end_orphans, workspace
+from engine.hooks import Hooks
+from engine.moderator import Decision, Judge, Next
+from engine.prompt import Prompt
+from engine.recall import Past
+from engine.record import BUDGET, FAILURE, TIMEOUT, UNKNOWN, Intent
+from engine.script import Script
+from engine.workspace import PLAIN, Workspaces
 
 
 class Run:
@@ -56,20 +57,32 @@ class Run:
         log: Log = silent,
         workspaces: Workspaces = PLAIN,
         turns: Turns | None = None,
+        judge: Judge | None = None,
+        nest: Runner | None = None,
+        extractor: Extractor | None = None,
     ) -> None:
-        """`env` is the environment that agents see; `turns` is shared with other runs."""
-        self.thread = thread
-        self._store = store
+        """`env` is the environment that agents see; `turns` is shared with other runs. A run
+        that has no `judge` evaluates the moderator's rules in this process; one that has no
+        `nest` carries on the threads that its agents call."""
+        self.hold = Hold(thread)
+        self._given = self._store = store
         self._env = env
-        self._log = log
+        self._told = self._log = log
+        self._workspaces = workspaces
         self._workspace = workspace(store, thread, workspaces)
         self._turns = turns or Turns()
-        self._functions: dict[str, AgentFn] = {}
+        self._judge = judge or Here()
+        self._nest = nest or self._alone
+        self._extractor = extractor
+
+    @property
+    def thread(self) -> Thread:
+        return self.hold.thread
 
     async def __call__(self) -> Thread:
         """Raises Conflict when somebody else moved the head; then this run is over."""
         try:
-            await _blocking(self._load)
+            await blocking(self._load)
             intent = await self._first_intent()
             while intent is not None:
                 self._log_step(intent)
@@ -77,23 +90,23 @@ class Run:
         except Conflict:
             raise
         except CasfsError as error:  # damage in the store, a full disk: say so and rest
-            reason = error
-            await _blocking(lambda: self._suspend(reason))
+            await self._rest(FAILURE, str(error))
         if self.thread.status == ENDED:
-            await _blocking(self._workspace.remove)
+            await blocking(self._workspace.remove)
         return self.thread
 
+    async def _alone(self, child: Thread) -> Thread:
+        shared = (self._told, self._workspaces, self._turns, self._judge)
+        return await Run(self._given, child, self._env, *shared, extractor=self._extractor)()
+
     def _load(self) -> None:
-        store = self._store
-        self._start = threads.start(store, self.thread).payload
-        self._agents = threads.agents(store, self.thread)
-        self._flow = catalog.load(store, self._start["workflow"])
-        self._schemas = {name: role_schema(role.schema) for name, role in self._flow.roles.items()}
-        self._task = store.node(self._start["input"], "content").payload["text"]
-        nodes = list(threads.backwards(store, self.thread))[::-1]
-        self._steps: list[Payload] = [node.payload for node in nodes]
-        self._history = [_turn(store, payload) for payload in self._steps]
-        self._last = nodes[-1] if nodes else None
+        self._script = Script(self._given, self.thread, self._env, self._extractor)
+        self._store = self._script.secrets.guard(self._given)
+        self._log = self._script.secrets.log(self._told)
+        self._start = self._script.start
+        self._past = Past(self._store, self.thread, self._start)
+        path = None if self._start["workspace"] is None else self._workspace.path
+        self._hooks = Hooks(self._store, self.hold, self._script, self._env, self._nest, path)
 
     # -- deciding -------------------------------------------------------------------------
 
@@ -103,27 +116,33 @@ class Run:
         if self.thread.status != RUNNING:
             return None
         broken = self.thread.record["intent"]
-        await _blocking(lambda: end_orphans(self.thread))
-        decision = Next(broken["role"]) if broken else await self._decide(self._steps)
+        await blocking(lambda: end_orphans(self.thread))
+        if broken and self._unclear(broken):
+            how = f"outcome unknown: the daemon ended during attempt {broken['attempt']}"
+            return await self._rest(UNKNOWN, f"{broken['role']}: {how}")
+        decision = Next(broken["role"]) if broken else await self._decide(self._past.steps)
         attempt = broken["attempt"] + 1 if broken else 1
-        done, rounds = len(self._steps), self._start["maxRounds"]
-        return await _blocking(
-            lambda: self._rest_or_go(
-                journal.begin(self._store, self.thread, decision, done, rounds, attempt)
-            )
+        done, rounds = len(self._past.steps), self._start["maxRounds"]
+        await self.hold.move(
+            lambda now: journal.begin(self._store, now, decision, done, rounds, attempt)
         )
+        return self._rest_or_go()
 
-    async def _decide(self, steps: list[Payload]) -> Decision:
+    def _unclear(self, broken: Intent) -> bool:
+        """Does the role's policy leave it to a person whether this try is repeated?"""
+        role = self._script.flow.roles[broken["role"]]
+        return role.suspends_unknown and not broken.get("resumed")
+
+    async def _decide(self, steps: list[Mapping[str, Any]]) -> Decision:
         context = moderator.Context(steps, self._start, self.thread.id)
-        return await moderator.decide(self._flow.rules, context)
+        return await moderator.decide(self._script.flow.rules, context, self._judge)
 
-    def _rest_or_go(self, thread: Thread) -> Intent | None:
-        """Remember where the head is now; the intent to go on with, if any."""
-        self.thread = thread
-        if thread.status == RUNNING:
-            intent: Intent = thread.record["intent"]
+    def _rest_or_go(self) -> Intent | None:
+        """The intent to go on with, if any."""
+        if self.thread.status == RUNNING:
+            intent: Intent = self.thread.record["intent"]
             return intent
-        self._log(thread.status, thread=thread.id, reason=thread.record["reason"])
+        self._log(self.thread.status, thread=self.thread.id, reason=self.thread.record["reason"])
         return None
 
     def _log_step(self, intent: Intent) -> None:
@@ -134,14 +153,22 @@ class Run:
 
     async def _step(self, intent: Intent) -> Intent | None:
         """Run a role and record it. Returns the next intent; None when the thread rests."""
-        role = self._flow.roles[intent["role"]]
-        history = tuple(self._history)
-        prompt = Prompt(role.system_prompt, self._task, history, role.extract_prompt, role.schema)
+        role = self._script.flow.roles[intent["role"]]
+        try:
+            await self._shorten(intent)
+        except TryFailed as error:
+            return await self._rest(error.cause, str(error), error.detail)
+        prompt = self._script.prompt(intent["role"], self._past.recall)
         if not role.cacheable:
             return await self._play(intent, prompt)
-        action = await _blocking(lambda: self._identify(intent, prompt))
+        question = self._hooks.question(intent, prompt, self._past.tree)
+        action = await blocking(lambda: cached.identify(self._store, question))
         async with self._turns.turn(action.hash):
-            known = await _blocking(lambda: self._lookup(intent, action))
+            place = {"thread": self.thread.id, "index": intent["index"]}
+            schema = self._script.schemas[intent["role"]]
+            known = await blocking(
+                lambda: cached.looked_up(self._store, action, schema, self._log, place)
+            )
             if known is not None:
                 return await self._record(intent, known)
             return await self._play(intent, prompt, action)
@@ -149,160 +176,128 @@ class Run:
     async def _play(
         self, intent: Intent, prompt: Prompt, action: Action | None = None
     ) -> Intent | None:
-        """Let the agent work. What it made of an `action` is kept."""
-        before = self._before
-        try:
-            if before is not None:
-                await _blocking(lambda: self._workspace.reset(before))
+        """Let the agent work, as often as its policy says. What it made of an `action` is kept."""
+        left = self._script.flow.roles[intent["role"]].retries
+        while True:
+            attempt = self._attempt(intent, prompt)
             begin = time.monotonic()
-            answer = await self._answer(intent, prompt)
-            duration = round((time.monotonic() - begin) * 1000)
-            if before is not None:
-                answer = replace(answer, workspace=await _blocking(self._workspace.record))
-        except AgentFailed as error:
-            reason = error
-            return await _blocking(lambda: self._suspend(reason))
-        following = await self._record(intent, answer)
+            try:
+                answer = await self._worked(attempt)
+                break
+            except Waiting as why:
+                return await self._rest(why.cause, str(why), None, attempt.tokens, why.question)
+            except Spent as why:
+                return await self._rest(BUDGET, str(why), None, attempt.tokens)
+            except TryFailed as why:
+                if not left:
+                    return await self._rest(why.cause, str(why), why.detail, attempt.tokens)
+                left -= 1
+                intent = await self._again(intent, why, attempt.tokens)
+        duration = round((time.monotonic() - begin) * 1000)
+        following = await self._record(intent, answer, attempt.tokens)
         if action is not None:
-            await _blocking(lambda: self._keep(action, duration))
+            place = {"thread": self.thread.id}
+            await blocking(
+                lambda: cached.kept(
+                    self._store, action, self._past.steps[-1], duration, self._log, place
+                )
+            )
         return following
 
-    @property
-    def _before(self) -> str | None:
-        """The tree that the next step starts from."""
-        tree: str | None = (self._steps[-1] if self._steps else self._start)["workspace"]
-        return tree
+    def _attempt(self, intent: Intent, prompt: Prompt) -> Attempt:
+        context = self._hooks.context(intent, prompt, self._past.tree)
+        player = self._script.player(intent["role"])
+        return Attempt(self._store, self.hold, player, context, self._script.budget)
 
-    async def _answer(self, intent: Intent, prompt: Prompt) -> Answer:
-        """Ask the agent until its output fits: once, and CORRECTIONS times more."""
-        name = intent["role"]
-        for tries in range(1 + CORRECTIONS):
-            result = await self._ask(intent, prompt)
-            try:
-                found = await _blocking(
-                    partial(extract, result.output, self._schemas[name], self._store)
-                )
-                return Answer(result, found, "correction" if tries else "block")
-            except Invalid as error:
-                fault = str(error)
-            await self._note_failure(result.detail.hash)
-            prompt = prompt.corrected(fault)
-        raise AgentFailed(f"{name}: no usable output after {CORRECTIONS} corrections: {fault}")
+    async def _worked(self, attempt: Attempt) -> Answer:
+        before = self._past.tree
+        if before is not None:
+            await blocking(lambda: self._workspace.reset(before))
+        answer = await attempt()
+        if before is not None and answer.workspace is None:
+            answer = replace(answer, workspace=await blocking(self._workspace.record))
+        if answer.workspace is not None:
+            await blocking(partial(self._warn, before, answer.workspace))
+        return answer
 
-    async def _ask(self, intent: Intent, prompt: Prompt) -> AgentResult:
-        name = intent["role"]
-        context = AgentContext(
-            thread=self.thread.id,
-            role=name,
-            step=intent["index"],
-            prompt=prompt,
-            workspace=None if self._start["workspace"] is None else self._workspace.path,
-            store=self._store,
-            depth=self._start["depth"],
-            run=intent["run"],
-            env=self._env,
-            started=self._started,
-        )
-        try:
-            return await self._agent(name)(context)
-        except Exception as error:  # an agent is a stranger's code
-            what = str(error) if isinstance(error, CasfsError) else repr(error)
-            detail = error.detail if isinstance(error, AgentFailed) else None
-            raise AgentFailed(f"{name}: {what}", detail) from error
+    def _warn(self, before: str | None, after: str) -> None:
+        """Name the files that have a secret in them: they are recorded as they are."""
+        place = {"thread": self.thread.id, "index": self.thread.record["intent"]["index"]}
+        for path, names in secrets.leaks(self._given, self._script.secrets, before, after):
+            self._log("secret in workspace", **place, path=path, variables=" ".join(names))
 
-    def _agent(self, role: str) -> AgentFn:
-        if role not in self._functions:
-            node = self._store.node(self._agents[role], "agent").payload
-            self._functions[role] = agents.load(node["package"]).create(node["config"])
-        return self._functions[role]
+    async def _again(self, intent: Intent, why: TryFailed, tokens: int) -> Intent:
+        self._log("retry", thread=self.thread.id, index=intent["index"], reason=str(why))
+        await blocking(self._abandon)
+        failed = [why.detail] if why.detail else []
+        moved = await self.hold.move(lambda now: journal.retry(self._store, now, failed, tokens))
+        fresh: Intent = moved.record["intent"]
+        self._log_step(fresh)
+        return fresh
 
-    async def _started(self, pid: int) -> None:
-        """Make a process of the step in flight known before it matters."""
-        intent = {**self.thread.record["intent"], "pid": pid, "pidStart": processes.start_time(pid)}
-        self.thread = await _blocking(lambda: journal.note(self._store, self.thread, intent=intent))
+    async def _shorten(self, intent: Intent) -> None:
+        """Have the past summarised where it has grown beyond the thread's limit."""
+        wanted, past = self._start.get("compact"), self._past.recall
+        if wanted is None or len(past.turns) < 2 or past.tokens() <= wanted["above"]:
+            return
+        place = (self.thread.id, intent["index"], intent["run"])
+        what = summary.Subject(*place, self._script.task, past)
+        made = await summary.summarise(self._store, wanted["agent"], what, self._env)
+        await self.hold.move(lambda now: journal.compact(self._store, now, made.content, now.hash))
+        self._past.recall = recall.Recall(made.text)
+        self._log("compact", thread=self.thread.id, index=intent["index"], content=made.content)
 
-    async def _note_failure(self, detail: str) -> None:
-        self.thread = await _blocking(lambda: journal.failed(self._store, self.thread, detail))
+    # -- what comes of it -----------------------------------------------------------------
 
-    def _suspend(self, error: CasfsError) -> None:
-        details = [error.detail] if isinstance(error, AgentFailed) and error.detail else []
-        self.thread = journal.suspend(self._store, self.thread, str(error), details)
-        self._log(SUSPENDED, thread=self.thread.id, reason=str(error))
+    async def _rest(
+        self,
+        cause: str,
+        reason: str,
+        detail: str | None = None,
+        tokens: int = 0,
+        question: str | None = None,
+    ) -> Intent | None:
+        """Suspend the thread: there is no next intent."""
+        if cause in (FAILURE, TIMEOUT):
+            await blocking(self._abandon)
+        failed = [detail] if detail else []
 
-    async def _record(self, intent: Intent, answer: Answer) -> Intent | None:
+        def suspend(now: Thread) -> Thread:
+            rests = journal.suspend(self._store, now, reason, failed, cause, tokens, question)
+            self._log(SUSPENDED, thread=now.id, cause=cause, reason=reason)
+            return rests
+
+        await self.hold.move(suspend)
+        return None
+
+    def _abandon(self) -> None:
+        """End the threads that the try called; what cannot be read cannot be ended."""
+        if self.thread.record["intent"] is not None:
+            with suppress(CasfsError):
+                for child in calls.abandon(self._store, self.thread):
+                    workspace(self._given, child, self._workspaces).remove()
+
+    async def _record(self, intent: Intent, answer: Answer, tokens: int = 0) -> Intent | None:
         """Commit the step, the move of the head and the next intent together."""
         batch = self._store.batch()
         with batch:
-            payload = await _blocking(lambda: self._payload(batch, intent, answer))
-            decision = await self._decide([*self._steps, payload])
+            payload = await blocking(lambda: self._payload(batch, intent, answer))
+            decision = await self._decide([*self._past.steps, payload])
             rounds = self._start["maxRounds"]
-            thread = await _blocking(
-                lambda: journal.commit_step(batch, self.thread, payload, decision, rounds)
-            )
-        self._last = await _blocking(lambda: next(threads.backwards(self._store, thread)))
-        self._steps.append(payload)
-        self._history.append(
-            Turn(intent["index"], intent["role"], answer.result.output, payload["meta"])
-        )
-        return self._rest_or_go(thread)
+
+            def commit(now: Thread) -> Thread:
+                payload["compact"] = now.record["compact"]  # made a moment ago, perhaps
+                return journal.commit_step(
+                    batch, now, payload, decision, rounds, tokens, self._script.budget
+                )
+
+            thread = await self.hold.move(commit)
+        await blocking(lambda: self._past.add(thread, payload, answer.result.output))
+        return self._rest_or_go()
 
     def _payload(self, batch: Batch, intent: Intent, answer: Answer) -> dict[str, Any]:
-        agent = self._agents[intent["role"]]
-        place = Place(self.thread, intent, self._last, self._before, agent)
+        self._abandon()
+        agent = self._script.agents[intent["role"]]
+        ends = calls.ends(self._store, self.thread)
+        place = Place(self.thread, intent, self._past.last, self._past.tree, agent, ends)
         return step(self._store, batch, place, answer)
-
-    # -- the cache ------------------------------------------------------------------------
-
-    def _identify(self, intent: Intent, prompt: Prompt) -> Action:
-        name = intent["role"]
-        question = Question(
-            self._flow.roles[name],
-            name,
-            intent["index"],
-            self._start["depth"],
-            self._agents[name],
-            prompt,
-            self._before,
-            self._env,
-        )
-        return cached.identify(self._store, question)
-
-    def _lookup(self, intent: Intent, action: Action) -> Answer | None:
-        found = cached.lookup(self._store, action, self._schemas[intent["role"]])
-        what = {"thread": self.thread.id, "index": intent["index"], "action": action.hash}
-        if found is None:
-            self._log("miss", **what, reason=nearest.explain(self._store, action))
-        elif found.cached is not None:
-            self._log("hit", **what, savedMs=found.cached["savedMs"])
-        return found
-
-    def _keep(self, action: Action, duration_ms: int) -> None:
-        """The step that was just recorded; that it cannot be kept must not fail it."""
-        try:
-            cached.keep(self._store, action, self._steps[-1], duration_ms)
-        except CasfsError as error:
-            self._log("not cached", thread=self.thread.id, action=action.hash, error=str(error))
-
-
-def workspace(store: Store, thread: Thread, workspaces: Workspaces = PLAIN) -> Workspace:
-    """The private directory of a thread. Raises Failed for a store in memory."""
-    if store.root is None:
-        raise Failed("a store in memory has no place for workspaces")
-    return workspaces.open(store, Path(store.root) / "workspaces" / thread.id)
-
-
-def end_orphans(thread: Thread) -> None:
-    """End the processes that a dead daemon left of the step in flight."""
-    intent = thread.record["intent"]
-    if intent is not None:
-        processes.end_orphans(intent["run"], intent["pid"], intent["pidStart"])
-
-
-def _turn(store: Store, payload: Payload) -> Turn:
-    text = store.node(payload["content"], "content").payload["text"]
-    return Turn(payload["index"], payload["role"], text, payload["meta"])
-
-
-async def _blocking(function: Callable[[], T]) -> T:
-    """What reads or writes the store must not hold up the daemon's other threads."""
-    return await trio.to_thread.run_sync(function)

@@ -19,6 +19,10 @@ _CHILDREN = (  # the fields of a Symbol that hold one Symbol or a list of them
     *("group", "expr", "lhs", "rhs", "expression", "condition", "then", "_else"),
     *("procedure", "body", "pattern", "update", "delete"),
 )
+_EXTRAS = (  # what makes a Symbol mean more than its type says
+    *("predicate", "stages", "focus", "index", "group", "tuple", "ancestor"),
+    *("keep_array", "keep_singleton_array", "consarray", "seeking_parent"),
+)
 
 
 @dataclass(frozen=True)
@@ -40,10 +44,11 @@ class Literal:
 
 @dataclass(frozen=True)
 class Equals:
-    """The filter `[name = 'value']`."""
+    """The filter `[name = 'value']`; not `alone` where `and` asks for more."""
 
     name: str
     value: Any
+    alone: bool = True
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,30 @@ def comparisons(root: Any) -> tuple[Comparison, ...]:
         for node in _nodes(root)
         if node.type == "binary" and node.value in _COMPARISONS
     )
+
+
+def calls(root: Any) -> tuple[tuple[str, str], ...]:
+    """(name, text) of every call `$name('text')` in the expression."""
+    return tuple(
+        (node.procedure.value, node.arguments[0].value)
+        for node in _nodes(root)
+        if node.type == "function"
+        and node.procedure.type == "variable"
+        and [argument.type for argument in node.arguments] == ["string"]
+    )
+
+
+def text_filter(node: Any) -> tuple[str, str] | None:
+    """(name, text) where the filter with this root is `name = 'text'` and nothing else."""
+    if node.type != "binary" or node.value != "=":
+        return None
+    for one, other in ((node.lhs, node.rhs), (node.rhs, node.lhs)):
+        if one.type == "path" and len(one.steps) == 1 and other.type == "string":
+            step = one.steps[0]
+            parts = (node, one, step, other)
+            plain = not any(getattr(part, extra) for part in parts for extra in _EXTRAS)
+            return (step.value, other.value) if step.type == "name" and plain else None
+    return None
 
 
 def _children(node: Any) -> Iterator[Any]:
@@ -167,7 +196,16 @@ def _filter(stage: Any) -> int | Equals | None:
     node = stage.expr
     if node is not None and node.type == "number":
         return int(node.value)
-    if node is None or node.type != "binary" or node.value != "=":
+    return _equals(node)
+
+
+def _equals(node: Any) -> Equals | None:
+    if node is None or node.type != "binary":
+        return None
+    if node.value == "and":
+        found = _equals(node.lhs) or _equals(node.rhs)
+        return found and Equals(found.name, found.value, alone=False)
+    if node.value != "=":
         return None
     sides = (_operand(node.lhs), _operand(node.rhs))
     for one, other in (sides, sides[::-1]):

@@ -108,15 +108,33 @@ def _role_faults(role: str, body: object) -> Iterator[str]:
         yield f"{path}: {role} is a reserved name"
     elif not ROLE_NAME.fullmatch(role):
         yield f"{path}: a role's name must fit {ROLE_NAME.pattern}"
-    yield from _members(body, path, _ROLE, ("cacheable",))
+    yield from _members(body, path, _ROLE, ("cacheable", "policy"))
     if not isinstance(body, Mapping):
         return
     if body.get("name") == "":
         yield f"{path}.name: must not be empty"
     if body.get("cacheable", True) is not True:
         yield f"{path}.cacheable: must be true; leave it out where the role is not"
+    if "policy" in body:
+        yield from _policy_faults(body["policy"], f"{path}.policy")
     if isinstance(body.get("schema"), Mapping):
         yield from _schema_faults(body["schema"], f"{path}.schema")
+
+
+def _policy_faults(policy: object, path: str) -> Iterator[str]:
+    if not isinstance(policy, Mapping) or not policy:
+        yield f"{path}: must be an object of retries, timeoutS, unknown; leave it out where none is"
+        return
+    for name, value in policy.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+        if name == "retries" and not (number and isinstance(value, int)):
+            yield f"{path}.retries: must be a whole number from 1; leave it out for none"
+        elif name == "timeoutS" and not number:
+            yield f"{path}.timeoutS: must be a number of seconds above 0"
+        elif name == "unknown" and value != "suspend":
+            yield f'{path}.unknown: must be "suspend"; leave it out where the step is run again'
+        elif name not in ("retries", "timeoutS", "unknown"):
+            yield f"{path}.{name}: no such field; there are retries, timeoutS, unknown"
 
 
 def _schema_faults(schema: Mapping[str, Any], path: str) -> Iterator[str]:

@@ -22,6 +22,18 @@ settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if "CI" in os.environ else "local")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--llm", action="store_true", help="also test with a small real model")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--llm"):
+        skip = pytest.mark.skip(reason="needs a real model; run with --llm")
+        for item in items:
+            if item.get_closest_marker("llm"):
+                item.add_marker(skip)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run an `async def` test under trio; leave the others to pytest."""

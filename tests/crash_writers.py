@@ -34,9 +34,9 @@ from casfs.nodes.directory import File
 from casfs.store import Store
 from casfs.threads import Thread
 from casfs.upkeep import gc
-from engine import catalog, journal
+from engine import catalog, journal, origin, record
 from engine.binding import Binding
-from engine.journal import Request
+from engine.origin import Request
 from engine.moderator import End, Next
 
 SHARED = 40  # contents that all writers put again and again
@@ -207,7 +207,7 @@ def work(writer: Writer, store: Store) -> Iterator[Callable[[], None]]:
 def _start(writer: Writer, store: Store) -> None:
     hash, _ = catalog.add(store, WORKFLOW)
     agent = {"a": Binding("command", {"argv": ["true"]})}
-    thread = journal.create(store, Request(hash, writer.random.randbytes(4).hex(), agent))
+    thread = origin.create(store, Request(hash, writer.random.randbytes(4).hex(), agent))
     writer.ack(step=thread.hash, thread=thread.id)
 
 
@@ -255,8 +255,8 @@ def _commit(writer: Writer, store: Store, thread: Thread, last: str | None, inde
             "extraction": "block",
             "workspace": None,
             "changes": None,
-            "startedAt": journal.now(),
-            "completedAt": journal.now(),
+            "startedAt": record.now(),
+            "completedAt": record.now(),
         }
         return journal.commit_step(new, thread, payload, decision, ROUNDS)
 

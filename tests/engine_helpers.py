@@ -21,9 +21,9 @@ from casfs import threads
 from casfs.cli import main
 from casfs.store import Store
 from casfs.threads import Thread
-from engine import catalog, control, journal
+from engine import catalog, control, journal, origin
 from engine.binding import Binding
-from engine.journal import Request
+from engine.origin import Request
 from engine.run import Run
 
 DEADLINE = 60.0  # seconds that a condition may take on a slow machine
@@ -87,12 +87,12 @@ def begin(
     definition: dict[str, Any],
     agents: Mapping[str, dict[str, Any]],
     workspace: str | None = None,
-    max_rounds: int = journal.MAX_ROUNDS,
+    max_rounds: int = origin.MAX_ROUNDS,
 ) -> Thread:
     """Add a workflow and create a thread of it with command agents; nothing runs yet."""
     hash, _ = catalog.add(store, definition)
     bound = {name: Binding("command", config) for name, config in agents.items()}
-    return journal.create(store, Request(hash, "Do it.", bound, workspace, max_rounds))
+    return origin.create(store, Request(hash, "Do it.", bound, workspace, max_rounds))
 
 
 async def carry_on(store: Store, thread: Thread, **more: Any) -> Thread:

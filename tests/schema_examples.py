@@ -222,6 +222,34 @@ ACTION_RESULT = {
     "createdAt": 1_790_000_000_000,
 }
 
+HERMES_TURN = {
+    "index": 1,
+    "role": "assistant",
+    "content": "Let me see.",
+    "toolCalls": [{"name": "terminal", "args": '{"command": "ls"}'}],
+    "reasoning": "I should look first.",
+}
+HERMES_DETAIL = {
+    "sessionId": "20260518_223724_45ab80",
+    "model": "qwen-plus",
+    "durationMs": 12345,
+    "turnCount": 2,
+    "turns": [h("turn 1"), h("turn 2")],
+}
+CURSOR_TURN = {
+    "kind": "tool",
+    "name": "read",
+    "text": h("tool arguments"),
+    "result": h("tool result"),
+}
+CURSOR_DETAIL = {
+    "sessionId": "c6b62c6f-7ead-4fd6-9922-e952131177ff",
+    "model": "auto",
+    "durationMs": 5234,
+    "turns": [{"kind": "text", "name": None, "text": h("said"), "result": None}, CURSOR_TURN],
+    "stream": h("stream"),
+}
+
 EXAMPLES: dict[str, Examples] = {
     "schema": {
         "valid": [
@@ -494,6 +522,25 @@ EXAMPLES: dict[str, Examples] = {
         ],
         "refs": refs("root 3"),
     },
+    "human-detail": {
+        "valid": [{"question": h("question"), "answer": h("answer")}],
+        "invalid": [
+            ({"question": h("question")}, "$"),
+            ({"question": "?", "answer": "!"}, "$.question"),
+        ],
+        "refs": refs("question", "answer"),
+    },
+    "call-detail": {
+        "valid": [
+            {"ends": [h("end 1"), h("end 2")], "totalTokens": 12, "durationMs": 3},
+            {"ends": [], "totalTokens": 0, "durationMs": 0},
+        ],
+        "invalid": [
+            ({"ends": [], "totalTokens": -1, "durationMs": 0}, "$.totalTokens"),
+            ({"ends": [], "totalTokens": 0}, "$"),
+        ],
+        "refs": refs("end 1", "end 2"),
+    },
     "command-detail": {
         "valid": [COMMAND_DETAIL, {**COMMAND_DETAIL, "argv": ["true"], "exitCode": 0}],
         "invalid": [
@@ -554,5 +601,34 @@ EXAMPLES: dict[str, Examples] = {
             ({**ACTION_RESULT, "artifacts": ["phase 1"]}, "$.artifacts[0]"),
         ],
         "refs": refs("action", "stdout", "stderr", "root 3", "detail", "phase 1"),
+    },
+    "hermes-turn": {
+        "valid": [HERMES_TURN, {**HERMES_TURN, "toolCalls": [], "reasoning": None, "content": ""}],
+        "invalid": [
+            (without(HERMES_TURN, "reasoning"), "$"),
+            ({**HERMES_TURN, "role": ""}, "$.role"),
+            ({**HERMES_TURN, "content": None}, "$.content"),
+            ({**HERMES_TURN, "toolCalls": [{"name": "ls"}]}, "$.toolCalls[0]"),
+        ],
+        "refs": [],
+    },
+    "hermes-detail": {
+        "valid": [HERMES_DETAIL, {**HERMES_DETAIL, "model": None, "turnCount": 0, "turns": []}],
+        "invalid": [
+            (without(HERMES_DETAIL, "turnCount"), "$"),
+            ({**HERMES_DETAIL, "sessionId": ""}, "$.sessionId"),
+            ({**HERMES_DETAIL, "turns": ["x"]}, "$.turns[0]"),
+        ],
+        "refs": refs("turn 1", "turn 2"),
+    },
+    "cursor-detail": {
+        "valid": [CURSOR_DETAIL, {**CURSOR_DETAIL, "model": None, "turns": []}],
+        "invalid": [
+            (without(CURSOR_DETAIL, "stream"), "$"),
+            ({**CURSOR_DETAIL, "turns": [{"kind": "text"}]}, "$.turns[0]"),
+            ({**CURSOR_DETAIL, "turns": [{**CURSOR_TURN, "kind": "thought"}]}, "$.turns[0].kind"),
+            ({**CURSOR_DETAIL, "turns": [{**CURSOR_TURN, "result": "x"}]}, "$.turns[0].result"),
+        ],
+        "refs": refs("said", "tool arguments", "tool result", "stream"),
     },
 }

@@ -38,8 +38,8 @@ from casfs.trees.restore import restore
 from casfs.upkeep import gc
 from engine import cached, catalog, control, run
 from engine.cached import Question, Turns
-from engine.journal import Intent
 from engine.prompt import Prompt, Turn
+from engine.record import Intent
 
 
 def cacheable(definition: dict[str, Any], *names: str) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from casfs import threads
 from casfs.cli import COMMANDS
 from casfs.cli import cli as root_command
 from casfs.store import Store
-from engine import agents, catalog, journal
+from engine import agents, catalog, origin
 
 DEVELOP = Path(catalog.__file__).parent / "workflows" / "develop.json"
 UNKNOWN = "ab" * 32
@@ -726,7 +726,7 @@ def test_mount_and_umount(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_journal_and_cli_agree_on_max_rounds(cli: Cli) -> None:
-    assert f"[default: {journal.MAX_ROUNDS};" in cli("thread", "start", "--help").text
+    assert f"[default: {origin.MAX_ROUNDS};" in cli("thread", "start", "--help").text
 
 
 def test_it_is_one_program(cli: Cli) -> None:

@@ -241,7 +241,7 @@ def test_a_thread_that_suspends_again_and_again(root: Path) -> None:
             until(lambda: status(root, id) == SUSPENDED, "the suspension")
             ask(root, "resume", id=id)
         assert ask(root, "wait", id=id)["status"] == SUSPENDED
-        assert len(record(root, id)["attempts"]) == 20
+        assert len(record(root, id)["attempts"]) == 12
         assert record(root, id)["intent"]["attempt"] == 21
 
 

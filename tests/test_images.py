@@ -12,15 +12,17 @@ from helpers import ABSENT, LARGE, Link, Program, Tree, put_tree, put_unchecked,
 from native import look, mounted, not_mountable, overlaid
 from upkeep_helpers import age, put_checkpoint, reopened, sql
 
-from casfs import images
+from casfs import images, kernel
 from casfs.backend import SMALL
 from casfs.digest import Digest
-from casfs.errors import Corrupt, CorruptBlob, Failed, NotFound, Refused
+from casfs.errors import Corrupt, CorruptBlob, Failed, Invalid, NotFound, Refused
 from casfs.images import ensure
 from casfs.nodes import directory
 from casfs.nodes.directory import Entry, File, Properties, Subdirectory, Symlink
 from casfs.store import Store
 from casfs.upkeep.gc import Limits, collect
+from casfs.workspaces import native
+from casfs.workspaces.layers import Layers
 
 TREE: Tree = {
     "empty": b"",
@@ -319,3 +321,69 @@ def test_a_limit_takes_the_images_used_longest_ago(disk_store: Store) -> None:
         f"images/{paths[0].name}"
     ]
     assert disk_store.blobs.total() == content
+
+
+# -- beside the objects -------------------------------------------------------------------
+
+
+def test_a_path_of_another_object_is_refused(disk_store: Store) -> None:
+    """The kernel would take that file for the object."""
+    hash = disk_store.put(LARGE).hash
+    good = put_tree(disk_store, {hash[:2]: {hash[2:]: LARGE, "other": b"x"}})
+    assert ensure(disk_store, good).exists()
+    for other in (b"another", LARGE[1:], {}, Link(b"x")):
+        bad = put_tree(disk_store, {hash[:2]: {hash[2:]: other}})
+        with pytest.raises(Invalid, match="no image can show it"):
+            ensure(disk_store, bad)
+
+
+def test_an_object_of_somebody_else_is_refused(disk_store: Store) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root may give a file away")
+    assert disk_store.root is not None
+    root, hash = put_tree(disk_store, TREE), Digest.of(LARGE).hash
+    os.chown(disk_store.root / "objects" / hash[:2] / hash[2:], 65534, 65534)
+    with pytest.raises(Failed, match="not a file of this user"):
+        ensure(disk_store, root)
+    assert listed(disk_store) == []
+
+
+# -- changes ------------------------------------------------------------------------------
+
+CHANGED: Tree = {
+    **{name: item for name, item in TREE.items() if name not in ("small", "nothing")},
+    "empty": {"now": LARGE},
+    "tool": LARGE,
+    "deep": {"er": {b"\xff\xfe": b"other"}, "new": {"x": Link(b"y"), "z": b"l" * (SMALL + 1)}},
+}
+
+
+@needs_kernel
+@pytest.mark.parametrize("swapped", [False, True])
+def test_changes_above_an_image_are_the_other_tree(
+    disk_store: Store, tmp_path: Path, swapped: bool
+) -> None:
+    old, new = (CHANGED, TREE) if swapped else (TREE, CHANGED)
+    roots = put_tree(disk_store, old), put_tree(disk_store, new)
+    changes = tmp_path / "changes"
+    size = images.write_changes(disk_store, *roots, changes)
+    assert size == changes.stat().st_size
+    layers = Layers(
+        ensure(disk_store, roots[0]), tmp_path, tmp_path / "work", tmp_path / "point", True, changes
+    )
+    layers.point.mkdir()
+    native.mount(layers)
+    try:
+        assert read_tree(layers.point) == read_tree_of(new)
+    finally:
+        kernel.unmount(layers.point)
+    assert list(tmp_path.glob("lower*")) == []
+
+
+def test_changes_cost_what_they_are(disk_store: Store, tmp_path: Path) -> None:
+    many = {str(number): {"f": b"%d" % number} for number in range(500)}
+    roots = put_tree(disk_store, many), put_tree(disk_store, {**many, "7": {"f": b"other"}})
+    size = images.write_changes(disk_store, *roots, tmp_path / "changes")
+    assert size == 4096 < ensure(disk_store, roots[0]).stat().st_size
+    with pytest.raises(NotFound, match="no tree"):
+        images.write_changes(disk_store, roots[0], ABSENT, tmp_path / "changes")

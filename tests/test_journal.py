@@ -14,9 +14,9 @@ from casfs.backend import MAX_RECORD, Head
 from casfs.errors import Conflict, Invalid, NotFound, Refused
 from casfs.store import Store
 from casfs.threads import CANCELLED, ENDED, RUNNING, SUSPENDED, Thread
-from engine import catalog, journal
+from engine import catalog, journal, origin
 from engine.binding import Binding
-from engine.journal import Request
+from engine.origin import Request
 from engine.moderator import End, Next, Stuck
 
 COMMAND = Binding("command", {"argv": ["true"]})
@@ -86,12 +86,18 @@ def test_a_new_thread_stands_at_its_start_and_nothing_is_in_flight(
         "start": start.hash,
         "workflow": "sample",
         "reason": None,
+        "cause": None,
+        "question": None,
+        "answer": None,
         "intent": None,
         "attempts": [],
+        "spent": {"tokens": 0, "wallMs": 0},
+        "compact": None,
         "parent": None,
         "children": [],
         "fork": None,
         "agents": None,
+        "key": None,
     }
 
 
@@ -119,7 +125,7 @@ def test_nothing_is_stored_of_a_thread_that_cannot_start(
     hash, _ = catalog.add(store, TWO)
     before = contents(store)
     with pytest.raises(error, match=said):
-        journal.create(store, Request(hash, "Do it.", agents))
+        origin.create(store, Request(hash, "Do it.", agents))
     assert contents(store) == before
 
 
@@ -128,7 +134,7 @@ def test_nothing_is_stored_where_the_workspace_is_no_tree(store: Store) -> None:
     blob = store.put(b"no tree").hash
     before = contents(store)
     with pytest.raises(Invalid):
-        journal.create(store, Request(hash, "Do it.", {"a": COMMAND}, blob))
+        origin.create(store, Request(hash, "Do it.", {"a": COMMAND}, blob))
     assert contents(store) == before
 
 
@@ -147,7 +153,7 @@ def test_an_agents_types_are_registered_even_when_roles_share_it(
     hash, _ = catalog.add(store, TWO)
     bound = {"a": Binding("noting"), "b": Binding("noting")}
     for _ in range(2):
-        journal.create(store, Request(hash, "Do it.", bound))
+        origin.create(store, Request(hash, "Do it.", bound))
     assert "noting-detail" in store.registry.names()
 
 
@@ -158,7 +164,8 @@ def test_begin_makes_the_intent_durable_before_anything_runs(store: Store, threa
     intent = dict(moved.record["intent"])
     assert len(intent.pop("run")) == 32
     assert intent.pop("since") > 0
-    assert intent == {"role": "a", "index": 1, "attempt": 1, "pid": None, "pidStart": None}
+    nothing = {"pid": None, "pidStart": None, "turns": [], "turnCount": 0, "calls": []}
+    assert intent == {"role": "a", "index": 1, "attempt": 1, **nothing}
 
 
 def test_every_try_has_a_token_of_its_own(store: Store, thread: Thread) -> None:
@@ -244,7 +251,7 @@ def test_a_reason_of_any_text_fits_into_the_record(letter: str, store: Store) ->
     rests = journal.suspend(store, running, letter * 5000, blobs)
     assert len(canonical.encode(dict(rests.record))) < MAX_RECORD - 100  # a pid comes yet
     assert "\n" not in rests.record["reason"]
-    assert rests.record["attempts"] == blobs[-20:]
+    assert rests.record["attempts"] == blobs[-12:]
     assert journal.begin(store, rests, Stuck(letter * 5000), 0, 100, 1).status == SUSPENDED
 
 

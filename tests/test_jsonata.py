@@ -235,3 +235,122 @@ def test_comparison_with_a_list() -> None:
     assert found == Comparison("in", Path("a", None, (), ("b",)), Literal(("x", 1, None)))
     (found,) = jsonata.compile("a in ['x', b]").comparisons()
     assert found.right is None
+
+
+# -- lists that are kept -----------------------------------------------------------------
+
+
+def kept(*values: Any) -> jsonata.List:
+    made = jsonata.List()
+    made.add(values)
+    return made
+
+
+def test_a_list_holds_copies() -> None:
+    value = {"n": [1]}
+    made = kept(value)
+    value["n"].append(2)
+    assert evaluate("$count(a.n)", {"a": made}) == 1
+    made.add([value])
+    assert evaluate("a.n", {"a": made}) == [1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a{'x': 1}",
+        "empty{'x': 1}",
+        "a ~> | $ | {'x': 1} |",
+        "a ~> | $ | {'x': 1}, ['n'] |",
+        "$append(a, 1)",
+        "$append(a.list, 1)",
+        "$reverse(a)",
+        "$sort(a, function($l, $r) { $l.n < $r.n })",
+        "a^(>n)",
+        "$spread(a)",
+        "$merge(a)",
+        "$distinct(a)",
+        "a@$v.list",
+        "a#$i[$i = 1]",
+        "a.list[]",
+        "a.**",
+        "$map(a, function($v) { $merge([$v, {'n': 9}]) })",
+        "$each(a[0], function($v, $k) { $k })",
+        "$sift(a[0], function($v) { $v = 2 })",
+        "$string(a)",
+        "$zip(a, a)",
+        "$ = $$ and a = $a and a[1] = a[-1]",
+        "a[z = null]",
+    ],
+)
+def test_a_list_is_like_any_other(text: str) -> None:
+    plain = [{"n": 2, "z": None, "list": [1, 2]}, {"n": 1, "z": None, "list": []}]
+    a, empty = kept(*plain), kept()
+    expected = evaluate(text, {"a": plain, "empty": []}, a=plain)
+    for _ in range(2):
+        assert evaluate(text, {"a": a, "empty": empty}, a=a) == expected
+    assert (a, empty) == (kept(*plain), kept())
+
+
+@pytest.mark.parametrize("text", ["empty{'x': 1}", "a ~> | $ | {'n': 9} |"])
+def test_functions_see_the_same_steps_when_a_list_is_written(text: str) -> None:
+    a = kept({"n": 1})
+    known = {"one": jsonata.Function(lambda name: a[0], "<s:o>")}
+    expression = jsonata.compile(f"($x := {text}; $one('x') = a[0])")
+    assert expression.evaluate({"a": a, "empty": kept()}, None, known) is True
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a[r = 'x'].n",
+        "a['x' = r].n",
+        "a[r = 'none'].n",
+        "a[r = ''].n",
+        "a[missing = ''].n",
+        "a[s = 'x'].n",
+        "a[t = 'x'].n",
+        "a[r = 'x'][0].n",
+        "a[r = 'x'][n = 3].n",
+        "a[r[] = 'x'].n",
+        "a[r = 'x']#$i.$i",
+        "a#$i[r = 'x'].$i",
+        "a@$v[r = 'x'].$v.n",
+        "a.b[r = 'x'].n",
+        "b[r = 'x'].n",
+        "one[r = 'x'].n",
+        "nothing[r = 'x'].n",
+        "mixed[r = 'x'].n",
+        "a[r = 'x']{r: n}",
+        "$map(['x', 'y'], function($w) { $count($$.a[r = 'x' and n > 1]) })",
+    ],
+)
+def test_filters_by_text_are_what_the_library_says(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = [
+        {"r": "x", "n": 1, "b": {"r": "x", "n": 7}, "t": ["x"]},
+        {"r": "y", "n": 2, "s": "x", "b": [{"r": "x", "n": 8}, {"r": "x", "n": 9}]},
+        {"r": "x", "n": 3, "s": None, "t": 1},
+    ]
+    data = {"a": a, "one": a[0], "b": a[1]["b"], "mixed": [1, a[0], "x"]}
+    ours = jsonata.compile(text).evaluate(data)
+    monkeypatch.setattr(jsonata, "_filter_by_text", lambda program: None)
+    assert ours == jsonata.compile(text).evaluate(data)
+
+
+def test_calls() -> None:
+    assert jsonata.compile("$last('a').b and $f(1) and $g('x', 'y') and $f($h('z'))").calls() == (
+        ("last", "a"),
+        ("h", "z"),
+    )
+
+
+def test_memory_is_not_hidden() -> None:
+    def greedy(text: str) -> None:
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        jsonata.compile("$greedy('a')").evaluate(
+            {}, None, {"greedy": jsonata.Function(greedy, "<s:o>")}
+        )

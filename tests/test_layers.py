@@ -62,7 +62,7 @@ ENGINE = """
     engine.workers engine.rules engine.workflow
     engine.catalog engine.extract engine.secrets engine.prompt engine.processes
     engine.workspace engine.layered
-    engine.chat engine.forms engine.confined engine.sandbox
+    engine.replies engine.chat engine.forms engine.confined engine.sandbox
     engine.agents engine.agents.command engine.agents.hermes engine.agents.cursor
     engine.tools engine.reactor engine.agents.llm engine.agents.react
     engine.agents.human engine.agents.workflow

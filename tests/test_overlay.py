@@ -344,3 +344,21 @@ def test_too_deep(disk_store: Store, upper: Path) -> None:
     deep.mkdir(parents=True)
     with disk_store.batch() as batch, pytest.raises(Failed, match="directories deep"):
         overlay.commit(disk_store, batch, base, upper)
+
+
+@each_kind
+def test_content_in_the_objects(
+    commit: Commit, upper: Path, disk_store: Store, marks: Marks, prefix: str
+) -> None:
+    """Over an image a redirect may lead past the tree."""
+    hash = disk_store.put(LARGE).hash
+    path = upper / "new"
+    path.write_bytes(b"")
+    os.truncate(path, len(LARGE))
+    path.chmod(0o755)
+    mark(path, prefix, "metacopy")
+    mark(path, prefix, "redirect", f"/{hash[:2]}/{hash[2:]}".encode())
+    assert commit(marks)[b"new"] == Program(LARGE)
+    os.truncate(path, 1)
+    with pytest.raises(Corrupt, match="should be in tree"):
+        commit(marks)

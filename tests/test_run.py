@@ -33,7 +33,7 @@ from casfs.threads import ENDED, RUNNING, SUSPENDED, Thread
 from casfs.trees import snapshot, tree
 from casfs.trees.ignore import Ignore
 from casfs.walk import walk
-from engine import journal, run
+from engine import hold, journal, origin
 from engine.binding import Binding
 from engine.moderator import Next
 
@@ -289,8 +289,8 @@ async def test_an_agent_from_elsewhere_may_raise_anything(
     )
     monkeypatch.syspath_prepend(tmp_path)
     hash = threads.start(disk_store, begin(disk_store, ONE, {"a": says({})})).payload["workflow"]
-    request = journal.Request(hash, "Do it.", {"a": Binding("strange")})
-    rests = await carry_on(disk_store, journal.create(disk_store, request))
+    request = origin.Request(hash, "Do it.", {"a": Binding("strange")})
+    rests = await carry_on(disk_store, origin.create(disk_store, request))
     assert (rests.status, rests.record["reason"]) == (SUSPENDED, "a: LookupError('lost')")
 
 
@@ -344,7 +344,7 @@ async def test_a_broken_off_step_is_run_again_from_the_tree_before_it(
     agents = {"a": says({}, f"cat log >>{side}; echo more >>log")}
     made = begin(disk_store, ONE, agents, project)
     broken = journal.begin(disk_store, made, Next("a"), 0, 100, 1)
-    half = run.workspace(disk_store, made)
+    half = hold.workspace(disk_store, made)
     half.reset(project)
     (half.path / "log").write_text("half written")
     (half.path / "junk").touch()

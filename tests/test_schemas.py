@@ -129,6 +129,13 @@ def test_a_graph_of_every_type_can_be_put_and_read(store: Store) -> None:
         graph.put("react-turn", {**example("react-turn"), "latencyMs": n}, f"turn {n}")
     graph.put("react-session", example("react-session"), "detail")
     graph.put("command-detail", example("command-detail"))
+    for name in ("said", "tool arguments", "tool result"):
+        graph.put("content", {"text": name, "artifacts": []}, name)
+    graph.blob("stream")
+    graph.put("cursor-detail", example("cursor-detail"))
+    for n in (1, 2):
+        graph.put("hermes-turn", {**example("hermes-turn"), "index": n}, f"turn {n}")
+    graph.put("hermes-detail", example("hermes-detail"))
     graph.put("thread-agents", example("thread-agents"))
     first_start = {**example("thread-start", 1), "agents": {}}
     graph.put("thread-start", first_start, "start")

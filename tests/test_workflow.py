@@ -306,9 +306,22 @@ def test_an_array_is_compared(form: str, operator: str) -> None:
     assert when_report(when, LINE).warnings == []  # b runs once only
 
 
+def test_an_array_of_all_steps_is_compared() -> None:
+    (warning,) = when_report("steps.meta.why = 'v'").warnings
+    assert "steps.meta.why is an array once several steps have it" in warning
+    assert "steps[-1].meta.why" in warning
+
+
+def test_only_one_step_can_have_the_field() -> None:
+    closed = {"name": "m", "type": "object", "properties": {}, "additionalProperties": False}
+    rules = [*LINE[:2], rule("b", "__end__", "steps.meta.status = 'yes'"), LINE[2]]
+    assert check(definition(rules, a=STATUS, b=closed)) == Report([], [])
+
+
 @pytest.mark.parametrize(
     "when",
     [
+        "steps[role='b' and index=3].meta.why = 'v'",
         "steps[role='b'][-1].meta.why = 'v'",
         "$last('b').meta.why = 'v'",
         "'v' in steps[role='b'].meta.why",
@@ -333,6 +346,15 @@ def test_comparisons_that_hold_in_a_loop(when: str) -> None:
         ("$last('a').meta.status.code = 1", "meta.status.code of a is never 1"),
         ("$count(steps[role='c']) > 1", "no role is named 'c'"),
         ("$steps[-1].role = 'c'", "no role is named 'c'"),
+        ("$last('c').meta.status = 'yes'", "no role is named 'c'"),
+        ("$exists($first('c'))", "no role is named 'c'"),
+        ("$steps[0].meta.status = 'yess'", "meta.status is never 'yess': no role's schema"),
+        ("$count(steps[meta.status = 'yess']) > 1", "meta.status is never 'yess': no role's"),
+        ("$filter(steps, function($s) { $s.meta.status = 'yess' })", "meta.status is never 'yess'"),
+        (
+            "steps[role = 'a' and index > 3].meta.status = 'yess'",
+            "meta.status of a is never 'yess'",
+        ),
     ],
 )
 def test_a_literal_that_cannot_be(when: str, slip: str) -> None:
@@ -348,7 +370,9 @@ def test_a_literal_that_cannot_be(when: str, slip: str) -> None:
         "$last('a').meta.why = null",
         "$last('a').meta.why = 'anything'",
         "$last('a').meta.list = 1",
-        "$steps[0].meta.status = 'unknown whose'",
+        "$steps[0].meta.status = 'no'",
+        "$filter(steps, function($s) { $s.meta.status = 'no' })",
+        "steps[meta.status = 'no' and role = 'a'][0]",
         "$last('a').content = 'x'",
         "start.meta.status = 'x'",
     ],

@@ -190,15 +190,17 @@ def daemon(
     log = to_file(where / "log" / "daemon.jsonl")
     limit, upkeep = values["threads.limit"], _upkeep(values)
     made = _workspaces(where, log)
-    extractor = configured(values, os.environ, log)
-    _be(
-        lambda ready: serve(where, path, dict(os.environ), limit, upkeep, log, ready, made, extractor),
-        background.Reporter(ready_fd),
-    )
+
+    def be(ready: Callable[[], None]) -> None:
+        extractor = configured(values, os.environ, log)
+        serve(where, path, dict(os.environ), limit, upkeep, log, ready, made, extractor)
+
+    _be(be, background.Reporter(ready_fd))
 
 
 def _workspaces(where: Path, log: Log) -> Workspaces:
-    """Overlays for root, who alone may mount them; copies for everybody else."""
+    """Overlays for root, who alone may mount them, over a mount only where the kernel cannot show
+    a tree alone; copies for everybody else."""
     from casfs.cli import lower
     from casfs.workspaces import ways
     from engine.layered import Layered

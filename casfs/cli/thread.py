@@ -1,35 +1,27 @@
-"""Runs of workflows: start, watch, resume, cancel."""
+"""Runs of workflows: what the daemon is asked for. How they look is `casfs.cli.threadview`, what
+can be done with their past `casfs.cli.threadpast`."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import click
 
-from casfs import canonical, threads
+from casfs import threads
 from casfs.cli.common import (
     answer,
     json_option,
     opened,
-    read_input,
-    refuse_too_much,
     root,
-    say,
     say_json,
-    source,
-    tree_root,
-    warn,
 )
-from casfs.errors import CasfsError, Invalid, NotFound, Suspended, Usage
-from casfs.nodes.node import Node
+from casfs.cli.threadargs import agent as agent_of
+from casfs.cli.threadargs import binding, given, limits, recorded
+from casfs.cli.threadpast import context, graph, replay, rm
+from casfs.cli.threadview import hit, list_, log, show, summary
+from casfs.errors import CasfsError, Suspended, Usage
 from casfs.store import Store
-from casfs.threads import ENDED, RUNNING, SUSPENDED, Thread
-from casfs.trees import snapshot
-from casfs.trees.ignore import Ignore
+from casfs.threads import ENDED, SUSPENDED, Thread
 
 POLL = 0.1  # seconds between looks at the store's version, a matter of microseconds
 agent_option = click.option(
@@ -50,17 +42,29 @@ def thread() -> None:
     """
 
 
+for one in (list_, show, log, context, replay, graph, rm):
+    thread.add_command(one)
+
+
 @thread.command()
 @click.argument("workflow")
 @click.option("--input", "text", required=True, metavar="TEXT|@FILE", help="The task.")
 @click.option("--workspace", metavar="DIR|TREE", help="What agents work on: a copy of it.")
 @agent_option
 @click.option("--max-rounds", type=click.IntRange(1), default=100, show_default=True)
+@click.option("--max-tokens", type=click.IntRange(1), help="Suspend when so many are spent.")
+@click.option("--max-seconds", type=click.FloatRange(0, min_open=True), help="The same for time.")
+@click.option(
+    "--compact-above", type=click.IntRange(1), metavar="TOKENS", help="With --compact-by."
+)
+@click.option("--compact-by", metavar="NAME[:JSON]", help="The agent that summarises the past.")
+@click.option("--idempotency-key", metavar="KEY", help="The same again: the thread there is.")
 @wait_option
 @json_option
 @click.pass_context
 def start(
     ctx: click.Context,
+    /,
     workflow: str,
     text: str,
     workspace: str | None,
@@ -68,6 +72,7 @@ def start(
     max_rounds: int,
     wait: bool,
     as_json: bool,
+    **more: Any,
 ) -> int:
     """Start a thread of WORKFLOW and print its id. Needs the daemon.
 
@@ -76,109 +81,72 @@ def start(
     """
     from engine import control
 
-    if text.startswith("@"):
-        text = _text(text[1:])
-    bound = dict(_binding(one) for one in agents)
+    bound = dict(binding(one) for one in agents)
+    asked = limits(**more)
     where = root(ctx)
     control.request(where, "status")  # before a large workspace is read for nothing
-    tree = None if workspace is None else _workspace(ctx, workspace)
+    tree = None if workspace is None else recorded(ctx, workspace)
     made = control.request(
         where,
         "start",
         workflow=workflow,
-        input=text,
+        input=given(text),
         agents=bound,
         workspace=tree,
         max_rounds=max_rounds,
+        **asked,
     )
     if not (wait and as_json):
         answer(as_json, made, made["id"])
     return _wait(ctx, made["id"], as_json) if wait else 0
 
 
-@thread.command("list")
-@json_option
-@click.pass_context
-def list_(ctx: click.Context, as_json: bool) -> None:
-    """List the threads, oldest first.
-
-    \b
-    casfs thread list
-    """
-    with opened(ctx) as store:
-        found = [_summary(one) for one in threads.listing(store)]
-    if as_json:
-        say_json(found)
-    else:
-        for one in found:
-            say(f"{one['id']} {one['status']:9} {one['workflow']:16} {_when(one['updatedAt'])}")
-
-
 @thread.command()
 @click.argument("id")
-@json_option
-@click.pass_context
-def show(ctx: click.Context, id: str, as_json: bool) -> None:
-    """Show a thread: what it runs, where it stands, its steps.
-
-    \b
-    casfs thread show 01K2
-    """
-    with opened(ctx) as store:
-        found = threads.expand(store, id)
-        value = {**_summary(found), **_details(store, found)}
-    if as_json:
-        say_json(value)
-        return
-    say(f"{value['id']}  {value['workflow']}  {value['status']}")
-    for name in ("reason", "returnCode", "summary"):
-        if value.get(name) is not None:
-            say(f"{name}: {value[name]}")
-    for step in value["steps"]:
-        seconds = (step["completedAt"] - step["startedAt"]) / 1000
-        status = str(step["status"] or "")
-        hit = f"  {_hit(step['cached'])}" if step["cached"] else ""
-        say(f"{step['index']:6} {step['role']:14} {status:12} {seconds:8.1f} s{hit}")
-    if value["intent"]:
-        say(f"{value['intent']['index']:6} {value['intent']['role']:14} in flight")
-
-
-@thread.command()
-@click.argument("id")
-@click.option("--follow", "-f", is_flag=True, help="Go on until the thread rests.")
-@click.option("--last", type=click.IntRange(1), metavar="N", help="Only the last N steps.")
-@json_option
-@click.pass_context
-def log(ctx: click.Context, id: str, follow: bool, last: int | None, as_json: bool) -> None:
-    """Print what the steps of a thread said; with --json one line a step.
-
-    \b
-    casfs thread log 01K2 --last 3
-    """
-    with opened(ctx) as store:
-        found = threads.expand(store, id)
-        for node in _follow(store, found, last) if follow else _tail(store, found, last, 0):
-            text = store.node(node.payload["content"], "content").payload["text"]
-            if as_json:
-                say_json({**node.payload, "hash": node.hash, "output": text}, pretty=False)
-            else:
-                hit = f"  {_hit(node.payload['cached'])}" if "cached" in node.payload else ""
-                head = f"--- {node.payload['index']:06} {node.payload['role']}{hit}"
-                say(f"{head}\n{text.rstrip()}\n")
-
-
-@thread.command()
-@click.argument("id")
+@click.option("--input", "text", metavar="TEXT|@FILE", help="The answer to its question.")
 @wait_option
 @json_option
 @click.pass_context
-def resume(ctx: click.Context, id: str, wait: bool, as_json: bool) -> int:
-    """Set a suspended thread running again. Needs the daemon.
+def resume(ctx: click.Context, id: str, text: str | None, wait: bool, as_json: bool) -> int:
+    """Set a suspended thread running again, with those that it waits for and that wait for it.
+    Needs the daemon.
 
     \b
     casfs thread resume 01K2 --wait
+    casfs thread resume 01K2 --input '{"approved": true}'
     """
-    return _ask(ctx, "resume", id, wait, as_json)
+    return _ask(ctx, "resume", id, wait, as_json, input=None if text is None else given(text))
+
+
+@thread.command()
+@click.argument("id")
+@click.option("--text", metavar="TEXT|@FILE", help="The summary.")
+@click.option("--agent", metavar="NAME[:JSON]", help="Who writes the summary.")
+@json_option
+@click.pass_context
+def compact(
+    ctx: click.Context, id: str, text: str | None, agent: str | None, as_json: bool
+) -> None:
+    """Let a summary stand for all steps so far, from the next step on; nothing is deleted. Needs
+    the daemon. Prints the hash of the summary.
+
+    \b
+    casfs thread compact 01K2 --agent 'llm:{"model": "small", "baseUrlEnv": "LLM_URL"}'
+    """
+    from engine import control
+
+    if (text is None) == (agent is None):
+        raise Usage("give the summary by --text, or who writes it by --agent")
+    with opened(ctx) as store:
+        found = threads.expand(store, id)
+    made = control.request(
+        root(ctx),
+        "compact",
+        id=found.id,
+        text=None if text is None else given(text),
+        agent=None if agent is None else agent_of(agent, "--agent"),
+    )
+    answer(as_json, made, made["summary"])
 
 
 @thread.command()
@@ -204,7 +172,7 @@ def fork(
     casfs thread fork 01K2 --at 3                  what else could have come after step 3
     casfs thread fork 01K2 --at 3 --agent coder='command:{"argv": ["./other"]}'
     """
-    return _ask(ctx, "fork", id, wait, as_json, at=at, agents=dict(map(_binding, agents)))
+    return _ask(ctx, "fork", id, wait, as_json, at=at, agents=dict(map(binding, agents)))
 
 
 @thread.command()
@@ -241,125 +209,21 @@ def _wait(ctx: click.Context, id: str, as_json: bool, done: int = 0) -> int:
     with opened(ctx) as store:
         found = threads.get(store, id)
         end = threads.end(store, found)
-        for node in _tail(store, found, None, done):
+        for node in threads.last_steps(store, found, None, done):
             if "cached" in node.payload:
                 what = f"step {node.payload['index']} {node.payload['role']}"
-                click.echo(f"casfs: {what}: {_hit(node.payload['cached'])}", err=True)
+                click.echo(f"casfs: {what}: {hit(node.payload['cached'])}", err=True)
     if as_json:
-        say_json(_summary(found))
+        say_json(summary(found))
     if found.status == SUSPENDED:
         reason = found.record["reason"]
         raise Suspended(f"thread {id} is suspended: {reason}; go on with `casfs thread resume`")
     if found.status != ENDED or end is None or end.payload["returnCode"] != 0:
-        summary = end.payload["summary"] if end else "no end"
-        raise CasfsError(f"thread {id} is {found.status}: {summary}")
+        how = end.payload["summary"] if end else "no end"
+        raise CasfsError(f"thread {id} is {found.status}: {how}")
     return 0
-
-
-def _text(file: str) -> str:
-    try:
-        return read_input(file).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise Invalid(f"{source(file)}: byte {error.start} is not UTF-8") from None
-
-
-def _binding(text: str) -> tuple[str, dict[str, Any]]:
-    """ROLE=NAME[:JSON]"""
-    role, equals, rest = text.partition("=")
-    name, colon, config = rest.partition(":")
-    if not equals or not role or not name:
-        raise Usage(f"--agent {text!r}: give ROLE=NAME or ROLE=NAME:JSON")
-    try:
-        value = canonical.parse(config) if colon else {}
-    except Invalid as error:
-        raise Usage(f"--agent {role}: its config is {error}") from None
-    if not isinstance(value, dict):
-        raise Usage(f"--agent {role}: its config must be a JSON object")
-    return role, {"name": name, "config": value}
-
-
-def _workspace(ctx: click.Context, text: str) -> str:
-    """The tree of a directory, recorded whole, or the tree that a person names."""
-    with opened(ctx) as store:
-        if not Path(text).is_dir():
-            try:
-                return tree_root(store, text)
-            except NotFound as error:
-                raise NotFound(f"no directory {text}, and no such tree: {error}") from None
-        refuse_too_much(Path(text), force=False)
-        report = snapshot.Report()
-        with store.batch() as batch:
-            tree = snapshot.build(batch, Path(text), Ignore(), report)
-    for warning in report.warnings:
-        warn(warning)
-    return tree.hash
-
-
-def _summary(found: Thread) -> dict[str, Any]:
-    """From the head alone, so that a damaged thread is listed like any other."""
-    return {
-        "id": found.id,
-        "workflow": found.record.get("workflow", "?"),
-        "status": found.status,
-        "head": found.hash,
-        "start": found.record.get("start"),
-        "updatedAt": found.record.get("updatedAt", 0),
-        "reason": found.record.get("reason"),
-        "returnCode": found.record.get("returnCode"),
-        "intent": found.record.get("intent"),
-    }
-
-
-def _details(store: Store, found: Thread) -> dict[str, Any]:
-    end = threads.end(store, found)
-    start = threads.start(store, found).payload
-    return {
-        "input": store.node(start["input"], "content").payload["text"],
-        "summary": end.payload["summary"] if end else None,
-        "steps": [_step(store.node(ref.hash)) for ref in threads.steps(store, found)],
-    }
-
-
-def _step(node: Node) -> dict[str, Any]:
-    keys = ("index", "role", "agent", "meta", "workspace", "startedAt", "completedAt")
-    more = {"status": node.payload["meta"].get("status"), "cached": node.payload.get("cached")}
-    return {"hash": node.hash, **{key: node.payload[key] for key in keys}, **more}
 
 
 def _length(store: Store, found: Thread) -> int:
     last = threads.last_step(store, found)
     return store.node(last).payload["index"] if last else 0
-
-
-def _hit(cached: Mapping[str, Any]) -> str:
-    """The line on a step whose agent was not run."""
-    return f"hit {cached['action'][:12]}: {cached['savedMs'] / 1000:.2f} s saved"
-
-
-def _tail(store: Store, found: Thread, last: int | None, after: int) -> list[Node]:
-    """The last steps (all for None) with an index above `after`, oldest first."""
-    nodes: list[Node] = []
-    for node in threads.backwards(store, found):
-        if len(nodes) == last or node.payload["index"] <= after:
-            break
-        nodes.append(node)
-    return nodes[::-1]
-
-
-def _follow(store: Store, found: Thread, last: int | None) -> Iterator[Node]:
-    after = 0
-    while True:
-        version = store.backend.version()
-        found = threads.get(store, found.id)
-        for node in _tail(store, found, last, after):
-            after = node.payload["index"]
-            yield node
-        last = None
-        if found.status != RUNNING:
-            return
-        while store.backend.version() == version:
-            time.sleep(POLL)
-
-
-def _when(ms: int) -> str:
-    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"

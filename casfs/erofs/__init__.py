@@ -1,8 +1,9 @@
 """EROFS images: a file system in one file, which the kernel mounts without any process of ours.
 
-What goes into an image is told by value: a tree of `Directory`, `File` and `Symlink`, whose
-entries may be generators and whose contents may be fetched late. `casfs.erofs.writer` turns
-it into bytes; equal trees give equal bytes. Nothing here knows of a store or of overlayfs.
+What goes into an image is told by value: a tree of `Directory`, `File`, `Symlink` and
+`Whiteout`, whose entries may be generators and whose contents may be fetched late.
+`casfs.erofs.writer` turns it into bytes; equal trees give equal bytes. Nothing here knows of
+a store.
 
     superblock        at 1024, 128 bytes; its checksum covers the rest of the first block
     shared xattrs     directly behind it; the area begins at block 0, so an id is an offset / 4
@@ -61,6 +62,12 @@ class Symlink(NamedTuple):
     xattrs: Xattrs = ()
 
 
+class Whiteout(NamedTuple):
+    """A character device 0/0: to overlayfs, the name is gone from the layers below."""
+
+    attr: Attr
+
+
 class Directory(NamedTuple):
     """`entries` are read once, in any order, when the directory gets its place."""
 
@@ -69,4 +76,4 @@ class Directory(NamedTuple):
     xattrs: Xattrs = ()
 
 
-Node = Directory | File | Symlink
+Node = Directory | File | Symlink | Whiteout

@@ -23,7 +23,7 @@ PLAIN, INLINE, CHUNKS = 0 << 1, 2 << 1, 4 << 1
 MAX_CHUNK_BITS = 31  # a chunk is of BLOCK << this at most
 HOLE = b"\xff\xff\xff\xff"
 
-FILE, DIRECTORY, SYMLINK = 1, 2, 7  # types in a directory entry
+FILE, DIRECTORY, DEVICE, SYMLINK = 1, 2, 3, 7  # types in a directory entry
 
 SUPER = struct.Struct("<IIIBBHQqIIII16s16sIHHHBBIQ24x")
 INODE = struct.Struct("<HHHHIIIIHHI")

@@ -24,6 +24,7 @@ from . import (
     File,
     Node,
     Symlink,
+    Whiteout,
     Xattrs,
     dirents,
     layout,
@@ -34,7 +35,12 @@ from .layout import AT_START, AT_SUPER, SLOT, START
 Fetch = Callable[[list[str]], Iterable[bytes]]
 BY_NAME = itemgetter(0)
 NOBODY = 0xFFFF_FFFF  # (uid_t) -1
-TYPES = {File: layout.FILE, Symlink: layout.SYMLINK, Directory: layout.DIRECTORY}
+TYPES = {
+    File: layout.FILE,
+    Symlink: layout.SYMLINK,
+    Directory: layout.DIRECTORY,
+    Whiteout: layout.DEVICE,
+}
 
 
 def write(
@@ -153,6 +159,8 @@ class _Image:
             if not target or b"\0" in target or len(target) > MAX_TARGET:
                 raise Invalid(f"{target[:20]!r} ({len(target)} bytes) cannot be a link's target")
             return self._with_data(stat.S_IFLNK, node.attr, node.xattrs, len(target), target)
+        if type(node) is Whiteout:
+            return self._inode(stat.S_IFCHR, node.attr, (), 0)[0] // SLOT
         return dirents.LATER
 
     def _with_data(

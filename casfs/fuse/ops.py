@@ -173,7 +173,7 @@ class Operations(pyfuse3.Operations):
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         listing = self.session.listing(fh, start_id)
         for item in listing:
-            entry = self._encoded(self.session.entry(listing.directory, item.name, item.vnode))
+            entry = self._encoded(self.session.listed(listing, item))
             name = pyfuse3.FileNameT(item.name)
             if not pyfuse3.readdir_reply(token, name, entry, item.offset):
                 listing.back(item)

@@ -28,12 +28,25 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from ..errors import CasfsError
 from ..log import Log
 from .errors import OURS, Denied, errno_of
 from .inodes import Inodes, number
 from .stats import Stats
 from .table import ROOT, Table
-from .vnode import Attr, Broken, Directory, File, Link, Live, Vnode, below
+from .vnode import (
+    LONG_AGO,
+    READ_DIRECTORY,
+    READ_FILE,
+    Attr,
+    Broken,
+    Directory,
+    File,
+    Link,
+    Live,
+    Vnode,
+    below,
+)
 
 FOREVER = 10.0**9  # seconds
 MOMENT = 1.0  # seconds that a name which vanished may be stale
@@ -283,6 +296,17 @@ class Session:
         yield Item(2, b"..", self._above(ino), False)
         for offset, (name, vnode) in enumerate(directory.entries(), start=3):
             yield Item(offset, name, self.inodes.known(vnode), True)
+
+    def listed(self, listing: Listing, item: Item) -> Entry:
+        """As `entry`, but what cannot be told at the moment does not spoil the listing: it is
+        there, and whoever looks at it gets the reason."""
+        vnode = item.vnode
+        try:
+            return self.entry(listing.directory, item.name, vnode)
+        except CasfsError as error:
+            self.failed("listing", error)
+            mode = READ_DIRECTORY if isinstance(vnode, Directory) else READ_FILE
+            return Entry(vnode.ino, Attr(mode, 0, LONG_AGO), 0.0, 0.0)
 
     def hold(self, listing: Listing, item: Item) -> None:
         """The kernel was told of an item with its attributes: that counts as a lookup."""

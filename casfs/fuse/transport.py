@@ -321,7 +321,7 @@ class Transport:
         listing = session.listing(request.ino, offset)
         for item in listing:
             offset, name, vnode, held = item
-            entry = session.entry(listing.directory, name, vnode)
+            entry = session.listed(listing, item)
             if plus:
                 nodeid = vnode.ino if held else 0
                 part = wire.pack_direntplus(nodeid, entry, offset, name, owner)

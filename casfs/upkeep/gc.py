@@ -9,6 +9,9 @@ are roots like the others until a limit is given: then the least recently used o
 first, until what remains fits. Losing one is a miss later, never a loss. Images of trees keep
 nothing: they go with their tree, and where a limit leaves no room for them.
 
+A tree that is mounted to be looked at has a head too; where a crash or a reboot has ended the
+mount, a run drops that head first.
+
 Nothing here deletes by itself; `Collection.sweep` does, and is safe against writers that
 work at the same time. Damage stops a run before it deletes anything: what a broken node
 refers to cannot be known, nor whether something that is missing was a node.
@@ -24,6 +27,7 @@ from .. import checkpoint, images, walk
 from ..backend import Collection, Head, Swap, Total, targets
 from ..errors import CasfsError, Conflict, Corrupt, Invalid, NotFound
 from ..store import Store
+from ..workspaces import workspace
 
 GRACE = 24 * 3600  # seconds
 CACHE = ("actions/", "plugins/")
@@ -72,6 +76,8 @@ def collect(
     if grace < 0 or keep < 0:
         raise Invalid("a grace period and a number of checkpoints cannot be negative")
     before = int(time.time()) - grace
+    if not dry_run:
+        workspace.sweep(store)
     with store.backend.collection() as collection:
         marker = _Marker(store, collection, progress)
         files = store.blobs.total().files

@@ -12,7 +12,9 @@ An upper says more than its files do (Linux' Documentation/filesystems/overlayfs
     redirect    of a directory: it was renamed, and what the tree has for it stands under
                 this path (from the root, or a name beside its old one)
     metacopy    of a file: mode and owner alone were changed; the content is the tree's, at
-                `redirect` when it has one, else under the same name
+                `redirect` when it has one, else under the same name. Over an image `redirect`
+                may be the path of the content in `objects/`, `/ab/cdef…`, unless the tree has
+                that path, as the kernel sees it too
 
 Which attributes mean that depends on who made the overlay (`Marks`): root's are in
 `trusted.overlay.`, a user namespace's in `user.overlay.`, and in root's overlay an agent may
@@ -25,6 +27,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -38,14 +41,14 @@ from ..nodes import directory
 from ..nodes.directory import Entry, File, Properties, Subdirectory, Symlink
 from ..store import Store
 from ..trees import tree
-from ..trees.intake import FILE_FLAGS
-from ..trees.readers import DIR_FLAGS
+from ..trees.intake import DIR_FLAGS, FILE_FLAGS
 from ..trees.snapshot import MAX_DEPTH, Report, X
 from ..trees.tree import Entries
 
 WHITEOUT = b".wh."
 OPAQUE = b".wh..wh..opq"
 RESERVED = b".wh..wh."
+OBJECT = re.compile(rb"/([0-9a-f]{2})/([0-9a-f]{62})\Z")
 SECOND = 1_000_000_000  # nanoseconds
 
 
@@ -188,17 +191,26 @@ class _Merge:
                 self._report.read += 1
                 self._report.read_bytes += digest.size_bytes
             else:
-                digest = self._content(below, path, name, self._mark(opened, "redirect"))
+                redirect = self._mark(opened, "redirect")
+                digest = self._content(below, path, name, redirect, found.st_size)
             found = os.fstat(opened)
         self._report.files += 1
         self._report.bytes += digest.size_bytes
         return File(name, digest, bool(found.st_mode & X), self._properties(found))
 
-    def _content(self, below: Entries, path: bytes, name: bytes, redirect: bytes | None) -> Digest:
+    def _content(
+        self, below: Entries, path: bytes, name: bytes, redirect: bytes | None, size: int
+    ) -> Digest:
         lower = self._lower(below, name, redirect)
-        if not isinstance(lower, File):
-            raise Corrupt(f"{self._show(path)}: its content should be in tree {self._base}")
-        return lower.digest
+        if isinstance(lower, File):
+            return lower.digest
+        object = OBJECT.match(redirect or b"")
+        if lower is None and object is not None:
+            hash = (object[1] + object[2]).decode()
+            info = self._store.blobs.info([hash]).get(hash)
+            if info is not None and info.size == size:
+                return Digest(hash, size)
+        raise Corrupt(f"{self._show(path)}: its content should be in tree {self._base}")
 
     def _lower(self, below: Entries, name: bytes, redirect: bytes | None) -> Entry | None:
         """What the tree has for the entry `name` of a directory that has `below` there."""

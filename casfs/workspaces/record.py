@@ -10,6 +10,11 @@ workspaces. The record:
     generation   which upper: `workspaces/<id>/<generation>/{upper,work}` in the store
     name, checkpoint    of the checkpoint that it was opened from, or recorded last; else null
     readOnly, made (we made the directory), openedAt (ms since 1970 UTC)
+    system       the boot and the process namespace that it was opened in
+
+A read-only one keeps its tree for as long as a mount of it is seen anywhere, also when it was
+unmounted here while a container went on with it: its head is then `workspaces/<id>.<openedAt>`,
+so that the directory is free, and gc drops the head when the last mount is gone (`left`).
 
 `casfs.workspaces.workspace` writes them; everybody may read them.
 """
@@ -19,23 +24,27 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .. import kernel
 from ..backend import Head
 from ..checkpoint import Checkpoint
 from ..digest import hash_bytes
 from ..errors import Failed, Invalid, NotFound, Refused
 from ..store import Store
 from . import ways
-from .ways import Layers, Way
+from .layers import Layers
+from .ways import Trees, Way
 
 HEADS = "workspaces/"
 FOLDER = "workspaces"
 ID_LENGTH = 16
-Trees = Callable[[str], Path]  # where a mount of the store shows the tree of that root
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+NAMESPACE = Path("/proc/self/ns/pid")
+SEES_ALL = str(0xEFFF_FFFC)  # the number of the process namespace that a machine begins with
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +77,45 @@ class Workspace:
         return self.folder / str(self.record["generation"]) / "upper"
 
     @property
+    def is_left(self) -> bool:
+        """Is it closed, while a container goes on with it?"""
+        return "." in self.id
+
+    @property
     def state(self) -> str:
-        """`open`; `closed off`: only `exec` leads into it; `unmounted`: open it again."""
+        """`open`; `closed off`: only `exec` leads into it; `unmounted`: open it again; `left`:
+        closed, and a container goes on with it."""
+        if self.is_left:
+            return "left"
         if self.way.mount is not None:
             return "open" if ways.is_mounted(self.path) else "unmounted"
         return "closed off" if self.way.layered else "open"
 
-    def layers(self, trees: Trees) -> Layers:
-        lower = trees(self.record["base"])
-        work = self.upper.with_name("work")
-        return Layers(lower, self.upper, work, self.path, self.record["readOnly"])
+    @property
+    def source(self) -> str:
+        """Of its mount in the kernel's tables; no other one has it."""
+        return f"casfs-{self.id.partition('.')[0]}-{self.record['openedAt']}"
+
+    @property
+    def is_gone(self) -> bool:
+        """Is it certain that nobody sees a mount of it?"""
+        if self.state == "open" or kernel.is_mounted_anywhere(self.source):
+            return False
+        then, now = self.record["system"].split(), system().split()
+        if then[0] != now[0]:
+            return True  # the machine was started anew
+        return now[1] in (then[1], SEES_ALL)  # else others may run that are not seen from here
+
+    def layers(self, lowers: Trees) -> Layers:
+        """`lowers`: what the way needs of a tree (`ways.lowers`)."""
+        return Layers(
+            lowers(self.record["base"]),
+            self.upper,
+            self.upper.with_name("work"),
+            self.path,
+            self.record["readOnly"],
+            source=self.source,
+        )
 
 
 def new(
@@ -101,14 +139,23 @@ def new(
         "readOnly": read_only,
         "made": made,
         "openedAt": time.time_ns() // 1_000_000,
+        "system": system(),
     }
     return _workspace(store, _id(path), Head(root, record))
 
 
-def listing(store: Store) -> list[Workspace]:
-    """All of them, by directory."""
-    heads = store.heads.list(HEADS)
-    found = [_workspace(store, name[len(HEADS) :], head) for name, head in heads]
+def system() -> str:
+    """This boot of the machine, and the process namespace that this process sees."""
+    return f"{BOOT.read_text().strip()} {os.stat(NAMESPACE).st_ino}"
+
+
+def listing(store: Store, *, read_only: bool = False) -> list[Workspace]:
+    """All of them, or those that are only looked at, by directory."""
+    found = [
+        _workspace(store, name[len(HEADS) :], head)
+        for name, head in store.heads.list(HEADS)
+        if not read_only or head.record.get("readOnly")
+    ]
     return sorted(found, key=lambda one: one.path)
 
 
@@ -138,6 +185,13 @@ def swap(store: Store, id: str, old: Head | None, new: Head | None) -> None:
     """Raises Conflict where the head is not `old`."""
     with store.batch() as batch:
         batch.swap(HEADS + id, old, new)
+
+
+def leave(store: Store, found: Workspace) -> None:
+    """Keep the tree of one that is closed, and let the directory become another workspace."""
+    with store.batch() as batch:
+        batch.swap(HEADS + found.id, found.head, None)
+        batch.swap(f"{HEADS}{found.id}.{found.record['openedAt']}", None, found.head)
 
 
 def check_open(found: Workspace) -> None:

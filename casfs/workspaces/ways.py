@@ -1,7 +1,9 @@
 """The ways of making a tree a writable directory. Which one it was does not show in the
 directory; it shows in what opening it costs, and in who can see it.
 
-    overlay          the kernel's overlayfs over the mounted tree; root alone may mount it
+    native           the kernel's overlayfs over the tree's image and the objects, with no process
+                     of ours behind it (`casfs.workspaces.native`); root alone may mount it
+    overlay          the kernel's overlayfs over the tree in a FUSE mount; root alone as well
     namespace        the kernel's overlayfs in a user namespace: seen by nobody but the command
                      that runs in there (`casfs workspace exec`)
     fuse-overlayfs   an overlay in user space, seen by all; after the kernel's, since its
@@ -9,9 +11,9 @@ directory; it shows in what opening it costs, and in who can see it.
                      the tree's `old` again. What it shows is committed, wrong as it is
     copy             no mount at all: the tree is restored, and recorded by reading it
 
-A way gets `Layers`: the mounted tree, the upper and work directories, the point. Upper and
-work are on one file system and never within the lower; the layers outlive the mount, so a
-workspace can be mounted again after a crash.
+A way gets `Layers`: the tree in a mount or its image, the upper and work directories, the
+point. Upper and work are on one file system and never within the lower; the layers outlive
+the mount, so a workspace can be mounted again after a crash.
 
 Options of the kernel's overlay, each for a reason:
 
@@ -30,66 +32,85 @@ import errno
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from .. import groups, kernel
-from ..errors import Failed, Refused
-from . import overlay
+from ..errors import Failed, NotFound, Refused
+from ..store import FORMAT_FILE, Store
+from . import native, overlay
+from .layers import FLAGS, Layers
 from .overlay import Marks
 
-OVERLAY, FUSE, NAMESPACE, COPY = "overlay", "fuse-overlayfs", "namespace", "copy"
-SOURCE = "casfs"  # of an overlay in the table of mounts
+NATIVE, OVERLAY, NAMESPACE = "native", "overlay", "namespace"
+FUSE, COPY = "fuse-overlayfs", "copy"
 TOOL, HELPER = "fuse-overlayfs", "fusermount3"
 OUTLIVING = ("env", "-u", groups.TOKEN)  # opened by an agent, it does not end with its step
-FLAGS = kernel.MS_NOSUID | kernel.MS_NODEV
 MAX_NAMESPACES = Path("/proc/sys/user/max_user_namespaces")
-
-
-@dataclass(frozen=True, slots=True)
-class Layers:
-    """Of one workspace: `lower` is the tree in a mount, `point` where it is to be seen."""
-
-    lower: Path
-    upper: Path
-    work: Path
-    point: Path
-    read_only: bool = False
+HERE = Path(__file__)
+ANY_FUSE = "fuse"  # whichever overlay over a FUSE mount will do
+Trees = Callable[[str], Path]  # where a mount of the store shows the tree of that root
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """`missing` says why this machine or this user cannot go it, None when it can; `mount` is
-    None where there is nothing to mount for all to see. Raises Failed."""
+    """`lacks` says why this machine or this user cannot go it, None when it can, where a store
+    has that file; `mount` is None where there is nothing to mount for all to see."""
 
     name: str
-    missing: Callable[[], str | None]
+    lacks: Callable[[Path], str | None]
     marks: Marks = overlay.TRUSTED
     mount: Callable[[Layers], None] | None = None
+
+    def missing(self, near: Path = HERE) -> str | None:
+        return self.lacks(near)
 
     @property
     def layered(self) -> bool:
         """Has it an upper?"""
         return self.name != COPY
 
+    @property
+    def native(self) -> bool:
+        """Does it stand on an image, and not in a mount of the store?"""
+        return self.name == NATIVE
 
-def choose(name: str | None) -> Way:
-    """The way of that name (`fuse`: whichever overlay will do), or the best that there is.
 
-    Raises Refused where that way is not open here.
+def choices(name: str | None, store: Store) -> list[Way]:
+    """The ways of that name (`fuse`: overlays over a FUSE mount), or all, that are open here; the
+    best one first. Raises Refused where none is."""
+    near = HERE if store.root is None else store.root / FORMAT_FILE
+    asked = [way for way in WAYS.values() if name in (None, way.name) or _is_any_fuse(name, way)]
+    found = [way for way in asked if way.missing(near) is None]
+    if not found:
+        reasons = "; ".join(f"{way.name}: {way.missing(near)}" for way in asked)
+        raise Refused(f"no workspace by {name} here: {reasons}")
+    return found
+
+
+def _is_any_fuse(name: str | None, way: Way) -> bool:
+    return name == ANY_FUSE and way.layered and not way.native
+
+
+def lowers(store: Store, way: Way, trees: Trees) -> Trees:
+    """What the way needs of a tree: its image, or where a mount shows it."""
+    return partial(native.image, store) if way.native else trees
+
+
+def mount(way: Way, layers: Callable[[], Layers]) -> None:
+    """Mount for all to see. Asks twice for layers where gc has taken an image away meanwhile.
+
+    Raises Failed and what `layers` raises.
     """
-    if name in WAYS:
-        why = WAYS[name].missing()
-        if why is not None:
-            raise Refused(f"no workspace by {name} here: {why}")
-        return WAYS[name]
-    for way in WAYS.values():
-        if way.missing() is None and (name is None or way.layered):
-            return way
-    reasons = "; ".join(f"{way.name}: {way.missing()}" for way in WAYS.values() if way.layered)
-    raise Refused(f"no workspace by {name} here: {reasons}")
+    assert way.mount is not None
+    first = layers()
+    try:
+        way.mount(first)
+    except NotFound:
+        way.mount(layers())
 
 
 def unmount(point: Path, *, lazy: bool = False) -> None:
@@ -133,14 +154,14 @@ def _mount_overlay(layers: Layers) -> None:
 
 
 def _overlay(layers: Layers, flags: int, **more: str) -> None:
-    values: dict[str, str | list[Path]] = {"index": "off", "xino": "off"}
+    values: dict[str, str | Sequence[Path]] = {"index": "off", "xino": "off"}
     if layers.read_only:
         values |= {"lowerdir": [layers.lower, layers.upper]}
     else:
         values |= {"lowerdir": [layers.lower], "upperdir": [layers.upper]}
         values |= {"workdir": [layers.work], **more}
     try:
-        kernel.mount(SOURCE, layers.point, "overlay", flags, kernel.options(values))
+        kernel.mount(layers.source, layers.point, "overlay", flags, kernel.options(values))
     except OSError as error:
         raise Failed(f"cannot mount an overlay at {layers.point}: {error.strerror}") from None
 
@@ -204,9 +225,10 @@ def enter(layers: Layers) -> None:
 WAYS = {
     way.name: way
     for way in (
-        Way(OVERLAY, _no_overlay, overlay.TRUSTED, _mount_overlay),
-        Way(NAMESPACE, _no_namespace, overlay.USER),
-        Way(FUSE, _no_fuse, overlay.FUSE, _mount_fuse),
-        Way(COPY, lambda: None),
+        Way(NATIVE, native.missing, overlay.TRUSTED, native.mount),
+        Way(OVERLAY, lambda near: _no_overlay(), overlay.TRUSTED, _mount_overlay),
+        Way(NAMESPACE, lambda near: _no_namespace(), overlay.USER),
+        Way(FUSE, lambda near: _no_fuse(), overlay.FUSE, _mount_fuse),
+        Way(COPY, lambda near: None),
     )
 }

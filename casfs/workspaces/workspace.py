@@ -8,17 +8,22 @@ upper of another.
 
 A commit leaves base and upper alone: what is written meanwhile goes into the next one. A
 thread's private workspace is another thing (`engine.workspace`).
+
+A tree that is mounted to be looked at (`casfs tree mount`) is a read-only workspace: its head
+keeps the tree, and says what is mounted where. There is nothing in it to lose, so `sweep`
+forgets it when a crash or a reboot has unmounted it.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .. import advance, scratch
+from .. import advance, kernel, scratch
 from ..backend import Head
 from ..batch import Batch
 from ..checkpoint import Checkpoint
@@ -31,8 +36,8 @@ from ..trees import snapshot, tree
 from ..trees.ignore import Ignore
 from ..trees.snapshot import Options, Report
 from . import overlay, record, ways
-from .record import Trees, Workspace
-from .ways import Way
+from .record import Workspace
+from .ways import Trees, Way
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,24 +71,37 @@ def open(
     path = record.absolute(directory)
     old = record.get(store, path)
     if old is not None:
-        return _open_again(old, root, trees)
+        return _open_again(store, old, root, trees)
     if read_only and not way.layered:
         raise Refused("a copy cannot be read-only; leave --read-only or choose another way")
     made = _check(store, path)
     new = record.new(store, path, root, way, origin, read_only=read_only, made=made)
-    record.swap(store, new.id, None, new.head)
-    try:
-        _make(store, new, trees)
-    except BaseException:
-        _remove(store, new)
-        record.swap(store, new.id, new.head, None)
-        raise
+    with _not_swept(new):
+        record.swap(store, new.id, None, new.head)
+        try:
+            _make(store, new, trees)
+        except BaseException:
+            _remove(store, new)
+            record.swap(store, new.id, new.head, None)
+            raise
     return new
 
 
-def close(store: Store, found: Workspace, *, force: bool = False) -> None:
+@contextmanager
+def _not_swept(new: Workspace) -> Iterator[None]:
+    """A read-only one that is not mounted yet is not one that nobody sees any more."""
+    lock = record.lock(new, inherited=False) if new.record["readOnly"] else -1
+    try:
+        yield
+    finally:
+        if lock >= 0:
+            os.close(lock)
+
+
+def close(store: Store, found: Workspace, *, force: bool = False) -> bool:
     """Unmount and remove it. Raises Refused where changes would be lost, unless `force`; also
-    where something still runs in there."""
+    where something still runs in there. False where a container goes on with a read-only one:
+    its tree is kept until that has ended."""
     lock = record.lock(found, inherited=False)
     try:
         if not force and is_dirty(store, found):
@@ -91,10 +109,28 @@ def close(store: Store, found: Workspace, *, force: bool = False) -> None:
                 f"{found.path} has changes that are not committed; commit them, or close --force"
             )
         ways.unmount(found.path)
-        _remove(store, found)
-        record.swap(store, found.id, found.head, None)
+        left = found.record["readOnly"] and not found.is_gone
+        _remove(store, found, left=left)
+        if left:
+            record.leave(store, found)
+        else:
+            record.swap(store, found.id, found.head, None)
     finally:
         os.close(lock)
+    return not left
+
+
+def sweep(store: Store) -> list[Workspace]:
+    """Forget the read-only ones that nobody sees any more; returns them."""
+    gone = []
+    for found in record.listing(store, read_only=True):
+        if found.is_gone:
+            with suppress(Refused), _not_swept(found):  # refused: it is just being opened
+                if found.is_gone:
+                    record.swap(store, found.id, found.head, None)
+                    _remove(store, found)
+                    gone.append(found)
+    return gone
 
 
 def detach(found: Workspace, *, lazy: bool = False) -> None:
@@ -174,14 +210,17 @@ def _recorded(store: Store, batch: Batch, found: Workspace, report: Report) -> D
 # -- on the host --------------------------------------------------------------------------
 
 
-def _open_again(found: Workspace, root: str, trees: Trees) -> Workspace:
+def _open_again(store: Store, found: Workspace, root: str, trees: Trees) -> Workspace:
     if found.state == "unmounted" or _is_dead(found):
         if root not in (found.root, found.record["base"]):
             raise Conflict(f"{found.path} is a workspace of tree {found.root}; close it first")
         ways.unmount(found.path, lazy=True)
-        assert found.way.mount is not None
-        found.way.mount(found.layers(trees))
-        return found
+        values = {**found.record, "system": record.system()}
+        again = replace(found, head=Head(found.root, values))
+        with _not_swept(found):
+            record.swap(store, found.id, found.head, again.head)
+            _show(store, again, trees)
+        return again
     raise Conflict(f"{found.path} is a workspace already; commit or close it")
 
 
@@ -247,19 +286,23 @@ def prepare(store: Store, base: str, upper: Path) -> None:
 def _show(store: Store, new: Workspace, trees: Trees) -> None:
     """Let the directory show the tree."""
     if new.way.mount is not None:
-        new.way.mount(new.layers(trees))
+        lowers = ways.lowers(store, new.way, trees)
+        ways.mount(new.way, lambda: new.layers(lowers))
     elif not new.way.layered:
         restores.restore(store, new.root, new.path)
 
 
-def _remove(store: Store, found: Workspace) -> None:
-    """Everything but the head; what is mounted is unmounted first."""
-    with suppress(OSError):
+def _remove(store: Store, found: Workspace, *, left: bool = False) -> None:
+    """Everything but the head; what is mounted is unmounted first. The directory stays if it is
+    `left` to a container, where removing it would unmount it too."""
+    if not found.is_left:  # else its directory is another's by now
         ways.unmount(found.path, lazy=True)
+    for point in kernel.mounted_below(found.folder.resolve()):  # what a crash has left there
+        ways.unmount(point, lazy=True)
     if not found.way.layered:
         scratch.empty(found.path)
         restores.forget(store, found.path)
     scratch.delete(found.folder)
-    if found.record["made"]:
+    if found.record["made"] and not (left or found.is_left):
         with suppress(OSError):  # somebody may have put something there
             found.path.rmdir()

@@ -31,6 +31,11 @@ package_descriptor = {
         "properties": {
             "argv": {"type": "array", "items": {"type": "string"}, "minItems": 1},
             "timeoutS": {"type": "number", "exclusiveMinimum": 0},
+            "secrets": {
+                "type": "array",
+                "items": {"type": "string", "format": "env"},
+                "description": "Variables whose values are recorded nowhere.",
+            },
         },
         "required": ["argv"],
         "additionalProperties": False,
@@ -48,7 +53,7 @@ def create_agent(config: Mapping[str, Any]) -> AgentFn:
             argv,
             context.prompt.text().encode(),
             cwd=context.workspace,
-            env=_environment(context),
+            env=environment(context),
             timeout=timeout,
             started=context.started,
         )
@@ -57,7 +62,8 @@ def create_agent(config: Mapping[str, Any]) -> AgentFn:
     return agent
 
 
-def _environment(context: AgentContext) -> dict[str, str]:
+def environment(context: AgentContext) -> dict[str, str]:
+    """What the program that plays a role sees."""
     ours = {
         "CASFS_STORE": str(context.store.root or ""),
         "CASFS_THREAD": context.thread,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import operations
 import pytest
 from engine_helpers import (
     alive,
@@ -24,15 +24,27 @@ from engine_helpers import (
 from helpers import Program, put_tree, read_tree, take, write_tree
 from served import Mount
 
-from casfs import kernel, threads
+from casfs import images, kernel, threads
 from casfs.errors import Failed
+from casfs.fuse import record
 from casfs.mount import mounted, unmount
 from casfs.store import Store
 from casfs.trees.restore import restore
+from casfs.workspaces import ways
 from engine import catalog, control, layered
 from engine.layered import Layered
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount overlays")
+MOUNTED = [
+    pytest.param(
+        name,
+        marks=pytest.mark.skipif(
+            (reason := ways.WAYS[name].missing()) is not None, reason=f"{name}: {reason}"
+        ),
+    )
+    for name in (ways.NATIVE, ways.OVERLAY)
+]
+EACH = pytest.mark.parametrize("way", MOUNTED)
 SAMPLE = {"a": {"f": b"one", "g": b"two" * 1000}, "run": Program(b"#!"), "empty": {}}
 
 
@@ -41,12 +53,17 @@ def root(mount: Mount) -> str:
     return put_tree(mount.store, SAMPLE)
 
 
-@pytest.fixture
-def workspace(mount: Mount) -> Iterator[Layered]:
-    assert mount.store.root is not None
-    made = Layered(mount.store, mount.store.root / "workspaces" / "T", trees(mount))
+@pytest.fixture(params=MOUNTED)
+def workspace(mount: Mount, request: pytest.FixtureRequest) -> Iterator[Layered]:
+    made = of_thread(mount, request.param)
     yield made
     made.remove()
+
+
+def of_thread(mount: Mount, way: str) -> Layered:
+    assert mount.store.root is not None
+    folder = mount.store.root / "workspaces" / "T"
+    return Layered(mount.store, folder, trees(mount), preferred=[way])
 
 
 def trees(mount: Mount) -> Any:
@@ -108,14 +125,42 @@ def test_without_a_mount_it_is_a_copy(disk_store: Store, tmp_path: Path) -> None
 
     root = put_tree(disk_store, SAMPLE)
     folder = tmp_path / "store/workspaces/T"
-    workspace = Layered(disk_store, folder, none, lambda event, **more: said.append(event))
+    (disk_store.root / "images").touch()  # type: ignore[operator]  # so that there can be none
+    workspace = Layered(disk_store, folder, none, lambda event, **more: said.append(more["way"]))
     workspace.reset(root)
     (workspace.path / "a/f").write_text("changed")
     assert points(disk_store) == []
     assert workspace.record() == take(disk_store, workspace.path) != root
-    assert said == ["no overlay"]
+    assert said[-1] == ways.OVERLAY
     workspace.remove()
     assert os.listdir(folder.parent) == []
+
+
+@EACH
+@pytest.mark.parametrize("little", [0, layered.LITTLE])
+def test_steps_are_what_a_plain_copy_holds(
+    mount: Mount, way: str, little: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many earlier steps its layers are made of."""
+    monkeypatch.setattr(layered, "LITTLE", little)
+    many = {f"file-{number}": b"%d\n" % number for number in range(400)}
+    root = put_tree(mount.store, {**SAMPLE, "many": many, "large": {"l": bytes(5000)}})
+    workspace = of_thread(mount, way)
+    try:
+        for step in range(12):
+            workspace.reset(root)
+            assert take(mount.store, workspace.path) == root
+            plain = tmp_path / str(step)
+            restore(mount.store, root, plain)
+            for operation in operations.script(step, 20, str(plain)):
+                operations.play(str(workspace.path), operation)
+            root = workspace.record()
+            assert root == take(mount.store, plain)
+    finally:
+        workspace.remove()
+    count = len(images.roots(mount.store))
+    if way == ways.NATIVE:
+        assert count == 1 if little else 1 < count < 12
 
 
 def test_unmounted_by_somebody_it_is_not_recorded(
@@ -165,8 +210,11 @@ def logs(root: Path, id: str, where: Path) -> list[bytes]:
     return [(where / str(number) / "log").read_bytes() for number in range(len(found))]
 
 
-def test_the_engine_works_in_overlays(place: tuple[Path, str], tmp_path: Path) -> None:
+@EACH
+def test_the_engine_works_in_overlays(place: tuple[Path, str], way: str, tmp_path: Path) -> None:
     root, tree = place
+    if way != ways.NATIVE:
+        (root / "images").touch()  # so that there can be none
     go = tmp_path / "go"
     wait = f"echo $$ >>{tmp_path}/pids; while [ ! -e {go} ]; do sleep 0.01; done"
     agent = says({}, f"stat -f -c %T . >>log; {wait}")
@@ -174,7 +222,7 @@ def test_the_engine_works_in_overlays(place: tuple[Path, str], tmp_path: Path) -
         id = start_thread(root, "sample", {"a": agent}, workspace=tree)
         until(lambda: pids(tmp_path / "pids"), "the agent")
         assert points(root) == [root / "workspaces" / id / "tree"]
-        assert len(mounted(root)) == 1
+        assert len(mounted(root)) == (way != ways.NATIVE), "it needs no process to serve it"
         go.touch()
         assert control.request(root, "wait", id=id)["status"] == "ended"
         assert points(root) == []
@@ -229,6 +277,7 @@ def test_stopping_leaves_nothing_mounted(place: tuple[Path, str], tmp_path: Path
 def test_a_mount_that_dies_costs_one_try(place: tuple[Path, str], tmp_path: Path) -> None:
     """The thread is suspended or goes on; resumed, it ends, on a new mount."""
     root, tree = place
+    (root / "images").touch()  # so that there can be none, and it stands on the mount
     side, go = tmp_path / "side", tmp_path / "go"
     script = (
         f"echo $$ >>{side}; while [ ! -e {go} ]; do sleep 0.01; done; cat a/g >/dev/null || exit 1"
@@ -237,19 +286,11 @@ def test_a_mount_that_dies_costs_one_try(place: tuple[Path, str], tmp_path: Path
         id = start_thread(root, "sample", {"a": says({}, script)}, workspace=tree)
         until(lambda: pids(side), "the agent")
         (point,) = mounted(root)
+        (serving,) = record.listing(root)
         unmount(point, lazy=True)
-        kill(server_of(root))
+        kill(serving.keeper)
+        kill(serving.server)
         go.touch()
         assert control.request(root, "wait", id=id)["status"] == "suspended"
         control.request(root, "resume", id=id)
         assert control.request(root, "wait", id=id)["status"] == "ended"
-
-
-def server_of(root: Path) -> int:
-    """The process that serves the store at `root`."""
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        with suppress(OSError):
-            words = Path("/proc", name, "cmdline").read_bytes().split(b"\0")
-            if b"mount" in words and os.fsencode(root) in words:
-                return int(name)
-    raise AssertionError("nobody serves it")

@@ -429,34 +429,6 @@ def test_a_blobs_hash_is_an_attribute_when_asked_for(xattr_mount: Mount, source:
         os.getxattr(xattr_mount.path, "user.blake3")
 
 
-def test_the_kernels_cache_does_the_work(mount: Mount, tree: Path) -> None:
-    """What reaches us on the second pass; it does not depend on the machine's speed."""
-
-    def count(*command: str) -> dict[str, int]:
-        before = mount.requests()
-        run(*command, cwd=tree)
-        after = mount.requests()
-        return {kind: after[kind] - before.get(kind, 0) for kind in after}
-
-    nothing = count("true")  # going there, and reading the counts
-    directories = len(run("find", tree, "-type", "d").splitlines())
-    files = len(run("find", tree, "-type", "f").splitlines())
-    links = len(run("find", tree, "-type", "l").splitlines())
-    for command, opened, followed in (
-        (["find", "."], 0, 0),
-        (["ls", "-lR", "."], 0, links),
-        (["grep", "-r", "def __init__", "."], files, 0),
-    ):
-        count(*command)
-        second = count(*command)
-        assert second["read"] == nothing["read"], command
-        assert second["lookup"] - nothing["lookup"] <= 3, command
-        assert second["getattr"] - nothing["getattr"] <= 3, command
-        assert second["open"] - nothing["open"] == opened, command
-        assert second.get("readlink", 0) == followed, command
-        assert directories <= second["opendir"] <= directories + 1, "grep opens its root twice"
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may drop the kernel's caches")
 def test_what_the_kernel_forgets_we_forget(mount: Mount, tree: Path) -> None:
     run("find", tree)

@@ -1,5 +1,5 @@
-"""Overlays over a mounted tree: no file stands for another, and a commit of the upper is the
-tree that the overlay shows."""
+"""Overlays over a mounted tree or its image: no file stands for another, and a commit of the
+upper is the tree that the overlay shows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from served import Mount, serving
 from casfs.store import Store
 from casfs.trees import tree
 from casfs.workspaces import overlay, ways, workspace
-from casfs.workspaces.ways import Layers
+from casfs.workspaces.layers import Layers
 
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount overlays")
@@ -35,28 +35,28 @@ MOUNTED = [
             (reason := ways.WAYS[name].missing()) is not None, reason=f"{name}: {reason}"
         ),
     )
-    for name in (ways.OVERLAY, ways.FUSE)
+    for name in (ways.NATIVE, ways.OVERLAY, ways.FUSE)
 ]
+KERNELS = MOUNTED[:2]
 
 
 @contextmanager
 def laid(mount: Mount, root: str, folder: Path, way: str = ways.OVERLAY) -> Iterator[Layers]:
     """An overlay over the tree `root`, mounted for the time of the block."""
-    layers = stacked(mount, root, folder)
-    mounting = ways.WAYS[way].mount
-    assert mounting is not None
+    layers = stacked(mount, root, folder, way)
     try:
-        mounting(layers)
+        ways.mount(ways.WAYS[way], lambda: layers)
         yield layers
     finally:
         ways.unmount(layers.point)
 
 
-def stacked(mount: Mount, root: str, folder: Path) -> Layers:
+def stacked(mount: Mount, root: str, folder: Path, way: str = ways.OVERLAY) -> Layers:
     upper, point = folder / "upper", folder / "point"
     workspace.prepare(mount.store, root, upper)
     point.mkdir()
-    return Layers(mount.path / "trees" / root, upper, folder / "work", point)
+    lower = ways.lowers(mount.store, ways.WAYS[way], lambda hash: mount.path / "trees" / hash)
+    return Layers(lower(root), upper, folder / "work", point)
 
 
 def commit(store: Store, root: str, upper: Path, way: str = ways.OVERLAY) -> str:
@@ -149,30 +149,40 @@ def sample() -> dict[str, object]:
     }
 
 
-def played(mount: Mount, seed: int, count: int, folder: Path) -> None:
-    """A script on a plain copy and on an overlay, committed half way and at the end."""
+def played(mount: Mount, seed: int, count: int, folder: Path, way: str) -> None:
+    """A script on a plain copy and on an overlay, committed half way and at the end; and the
+    overlay mounted again shows what was committed."""
     root = put_tree(mount.store, sample())
     plain = folder / "plain"
     shutil.copytree(mount.path / "trees" / root, plain, symlinks=True)
-    with laid(mount, root, folder) as layers:
+    with laid(mount, root, folder, way) as layers:
         for part in range(2):
             script = operations.script(seed + part, count // 2, str(plain))
             for operation in script:
                 operations.play(str(layers.point), operation)
             wanted = take(mount.store, plain)
-            found = commit(mount.store, root, layers.upper)
+            found = commit(mount.store, root, layers.upper, way)
             changes = [
                 (change.letter, change.path) for change in tree.diff(mount.store, wanted, found)
             ]
             assert changes == []
             assert found == wanted
+    try:
+        ways.mount(ways.WAYS[way], lambda: layers)
+        assert take(mount.store, layers.point) == found
+    finally:
+        ways.unmount(layers.point)
 
 
+@pytest.mark.parametrize("way", KERNELS)
 @pytest.mark.parametrize("seed", range(8))
-def test_a_commit_is_what_a_plain_copy_holds(mount: Mount, seed: int, tmp_path: Path) -> None:
-    played(mount, seed * 1000, 300, tmp_path)
+def test_a_commit_is_what_a_plain_copy_holds(
+    mount: Mount, seed: int, way: str, tmp_path: Path
+) -> None:
+    played(mount, seed * 1000, 300, tmp_path, way)
 
 
+@pytest.mark.parametrize("way", KERNELS)
 @settings(
     max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
 )
@@ -182,15 +192,16 @@ def test_short_scripts(
     tmp_path_factory: pytest.TempPathFactory,
     seed: int,
     count: int,
+    way: str,
 ) -> None:
-    played(mounted_alike[0], seed, count, tmp_path_factory.mktemp("script"))
+    played(mounted_alike[0], seed, count, tmp_path_factory.mktemp("script"), way)
 
 
 ENTER = """
 import os, sys
 from pathlib import Path
-from casfs.workspaces import ways
-ways.enter(ways.Layers(*map(Path, sys.argv[2:])))
+from casfs.workspaces import layers, ways
+ways.enter(layers.Layers(*map(Path, sys.argv[2:])))
 os.execv(sys.executable, [sys.executable, sys.argv[1], sys.argv[-1]])
 """
 

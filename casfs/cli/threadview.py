@@ -1,0 +1,290 @@
+"""How threads look on the command line: list, show, log. Reads the store; needs no daemon."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from casfs import threads
+from casfs.cli.common import json_option, opened, say, say_json
+from casfs.errors import CasfsError
+from casfs.nodes.node import Node
+from casfs.store import Store
+from casfs.threads import CANCELLED, ENDED, RUNNING, SUSPENDED, Thread
+from casfs.trees import tree
+
+POLL = 0.1  # seconds between looks at the store's version, a matter of microseconds
+PAGE = 50  # steps on a page
+NAMED = 3  # changed files that a line names
+COLOURS = {RUNNING: "cyan", SUSPENDED: "yellow", ENDED: "green", CANCELLED: "red"}
+
+
+@click.command("list")
+@json_option
+@click.pass_context
+def list_(ctx: click.Context, as_json: bool) -> None:
+    """List the threads, oldest first.
+
+    \b
+    casfs thread list
+    """
+    with opened(ctx) as store:
+        found = [summary(one) for one in threads.listing(store)]
+    if as_json:
+        say_json(found)
+    else:
+        for one in found:
+            status = coloured(f"{one['status']:9}", one["status"])
+            say(f"{one['id']} {status} {one['workflow']:16} {_when(one['updatedAt'])}")
+
+
+@click.command()
+@click.argument("id")
+@click.option("--all", "everything", is_flag=True, help=f"Every step, not the last {PAGE}.")
+@json_option
+@click.pass_context
+def show(ctx: click.Context, id: str, everything: bool, as_json: bool) -> None:
+    """Show a thread: what it runs, where it stands, its steps, and the threads that it called.
+
+    \b
+    casfs thread show 01K2
+    """
+    with opened(ctx) as store:
+        found = threads.expand(store, id)
+        count = None if everything or as_json else PAGE
+        value = {**summary(found), **_details(store, found, count)}
+    if as_json:
+        say_json(value)
+    else:
+        for line in _page(value):
+            say(line)
+
+
+@click.command()
+@click.argument("id")
+@click.option("--follow", "-f", is_flag=True, help="Go on until it rests; turns as they come.")
+@click.option("--last", type=click.IntRange(1), metavar="N", help="Only the last N steps.")
+@json_option
+@click.pass_context
+def log(ctx: click.Context, id: str, follow: bool, last: int | None, as_json: bool) -> None:
+    """Print what the steps of a thread said; with --json one line a step, and with --follow one
+    a turn of the step in flight.
+
+    \b
+    casfs thread log 01K2 --last 3
+    """
+    with opened(ctx) as store:
+        found = threads.expand(store, id)
+        nodes = _follow(store, found, last) if follow else threads.last_steps(store, found, last)
+        for node in nodes:
+            if isinstance(node, dict):
+                _say_turn(store, node, as_json)
+            else:
+                _say_step(store, node, as_json)
+
+
+def summary(found: Thread) -> dict[str, Any]:
+    """From the head alone, so that a damaged thread is listed like any other."""
+    return {
+        "id": found.id,
+        "workflow": found.record.get("workflow", "?"),
+        "status": found.status,
+        "head": found.hash,
+        "start": found.record.get("start"),
+        "updatedAt": found.record.get("updatedAt", 0),
+        "reason": found.record.get("reason"),
+        "cause": found.record.get("cause"),
+        "returnCode": found.record.get("returnCode"),
+        "intent": found.record.get("intent"),
+        "spent": found.record.get("spent"),
+        "parent": found.record.get("parent"),
+    }
+
+
+def hit(cached: Mapping[str, Any]) -> str:
+    """The line on a step whose agent was not run."""
+    return f"hit {cached['action'][:12]}: {cached['savedMs'] / 1000:.2f} s saved"
+
+
+def coloured(text: str, status: str) -> str:
+    """In the status's colour, on a terminal whose owner wants colours."""
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
+        return text
+    return click.style(text, fg=COLOURS.get(status))
+
+
+# -- show -------------------------------------------------------------------------------------
+
+
+def _details(store: Store, found: Thread, count: int | None) -> dict[str, Any]:
+    end = threads.end(store, found)
+    start = threads.start(store, found).payload
+    question = found.record.get("question") if found.status == SUSPENDED else None
+    return {
+        "input": _text(store, start["input"]),
+        "summary": end.payload["summary"] if end else None,
+        "question": question and _text(store, question),
+        "budget": start["budget"],
+        "steps": list(_steps(store, found, start["workspace"], count)),
+        "calls": _calls(store, found),
+    }
+
+
+def _steps(
+    store: Store, found: Thread, first: str | None, count: int | None
+) -> Iterator[dict[str, Any]]:
+    nodes = threads.last_steps(store, found, None if count is None else count + 1)
+    before = first
+    if count is not None and len(nodes) > count:
+        before, nodes = nodes[0].payload["workspace"], nodes[1:]
+    for node in nodes:
+        yield _step(store, node, before)
+        before = node.payload["workspace"]
+
+
+def _step(store: Store, node: Node, before: str | None) -> dict[str, Any]:
+    keys = ["index", "role", "agent", "meta", "workspace", "startedAt", "completedAt"]
+    keys += ["attempts", "childThreads", "compact"]
+    changed = [str(one.path, "utf-8", "replace") for one in _changes(store, before, node)]
+    return {
+        "hash": node.hash,
+        **{key: node.payload[key] for key in keys},
+        "status": node.payload["meta"].get("status"),
+        "tokens": _tokens(store, node.payload["detail"]),
+        "changedFiles": changed,
+        "cached": node.payload.get("cached"),
+    }
+
+
+def _changes(store: Store, before: str | None, node: Node) -> Iterable[tree.Change]:
+    after = node.payload["workspace"]
+    return () if after is None or after == before else tree.diff(store, before, after)
+
+
+def _tokens(store: Store, detail: str) -> int | None:
+    try:
+        payload = store.node(detail).payload
+    except CasfsError:
+        return None
+    found = payload.get("totalTokens") if isinstance(payload, dict) else None
+    return found if isinstance(found, int) else None
+
+
+def _calls(store: Store, found: Thread) -> list[dict[str, Any]]:
+    """The threads that it called, oldest first, with those that they called."""
+    below: dict[str, list[Thread]] = {}
+    for one in threads.listing(store):
+        if parent := one.record.get("parent"):
+            below.setdefault(parent, []).append(one)
+
+    def tree_of(id: str) -> list[dict[str, Any]]:
+        return [{**summary(one), "calls": tree_of(one.id)} for one in below.get(id, ())]
+
+    return tree_of(found.id)
+
+
+def _page(value: Mapping[str, Any]) -> Iterator[str]:
+    status = coloured(value["status"], value["status"])
+    yield f"{value['id']}  {value['workflow']}  {status}  {_when(value['updatedAt'])}"
+    for name in ("reason", "returnCode", "summary", "parent"):
+        if value.get(name) is not None:
+            yield f"{name}: {value[name]}"
+    if value["spent"] and value["budget"]:
+        yield f"spent: {value['spent']['tokens']} tokens, {value['spent']['wallMs'] / 1000:.1f} s"
+    steps = value["steps"]
+    if steps and steps[0]["index"] > 1:
+        yield f"       … {steps[0]['index'] - 1} earlier steps; see --all"
+    yield from map(_line, steps)
+    if intent := value["intent"]:
+        more = f", attempt {intent['attempt']}" if intent["attempt"] > 1 else ""
+        turns = f", {intent['turnCount']} turns" if intent.get("turnCount") else ""
+        yield f"{intent['index']:6} {intent['role']:14} in flight{more}{turns}"
+    yield from _tree(value["calls"], "calls ")
+    if value["question"]:
+        yield f"\n{value['question'].rstrip()}"
+
+
+def _line(step: Mapping[str, Any]) -> str:
+    seconds = (step["completedAt"] - step["startedAt"]) / 1000
+    parts = [f"{step['index']:6} {step['role']:14} {step['status'] or ''!s:12} {seconds:8.1f} s"]
+    if step["tokens"] is not None:
+        parts.append(f"{step['tokens']} tokens")
+    if files := step["changedFiles"]:
+        more = f" and {len(files) - NAMED} more" if len(files) > NAMED else ""
+        parts.append(", ".join(files[:NAMED]) + more)
+    if step["attempts"]:
+        parts.append(f"{len(step['attempts'])} failed before")
+    if step["cached"]:
+        parts.append(hit(step["cached"]))
+    return "  ".join(parts)
+
+
+def _tree(calls: Iterable[Mapping[str, Any]], lead: str) -> Iterator[str]:
+    for one in calls:
+        yield f"{lead}{one['id']}  {one['workflow']}  {coloured(one['status'], one['status'])}"
+        yield from _tree(one["calls"], "  " + lead)
+
+
+# -- log --------------------------------------------------------------------------------------
+
+
+def _follow(store: Store, found: Thread, last: int | None) -> Iterator[Node | dict[str, Any]]:
+    """Steps as they are recorded, and before each the turns that were noted of it."""
+    after, seen, told = 0, ("", 0), 0
+    while True:
+        version = store.backend.version()
+        found = threads.get(store, found.id)
+        for node in threads.last_steps(store, found, last, after):
+            after = node.payload["index"]
+            yield node
+        last = None
+        intent = found.record.get("intent") or {}
+        if intent.get("run", "") != seen[0]:
+            seen, told = (intent.get("run", ""), 0), 0
+        count, turns = intent.get("turnCount", 0), intent.get("turns", [])
+        for place, hash in enumerate(turns, start=count - len(turns) + 1):
+            if place > told:
+                yield {
+                    **{key: intent[key] for key in ("index", "role")},
+                    "turn": place,
+                    "hash": hash,
+                }
+        told = max(told, count)
+        if found.status != RUNNING:
+            return
+        while store.backend.version() == version:
+            time.sleep(POLL)
+
+
+def _say_step(store: Store, node: Node, as_json: bool) -> None:
+    text = _text(store, node.payload["content"])
+    if as_json:
+        say_json({**node.payload, "hash": node.hash, "output": text}, pretty=False)
+        return
+    told = f"  {hit(node.payload['cached'])}" if "cached" in node.payload else ""
+    say(f"--- {node.payload['index']:06} {node.payload['role']}{told}\n{text.rstrip()}\n")
+
+
+def _say_turn(store: Store, turn: Mapping[str, Any], as_json: bool) -> None:
+    node = store.node(turn["hash"])
+    if as_json:
+        say_json({**turn, "type": node.type, "payload": node.payload}, pretty=False)
+        return
+    said = node.payload.get("output")
+    text = _text(store, said) if said and node.type == "react-turn" else node.hash
+    say(f"... {turn['index']:06} {turn['role']} turn {turn['turn']}\n{text.rstrip()}\n")
+
+
+def _text(store: Store, content: str) -> str:
+    found: str = store.node(content, "content").payload["text"]
+    return found
+
+
+def _when(ms: int) -> str:
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"

@@ -1,0 +1,182 @@
+"""The `cursor` agent: the CLI of Cursor in print mode, read by its event stream.
+
+`cursor-agent --print --output-format stream-json [--resume ID] PROMPT` writes one JSON object
+a line: `system` (subtype init: session_id, model), `user`, `assistant` (message.content[]
+with texts), `tool_call` (subtype started, completed; tool_call.<kind>ToolCall with args and
+result), at last `result` (result: the whole answer). A correction resumes the session.
+Documented at https://cursor.com/docs/cli/reference/output-format
+
+Events of a kind that is not known are kept in the stream and are otherwise passed over, as
+that page asks readers to.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import trio
+
+from casfs.batch import Batch
+from casfs.digest import Digest
+from engine.agents import AgentContext, AgentFailed, AgentFn, AgentResult
+from engine.agents.command import environment
+from engine.agents.hermes import LONGEST, TIMEOUT
+from engine.processes import Outcome, run
+
+TAIL = 300  # characters of stderr in a reason
+
+package_descriptor = {
+    "name": "cursor",
+    "capabilities": ["answer", "edit", "run"],
+    "configSchema": {
+        "type": "object",
+        "properties": {
+            "argv": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+            "model": {"type": "string"},
+            "force": {"type": "boolean", "description": "Let it change files and run commands."},
+            "apiKeyEnv": {
+                "type": "string",
+                "format": "env",
+                "description": "The variable that holds the key; it is handed on as "
+                "CURSOR_API_KEY.",
+            },
+            "timeoutS": {"type": "number", "exclusiveMinimum": 0},
+        },
+        "additionalProperties": False,
+    },
+    "schemas": [],
+}
+
+
+@dataclass
+class Stream:
+    """What the events said. A turn is (kind, name, text, result)."""
+
+    session: str | None = None
+    model: str | None = None
+    result: str | None = None
+    failed: bool = False
+    turns: list[tuple[str, str | None, str, str | None]] = field(default_factory=list)
+    open: dict[str, int] = field(default_factory=dict)  # call_id → turn
+
+
+def create_agent(config: Mapping[str, Any]) -> AgentFn:
+    async def agent(context: AgentContext) -> AgentResult:
+        outcome = await _run(context, config)
+        stream = read(outcome.stdout)
+        detail = await trio.to_thread.run_sync(_record, context, stream, outcome)
+        if outcome.exit_code != 0 or stream.failed or stream.result is None:
+            said = outcome.stderr.decode("utf-8", "replace").strip()[-TAIL:]
+            reason = " ".join(said.split()) or stream.result or "no result in its stream"
+            raise AgentFailed(f"cursor exited with {outcome.exit_code}: {reason}", detail.hash)
+        context.conversation["session"] = stream.session
+        return AgentResult(stream.result, detail)
+
+    return agent
+
+
+async def _run(context: AgentContext, config: Mapping[str, Any]) -> Outcome:
+    session, prompt = context.conversation.get("session"), context.prompt
+    argv = [*config.get("argv", ["cursor-agent"]), "--print", "--output-format", "stream-json"]
+    if "model" in config:
+        argv += ["--model", config["model"]]
+    if config.get("force"):
+        argv.append("--force")
+    if session is not None:
+        argv += ["--resume", session]
+    text = prompt.objection() if session is not None and prompt.correction else prompt.text()
+    if len(text.encode()) > LONGEST:
+        raise AgentFailed(f"the prompt has more than {LONGEST} bytes; compact the thread")
+    env = environment(context)
+    if key := config.get("apiKeyEnv"):
+        env["CURSOR_API_KEY"] = context.env.get(key, "")
+    return await run(
+        [*argv, text],
+        b"",
+        cwd=context.workspace,
+        env=env,
+        timeout=float(config.get("timeoutS", TIMEOUT)),
+        started=context.started,
+    )
+
+
+def read(data: bytes) -> Stream:
+    """The events of a stream that may have ended early."""
+    stream = Stream()
+    for event in _events(data):
+        stream.session = event.get("session_id") or stream.session
+        kind = event.get("type")
+        if kind == "system":
+            stream.model = event.get("model") or stream.model
+        elif kind == "assistant":
+            if text := _said(event):
+                stream.turns.append(("text", None, text, None))
+        elif kind == "tool_call":
+            _tool(stream, event)
+        elif kind == "result":
+            stream.result = str(event.get("result", ""))
+            stream.failed = bool(event.get("is_error"))
+    return stream
+
+
+def _events(data: bytes) -> Iterator[dict[str, Any]]:
+    for line in data.splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict):
+            yield event
+
+
+def _said(event: Mapping[str, Any]) -> str:
+    content = (event.get("message") or {}).get("content") or ()
+    return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+
+
+def _tool(stream: Stream, event: Mapping[str, Any]) -> None:
+    """`started` opens a turn, `completed` gives it its result."""
+    for kind, call in (event.get("tool_call") or {}).items():
+        if not isinstance(call, dict):
+            continue
+        name = str(call.get("name") or kind.removesuffix("ToolCall"))
+        result = _json(call["result"]) if "result" in call else None
+        turn = ("tool", name, _json(call.get("args", call.get("arguments", {}))), result)
+        place = stream.open.pop(event.get("call_id", ""), None)
+        if place is None:
+            stream.open[event.get("call_id", "")] = len(stream.turns)
+            stream.turns.append(turn)
+        else:
+            stream.turns[place] = turn
+
+
+def _json(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _record(context: AgentContext, stream: Stream, outcome: Outcome) -> Digest:
+    with context.store.batch() as batch:
+        payload = {
+            "sessionId": stream.session or "unknown",
+            "model": stream.model,
+            "durationMs": outcome.duration_ms,
+            "turns": [_turn(batch, *turn) for turn in stream.turns],
+            "stream": batch.put(outcome.stdout).hash,
+        }
+        return batch.put_node("cursor-detail", payload)
+
+
+def _turn(
+    batch: Batch, kind: str, name: str | None, text: str, result: str | None
+) -> dict[str, Any]:
+    return {
+        "kind": kind,
+        "name": name,
+        "text": batch.put_node("content", {"text": text, "artifacts": []}).hash,
+        "result": None
+        if result is None
+        else batch.put_node("content", {"text": result, "artifacts": []}).hash,
+    }

@@ -1,0 +1,191 @@
+"""The `hermes` agent: the CLI of Hermes Agent, one question a run (seed 002, phase 2).
+
+`hermes chat --quiet -q PROMPT` prints the answer, and a line `session_id: ID` on stdout or
+stderr; a correction is the same with `--resume ID`, so it is the next turn of the session.
+The session is read from `sessions/session_ID.json` below HERMES_HOME (`~/.hermes`), else by
+`hermes sessions export - --session-id ID`: one JSON object, with `messages` as in the
+chat-completions protocol. Each message becomes a `hermes-turn`, the session a
+`hermes-detail`. Documented at
+https://hermes-agent.nousresearch.com/docs/reference/cli-commands and
+https://hermes-agent.nousresearch.com/docs/user-guide/sessions
+
+A session that cannot be read takes nothing from the answer: its detail has no turns.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from casfs.digest import Digest
+from casfs.errors import Failed, Refused
+from engine.agents import AgentContext, AgentFailed, AgentFn, AgentResult
+from engine.agents.command import environment
+from engine.processes import Outcome, run
+
+TIMEOUT = 3600.0  # seconds
+LONGEST = 120_000  # bytes of a prompt: the kernel takes 128 KiB for one argument
+SESSION = re.compile(r"^\s*session[_ ]id:[ \t]*([A-Za-z0-9._-]+)[ \t]*$", re.M | re.I)
+TAIL = 300  # characters of stderr in a reason
+
+package_descriptor = {
+    "name": "hermes",
+    "capabilities": ["answer", "edit", "run"],
+    "configSchema": {
+        "type": "object",
+        "properties": {
+            "argv": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+            "model": {"type": "string"},
+            "provider": {"type": "string"},
+            "toolsets": {"type": "string", "description": "Separated by commas."},
+            "yolo": {"type": "boolean", "description": "Ask nobody before dangerous commands."},
+            "secrets": {
+                "type": "array",
+                "items": {"type": "string", "format": "env"},
+                "description": "Variables whose values are recorded nowhere.",
+            },
+            "timeoutS": {"type": "number", "exclusiveMinimum": 0},
+        },
+        "additionalProperties": False,
+    },
+    "schemas": [],
+}
+
+
+def create_agent(config: Mapping[str, Any]) -> AgentFn:
+    async def agent(context: AgentContext) -> AgentResult:
+        session = context.conversation.get("session")
+        outcome = await _run(context, config, [*_chat(config, session), _prompt(context, session)])
+        output = outcome.stdout.decode("utf-8", "replace")
+        id = _session_id(output, outcome.stderr.decode("utf-8", "replace")) or session
+        output = SESSION.sub("", output).strip() + "\n"
+        if outcome.exit_code != 0:
+            raise AgentFailed(f"hermes exited with {outcome.exit_code}: {_last(outcome)}")
+        if id is None:
+            raise AgentFailed("hermes printed no session_id; is it the CLI of Hermes Agent?")
+        context.conversation["session"] = id
+        found = await _session(context, config, id)
+        detail = await trio.to_thread.run_sync(_record, context, id, found, outcome.duration_ms)
+        return AgentResult(output, detail)
+
+    return agent
+
+
+def _argv(config: Mapping[str, Any]) -> list[str]:
+    return list(config.get("argv", ["hermes"]))
+
+
+def _chat(config: Mapping[str, Any], session: str | None) -> list[str]:
+    argv = ["chat", "--quiet"]
+    for name in ("model", "provider", "toolsets"):
+        if name in config:
+            argv += [f"--{name}", config[name]]
+    if config.get("yolo"):
+        argv.append("--yolo")
+    if session is not None:
+        argv += ["--resume", session]
+    return [*argv, "-q"]
+
+
+def _prompt(context: AgentContext, session: str | None) -> str:
+    """Raises Refused for a prompt that no argument can hold."""
+    prompt = context.prompt
+    text = prompt.objection() if session is not None and prompt.correction else prompt.text()
+    if len(text.encode()) > LONGEST:
+        raise Refused(f"the prompt has more than {LONGEST} bytes; compact the thread")
+    return text
+
+
+async def _run(context: AgentContext, config: Mapping[str, Any], more: list[str]) -> Outcome:
+    return await run(
+        [*_argv(config), *more],
+        b"",
+        cwd=context.workspace,
+        env=environment(context),
+        timeout=float(config.get("timeoutS", TIMEOUT)),
+        started=context.started,
+    )
+
+
+def _session_id(*texts: str) -> str | None:
+    """The last that is named: a resumed session may have a new id."""
+    for text in texts:
+        if found := SESSION.findall(text):
+            return str(found[-1])
+    return None
+
+
+def _last(outcome: Outcome) -> str:
+    said = outcome.stderr.decode("utf-8", "replace").strip()[-TAIL:]
+    return " ".join(said.split()) or "nothing on stderr"
+
+
+async def _session(context: AgentContext, config: Mapping[str, Any], id: str) -> dict[str, Any]:
+    """The session as JSON; empty where it cannot be read."""
+    home = context.env.get("HERMES_HOME") or Path(context.env.get("HOME", "/")) / ".hermes"
+    file = Path(home) / "sessions" / f"session_{id}.json"
+    try:
+        return _parsed(await trio.Path(file).read_bytes())
+    except OSError:
+        pass
+    try:
+        export = ["sessions", "export", "-", "--session-id", id]
+        outcome = await _run(context, config, export)
+    except Failed:
+        return {}
+    return _parsed(outcome.stdout) if outcome.exit_code == 0 else {}
+
+
+def _parsed(data: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _record(context: AgentContext, id: str, session: dict[str, Any], duration: int) -> Digest:
+    messages = session.get("messages")
+    found = [one for one in messages if isinstance(one, dict)] if messages else []
+    model = session.get("model")
+    with context.store.batch() as batch:
+        turns = [
+            batch.put_node("hermes-turn", _turn(index, message)).hash
+            for index, message in enumerate(found)
+        ]
+        payload = {
+            "sessionId": id,
+            "model": model if isinstance(model, str) else None,
+            "durationMs": duration,
+            "turnCount": len(turns),
+            "turns": turns,
+        }
+        return batch.put_node("hermes-detail", payload)
+
+
+def _turn(index: int, message: Mapping[str, Any]) -> dict[str, Any]:
+    reasoning = message.get("reasoning") or message.get("reasoning_content")
+    return {
+        "index": index,
+        "role": str(message.get("role") or "unknown"),
+        "content": _text(message.get("content")),
+        "toolCalls": [_call(one) for one in message.get("tool_calls") or ()],
+        "reasoning": None if reasoning is None else _text(reasoning),
+    }
+
+
+def _call(call: Any) -> dict[str, str]:
+    """`{"function": {"name", "arguments"}}`, or the two without that layer."""
+    inner = call.get("function", call) if isinstance(call, dict) else {}
+    return {"name": str(inner.get("name", "")), "args": _text(inner.get("arguments", ""))}
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

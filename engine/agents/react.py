@@ -1,0 +1,64 @@
+"""The `react` agent: a chat model with tools in its workspace (`engine.reactor`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from engine import reactor
+from engine.agents import AgentContext, AgentFn, AgentResult
+from engine.agents.llm import ENDPOINT, SOMEWHERE, endpoint
+from engine.reactor import JSON, NATIVE, TURNS, Options
+from engine.sandbox import Settings
+from engine.tools import TOOLS
+
+package_descriptor = {
+    "name": "react",
+    "capabilities": ["answer", "edit", "run"],
+    "configSchema": {
+        "type": "object",
+        "properties": {
+            **ENDPOINT,
+            "mode": {
+                "enum": [NATIVE, JSON],
+                "description": "Does the model have tool_calls, or are actions forced as JSON?",
+            },
+            "tools": {"type": "array", "items": {"enum": sorted(TOOLS)}, "uniqueItems": True},
+            "maxTurns": {"type": "integer", "minimum": 1},
+            "commandTimeoutS": {"type": "number", "exclusiveMinimum": 0},
+            "network": {"type": "boolean", "description": "May commands use it?"},
+            "paths": {
+                "type": "array",
+                "items": {"type": "string", "pattern": "^/"},
+                "description": "More directories that commands may read.",
+            },
+            "allowShell": {"type": "boolean", "description": "Commands without bubblewrap, too."},
+        },
+        "required": ["model"],
+        "oneOf": SOMEWHERE,
+        "additionalProperties": False,
+    },
+    "schemas": [],
+}
+
+
+def create_agent(config: Mapping[str, Any]) -> AgentFn:
+    shell = Settings(
+        config.get("paths", ()),
+        config.get("network", False),
+        config.get("allowShell", False),
+        float(config.get("commandTimeoutS", Settings.timeout)),
+    )
+    options = Options(
+        config.get("mode", NATIVE),
+        config.get("maxTurns", TURNS),
+        config.get("tools"),
+        config.get("strict", False),
+        config.get("longestString"),
+        shell,
+    )
+
+    async def agent(context: AgentContext) -> AgentResult:
+        return await reactor.react(context, endpoint(config, context.env), options)
+
+    return agent

@@ -1,0 +1,215 @@
+"""Files below one directory, for who must not reach any other: a model's file tools.
+
+A path is walked one component at a time, each opened relative to the descriptor of the one
+before and never through a link, so nothing that is swapped in underneath leads out. A link
+inside is followed by walking its target the same way; `..` in a target goes back along the
+descriptors that were opened, and no further than the first. Refused are an absolute path,
+`..` in a path, an absolute link, a link that leads out.
+
+A file is written beside its place and renamed into it: it is there whole or not at all,
+and neither a hard link nor a device is ever written through. The mode stays.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from casfs.errors import Failed, Invalid, NotFound, Refused
+
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a fifo must not block
+CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+LINKS = 40  # that a path may lead through
+DEEPEST = 200  # directories
+
+
+@dataclass(frozen=True)
+class Entry:
+    """`kind`: file, directory, link or other."""
+
+    name: str
+    kind: str
+    size: int
+
+
+class Confined:
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def read(self, path: str, limit: int) -> bytes:
+        """At most `limit` bytes. Raises NotFound, Refused, Failed."""
+        with self._place(path) as (folder, name):
+            return _read(folder, name, path, limit)
+
+    def write(self, path: str, data: bytes) -> None:
+        """Replace a file, or make it with the directories it needs."""
+        with self._place(path, make=True) as (folder, name):
+            if name == ".":
+                raise Refused(f"{path!r} is a directory")
+            mode = _mode(folder, name, path)
+            temp = f".casfs-{secrets.token_hex(8)}"
+            try:
+                fd = os.open(temp, CREATE, 0o600, dir_fd=folder)
+                with open(fd, "wb") as file:
+                    file.write(data)
+                    os.fchmod(file.fileno(), mode)
+                os.rename(temp, name, src_dir_fd=folder, dst_dir_fd=folder)
+            except OSError as error:
+                with suppress(OSError):
+                    os.unlink(temp, dir_fd=folder)
+                raise Failed(f"cannot write {path!r}: {error.strerror}") from None
+
+    def entries(self, path: str) -> list[Entry]:
+        """What stands in a directory, by name."""
+        with self._place(path) as (folder, name):
+            fd = _open(name, DIRECTORY, folder, path)
+            try:
+                with os.scandir(fd) as found:
+                    return sorted(map(_entry, found), key=lambda one: one.name)
+            finally:
+                os.close(fd)
+
+    def walk(self, path: str, limit: int) -> Iterator[tuple[str, bytes]]:
+        """(path, content) of every plain file of at most `limit` bytes below a directory, or
+        of the one that `path` is. Links are not followed; `.git` is left out."""
+        with self._place(path) as (folder, name):
+            above = "/".join(_parts(path))
+            if name != "." and not stat.S_ISDIR(_stat(folder, name, path).st_mode):
+                yield above, _read(folder, name, path, limit)
+                return
+            fd = _open(name, DIRECTORY, folder, path)
+            try:
+                yield from _walk(fd, above, limit, 0)
+            finally:
+                os.close(fd)
+
+    @contextmanager
+    def _place(self, path: str, make: bool = False) -> Iterator[tuple[int, str]]:
+        """The directory that holds the last component, and that component; `.` for the root,
+        or where a link's target ends with `..`. `make`: directories that are missing."""
+        open_: list[int] = []
+        try:
+            open_.append(os.open(self._root, DIRECTORY))
+            yield self._walked(open_, deque(_parts(path)), path, make)
+        except OSError as error:
+            raise _fault(error, path) from None
+        finally:
+            for fd in open_:
+                os.close(fd)
+
+    def _walked(self, open_: list[int], todo: deque[str], path: str, make: bool) -> tuple[int, str]:
+        links = 0
+        while todo:
+            name = todo.popleft()
+            if name == "..":
+                if len(open_) == 1:
+                    raise Refused(f"{path!r} leads out of the workspace")
+                os.close(open_.pop())
+                continue
+            target = _target(open_[-1], name)
+            if target is not None:
+                links += 1
+                if target.startswith("/") or links > LINKS:
+                    raise Refused(f"{path!r} leads through a link out of the workspace")
+                way = [part for part in target.split("/") if part not in ("", ".")]
+                todo.extendleft(reversed(way))
+                continue
+            if not todo:
+                return open_[-1], name
+            if make:
+                with suppress(FileExistsError):
+                    os.mkdir(name, 0o777, dir_fd=open_[-1])
+            open_.append(os.open(name, DIRECTORY, dir_fd=open_[-1]))
+        return open_[-1], "."
+
+
+def _parts(path: str) -> list[str]:
+    if "\0" in path:
+        raise Invalid("a path cannot hold NUL")
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    if path.startswith("/") or ".." in parts:
+        raise Refused(f"{path!r}: only paths below the workspace, without `..`")
+    return parts
+
+
+def _target(folder: int, name: str) -> str | None:
+    """Where a link leads; None for what is none, or is not there."""
+    try:
+        return os.readlink(name, dir_fd=folder)
+    except OSError:
+        return None
+
+
+def _open(name: str, flags: int, folder: int, path: str) -> int:
+    try:
+        return os.open(name, flags, dir_fd=folder)
+    except OSError as error:
+        raise _fault(error, path) from None
+
+
+def _stat(folder: int, name: str, path: str) -> os.stat_result:
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except OSError as error:
+        raise _fault(error, path) from None
+
+
+def _mode(folder: int, name: str, path: str) -> int:
+    """What a file that is replaced had, else 0644. Raises Refused for what is no file."""
+    try:
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return 0o644
+    if not stat.S_ISREG(found):
+        raise Refused(f"{path!r} is no plain file")
+    return stat.S_IMODE(found)
+
+
+def _read(folder: int, name: str, path: str, limit: int) -> bytes:
+    fd = _open(name, READ, folder, path)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise Refused(f"{path!r} is no plain file")
+    with open(fd, "rb") as file:
+        return file.read(limit)
+
+
+def _entry(found: os.DirEntry[str]) -> Entry:
+    try:
+        about = found.stat(follow_symlinks=False)
+    except OSError:  # gone by now
+        return Entry(found.name, "other", 0)
+    kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
+    return Entry(found.name, kinds.get(stat.S_IFMT(about.st_mode), "other"), about.st_size)
+
+
+def _walk(fd: int, above: str, limit: int, depth: int) -> Iterator[tuple[str, bytes]]:
+    with os.scandir(fd) as found:
+        entries = sorted(map(_entry, found), key=lambda one: one.name)
+    for one in entries:
+        path = f"{above}/{one.name}" if above else one.name
+        if one.kind == "file" and one.size <= limit:
+            with suppress(Failed, NotFound, Refused):
+                yield path, _read(fd, one.name, path, limit)
+        elif one.kind == "directory" and one.name != ".git" and depth < DEEPEST:
+            try:
+                below = os.open(one.name, DIRECTORY, dir_fd=fd)
+            except OSError:
+                continue
+            try:
+                yield from _walk(below, path, limit, depth + 1)
+            finally:
+                os.close(below)
+
+
+def _fault(error: OSError, path: str) -> Failed | NotFound:
+    if isinstance(error, FileNotFoundError):
+        return NotFound(f"no {path!r} in the workspace")
+    return Failed(f"{path!r}: {error.strerror}")

@@ -1,0 +1,68 @@
+"""A workflow as Mermaid text, with the path that a thread took through it.
+
+Roles are boxes, rules are arrows with their conditions. A role that was played is marked with how
+often, an arrow that was taken is thick; the role in flight has a colour of its own. Which of two
+rules between the same roles was taken is not recorded, so both are one arrow.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from engine.catalog import Workflow
+from engine.moderator import END, START
+
+LABEL = 48  # characters of a condition
+ESCAPES = {"&": "&amp;", '"': "&quot;", "<": "&lt;", ">": "&gt;", "|": "&#124;", "#": "&#35;"}
+
+
+def mermaid(flow: Workflow, path: Sequence[str], ended: bool, running: str | None = None) -> str:
+    """`path`: the roles of the steps in order; `running`: the role in flight."""
+    names = {START: "start_", END: "end_"}
+    names |= {role: f"r{place}" for place, role in enumerate(flow.roles)}
+    full = [START, *path, *([END] if ended else [running] if running else [])]
+    taken = Counter(zip(full, full[1:], strict=False))
+    played = Counter(path)
+    lines = ["flowchart TD", *_boxes(flow, names, played)]
+    lines += _arrows(flow, names, taken)
+    lines += ["    classDef played stroke-width:3px", "    classDef running fill:#fd6"]
+    if played:
+        lines.append(f"    class {','.join(names[role] for role in played)} played")
+    if running:
+        lines.append(f"    class {names[running]} running")
+    return "\n".join(lines) + "\n"
+
+
+def _boxes(flow: Workflow, names: dict[str, str], played: Counter[str]) -> Iterator[str]:
+    yield f'    {names[START]}(["start"])'
+    for role in flow.roles:
+        times = f" ×{played[role]}" if played[role] else ""
+        yield f'    {names[role]}["{_escaped(role)}{times}"]'
+    yield f'    {names[END]}(["end"])'
+
+
+def _arrows(
+    flow: Workflow, names: dict[str, str], taken: Counter[tuple[str, str]]
+) -> Iterator[str]:
+    ways: dict[tuple[str, str], list[str]] = {}
+    for rule in flow.rules:
+        ways.setdefault((rule["from"], rule["to"]), []).append(_condition(rule["when"]))
+    for (origin, to), conditions in ways.items():
+        count = taken[origin, to]
+        label = _label([one for one in conditions if one], count)
+        yield f"    {names[origin]} {'==>' if count else '-->'}{label} {names[to]}"
+
+
+def _label(conditions: Iterable[str], count: int) -> str:
+    parts = [*conditions, *([f"×{count}"] if count > 1 else [])]
+    return f'|"{"<br>".join(parts)}"|' if parts else ""
+
+
+def _condition(when: str | None) -> str:
+    text = " ".join((when or "").split())
+    return _escaped(text if len(text) <= LABEL else text[: LABEL - 1] + "…")
+
+
+def _escaped(text: str) -> str:
+    return "".join(ESCAPES.get(character, character) for character in text)

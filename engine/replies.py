@@ -1,0 +1,106 @@
+"""What a chat model answered, put together from the pieces in which it came.
+
+Text comes in deltas, a tool call in pieces under its index, the figures with the last of them
+or alone. The figures are the server's own: from one that counts no tokens they are 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from casfs.errors import Failed
+
+LARGEST = 32 << 20  # characters of an answer
+
+
+@dataclass(frozen=True)
+class Call:
+    """A tool call that a model asks for; `arguments` is its text, which may be no JSON."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True)
+class Reply:
+    """`finish` is why the model stopped, `stop` or `length` or `tool_calls`, as it says."""
+
+    text: str
+    calls: tuple[Call, ...]
+    input_tokens: int
+    output_tokens: int
+    latency_ms: int
+    finish: str | None
+
+    @property
+    def cut(self) -> bool:
+        return self.finish == "length"
+
+
+class Assembly:
+    """A reply in the making."""
+
+    def __init__(self) -> None:
+        self._text: list[str] = []
+        self._calls: dict[int, Call] = {}
+        self._usage: Mapping[str, Any] = {}
+        self._size = 0
+        self.finish: str | None = None
+
+    def add(self, chunk: Mapping[str, Any]) -> None:
+        self._usage = chunk.get("usage") or self._usage
+        for choice in chunk.get("choices") or ():
+            self._take(choice.get("delta") or {})
+            self.finish = choice.get("finish_reason") or self.finish
+
+    def whole(self, answer: Mapping[str, Any]) -> None:
+        """The answer of a server that does not stream."""
+        self._usage = answer.get("usage") or {}
+        for choice in answer.get("choices") or ():
+            self._take(choice.get("message") or {})
+            self.finish = choice.get("finish_reason")
+
+    def _take(self, delta: Mapping[str, Any]) -> None:
+        text = delta.get("content")
+        if isinstance(text, str):
+            self._grow(text)
+            self._text.append(text)
+        for place, piece in enumerate(delta.get("tool_calls") or ()):
+            self._piece(piece.get("index", place), piece)
+
+    def _piece(self, index: int, piece: Mapping[str, Any]) -> None:
+        function = piece.get("function") or {}
+        old = self._calls.get(index, Call("", "", ""))
+        more = function.get("arguments") or ""
+        self._grow(more)
+        self._calls[index] = Call(
+            piece.get("id") or old.id,
+            old.name + (function.get("name") or ""),
+            old.arguments + more,
+        )
+
+    def _grow(self, text: str) -> None:
+        self._size += len(text)
+        if self._size > LARGEST:
+            raise Failed(f"an answer of more than {LARGEST >> 20} MiB")
+
+    def reply(self, latency_ms: int) -> Reply:
+        calls = [
+            Call(call.id or f"call_{index}", call.name, call.arguments)
+            for index, call in sorted(self._calls.items())
+        ]
+        return Reply(
+            "".join(self._text),
+            tuple(calls),
+            _count(self._usage.get("prompt_tokens")),
+            _count(self._usage.get("completion_tokens")),
+            latency_ms,
+            self.finish,
+        )
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and value >= 0 else 0

@@ -1,0 +1,76 @@
+"""`.casfs/events`: who follows it or waits for it is told of each move."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import threading
+from collections.abc import Iterator
+
+import pytest
+from lasting import another, lasting
+from served import TRANSPORTS, Mount
+from thread_example import Example, make_thread
+
+PATIENCE = 30  # seconds
+
+
+@pytest.fixture(scope="module", params=TRANSPORTS)
+def mount(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Mount]:
+    with lasting(tmp_path_factory, request.param) as mount:
+        yield mount
+
+
+@pytest.fixture(scope="module")
+def first(mount: Mount) -> Example:
+    return make_thread(mount.store)
+
+
+@pytest.fixture
+def thread(first: Example) -> Example:
+    return another(first)
+
+
+def test_somebody_follows_the_events(mount: Mount, thread: Example) -> None:
+    events = mount.path / ".casfs/events"
+    command = ["timeout", f"{PATIENCE}", "tail", "-n", "0", "-s", "0.1", "-f", events]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as tail:
+        assert tail.stdout is not None
+        over = threading.Event()
+
+        def move() -> None:
+            while not over.wait(0.1):  # until it has begun to follow
+                thread.move(thread.start)
+
+        mover = threading.Thread(target=move)
+        mover.start()
+        try:
+            lines = [json.loads(tail.stdout.readline()) for _ in range(3)]
+        finally:
+            over.set()
+            mover.join()
+            tail.kill()
+    assert {line["name"] for line in lines} == {f"threads/{thread.id}"}
+    assert [line["seq"] - lines[0]["seq"] for line in lines] == [0, 1, 2]
+
+
+def test_the_events_wake_who_waits(mount: Mount, thread: Example) -> None:
+    if mount.transport == "pyfuse3":
+        pytest.skip("pyfuse3 has no such request: every file is always readable")
+    with (mount.path / ".casfs/events").open("rb", buffering=0) as events:
+        poll = select.poll()
+        poll.register(events, select.POLLIN)
+        assert poll.poll(0), "at first nobody knows"
+        events.seek(0, os.SEEK_END)
+        events.readall()
+        poll.poll(0)
+        for number in range(5):
+            assert poll.poll(0) == []
+            threading.Timer(0.05, thread.move, [thread.start]).start()
+            assert poll.poll(PATIENCE * 1000) == [(events.fileno(), select.POLLIN)], number
+            (line,) = events.readall().splitlines()
+            assert json.loads(line)["name"] == f"threads/{thread.id}"

@@ -1,0 +1,194 @@
+"""Trees that the kernel shows alone: mounted, kept from gc, and forgotten when nobody sees them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from engine_helpers import Cli
+from helpers import LARGE, Program, put_tree, read_tree, write_tree
+from native import not_mountable
+from upkeep_helpers import age
+
+from casfs import kernel
+from casfs.errors import NotFound
+from casfs.store import Store
+from casfs.upkeep import gc
+from casfs.workspaces import record, ways, workspace
+
+pytestmark = pytest.mark.skipif(not_mountable() is not None, reason=str(not_mountable()))
+SAMPLE = {"a": {"f": b"one", "g": LARGE}, "run": Program(b"#!"), "empty": {}}
+SCRIPT = "echo ready; read x; cat m/a/g"
+OTHER = {"other": LARGE[1:]}
+
+
+@pytest.fixture
+def cli(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> Iterator[Cli]:
+    root = tmp_path / "store"
+    with Store.init(root):
+        pass
+    yield Cli(root, monkeypatch, capsysbinary)
+    for point in kernel.mounted_below(tmp_path):
+        kernel.unmount(point, lazy=True)
+
+
+def mounted(cli: Cli, path: Path, tree: object = SAMPLE) -> str:
+    with Store.open(cli.root) as store:
+        root = put_tree(store, tree)  # type: ignore[arg-type]
+    assert cli("tree", "mount", root, path).word == root
+    return root
+
+
+def collect(cli: Cli) -> None:
+    with Store.open(cli.root) as store:
+        age(store)
+        gc.collect(store)
+
+
+def is_stored(cli: Cli, root: str) -> bool:
+    with Store.open(cli.root) as store:
+        return bool(store.blobs.info([root]))
+
+
+@contextmanager
+def elsewhere(bound: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that has a mount table of its own, as a container does."""
+    command = ["unshare", "-m", "--propagation", "private", "sh", "-c", SCRIPT]
+    with subprocess.Popen(
+        command, cwd=bound.parent, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_life(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "m"
+    cli("checkpoint", "create", "ws", write_tree(tmp_path / "source", SAMPLE))
+    said = cli("tree", "mount", "ws", path, "--json").json
+    assert said["mounted"] == str(path)
+    assert read_tree(path) == read_tree(tmp_path / "source")
+    with pytest.raises(OSError, match="Read-only"):
+        (path / "new").touch()
+    assert cli("status", "--json").json["mounts"] == [], "no process of ours serves it"
+    (listed,) = cli("workspace", "list", "--json").json
+    assert (listed["way"], listed["state"], listed["read_only"]) == ("native", "open", True)
+    assert "workspace already" in cli("tree", "mount", "ws", path, code=4).err
+    with (path / "a/f").open():
+        assert "busy" in cli("tree", "umount", path, code=4).err
+    assert cli("tree", "umount", path, "--json").json == {"unmounted": str(path), "over": True}
+    assert not path.exists()
+    assert os.listdir(cli.root / "workspaces") == []
+    assert "no open workspace" in cli("tree", "umount", path, code=3).err
+
+
+def test_a_writable_workspace_is_not_ended_so(cli: Cli, tmp_path: Path) -> None:
+    cli("checkpoint", "create", "ws", write_tree(tmp_path / "source", SAMPLE))
+    cli("workspace", "open", "ws", tmp_path / "w")
+    assert "workspace close" in cli("tree", "umount", tmp_path / "w", code=4).err
+    cli("workspace", "close", tmp_path / "w")
+
+
+def test_gc_keeps_a_tree_while_it_is_mounted(cli: Cli, tmp_path: Path) -> None:
+    root = mounted(cli, tmp_path / "m")
+    collect(cli)
+    assert (tmp_path / "m/a/g").read_bytes() == LARGE
+    cli("tree", "umount", tmp_path / "m")
+    collect(cli)
+    assert not is_stored(cli, root)
+
+
+def test_what_a_crash_has_ended_is_forgotten(cli: Cli, tmp_path: Path) -> None:
+    """By gc; and the directory is free for another tree at once."""
+    root = mounted(cli, tmp_path / "m")
+    kernel.unmount(tmp_path / "m")
+    collect(cli)
+    assert not is_stored(cli, root)
+    assert not (tmp_path / "m").exists()
+    assert cli("workspace", "list", "--json").json == []
+    mounted(cli, tmp_path / "m")
+    kernel.unmount(tmp_path / "m")
+    mounted(cli, tmp_path / "m", OTHER)
+    assert read_tree(tmp_path / "m") == {b"other": LARGE[1:]}
+
+
+def test_after_a_reboot_it_is_gone_whoever_asks(cli: Cli, tmp_path: Path) -> None:
+    mounted(cli, tmp_path / "m")
+    kernel.unmount(tmp_path / "m")
+    with Store.open(cli.root) as store:
+        (found,) = record.listing(store)
+        boot, namespace = found.record["system"].split()
+        for system, gone in ((f"{boot} 1", boot), ("another-boot 1", "another-boot")):
+            head = record.Head(found.root, {**found.record, "system": system})
+            record.swap(store, found.id, store.heads.get(record.HEADS + found.id), head)
+            (now,) = record.listing(store)
+            seen = namespace == record.SEES_ALL
+            assert now.is_gone == (seen or gone != boot)
+        assert [one.id for one in workspace.sweep(store)] == [found.id]
+
+
+def test_a_container_goes_on_with_it(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "m"
+    root = mounted(cli, path)
+    with elsewhere(path) as process:
+        said = cli("tree", "umount", path).text
+        assert "a container goes on" in said
+        assert cli("workspace", "list", "--json").json[0]["state"] == "left"
+        other = mounted(cli, path, OTHER)
+        collect(cli)
+        assert is_stored(cli, root)
+        assert is_stored(cli, other)
+        with Store.open(cli.root) as store:
+            assert record.find(store, path).root == other
+        assert process.communicate(b"\n")[0] == LARGE
+    collect(cli)
+    assert not is_stored(cli, root)
+    assert read_tree(path) == {b"other": LARGE[1:]}
+    cli("tree", "umount", path)
+    assert os.listdir(cli.root / "workspaces") == []
+
+
+def test_one_that_is_being_opened_is_not_swept(disk_store: Store, tmp_path: Path) -> None:
+    root, way = put_tree(disk_store, SAMPLE), ways.WAYS[ways.NATIVE]
+    new = record.new(disk_store, tmp_path / "m", root, way, None, read_only=True, made=True)
+    lock = record.lock(new, inherited=False)
+    record.swap(disk_store, new.id, None, new.head)
+    assert workspace.sweep(disk_store) == []
+    os.close(lock)
+    assert workspace.sweep(disk_store) == [new]
+
+
+def test_what_cannot_be_mounted_natively(cli: Cli, tmp_path: Path) -> None:
+    """Unasked, a workspace is made in the next best way, and that is said."""
+    hash = "ab" * 32
+    with Store.open(cli.root) as store:
+        root = put_tree(store, {hash[:2]: {hash[2:]: b"not what it says"}})
+    assert "no image can show it" in cli("tree", "mount", root, tmp_path / "m", code=1).err
+    assert (
+        "no image" in cli("workspace", "open", root, tmp_path / "m", "--via", "native", code=1).err
+    )
+    said = cli("workspace", "open", root, tmp_path / "m")
+    assert "no native here" in said.err
+    assert "by overlay" in said.text
+    cli("workspace", "close", tmp_path / "m")
+    cli("umount", cli("status", "--json").json["mounts"][0])
+    with pytest.raises(NotFound), Store.open(cli.root) as store:
+        record.find(store, tmp_path / "m")
+
+
+def test_objects_that_others_may_write_to_are_not_shown(cli: Cli, tmp_path: Path) -> None:
+    mounted(cli, tmp_path / "m")
+    cli("tree", "umount", tmp_path / "m")
+    os.chown(cli.root / "objects" / "00", 65534, 65534)
+    with Store.open(cli.root) as store:
+        root = put_tree(store, SAMPLE)
+    assert "alone to write" in cli("tree", "mount", root, tmp_path / "m", code=1).err
