@@ -90,10 +90,7 @@ def _plain(value: Any, depth: int) -> bool:
                 return False
         return True
     if kind is list:
-        for item in value:
-            if type(item) is not str and not _plain(item, depth + 1):
-                return False
-        return True
+        return not any(type(item) is not str and not _plain(item, depth + 1) for item in value)
     return False
 
 

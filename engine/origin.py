@@ -77,15 +77,16 @@ def create(store: Store, request: Request) -> Thread:
 
 def _create(store: Store, plan: _Plan) -> Thread:
     request = plan.request
-    known = None if request.key is None else store.heads.get(_key(request.key))
+    known = None if request.key is None else store.heads.get(KEYS + _key(request.key))
     with store.batch() as batch:
         start = _put_start(batch, plan)
         if known is not None:
             return _known(store, known, start)
-        made = _thread(start, plan.name, key=request.key and hash_bytes(request.key.encode()))
+        key = None if request.key is None else _key(request.key)
+        made = _thread(start, plan.name, key=key)
         batch.swap(made.name, None, made.head)
-        if request.key is not None:
-            batch.swap(_key(request.key), None, Head(start, {"thread": made.id}))
+        if key is not None:
+            batch.swap(KEYS + key, None, Head(start, {"thread": made.id}))
     return made
 
 
@@ -218,7 +219,8 @@ def _thread(start: str, workflow: str, hash: str | None = None, **more: Any) -> 
 
 
 def _key(key: str) -> str:
-    return KEYS + hash_bytes(key.encode())
+    """Half a hash: a whole one in a record would be a reference."""
+    return hash_bytes(key.encode())[:32]
 
 
 def _known(store: Store, known: Head, start: str) -> Thread:

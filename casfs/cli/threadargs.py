@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from casfs import canonical
-from casfs.cli.common import opened, read_input, source, tree_root, warn
+from casfs.cli.common import opened, read_input, refuse_too_much, source, tree_root, warn
 from casfs.errors import Invalid, NotFound, Usage
 from casfs.trees import snapshot
 from casfs.trees.ignore import Ignore
