@@ -21,7 +21,7 @@ from casfs.store import Store
 from casfs.threads import Thread
 from engine.agents import AgentContext, AgentFailed, AgentFn, AgentResult, Waiting
 from engine.answer import Answer
-from engine.extract import Dangling, extract
+from engine.extract import Dangling, Extracted, extract
 from engine.extractor import Extractor
 from engine.hold import Hold, blocking
 from engine.journal import failed
@@ -83,9 +83,7 @@ class Attempt:
         for tries in range(1 + CORRECTIONS):
             result = await self._ask(context)
             try:
-                found = await blocking(
-                    partial(extract, result.output, self._player.schema, self._store)
-                )
+                found = await blocking(partial(self._read, result))
                 return Answer(result, found, "correction" if tries else "block", result.workspace)
             except Invalid as error:
                 fault = str(error)
@@ -128,8 +126,11 @@ class Attempt:
             self.tokens += await blocking(lambda: tokens(self._store, detail))
             cause = TIMEOUT if isinstance(error, TimedOut) else FAILURE
             raise TryFailed(f"{context.role}: {what}", detail, cause) from error
-        self.tokens += await blocking(lambda: tokens(self._store, result.detail.hash))
         return replace(result, output=context.secrets.hide(result.output))
+
+    def _read(self, result: AgentResult) -> Extracted:
+        self.tokens += tokens(self._store, result.detail.hash)
+        return extract(result.output, self._player.schema, self._store)
 
     def _note(self, detail: str, thread: Thread) -> Thread:
         return failed(self._store, thread, detail)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 
 from engine.catalog import Workflow
 from engine.moderator import END, START
@@ -22,7 +23,7 @@ def mermaid(flow: Workflow, path: Sequence[str], ended: bool, running: str | Non
     names = {START: "start_", END: "end_"}
     names |= {role: f"r{place}" for place, role in enumerate(flow.roles)}
     full = [START, *path, *([END] if ended else [running] if running else [])]
-    taken = Counter(zip(full, full[1:], strict=False))
+    taken = Counter(pairwise(full))
     played = Counter(path)
     lines = ["flowchart TD", *_boxes(flow, names, played)]
     lines += _arrows(flow, names, taken)

@@ -15,7 +15,7 @@ from typing import Any
 from casfs import threads
 from casfs.nodes.node import Node
 from casfs.store import Store
-from casfs.threads import Thread
+from casfs.threads import RUNNING, SUSPENDED, Thread
 from engine.prompt import Turn
 
 BYTES_A_TOKEN = 4  # roughly; what a server counts is known only afterwards
@@ -58,8 +58,9 @@ class Past:
         return found
 
     def add(self, thread: Thread, step: Mapping[str, Any], output: str) -> None:
-        """After `thread` got one more step."""
-        self.last = next(threads.backwards(self._store, thread))
+        """After `thread` got one more step. Once it is over there is none after that."""
+        over = thread.status not in (RUNNING, SUSPENDED)
+        self.last = None if over else self._store.node(thread.hash, "thread-step")
         self.steps.append(step)
         said = Turn(step["index"], step["role"], output, step["meta"])
         compact = step["compact"]

@@ -130,8 +130,8 @@ class Run:
 
     def _unclear(self, broken: Intent) -> bool:
         """Does the role's policy leave it to a person whether this try is repeated?"""
-        role = self._script.flow.roles[broken["role"]]
-        return role.suspends_unknown and not broken.get("resumed")
+        careful = self._script.flow.roles[broken["role"]].suspends_unknown
+        return careful and not broken.get("resumed")
 
     async def _decide(self, steps: list[Mapping[str, Any]]) -> Decision:
         context = moderator.Context(steps, self._start, self.thread.id)
@@ -145,8 +145,8 @@ class Run:
         self._log(self.thread.status, thread=self.thread.id, reason=self.thread.record["reason"])
         return None
 
-    def _log_step(self, intent: Intent) -> None:
-        what = {key: intent[key] for key in ("role", "index", "attempt")}
+    def _log_step(self, now: Intent) -> None:
+        what = {key: now[key] for key in ("role", "index", "attempt")}
         self._log("step", thread=self.thread.id, **what)
 
     # -- one step -------------------------------------------------------------------------
@@ -196,12 +196,8 @@ class Run:
         duration = round((time.monotonic() - begin) * 1000)
         following = await self._record(intent, answer, attempt.tokens)
         if action is not None:
-            place = {"thread": self.thread.id}
-            await blocking(
-                lambda: cached.kept(
-                    self._store, action, self._past.steps[-1], duration, self._log, place
-                )
-            )
+            told = (self._past.steps[-1], duration, self._log, {"thread": self.thread.id})
+            await blocking(lambda: cached.kept(self._store, action, *told))
         return following
 
     def _attempt(self, intent: Intent, prompt: Prompt) -> Attempt:
@@ -260,9 +256,9 @@ class Run:
         """Suspend the thread: there is no next intent."""
         if cause in (FAILURE, TIMEOUT):
             await blocking(self._abandon)
-        failed = [detail] if detail else []
 
         def suspend(now: Thread) -> Thread:
+            failed = [detail] if detail else []
             rests = journal.suspend(self._store, now, reason, failed, cause, tokens, question)
             self._log(SUSPENDED, thread=now.id, cause=cause, reason=reason)
             return rests
@@ -287,12 +283,12 @@ class Run:
 
             def commit(now: Thread) -> Thread:
                 payload["compact"] = now.record["compact"]  # made a moment ago, perhaps
-                return journal.commit_step(
-                    batch, now, payload, decision, rounds, tokens, self._script.budget
-                )
+                budget = self._script.budget
+                moved = journal.commit_step(batch, now, payload, decision, rounds, tokens, budget)
+                self._past.add(moved, payload, answer.result.output)
+                return moved
 
-            thread = await self.hold.move(commit)
-        await blocking(lambda: self._past.add(thread, payload, answer.result.output))
+            await self.hold.move(commit)
         return self._rest_or_go()
 
     def _payload(self, batch: Batch, intent: Intent, answer: Answer) -> dict[str, Any]:

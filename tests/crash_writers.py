@@ -36,8 +36,8 @@ from casfs.threads import Thread
 from casfs.upkeep import gc
 from engine import catalog, journal, origin, record
 from engine.binding import Binding
-from engine.origin import Request
 from engine.moderator import End, Next
+from engine.origin import Request
 
 SHARED = 40  # contents that all writers put again and again
 ROUNDS = 10_000

@@ -420,8 +420,11 @@ def test_threads(cli: Cli, opened: Store) -> None:
         "start": ended.record["start"],
         "updatedAt": ended.record["updatedAt"],
         "reason": None,
+        "cause": None,
         "returnCode": 0,
         "intent": None,
+        "spent": ended.record["spent"],
+        "parent": None,
     }
     lines = cli("thread", "list").text.splitlines()
     assert lines[1].split()[:3] == [rests.id, "suspended", "sample"]
@@ -462,6 +465,7 @@ def test_threads_need_the_daemon(cli: Cli, opened: Store) -> None:
         ["thread", "start", "sample", "--input", "x"],
         ["thread", "resume", thread.id],
         ["thread", "cancel", thread.id],
+        ["thread", "compact", thread.id, "--text", "x"],
         ["daemon", "stop"],
     ):
         assert "no daemon runs" in cli.refused(*arguments, code=5)

@@ -16,8 +16,8 @@ from casfs.store import Store
 from casfs.threads import CANCELLED, ENDED, RUNNING, SUSPENDED, Thread
 from engine import catalog, journal, origin
 from engine.binding import Binding
-from engine.origin import Request
 from engine.moderator import End, Next, Stuck
+from engine.origin import Request
 
 COMMAND = Binding("command", {"argv": ["true"]})
 TWO = workflow([rule("__start__", "a"), rule("a", "b"), rule("b", "__end__")], a=None, b=None)

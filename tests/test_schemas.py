@@ -129,6 +129,10 @@ def test_a_graph_of_every_type_can_be_put_and_read(store: Store) -> None:
         graph.put("react-turn", {**example("react-turn"), "latencyMs": n}, f"turn {n}")
     graph.put("react-session", example("react-session"), "detail")
     graph.put("command-detail", example("command-detail"))
+    for name in ("question", "answer"):
+        graph.put("content", {"text": name, "artifacts": []}, name)
+    graph.put("human-detail", example("human-detail"))
+    graph.put("call-detail", example("call-detail", 1))
     for name in ("said", "tool arguments", "tool result"):
         graph.put("content", {"text": name, "artifacts": []}, name)
     graph.blob("stream")

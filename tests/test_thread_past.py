@@ -6,7 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_helpers import ONE, STATUS, begin, carry_on, loop, resumed, rule, says, steps, workflow
+import trio
+from engine_helpers import (
+    ONE,
+    STATUS,
+    Cli,
+    begin,
+    carry_on,
+    loop,
+    resumed,
+    rule,
+    says,
+    steps,
+    workflow,
+)
 
 from casfs import threads
 from casfs.errors import Conflict, NotFound
@@ -117,12 +130,12 @@ async def test_a_long_past_is_summarised_by_itself(disk_store: Store) -> None:
     hash, _ = catalog.add(disk_store, loop(6))
     writer = Binding("command", says({"summary": "all of it"}))
     agents = {"a": Binding("command", says({}, "head -c 400 /dev/zero | tr '\\0' x; echo"))}
-    request = Request(hash, "Do it.", agents, compact=Compact(250, writer))
+    request = Request(hash, "Do it.", agents, compact=Compact(200, writer))
     ended = await carry_on(disk_store, origin.create(disk_store, request))
     assert ended.status == ENDED
     found = [step["compact"] is not None for step in steps(disk_store, ended)]
-    assert found == [False, False, False, True, False, True]
-    kept = disk_store.node(steps(disk_store, ended)[-1]["compact"], "content").payload
+    assert found == [False, False, True, False, True, False]
+    kept = disk_store.node(steps(disk_store, ended)[4]["compact"], "content").payload
     assert kept["text"] == "all of it"
     assert disk_store.node(kept["artifacts"][0]).type == "command-detail"
 
@@ -186,3 +199,23 @@ async def test_the_graph_shows_the_path(disk_store: Store) -> None:
     assert "r0 ==>|\"$last('a').meta.status = 'done'\"| r1" in text
     assert "    r0 --> end_" in text
     assert "class r0 running" in graph.mermaid(flow, [], False, "a")
+
+
+# -- the command line ---------------------------------------------------------------------
+
+
+def test_the_command_line_shows_the_past(
+    disk_store: Store, monkeypatch: pytest.MonkeyPatch, capfdbinary: Any
+) -> None:
+    made = begin(disk_store, FLOW, WORDS)
+    ended = trio.run(carry_on, disk_store, made)
+    assert disk_store.root is not None
+    cli = Cli(disk_store.root, monkeypatch, capfdbinary)
+    told = cli("thread", "context", ended.id)
+    assert told.text.startswith("# Task\n\nDo it.\n\n## Step 1: a\n\nI am a.")
+    drawn = cli("thread", "graph", ended.id, "--json").json
+    assert (drawn["path"], drawn["mermaid"].split()[0]) == (["a", "b"], "flowchart")
+    table = cli("thread", "replay", ended.id)
+    assert table.text.endswith("0 of 3 decisions differ\n")
+    assert cli("thread", "rm", ended.id).word == ended.id
+    cli("thread", "show", ended.id, code=3)

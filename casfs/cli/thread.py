@@ -82,7 +82,7 @@ def start(
     from engine import control
 
     bound = dict(binding(one) for one in agents)
-    asked = limits(**more)
+    asked = {**limits(**more), "input": given(text)}
     where = root(ctx)
     control.request(where, "status")  # before a large workspace is read for nothing
     tree = None if workspace is None else recorded(ctx, workspace)
@@ -90,7 +90,6 @@ def start(
         where,
         "start",
         workflow=workflow,
-        input=given(text),
         agents=bound,
         workspace=tree,
         max_rounds=max_rounds,

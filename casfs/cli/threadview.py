@@ -191,10 +191,11 @@ def _calls(store: Store, found: Thread) -> list[dict[str, Any]]:
 
 def _page(value: Mapping[str, Any]) -> Iterator[str]:
     status = coloured(value["status"], value["status"])
-    yield f"{value['id']}  {value['workflow']}  {status}  {_when(value['updatedAt'])}"
+    yield f"{value['id']}  {value['workflow']}  {status}"
     for name in ("reason", "returnCode", "summary", "parent"):
         if value.get(name) is not None:
             yield f"{name}: {value[name]}"
+    yield f"moved: {_when(value['updatedAt'])}"
     if value["spent"] and value["budget"]:
         yield f"spent: {value['spent']['tokens']} tokens, {value['spent']['wallMs'] / 1000:.1f} s"
     steps = value["steps"]

@@ -57,12 +57,18 @@ class Row(NamedTuple):
     def of(self, node: Digest) -> Row:
         return self._replace(node=bytes.fromhex(node.hash), size=node.size_bytes)
 
+    def split(self) -> list[bytes]:
+        return self.names.split(b"\0") if self.names else []
+
+    def recorded_at(self, place: int) -> Digest:
+        hash, size = RECORDED.unpack_from(self.recorded, place * RECORDED.size)
+        return Digest(hash.hex(), size)
+
     def known(self) -> dict[bytes, tuple[bytes, Digest]]:
         """(stat, digest) of each entry by its name."""
-        names = self.names.split(b"\0") if self.names else []
         found = {}
         for place, (name, (hash, size)) in enumerate(
-            zip(names, RECORDED.iter_unpack(self.recorded), strict=True)
+            zip(self.split(), RECORDED.iter_unpack(self.recorded), strict=True)
         ):
             printed = self.stats[place * STAT.size : (place + 1) * STAT.size]
             found[name] = printed, Digest(hash.hex(), size)
@@ -129,6 +135,12 @@ def fingerprint(seen: os.stat_result | Stat, racy_after: int) -> bytes:
     if mtime >= racy_after or ctime >= racy_after:
         return UNSURE
     return STAT.pack(seen.st_size, mtime, ctime, seen.st_ino, seen.st_mode)
+
+
+def stat_of(printed: bytes) -> Stat:
+    """The stat that a fingerprint remembers."""
+    size, mtime, ctime, ino, mode = STAT.unpack(printed)
+    return Stat(mode, size, mtime, ctime, ino)
 
 
 def row(names: Sequence[bytes], prints: Sequence[bytes], recorded: Sequence[Digest]) -> Row:

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from .readers import Readers
 
 X = stat.S_IXUSR
+DIR = stat.S_IFDIR
+Entries = list[os.DirEntry[str]]
+Below = list[tuple[bytes, Stat | os.stat_result]]  # the directories in one
 MAX_DEPTH = 256  # directories; each level holds a descriptor and two stack frames
 FEW = 1000  # files, and bytes, up to which it is not worth starting processes
 LITTLE = 32 << 20
@@ -118,7 +121,7 @@ class _Found:
     """An entry of a directory as it was seen: for a file its digest as soon as that is known,
     for a directory what is below it, for a link its target."""
 
-    stat: Stat
+    stat: Stat | os.stat_result
     fingerprint: bytes
     digest: Digest | None = None
     below: _Plan | None = None
@@ -127,12 +130,16 @@ class _Found:
 
 @dataclass(slots=True)
 class _Plan:
-    """A directory between the two passes; `row` is what the index has of it."""
+    """A directory between the two passes; `row` is what the index has of it. `same`: it
+    holds what it did, but for what its directories hold; only these are in `found` then, and
+    the targets of its links in `links`."""
 
     path: bytes
-    stat: Stat
+    stat: Stat | os.stat_result
     row: Row | None
     found: dict[bytes, _Found]
+    same: bool = False
+    links: dict[bytes, bytes] = field(default_factory=dict)
 
 
 class _Snapshot:
@@ -176,65 +183,120 @@ class _Snapshot:
 
     # -- the first pass -------------------------------------------------------------------
 
-    def _look(self, fd: int, path: bytes, own: Stat) -> _Plan:
+    def _look(self, fd: int, path: bytes, own: Stat | os.stat_result) -> _Plan:
         """Takes over `fd`. `path` is relative to the root, and empty for it."""
         row = None if self._index is None else self._index.get(path)
         plan = _Plan(path, own, row, {})
-        known = {} if row is None else row.known()
-        unknown = []
         try:
             entries = self._listing(fd, path)
-            for entry in entries:
-                name = os.fsencode(entry.name)
-                found = self._entry(fd, path + b"/" + name, name, entry)
-                if found is None:
-                    continue
-                plan.found[name] = found
-                if stat.S_ISREG(found.stat.st_mode):
-                    self._count(found.stat)
-                    before = known.get(name)
-                    if before and before[0] == found.fingerprint != index.UNSURE:
-                        found.digest = before[1]
-                    else:
-                        unknown.append(name)
-            self._have_read(plan, fd, unknown)
+            below = None if row is None else self._same(plan, row, fd, entries)
+            for name, seen in self._closely(plan, fd, entries) if below is None else below:
+                at = path + b"/" + name
+                inner = self._opened(fd, at, name)
+                if inner >= 0:
+                    plan.found[name] = _Found(
+                        seen, index.DIRECTORY, below=self._look(inner, at, seen)
+                    )
         finally:
             os.close(fd)
         return plan
 
-    def _entry(self, fd: int, path: bytes, name: bytes, entry: os.DirEntry[str]) -> _Found | None:
-        below = -1
-        try:
-            seen = Stat.of(entry.stat(follow_symlinks=False))
+    def _same(self, plan: _Plan, row: Row, fd: int, entries: Entries) -> Below | None:
+        """The directories of one in which every entry looks as it did, as in most of most
+        snapshots: nothing else need be remembered of it. None for any other."""
+        if self._options.preserve:
+            return None
+        found: dict[bytes, bytes] = {}
+        below: dict[bytes, Stat | os.stat_result] = {}
+        links, size = [], 0
+        for entry in entries:
+            name = os.fsencode(entry.name)
+            try:
+                seen = entry.stat(follow_symlinks=False)
+            except OSError:
+                return None
             kind = stat.S_IFMT(seen.st_mode)
-            if self._ignore.skips(path[1:], name, directory=kind == stat.S_IFDIR):
+            if self._ignore.skips((plan.path + b"/" + name)[1:], name, directory=kind == DIR):
+                continue
+            if kind == DIR:
+                below[name] = seen
+                found[name] = index.DIRECTORY
+            else:
+                found[name] = index.fingerprint(seen, self._racy_after)
+                if kind == stat.S_IFREG:
+                    size += seen.st_size
+                else:
+                    links.append(name)  # what is no link has no place in a row
+        names = sorted(found)
+        prints = [found[name] for name in names]
+        if row.names != b"\0".join(names) or row.stats != b"".join(prints):
+            return None
+        if index.UNSURE in prints:
+            return None
+        plan.same = True
+        self._count(len(found) - len(below) - len(links), size)
+        for name in links:
+            plan.links[name] = os.readlink(name, dir_fd=fd)
+        return list(below.items())
+
+    def _closely(self, plan: _Plan, fd: int, entries: Entries) -> Below:
+        """Remember every entry, and have read what must be read; returns the directories."""
+        known = {} if plan.row is None else plan.row.known()
+        unknown, below = [], []
+        for entry in entries:
+            name = os.fsencode(entry.name)
+            found = self._entry(fd, plan.path + b"/" + name, name, entry)
+            if found is None:
+                continue
+            kind = stat.S_IFMT(found.stat.st_mode)
+            if kind == DIR:
+                below.append((name, found.stat))
+                continue
+            plan.found[name] = found
+            if kind == stat.S_IFREG:
+                self._count(1, found.stat.st_size)
+                before = known.get(name)
+                if before and before[0] == found.fingerprint != index.UNSURE:
+                    found.digest = before[1]
+                else:
+                    unknown.append(name)
+        self._have_read(plan, fd, unknown)
+        return below
+
+    def _entry(self, fd: int, path: bytes, name: bytes, entry: os.DirEntry[str]) -> _Found | None:
+        try:
+            seen = entry.stat(follow_symlinks=False)
+            kind = stat.S_IFMT(seen.st_mode)
+            if self._ignore.skips(path[1:], name, directory=kind == DIR):
                 return None
             found = _Found(seen, index.fingerprint(seen, self._racy_after))
-            if kind == stat.S_IFREG:
-                return found
-            if kind == stat.S_IFDIR:
-                below = os.open(name, DIR_FLAGS, dir_fd=fd)
-            elif kind == stat.S_IFLNK:
+            if kind == stat.S_IFLNK:
                 found.target = os.readlink(name, dir_fd=fd)
-                return found
         except FileNotFoundError:
             self._vanished(path)
             return None
         except OSError as error:
             raise self._unread(path, error) from None
-        if below < 0:
+        if kind not in (stat.S_IFREG, stat.S_IFLNK, DIR):
             self._report.warnings.append(f"{self._show(path)}: left out, it is {_kind(kind)}")
             return None
-        if path.count(b"/") > MAX_DEPTH:
-            os.close(below)
-            raise Failed(f"{self._show(path)}: more than {MAX_DEPTH} directories deep")
-        found.fingerprint = index.DIRECTORY  # what is in it has its own row
-        found.below = self._look(below, path, seen)
         return found
 
-    def _count(self, seen: Stat) -> None:
-        self._report.files += 1
-        self._report.bytes += seen.st_size
+    def _opened(self, fd: int, path: bytes, name: bytes) -> int:
+        """The descriptor of a directory; -1 when it has vanished."""
+        if path.count(b"/") > MAX_DEPTH:
+            raise Failed(f"{self._show(path)}: more than {MAX_DEPTH} directories deep")
+        try:
+            return os.open(name, DIR_FLAGS, dir_fd=fd)
+        except FileNotFoundError:
+            self._vanished(path)
+            return -1
+        except OSError as error:
+            raise self._unread(path, error) from None
+
+    def _count(self, files: int, size: int) -> None:
+        self._report.files += files
+        self._report.bytes += size
         limit = self._options.limit
         if limit is not None and self._report.bytes > limit:
             raise Refused(
@@ -289,6 +351,13 @@ class _Snapshot:
 
     def _encode(self, plan: _Plan) -> tuple[Digest, bool]:
         """(the directory node, whether it is the one that the index has)"""
+        for found in plan.found.values():
+            if found.below is not None:
+                found.digest = self._encode(found.below)[0]
+        if plan.same and plan.row is not None:
+            if self._holds_the_same(plan, plan.row):
+                return plan.row.digest, True
+            self._fill(plan, plan.row)
         digests: list[Digest] = []
         for name in sorted(plan.found):
             digest = self._digest(plan.found[name])
@@ -318,10 +387,27 @@ class _Snapshot:
             self._index.put(plan.path, seen.of(node))
         return node, False
 
+    def _holds_the_same(self, plan: _Plan, row: Row) -> bool:
+        """Of one that looks the same: are its directories what they were?"""
+        places = {name: place for place, name in enumerate(row.split())}
+        same = len(plan.found) == row.stats.count(index.DIRECTORY)
+        for name, found in plan.found.items():
+            if found.digest != row.recorded_at(places[name]):
+                same = False
+        if same:
+            empty = not places and plan.path != b""
+            self._report.entries += 1 if empty else len(places) - len(plan.found)
+        return same
+
+    def _fill(self, plan: _Plan, row: Row) -> None:
+        """Remember after all what looks the same, as the row has it."""
+        for name, (printed, digest) in row.known().items():
+            if printed != index.DIRECTORY:
+                target = plan.links.get(name, b"")
+                plan.found[name] = _Found(index.stat_of(printed), printed, digest, None, target)
+
     def _digest(self, found: _Found) -> Digest | None:
         """None for a file that has vanished."""
-        if found.below is not None:
-            return self._encode(found.below)[0]
         return index.NOTHING if stat.S_ISLNK(found.stat.st_mode) else found.digest
 
     def _make(self, name: bytes, found: _Found, digest: Digest) -> Entry:
@@ -332,7 +418,7 @@ class _Snapshot:
             return Symlink(name, found.target, own)
         return File(name, digest, bool(found.stat.st_mode & X), own)
 
-    def _properties(self, seen: Stat) -> Properties | None:
+    def _properties(self, seen: Stat | os.stat_result) -> Properties | None:
         preserve = self._options.preserve
         if not preserve:
             return None

@@ -1,0 +1,241 @@
+"""Measure the engine's steps beside LangGraph and DBOS; prints Markdown.
+
+    python -m benchmarks.engine [--dir DIR] [--peers PYTHON] [--threads N] [--steps N] [--long N]
+
+The agent does nothing: it gives 2 KB of text that no other step has. Every step is durable before
+the next begins, with the intent of that one. Beside it the run's own floor: one transaction of
+SQLite (WAL, synchronous=FULL) a step, with the same text. `--peers` is the Python of an
+environment outside the project with langgraph, langgraph-checkpoint-sqlite and dbos in it; each
+peer runs as a process of that, with its durable defaults, and prints its seconds. All take
+turns on one file system, and the tables hold ratios of one run: absolute times drift.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from casfs import threads
+from casfs.digest import Digest
+from casfs.store import Store
+from casfs.threads import Thread
+from engine import agents, origin
+from engine.agents import AgentContext, AgentFn, AgentResult, Package
+from engine.binding import Binding
+from engine.origin import Request
+from engine.run import Run
+
+PAYLOAD = 2048
+RULES = [
+    {"from": "__start__", "to": "a", "when": None},
+    {"from": "a", "to": "a", "when": None},
+]
+ROLE = {"name": "a", "description": "", "systemPrompt": "", "extractPrompt": ""}
+
+PEER = r"""
+import json, os, random, sys, time
+kind, folder, count, length, size = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6])
+text = lambda: random.randbytes(size // 2).hex()
+times = []
+if kind == "langgraph":
+    import operator
+    from typing import Annotated, TypedDict
+    from langgraph.checkpoint.sqlite import SqliteSaver
+    from langgraph.graph import END, START, StateGraph
+    class State(TypedDict):
+        said: Annotated[list, operator.add]
+    graph = StateGraph(State)
+    graph.add_node("a", lambda state: {"said": [text()]})
+    graph.add_edge(START, "a")
+    graph.add_conditional_edges("a", lambda s: END if len(s["said"]) >= length else "a")
+    with SqliteSaver.from_conn_string(os.path.join(folder, "langgraph.db")) as saver:
+        saver.setup()
+        saver.conn.execute("PRAGMA synchronous=FULL")
+        app = graph.compile(checkpointer=saver)
+        for number in range(count):
+            begin = time.perf_counter()
+            config = {"configurable": {"thread_id": str(number)}, "recursion_limit": length + 5}
+            app.invoke({"said": []}, config, durability="sync")
+            times.append(time.perf_counter() - begin)
+else:
+    from dbos import DBOS
+    url = "sqlite:///" + os.path.join(folder, "dbos.db")
+    DBOS(config={"name": "bench", "system_database_url": url, "log_level": "ERROR"})
+    @DBOS.step()
+    def step(n):
+        return text()
+    @DBOS.workflow()
+    def flow():
+        for n in range(length):
+            step(n)
+    DBOS.launch()
+    for number in range(count):
+        begin = time.perf_counter()
+        flow()
+        times.append(time.perf_counter() - begin)
+    DBOS.destroy()
+print(json.dumps(times))
+"""
+
+
+def text() -> str:
+    return random.randbytes(PAYLOAD // 2).hex()
+
+
+def create_agent(config: Mapping[str, Any]) -> AgentFn:
+    """An agent that needs no time: its detail is the same node at every step."""
+    detail: list[Digest] = []
+
+    async def agent(context: AgentContext) -> AgentResult:
+        if not detail:
+            detail.append(context.store.put_node("content", {"text": "", "artifacts": []}))
+        return AgentResult(text() + "\n```json\n{}\n```", detail[0])
+
+    return agent
+
+
+def idle(name: str) -> Package:
+    return Package(name, "0", {"configSchema": {}}, create_agent)
+
+
+def put_workflow(store: Store) -> str:
+    schema = store.put_node("role-schema", {"name": "open", "type": "object"}).hash
+    role = store.put_node("role", {**ROLE, "schema": schema}).hash
+    flow = {"name": "bench", "description": "", "roles": {"a": role}, "moderator": RULES}
+    return store.put_node("workflow", flow).hash
+
+
+def run_thread(store: Store, workflow: str, length: int) -> tuple[Thread, float]:
+    """A thread of so many steps, and the seconds that it took."""
+    request = Request(workflow, text(), {"a": Binding("idle")}, None, length)
+
+    async def go() -> Thread:
+        return await Run(store, origin.create(store, request), {})()
+
+    begin = time.perf_counter()
+    ended = trio.run(go)
+    return ended, time.perf_counter() - begin
+
+
+def casfs(folder: Path, count: int, length: int) -> tuple[float, float]:
+    """(steps per second, bytes stored per step beyond its text)."""
+    with Store.init(folder / "casfs") as store:
+        workflow = put_workflow(store)
+        run_thread(store, workflow, 5)
+        before = size(folder / "casfs")
+        seconds = sum(run_thread(store, workflow, length)[1] for _ in range(count))
+    stored = (size(folder / "casfs") - before) / (count * length)
+    return count * length / seconds, stored - PAYLOAD
+
+
+def floor(folder: Path, count: int, length: int) -> float:
+    connection = sqlite3.connect(folder / "floor.db", isolation_level=None)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("CREATE TABLE steps (thread, step, data, PRIMARY KEY (thread, step))")
+    begin = time.perf_counter()
+    for thread in range(count):
+        for step in range(length):
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("INSERT INTO steps VALUES (?, ?, ?)", (thread, step, text()))
+            connection.execute("COMMIT")
+    seconds = time.perf_counter() - begin
+    connection.close()
+    return count * length / seconds
+
+
+def peer(python: str, kind: str, folder: Path, count: int, length: int) -> float:
+    arguments = [kind, str(folder), str(count), str(length), str(PAYLOAD)]
+    done = subprocess.run([python, "-c", PEER, *arguments], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"{kind}: {done.stderr[-2000:]}")
+    return count * length / sum(json.loads(done.stdout.splitlines()[-1]))
+
+
+def size(folder: Path) -> int:
+    """Bytes of content: the database after a checkpoint of its log, and the files."""
+    with sqlite3.connect(folder / "store.db") as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def rates(folder: Path, python: str | None, shapes: list[tuple[int, int]]) -> None:
+    print("| threads x steps | casfs | floor | langgraph | dbos | bytes a step beyond 2 KB |")
+    print("|---|---|---|---|---|---|")
+    for count, length in shapes:
+        place = folder / f"{count}x{length}"
+        place.mkdir()
+        ours, stored = casfs(place, count, length)
+        rivals = [floor(place, count, length)]
+        for kind in ("langgraph", "dbos") if python else ():
+            rivals.append(peer(str(python), kind, place, count, length))
+        found = [f"{rate:.0f} ({ours / rate:.2f} x)" for rate in rivals]
+        cells = [f"{ours:.0f}", *found, *["-"] * (3 - len(found)), f"{stored:.0f}"]
+        print(f"| {count} x {length} | {' | '.join(cells)} |", flush=True)
+
+
+def depth(folder: Path, length: int) -> None:
+    """A long thread: whether steps get slower, and what its ends cost."""
+    with Store.init(folder / "long") as store:
+        workflow = put_workflow(store)
+        thread, seconds = run_thread(store, workflow, length)
+        print(
+            f"\nA thread of {length} steps: {length / seconds:.0f} steps/s, {where(store, thread)}"
+        )
+        step = threads.step_at(store, thread, max(1, length // 2)).hash
+        for name, action in (
+            ("the last 20 steps", lambda: threads.last_steps(store, thread, 20)),
+            ("fork at a step's hash", lambda: origin.fork(store, thread, step)),
+            ("fork at index 1", lambda: origin.fork(store, thread, 1)),
+        ):
+            begin = time.perf_counter()
+            action()
+            print(f"- {name}: {(time.perf_counter() - begin) * 1000:.1f} ms")
+
+
+def where(store: Store, thread: Thread) -> str:
+    """Milliseconds a step in the first and the last tenth."""
+    at = [node.payload["completedAt"] for node in threads.last_steps(store, thread, None)]
+    tenth = max(2, len(at) // 10)
+    first, last = (at[tenth - 1] - at[0]) / (tenth - 1), (at[-1] - at[-tenth]) / (tenth - 1)
+    return f"{first:.2f} ms a step in the first tenth, {last:.2f} in the last"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("--dir", type=Path, help="Where to work; else a temporary directory.")
+    parser.add_argument("--peers", metavar="PYTHON")
+    parser.add_argument("--threads", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--long-threads", type=int, default=5)
+    parser.add_argument("--long-steps", type=int, default=400)
+    parser.add_argument("--long", type=int, default=10_000, help="Steps of the longest thread.")
+    wanted = parser.parse_args()
+    agents.load = idle  # no package has to be installed for it
+    folder = Path(tempfile.mkdtemp(prefix="casfs-bench-", dir=wanted.dir))
+    print(f"Python {sys.version.split()[0]}, {os.uname().release}, steps per second\n")
+    try:
+        shapes = [(wanted.threads, wanted.steps), (wanted.long_threads, wanted.long_steps)]
+        rates(folder, wanted.peers, shapes)
+        depth(folder, wanted.long)
+    finally:
+        shutil.rmtree(folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
