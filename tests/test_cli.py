@@ -232,7 +232,8 @@ def test_heads(cli: Cli) -> None:
 
 
 def test_status_without_processes(cli: Cli) -> None:
-    assert cli("status", "--json").json == {"store": str(cli.root), "daemon": None, "mounts": []}
+    nothing = {"store": str(cli.root), "daemon": None, "mounts": [], "serving": []}
+    assert cli("status", "--json").json == nothing
     assert cli("status").text == f"store   {cli.root}\ndaemon  none\n"
 
 

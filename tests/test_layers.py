@@ -30,7 +30,7 @@ TRUNK = """
     casfs.trees.diffstat
     casfs.trees.gitignore casfs.trees.ignore casfs.trees.intake casfs.trees.index
     casfs.trees.readers
-    casfs.trees.snapshot
+    casfs.trees.plan casfs.trees.snapshot
     casfs.trees.fill casfs.trees.sync casfs.trees.restored casfs.trees.restore
     casfs.checkpoint casfs.threads
     casfs.erofs casfs.erofs.layout casfs.erofs.dirents casfs.erofs.xattrs casfs.erofs.writer

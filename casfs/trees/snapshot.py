@@ -8,7 +8,7 @@ directory was read. A file that cannot be read fails the whole snapshot and is n
 checkpoint is complete or it is not made.
 
 Two passes: the first looks at every entry and has read what must be read, by a few processes
-when it is much (`casfs.trees.readers`); the second encodes directories from the leaves up.
+when it is much (`casfs.trees.readers`); the second (`casfs.trees.plan`) encodes directories.
 With an index (`casfs.trees.index`) only what changed is read and encoded.
 """
 
@@ -17,25 +17,23 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..batch import Batch
 from ..digest import Digest
 from ..errors import Failed, Invalid, NotFound, Refused
-from ..nodes import directory
-from ..nodes.directory import Entry, File, Properties, Subdirectory, Symlink
 from . import index
 from .ignore import Ignore
 from .index import Index, Row
 from .intake import DIR_FLAGS, Intake, Read, Stat, discard
+from .plan import Encoder, Found, Options, Plan, Report
 
 if TYPE_CHECKING:
     from .readers import Readers
 
-X = stat.S_IXUSR
+__all__ = ["MAX_DEPTH", "Options", "Report", "build"]  # what `build` takes belongs to it
+
 DIR = stat.S_IFDIR
 Entries = list[os.DirEntry[str]]
 Below = list[tuple[bytes, Stat | os.stat_result]]  # the directories in one
@@ -44,36 +42,6 @@ FEW = 1000  # files, and bytes, up to which it is not worth starting processes
 LITTLE = 32 << 20
 PORTION = 64  # files that a process is given at once
 WAITING = 256  # portions that have been asked for and not taken over
-Progress = Callable[[int], None]
-
-
-@dataclass(slots=True)
-class Report:
-    """What a snapshot saw: `bytes` is the sum of the files' sizes, `read` how many it read."""
-
-    files: int = 0
-    bytes: int = 0
-    entries: int = 0  # files, links and empty directories: what a diff would show
-    read: int = 0
-    read_bytes: int = 0
-    warnings: list[str] = field(default_factory=list)
-
-    def add(self, other: Report) -> None:
-        self.files += other.files
-        self.bytes += other.bytes
-        self.entries += other.entries
-        self.read += other.read
-        self.read_bytes += other.read_bytes
-        self.warnings += other.warnings
-
-
-@dataclass(slots=True)
-class Options:
-    """`preserve`: "mtime", "mode"; `limit`: bytes of files above which it is refused."""
-
-    preserve: Collection[str] = ()
-    limit: int | None = None
-    progress: Progress = lambda files: None
 
 
 def build(
@@ -116,32 +84,6 @@ class _Stale(Exception):
     """The index names something that is not in the store any more."""
 
 
-@dataclass(slots=True)
-class _Found:
-    """An entry of a directory as it was seen: for a file its digest as soon as that is known,
-    for a directory what is below it, for a link its target."""
-
-    stat: Stat | os.stat_result
-    fingerprint: bytes
-    digest: Digest | None = None
-    below: _Plan | None = None
-    target: bytes = b""
-
-
-@dataclass(slots=True)
-class _Plan:
-    """A directory between the two passes; `row` is what the index has of it. `same`: it
-    holds what it did, but for what its directories hold; only these are in `found` then, and
-    the targets of its links in `links`."""
-
-    path: bytes
-    stat: Stat | os.stat_result
-    row: Row | None
-    found: dict[bytes, _Found]
-    same: bool = False
-    links: dict[bytes, bytes] = field(default_factory=dict)
-
-
 class _Snapshot:
     def __init__(
         self,
@@ -161,15 +103,16 @@ class _Snapshot:
         self._options = options
         self._index = known
         self._intake = Intake(batch.blobs, batch.has_met)
-        self._readers: Readers[_Plan] | None = None
+        self._readers: Readers[Plan] | None = None
         self._racy_after = time.time_ns() - index.RACY
+        self._encoder = Encoder(batch, report, options, known, self._racy_after, self._vanished)
 
     def take(self) -> Digest:
         """Raises _Stale and what `build` raises."""
         try:
             plan = self._look(os.dup(self._root_fd), b"", Stat.of(os.fstat(self._root_fd)))
             self._collect(0)
-            node, kept = self._encode(plan)
+            node, kept = self._encoder.encode(plan)
         except Invalid as error:
             if self._index is not None and self._index.rows:
                 raise _Stale from error
@@ -183,10 +126,10 @@ class _Snapshot:
 
     # -- the first pass -------------------------------------------------------------------
 
-    def _look(self, fd: int, path: bytes, own: Stat | os.stat_result) -> _Plan:
+    def _look(self, fd: int, path: bytes, own: Stat | os.stat_result) -> Plan:
         """Takes over `fd`. `path` is relative to the root, and empty for it."""
         row = None if self._index is None else self._index.get(path)
-        plan = _Plan(path, own, row, {})
+        plan = Plan(path, own, row, {})
         try:
             entries = self._listing(fd, path)
             below = None if row is None else self._same(plan, row, fd, entries)
@@ -194,14 +137,14 @@ class _Snapshot:
                 at = path + b"/" + name
                 inner = self._opened(fd, at, name)
                 if inner >= 0:
-                    plan.found[name] = _Found(
+                    plan.found[name] = Found(
                         seen, index.DIRECTORY, below=self._look(inner, at, seen)
                     )
         finally:
             os.close(fd)
         return plan
 
-    def _same(self, plan: _Plan, row: Row, fd: int, entries: Entries) -> Below | None:
+    def _same(self, plan: Plan, row: Row, fd: int, entries: Entries) -> Below | None:
         """The directories of one in which every entry looks as it did, as in most of most
         snapshots: nothing else need be remembered of it. None for any other."""
         if self._options.preserve:
@@ -239,7 +182,7 @@ class _Snapshot:
             plan.links[name] = os.readlink(name, dir_fd=fd)
         return list(below.items())
 
-    def _closely(self, plan: _Plan, fd: int, entries: Entries) -> Below:
+    def _closely(self, plan: Plan, fd: int, entries: Entries) -> Below:
         """Remember every entry, and have read what must be read; returns the directories."""
         known = {} if plan.row is None else plan.row.known()
         unknown, below = [], []
@@ -263,13 +206,13 @@ class _Snapshot:
         self._have_read(plan, fd, unknown)
         return below
 
-    def _entry(self, fd: int, path: bytes, name: bytes, entry: os.DirEntry[str]) -> _Found | None:
+    def _entry(self, fd: int, path: bytes, name: bytes, entry: os.DirEntry[str]) -> Found | None:
         try:
             seen = entry.stat(follow_symlinks=False)
             kind = stat.S_IFMT(seen.st_mode)
             if self._ignore.skips(path[1:], name, directory=kind == DIR):
                 return None
-            found = _Found(seen, index.fingerprint(seen, self._racy_after))
+            found = Found(seen, index.fingerprint(seen, self._racy_after))
             if kind == stat.S_IFLNK:
                 found.target = os.readlink(name, dir_fd=fd)
         except FileNotFoundError:
@@ -305,7 +248,7 @@ class _Snapshot:
             )
         self._options.progress(self._report.files)
 
-    def _have_read(self, plan: _Plan, fd: int, names: list[bytes]) -> None:
+    def _have_read(self, plan: Plan, fd: int, names: list[bytes]) -> None:
         """Read files of a directory, or have them read once there are many."""
         if self._readers is None and not self._many(plan, names):
             self._take_over(plan, self._intake.read(fd, names, self._show(plan.path)))
@@ -316,7 +259,7 @@ class _Snapshot:
             self._collect(WAITING)
             readers.submit(plan, plan.path, names[start : start + PORTION])
 
-    def _many(self, plan: _Plan, names: list[bytes]) -> bool:
+    def _many(self, plan: Plan, names: list[bytes]) -> bool:
         """Start the readers where it is worth it; True when they are there."""
         sizes = sum(plan.found[name].stat.st_size for name in names)
         files, size = self._report.read + len(names), self._report.read_bytes + sizes
@@ -333,12 +276,12 @@ class _Snapshot:
             for plan, done in self._readers.results(most):
                 self._take_over(plan, done)
 
-    def _take_over(self, plan: _Plan, done: list[Read]) -> None:
+    def _take_over(self, plan: Plan, done: list[Read]) -> None:
         for one in done:
             self._batch.adopt(one.digest, one.staged, one.info)
             self._settle(plan.found[one.name], one)
 
-    def _settle(self, found: _Found, one: Read) -> None:
+    def _settle(self, found: Found, one: Read) -> None:
         """What was read counts, not what was seen before: the file may have changed between."""
         self._report.read += 1
         self._report.read_bytes += one.digest.size_bytes
@@ -346,85 +289,6 @@ class _Snapshot:
         if found.fingerprint != index.fingerprint(one.stat, self._racy_after):
             found.fingerprint = index.UNSURE
         found.stat, found.digest = one.stat, one.digest
-
-    # -- the second pass ------------------------------------------------------------------
-
-    def _encode(self, plan: _Plan) -> tuple[Digest, bool]:
-        """(the directory node, whether it is the one that the index has)"""
-        for found in plan.found.values():
-            if found.below is not None:
-                found.digest = self._encode(found.below)[0]
-        if plan.same and plan.row is not None:
-            if self._holds_the_same(plan, plan.row):
-                return plan.row.digest, True
-            self._fill(plan, plan.row)
-        digests: list[Digest] = []
-        for name in sorted(plan.found):
-            digest = self._digest(plan.found[name])
-            if digest is None:
-                self._report.files -= 1
-                self._report.bytes -= plan.found.pop(name).stat.st_size
-                self._vanished(plan.path + b"/" + name)
-            else:
-                digests.append(digest)
-        names = sorted(plan.found)
-        below = sum(one.below is not None for one in plan.found.values())
-        empty = not names and plan.path != b""
-        self._report.entries += 1 if empty else len(names) - below
-        prints = [plan.found[name].fingerprint for name in names]
-        if self._options.preserve:
-            prints.append(index.fingerprint(plan.stat, self._racy_after))
-        seen = index.row(names, prints, digests)
-        if plan.row is not None and plan.row[:3] == seen[:3] and index.UNSURE not in prints:
-            return plan.row.digest, True
-        entries = [
-            self._make(name, plan.found[name], digest)
-            for name, digest in zip(names, digests, strict=True)
-        ]
-        own = self._properties(plan.stat)
-        node = self._batch.put_node("directory", directory.encode(entries, own))
-        if self._index is not None:
-            self._index.put(plan.path, seen.of(node))
-        return node, False
-
-    def _holds_the_same(self, plan: _Plan, row: Row) -> bool:
-        """Of one that looks the same: are its directories what they were?"""
-        places = {name: place for place, name in enumerate(row.split())}
-        same = len(plan.found) == row.stats.count(index.DIRECTORY)
-        for name, found in plan.found.items():
-            if found.digest != row.recorded_at(places[name]):
-                same = False
-        if same:
-            empty = not places and plan.path != b""
-            self._report.entries += 1 if empty else len(places) - len(plan.found)
-        return same
-
-    def _fill(self, plan: _Plan, row: Row) -> None:
-        """Remember after all what looks the same, as the row has it."""
-        for name, (printed, digest) in row.known().items():
-            if printed != index.DIRECTORY:
-                target = plan.links.get(name, b"")
-                plan.found[name] = _Found(index.stat_of(printed), printed, digest, None, target)
-
-    def _digest(self, found: _Found) -> Digest | None:
-        """None for a file that has vanished."""
-        return index.NOTHING if stat.S_ISLNK(found.stat.st_mode) else found.digest
-
-    def _make(self, name: bytes, found: _Found, digest: Digest) -> Entry:
-        if found.below is not None:
-            return Subdirectory(name, digest)
-        own = self._properties(found.stat)
-        if stat.S_ISLNK(found.stat.st_mode):
-            return Symlink(name, found.target, own)
-        return File(name, digest, bool(found.stat.st_mode & X), own)
-
-    def _properties(self, seen: Stat | os.stat_result) -> Properties | None:
-        preserve = self._options.preserve
-        if not preserve:
-            return None
-        mtime = divmod(seen.st_mtime_ns, 1_000_000_000) if "mtime" in preserve else None
-        mode = stat.S_IMODE(seen.st_mode) if "mode" in preserve else None
-        return Properties(mtime, None if stat.S_ISLNK(seen.st_mode) else mode)
 
     def _vanished(self, path: bytes) -> None:
         self._report.warnings.append(f"{self._show(path)}: vanished while it was read")

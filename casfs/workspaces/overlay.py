@@ -42,7 +42,8 @@ from ..nodes.directory import Entry, File, Properties, Subdirectory, Symlink
 from ..store import Store
 from ..trees import tree
 from ..trees.intake import DIR_FLAGS, FILE_FLAGS
-from ..trees.snapshot import MAX_DEPTH, Report, X
+from ..trees.plan import Report, X
+from ..trees.snapshot import MAX_DEPTH
 from ..trees.tree import Entries
 
 WHITEOUT = b".wh."
