@@ -24,8 +24,8 @@ from pathlib import Path
 
 from casfs import kernel
 from casfs.errors import Failed
-from casfs.fuse.attach import detach
-from casfs.fuse.record import until
+from casfs.mount.attach import detach
+from casfs.mount.record import until
 
 CACHES = Path("/proc/sys/vm/drop_caches")
 PATIENCE = 60.0  # seconds for a process to end, or to serve

@@ -32,11 +32,12 @@ from casfs import threads
 from casfs.digest import Digest
 from casfs.store import Store
 from casfs.threads import Thread
-from engine import agents, origin
+from engine import agents
 from engine.agents import AgentContext, AgentFn, AgentResult, Package
-from engine.binding import Binding
-from engine.origin import Request
-from engine.run import Run
+from engine.running.run import Run
+from engine.threads import origin
+from engine.threads.binding import Binding
+from engine.threads.origin import Request
 
 PAYLOAD = 2048
 RULES = [

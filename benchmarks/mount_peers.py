@@ -19,7 +19,7 @@ from pathlib import Path
 
 from casfs import kernel, mount
 from casfs.errors import CasfsError, Failed, Refused
-from casfs.fuse import record
+from casfs.mount import record
 
 from . import common, workspaces
 from .common import timed

@@ -28,8 +28,8 @@ The head `threads/<ULID>` points to the newest of these. Its record holds what i
     agents      a thread-agents node: who plays the roles of a fork that was given others
                 than its thread-start says; else null
 
-Only `engine.journal` and `engine.origin` write threads; everybody may read them. Reading pages
-backwards: a step knows up to 10 ancestors besides its predecessor (seed 000).
+Only `engine.threads.journal` and `engine.threads.origin` write threads; everybody may read them.
+Reading pages backwards: a step knows up to 10 ancestors besides its predecessor (seed 000).
 """
 
 from __future__ import annotations

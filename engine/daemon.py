@@ -23,12 +23,13 @@ from casfs import canonical
 from casfs.errors import CasfsError, NotFound
 from casfs.log import Log
 from casfs.store import Store
-from engine import control, layered
-from engine.extractor import Extractor
+from engine import control
+from engine.models.extractor import Extractor
+from engine.moderator.workers import Workers
 from engine.operations import Operations
 from engine.runners import Runners
-from engine.workers import Workers
-from engine.workspace import PLAIN, Workspaces, sweep
+from engine.running import layered
+from engine.running.workspace import PLAIN, Workspaces, sweep
 
 Answer = dict[str, Any]
 Upkeep = Callable[[Store], None]

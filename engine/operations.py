@@ -16,15 +16,16 @@ from casfs import threads
 from casfs.errors import Conflict
 from casfs.store import Store
 from casfs.threads import RUNNING, Thread
-from engine import binding, catalog, journal, origin, recall, summary
-from engine.binding import Binding
-from engine.calls import bindings
-from engine.hold import Hold, blocking
-from engine.origin import Compact, Request
-from engine.record import Budget
+from engine import catalog
 from engine.runners import Runners
-from engine.script import guarded
-from engine.summary import Made, Subject
+from engine.running.calls import bindings
+from engine.running.hold import Hold, blocking
+from engine.running.script import guarded
+from engine.threads import binding, journal, origin, recall, summary
+from engine.threads.binding import Binding
+from engine.threads.origin import Compact, Request
+from engine.threads.record import Budget
+from engine.threads.summary import Made, Subject
 
 Answer = dict[str, Any]
 

@@ -18,13 +18,13 @@ from casfs.errors import CasfsError, Conflict
 from casfs.log import Log
 from casfs.store import Store
 from casfs.threads import RUNNING, Thread
-from engine import journal
-from engine.cached import Turns
-from engine.extractor import Extractor
-from engine.hold import Hold, blocking, end_orphans, workspace
+from engine.models.extractor import Extractor
 from engine.moderator import Judge
-from engine.run import Run
-from engine.workspace import Workspaces
+from engine.running.cached import Turns
+from engine.running.hold import Hold, blocking, end_orphans, workspace
+from engine.running.run import Run
+from engine.running.workspace import Workspaces
+from engine.threads import journal
 
 
 @dataclass

@@ -4,7 +4,7 @@ A definition is the object that `casfs workflow add` reads: name, description, r
 with its role-schema inline) and moderator rules. `check` is pure: it takes any JSON value
 and reports every fault it finds, one line each with its JSON path; errors make a
 definition unusable, warnings are probable slips. What can be said of the rules alone is
-in `engine.rules`, how they decide in `engine.moderator`.
+in `engine.moderator.rules`, how they decide in `engine.moderator`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 from casfs.canonical import member
 from casfs.errors import Invalid
 from casfs.nodes.schema import Schema
-from engine import rules as moderator_rules
 from engine.moderator import END, START
+from engine.moderator import rules as moderator_rules
 
 WORKFLOW_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 ROLE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")

@@ -41,9 +41,10 @@ from casfs.log import silent
 from casfs.store import Store
 from casfs.threads import ENDED, RUNNING
 from casfs.walk import walk
-from engine import daemon, origin
-from engine.binding import Binding
-from engine.origin import Request
+from engine import daemon
+from engine.threads import origin
+from engine.threads.binding import Binding
+from engine.threads.origin import Request
 
 FORK = multiprocessing.get_context("fork")
 LENGTH = 6  # steps of a thread

@@ -34,10 +34,11 @@ from casfs.nodes.directory import File
 from casfs.store import Store
 from casfs.threads import Thread
 from casfs.upkeep import gc
-from engine import catalog, journal, origin, record
-from engine.binding import Binding
+from engine import catalog
 from engine.moderator import End, Next
-from engine.origin import Request
+from engine.threads import journal, origin, record
+from engine.threads.binding import Binding
+from engine.threads.origin import Request
 
 SHARED = 40  # contents that all writers put again and again
 ROUNDS = 10_000

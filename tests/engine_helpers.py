@@ -21,10 +21,11 @@ from casfs import threads
 from casfs.cli import main
 from casfs.store import Store
 from casfs.threads import Thread
-from engine import catalog, control, journal, origin
-from engine.binding import Binding
-from engine.origin import Request
-from engine.run import Run
+from engine import catalog, control
+from engine.running.run import Run
+from engine.threads import journal, origin
+from engine.threads.binding import Binding
+from engine.threads.origin import Request
 
 DEADLINE = 60.0  # seconds that a condition may take on a slow machine
 

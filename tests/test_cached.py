@@ -36,10 +36,11 @@ from casfs.store import Store
 from casfs.threads import ENDED, RUNNING, SUSPENDED, Thread
 from casfs.trees.restore import restore
 from casfs.upkeep import gc
-from engine import cached, catalog, control, run
-from engine.cached import Question, Turns
+from engine import catalog, control
 from engine.prompt import Prompt, Turn
-from engine.record import Intent
+from engine.running import cached, run
+from engine.running.cached import Question, Turns
+from engine.threads.record import Intent
 
 
 def cacheable(definition: dict[str, Any], *names: str) -> dict[str, Any]:

@@ -16,10 +16,11 @@ from casfs.store import Store
 from casfs.threads import CANCELLED, ENDED, RUNNING, SUSPENDED, Thread
 from casfs.trees.restore import restore
 from casfs.walk import walk
-from engine import catalog, journal, origin
-from engine.binding import Binding
+from engine import catalog
 from engine.moderator import Next
-from engine.origin import Request
+from engine.threads import journal, origin
+from engine.threads.binding import Binding
+from engine.threads.origin import Request
 
 TWO = workflow(
     [rule("__start__", "p"), rule("p", "c"), rule("c", "__end__")], "two", p=None, c=None

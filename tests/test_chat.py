@@ -13,9 +13,9 @@ import trio
 from model_server import Say, chunk, served, status, stream, text, tool_calls, usage, whole
 
 from casfs.errors import Failed, Invalid
-from engine import chat
-from engine.chat import Endpoint, complete
-from engine.replies import Call
+from engine.models import chat
+from engine.models.chat import Endpoint, complete
+from engine.models.replies import Call
 
 HELLO = [{"role": "user", "content": "Hello"}]
 NOW = {"Retry_After": "0"}

@@ -35,7 +35,8 @@ from casfs import threads
 from casfs.cli import COMMANDS
 from casfs.cli import cli as root_command
 from casfs.store import Store
-from engine import agents, catalog, origin
+from engine import agents, catalog
+from engine.threads import origin
 
 DEVELOP = Path(catalog.__file__).parent / "workflows" / "develop.json"
 UNKNOWN = "ab" * 32

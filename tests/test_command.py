@@ -15,8 +15,8 @@ from casfs.errors import Failed
 from casfs.store import Store
 from engine.agents import AgentContext, AgentFailed, AgentResult
 from engine.agents.command import create_agent
-from engine.processes import TimedOut
 from engine.prompt import Prompt
+from engine.running.processes import TimedOut
 
 PROMPT = Prompt("You are it.", "Grüße.", (), "Say it.", OPEN)
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from casfs.errors import Invalid
-from engine.conditions import Here, History
 from engine.moderator import Context
+from engine.moderator.conditions import Here, History
 
 
 def step(role: str, n: int) -> dict[str, Any]:

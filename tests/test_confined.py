@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from casfs.errors import CasfsError, Failed, Invalid, NotFound, Refused
-from engine.confined import Confined, Entry
+from engine.models.confined import Confined, Entry
 
 LIMIT = 1 << 20
 

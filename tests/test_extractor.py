@@ -15,12 +15,13 @@ from casfs.errors import Failed
 from casfs.store import Store
 from casfs.threads import ENDED, SUSPENDED, Thread
 from casfs.walk import walk
-from engine import catalog, control, origin
-from engine.binding import Binding
-from engine.chat import Endpoint
-from engine.extractor import Extractor, configured
-from engine.origin import Request
-from engine.run import Run
+from engine import catalog, control
+from engine.models.chat import Endpoint
+from engine.models.extractor import Extractor, configured
+from engine.running.run import Run
+from engine.threads import origin
+from engine.threads.binding import Binding
+from engine.threads.origin import Request
 
 DONE = '```json\n{"status": "done"}\n```'
 META = '{"status": "done"}'

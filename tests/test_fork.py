@@ -30,9 +30,10 @@ from casfs.store import Store
 from casfs.threads import ENDED, RUNNING, Thread
 from casfs.trees.restore import restore
 from casfs.upkeep import gc
-from engine import catalog, control, journal, origin
-from engine.binding import Binding
+from engine import catalog, control
 from engine.moderator import Next
+from engine.threads import journal, origin
+from engine.threads.binding import Binding
 
 
 async def ended(store: Store, length: int = 4) -> Thread:

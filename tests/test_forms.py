@@ -8,7 +8,7 @@ import pytest
 
 from casfs.errors import Invalid
 from casfs.nodes.schema import Schema
-from engine import forms
+from engine.models import forms
 
 HASH = "0" * 64
 ROLE: dict[str, Any] = {

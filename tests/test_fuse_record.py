@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from casfs.errors import Failed
-from casfs.fuse import record
-from casfs.fuse.record import FIELDS, Held
 from casfs.log import silent
+from casfs.mount import record
+from casfs.mount.record import FIELDS, Held
 
 VALUES: dict[str, object] = {
     "mount": "/m\udcff",

@@ -14,10 +14,11 @@ from casfs.backend import MAX_RECORD, Head
 from casfs.errors import Conflict, Invalid, NotFound, Refused
 from casfs.store import Store
 from casfs.threads import CANCELLED, ENDED, RUNNING, SUSPENDED, Thread
-from engine import catalog, journal, origin
-from engine.binding import Binding
+from engine import catalog
 from engine.moderator import End, Next, Stuck
-from engine.origin import Request
+from engine.threads import journal, origin
+from engine.threads.binding import Binding
+from engine.threads.origin import Request
 
 COMMAND = Binding("command", {"argv": ["true"]})
 TWO = workflow([rule("__start__", "a"), rule("a", "b"), rule("b", "__end__")], a=None, b=None)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from casfs.errors import Invalid
-from engine import jsonata
-from engine.syntax import Comparison, Equals, Literal, Path
+from engine.moderator import jsonata
+from engine.moderator.syntax import Comparison, Equals, Literal, Path
 
 
 def evaluate(text: str, value: Any = None, **bindings: Any) -> Any:

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 TRUNK = """
     schemas casfs casfs.errors casfs.digest casfs.canonical casfs.log casfs.locks casfs.kernel
-    casfs.signals
+    casfs.mount.signals
     casfs.scratch casfs.zstd casfs.groups
     casfs.backend casfs.backend.memo casfs.backend.memory casfs.backend.sqlite
     casfs.backend.objects casfs.backend.rows casfs.backend.sweep casfs.backend.disk
@@ -34,7 +34,7 @@ TRUNK = """
     casfs.trees.fill casfs.trees.sync casfs.trees.restored casfs.trees.restore
     casfs.checkpoint casfs.threads
     casfs.erofs casfs.erofs.layout casfs.erofs.dirents casfs.erofs.xattrs casfs.erofs.writer
-    casfs.imagetree casfs.images
+    casfs.images.tree casfs.images
     casfs.workspaces casfs.workspaces.layers casfs.workspaces.overlay casfs.workspaces.native
     casfs.workspaces.ways
     casfs.workspaces.record
@@ -54,25 +54,25 @@ MOUNT = """
     casfs.fuse.views casfs.fuse.session
     casfs.fuse.wire casfs.fuse.negotiate casfs.fuse.pipe casfs.fuse.watch
     casfs.fuse.transport casfs.fuse.ops
-    casfs.fuse.attach casfs.fuse.holders casfs.fuse.record casfs.fuse.server casfs.fuse.ways
-    casfs.fuse.child casfs.mount casfs.keeper
+    casfs.mount.attach casfs.mount.holders casfs.mount.record casfs.mount.server casfs.mount.ways
+    casfs.mount.child casfs.mount casfs.mount.keeper
 """.split()
 ENGINE = """
-    engine engine.syntax engine.jsonata engine.moderator engine.conditions engine.worker
-    engine.workers engine.rules engine.workflow
-    engine.catalog engine.extract engine.secrets engine.prompt engine.processes
-    engine.workspace engine.layered
-    engine.replies engine.chat engine.forms engine.confined engine.sandbox
-    engine.agents engine.agents.command engine.agents.hermes engine.agents.cursor
-    engine.tools engine.reactor engine.agents.llm engine.agents.react
-    engine.agents.human engine.agents.workflow
-    engine.agents.replay
-    engine.binding engine.record engine.hold engine.origin engine.journal engine.recall
-    engine.answer engine.cached engine.extractor engine.attempt engine.calls engine.script
-    engine.summary
-    engine.hooks engine.run
-    engine.replay engine.graph
-    engine.control engine.runners engine.operations engine.daemon
+    engine engine.moderator engine.moderator.syntax engine.moderator.jsonata
+    engine.moderator.conditions
+    engine.moderator.worker engine.moderator.workers engine.moderator.rules engine.workflow
+    engine.catalog engine.extract engine.secrets engine.prompt engine.running
+    engine.running.processes engine.running.workspace engine.running.layered engine.models
+    engine.models.replies engine.models.chat engine.models.forms engine.models.confined
+    engine.models.sandbox engine.agents engine.agents.command engine.agents.hermes
+    engine.agents.cursor engine.models.tools engine.models.reactor engine.agents.llm
+    engine.agents.react engine.agents.human engine.agents.workflow engine.agents.replay
+    engine.threads engine.threads.binding engine.threads.record engine.running.hold
+    engine.threads.origin engine.threads.journal engine.threads.recall engine.running.answer
+    engine.running.cached engine.models.extractor engine.running.attempt engine.running.calls
+    engine.running.script engine.threads.summary engine.running.hooks engine.running.run
+    engine.threads.replay engine.threads.graph engine.control engine.runners engine.operations
+    engine.daemon
 """.split()
 CLI = "casfs.cli"
 ABOVE = ("casfs.cli", "casfs.__main__")
@@ -80,8 +80,8 @@ ABOVE = ("casfs.cli", "casfs.__main__")
 LIBRARIES = {
     "blake3": "casfs.digest",
     "click": CLI,
-    "httpx2": "engine.chat",
-    "jsonata": "engine.jsonata",
+    "httpx2": "engine.models.chat",
+    "jsonata": "engine.moderator.jsonata",
     "jsonschema": "casfs.nodes.schema",
     "jsonschema_rs": "casfs.nodes.schema",
     "orjson": "casfs.canonical",

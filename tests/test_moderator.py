@@ -11,8 +11,8 @@ import pytest
 import trio
 
 import engine
-from engine.conditions import Here
 from engine.moderator import Context, Decision, End, Next, Rule, Stuck, decide
+from engine.moderator.conditions import Here
 
 WORKFLOWS = Path(engine.__file__).parent / "workflows"
 ONE, TWO, OTHER = "11" * 32, "22" * 32, "33" * 32

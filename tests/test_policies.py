@@ -14,11 +14,12 @@ from casfs.backend import MAX_RECORD
 from casfs.errors import Conflict
 from casfs.store import Store
 from casfs.threads import ENDED, RUNNING, SUSPENDED, Thread
-from engine import catalog, journal, origin, record
-from engine.binding import Binding
+from engine import catalog
 from engine.moderator import Next
-from engine.origin import Request
-from engine.record import Budget
+from engine.threads import journal, origin, record
+from engine.threads.binding import Binding
+from engine.threads.origin import Request
+from engine.threads.record import Budget
 
 SESSION = {"role": "a", "turns": [], "totalTokens": 60, "durationMs": 1}
 

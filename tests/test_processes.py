@@ -18,8 +18,8 @@ from engine_helpers import alive, kill, pids, until
 
 from casfs.errors import Failed
 from casfs.store import Store
-from engine import processes
-from engine.processes import TOKEN, Outcome, TimedOut, TooMuch, end_orphans, run, start_time
+from engine.running import processes
+from engine.running.processes import TOKEN, Outcome, TimedOut, TooMuch, end_orphans, run, start_time
 
 FOREVER = "sleep 600"
 DAEMONIZE = (  # a grandchild that leaves the group, then the child ends
@@ -236,7 +236,10 @@ def test_an_orphan_without_a_token_is_found_by_pid_and_start_time() -> None:
 
 def test_whoever_looks_for_orphans_is_none() -> None:
     token = secrets.token_hex(8)
-    code = f"from engine.processes import end_orphans; print(end_orphans('{token}', None, None))"
+    code = (
+        "from engine.running.processes import end_orphans\n"
+        f"print(end_orphans('{token}', None, None))"
+    )
     argv = [sys.executable, "-c", code]
     told = subprocess.run(argv, env={**os.environ, TOKEN: token}, capture_output=True)
     assert (told.returncode, told.stdout) == (0, b"0\n")

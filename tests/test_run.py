@@ -33,9 +33,10 @@ from casfs.threads import ENDED, RUNNING, SUSPENDED, Thread
 from casfs.trees import snapshot, tree
 from casfs.trees.ignore import Ignore
 from casfs.walk import walk
-from engine import hold, journal, origin
-from engine.binding import Binding
 from engine.moderator import Next
+from engine.running import hold
+from engine.threads import journal, origin
+from engine.threads.binding import Binding
 
 BLOCK = "printf '%s\\n' '```json' '{\"status\": \"done\"}' '```'"
 

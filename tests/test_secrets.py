@@ -18,9 +18,9 @@ from casfs.threads import ENDED, SUSPENDED
 from casfs.trees import snapshot
 from casfs.trees.ignore import Ignore
 from engine import agents, catalog, control, secrets
-from engine.binding import Binding, guarded
 from engine.prompt import Prompt, Turn
 from engine.secrets import NONE, Secrets
+from engine.threads.binding import Binding, guarded
 
 VALUE = 'sk-"hunter2"\\hunter2'
 SECRETS = Secrets({"KEY": VALUE, "LONGER": VALUE + "-more", "SHORT": "abc", "EMPTY": ""})

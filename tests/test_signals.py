@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from casfs.signals import Signals, blocked
+from casfs.mount.signals import Signals, blocked
 
 NUMBERS = (signal.SIGUSR1, signal.SIGUSR2)
 

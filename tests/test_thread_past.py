@@ -25,11 +25,12 @@ from casfs import threads
 from casfs.errors import Conflict, NotFound
 from casfs.store import Store
 from casfs.threads import ENDED, SUSPENDED, Thread
-from engine import catalog, graph, journal, origin, recall, summary
-from engine.binding import Binding
+from engine import catalog
 from engine.moderator import END
-from engine.origin import Compact, Request
-from engine.replay import replay
+from engine.threads import graph, journal, origin, recall, summary
+from engine.threads.binding import Binding
+from engine.threads.origin import Compact, Request
+from engine.threads.replay import replay
 
 FLOW = workflow(
     [

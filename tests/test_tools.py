@@ -14,9 +14,10 @@ from agent_helpers import context
 from engine_helpers import alive, until
 
 from casfs.store import Store
-from engine import sandbox, secrets, tools
-from engine.sandbox import Settings
-from engine.tools import TOOLS, Bench
+from engine import secrets
+from engine.models import sandbox, tools
+from engine.models.sandbox import Settings
+from engine.models.tools import TOOLS, Bench
 
 HAS_BWRAP = shutil.which("bwrap") is not None
 needs_bwrap = pytest.mark.skipif(not HAS_BWRAP, reason="bubblewrap is not installed")

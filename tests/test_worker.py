@@ -9,8 +9,8 @@ import subprocess
 import sys
 from typing import Any
 
-from engine import worker
-from engine.worker import Worker, message, serve
+from engine.moderator import worker
+from engine.moderator.worker import Worker, message, serve
 
 LAST = "$last('a').meta.n"
 

@@ -17,10 +17,10 @@ import engine
 from casfs import threads
 from casfs.errors import Failed, Invalid
 from casfs.store import Store
-from engine import catalog, workers
-from engine.conditions import Here
-from engine.moderator import Context, Next, Rule, Stuck, decide
-from engine.workers import Workers
+from engine import catalog
+from engine.moderator import Context, Next, Rule, Stuck, decide, workers
+from engine.moderator.conditions import Here
+from engine.moderator.workers import Workers
 
 ENDLESS = "($f := function($n) { $f($n + 1) }; $f(1))"
 DEVELOP = Path(engine.__file__).parent / "workflows" / "develop.json"

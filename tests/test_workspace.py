@@ -15,8 +15,8 @@ from casfs.store import Store
 from casfs.trees import snapshot
 from casfs.trees.ignore import Ignore
 from casfs.trees.restored import Records
-from engine import journal
-from engine.workspace import Workspace, sweep
+from engine.running.workspace import Workspace, sweep
+from engine.threads import journal
 
 
 @pytest.fixture

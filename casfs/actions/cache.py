@@ -7,7 +7,7 @@ it is a miss later. A result that is damaged is a miss too.
 
     record  createdAt, usedAt; argv0; command: which argv, to find entries of the same
 
-An action is a command, or a step of a role marked cacheable (`engine.cached`).
+An action is a command, or a step of a role marked cacheable (`engine.running.cached`).
 
 The command sees only what is in the key: its environment is PATH and the variables that
 were named, stdin is empty. It is not in a sandbox, though: it runs in the real directory.

@@ -17,7 +17,7 @@ from casfs import canonical, config
 from casfs.errors import Failed, Invalid, NotFound, Refused
 
 if TYPE_CHECKING:
-    from casfs.store import Store  # a command that only starts a process need not wait for it
+    from casfs.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

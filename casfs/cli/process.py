@@ -17,9 +17,9 @@ from casfs.errors import CasfsError, Invalid, NotFound, Usage
 from casfs.log import Log, to_file
 
 if TYPE_CHECKING:
-    from casfs.fuse.server import Plan
+    from casfs.mount.server import Plan
     from casfs.store import Store
-    from engine.workspace import Workspaces
+    from engine.running.workspace import Workspaces
 
 TRANSPORTS = ("auto", "kernel", "pyfuse3")
 foreground_option = click.option("--foreground", is_flag=True, help="Do not go to the background.")
@@ -85,7 +85,7 @@ def _plan(
     where: Path, point: Path, transport: str | None, allow_other: bool, xattr: bool, mounted: bool
 ) -> Plan:
     from casfs import mount as mounts
-    from casfs.fuse.server import Plan
+    from casfs.mount.server import Plan
 
     if not mounted:
         _check_store(where)
@@ -103,7 +103,7 @@ def _plan(
 def _keep(
     make: Callable[[], Plan], flags: list[str], state: str | None, report: background.Reporter
 ) -> None:
-    from casfs import keeper
+    from casfs.mount import keeper
 
     def serve(ready: Callable[[], None]) -> None:
         plan = make()
@@ -124,8 +124,8 @@ def _keep(
 
 
 def _replace(where: Path, point: Path, as_json: bool) -> None:
-    from casfs import keeper
     from casfs import mount as mounts
+    from casfs.mount import keeper
 
     now = keeper.replace_program(mounts.served(where, point))
     line = f"{now.mount} served anew (pid {now.keeper})"
@@ -183,7 +183,7 @@ def daemon(
         answer(as_json, {"pid": pid}, f"{pid} daemon of {where}")
         return
     from engine.daemon import serve
-    from engine.extractor import configured
+    from engine.models.extractor import configured
 
     values = {value.setting.name: value.value for value in settings.load(where, os.environ)}
     path = control.socket_path(where, os.environ)
@@ -203,8 +203,8 @@ def _workspaces(where: Path, log: Log) -> Workspaces:
     a tree alone; copies for everybody else."""
     from casfs.cli import lower
     from casfs.workspaces import ways
-    from engine.layered import Layered
-    from engine.workspace import PLAIN, Workspace, Workspaces
+    from engine.running.layered import Layered
+    from engine.running.workspace import PLAIN, Workspace, Workspaces
 
     if ways.WAYS[ways.OVERLAY].missing() is not None:
         return PLAIN
@@ -236,7 +236,7 @@ def _upkeep(values: Mapping[str, Any]) -> Callable[[Store], None] | None:
 def status(ctx: click.Context, as_json: bool) -> None:
     """Where the store is, whether its daemon runs, where it is mounted."""
     from casfs import mount as mounts
-    from casfs.fuse import record as records
+    from casfs.mount import record as records
     from engine import control
 
     with opened(ctx) as store:

@@ -8,13 +8,7 @@ from typing import Any
 import click
 
 from casfs import threads
-from casfs.cli.common import (
-    answer,
-    json_option,
-    opened,
-    root,
-    say_json,
-)
+from casfs.cli.common import answer, json_option, opened, root, say_json
 from casfs.cli.threadargs import agent as agent_of
 from casfs.cli.threadargs import binding, given, limits, recorded
 from casfs.cli.threadpast import context, graph, replay, rm

@@ -21,7 +21,7 @@ def context(ctx: click.Context, id: str, as_json: bool) -> None:
     \b
     casfs thread context 01K2
     """
-    from engine import recall
+    from engine.threads import recall
 
     with opened(ctx) as store:
         found = threads.expand(store, id)
@@ -52,8 +52,9 @@ def replay(ctx: click.Context, id: str, workflow: str | None, as_json: bool) -> 
     """
     import trio
 
-    from engine import catalog, workers
-    from engine.replay import Row, replay
+    from engine import catalog
+    from engine.moderator import workers
+    from engine.threads.replay import Row, replay
 
     with opened(ctx) as store:
         found = threads.expand(store, id)
@@ -90,7 +91,7 @@ def graph(ctx: click.Context, id: str, as_json: bool) -> None:
     casfs thread graph 01K2 > path.mmd
     """
     from engine import catalog
-    from engine.graph import mermaid
+    from engine.threads.graph import mermaid
 
     with opened(ctx) as store:
         found = threads.expand(store, id)
@@ -113,7 +114,7 @@ def rm(ctx: click.Context, id: str, as_json: bool) -> None:
     \b
     casfs thread rm 01K2
     """
-    from engine import origin
+    from engine.threads import origin
 
     with opened(ctx) as store:
         found = threads.expand(store, id)

@@ -141,7 +141,7 @@ def _decided(rules: list[moderator.Rule], context: moderator.Context) -> moderat
     """As the daemon decides: a rule without an end is stopped."""
     import trio
 
-    from engine.workers import Workers
+    from engine.moderator.workers import Workers
 
     async def decide() -> moderator.Decision:
         async with Workers() as judge:

@@ -265,7 +265,7 @@ class _Snapshot:
         files, size = self._report.read + len(names), self._report.read_bytes + sizes
         private = self._batch.blobs.private() if files > FEW or size > LITTLE else None
         if private is not None:
-            from .readers import Readers  # most snapshots find little to read
+            from .readers import Readers
 
             self._readers = Readers(private, self._root_fd, self._show(b""))
         return private is not None

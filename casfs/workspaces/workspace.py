@@ -7,7 +7,7 @@ next generation beside the old one and moves the record in between: a base never
 upper of another.
 
 A commit leaves base and upper alone: what is written meanwhile goes into the next one. A
-thread's private workspace is another thing (`engine.workspace`).
+thread's private workspace is another thing (`engine.running.workspace`).
 
 A tree that is mounted to be looked at (`casfs tree mount`) is a read-only workspace: its head
 keeps the tree, and says what is mounted where. There is nothing in it to lose, so `sweep`

@@ -18,7 +18,7 @@ import trio
 from casfs.batch import Batch
 from casfs.digest import Digest
 from engine.agents import AgentContext, AgentFailed, AgentFn, AgentResult
-from engine.processes import TOKEN, Outcome, run
+from engine.running.processes import TOKEN, Outcome, run
 
 DEFAULT_TIMEOUT = 3600.0  # seconds
 TAIL = 300  # characters of stderr in a reason

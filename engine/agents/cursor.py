@@ -24,7 +24,7 @@ from casfs.digest import Digest
 from engine.agents import AgentContext, AgentFailed, AgentFn, AgentResult
 from engine.agents.command import environment
 from engine.agents.hermes import LONGEST, TIMEOUT
-from engine.processes import Outcome, run
+from engine.running.processes import Outcome, run
 
 TAIL = 300  # characters of stderr in a reason
 

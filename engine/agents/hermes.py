@@ -26,7 +26,7 @@ from casfs.digest import Digest
 from casfs.errors import Failed, Refused
 from engine.agents import AgentContext, AgentFailed, AgentFn, AgentResult
 from engine.agents.command import environment
-from engine.processes import Outcome, run
+from engine.running.processes import Outcome, run
 
 TIMEOUT = 3600.0  # seconds
 LONGEST = 120_000  # bytes of a prompt: the kernel takes 128 KiB for one argument

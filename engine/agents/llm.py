@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from casfs.errors import Failed
-from engine import reactor
 from engine.agents import AgentContext, AgentFn, AgentResult
-from engine.chat import ATTEMPTS, TIMEOUT, Endpoint
+from engine.models import reactor
+from engine.models.chat import ATTEMPTS, TIMEOUT, Endpoint
 
 ENDPOINT: dict[str, Any] = {
     "baseUrl": {"type": "string", "description": "Such as http://127.0.0.1:8080/v1."},

@@ -1,16 +1,16 @@
-"""The `react` agent: a chat model with tools in its workspace (`engine.reactor`)."""
+"""The `react` agent: a chat model with tools in its workspace (`engine.models.reactor`)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from engine import reactor
 from engine.agents import AgentContext, AgentFn, AgentResult
 from engine.agents.llm import ENDPOINT, SOMEWHERE, endpoint
-from engine.reactor import JSON, NATIVE, TURNS, Options
-from engine.sandbox import Settings
-from engine.tools import TOOLS
+from engine.models import reactor
+from engine.models.reactor import JSON, NATIVE, TURNS, Options
+from engine.models.sandbox import Settings
+from engine.models.tools import TOOLS
 
 package_descriptor = {
     "name": "react",

@@ -28,8 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from served import Mount, serving  # after the path to it is known
 
 from casfs import checkpoint
-from casfs.fuse.record import until
-from casfs.keeper import replace_program
+from casfs.mount.keeper import replace_program
+from casfs.mount.record import until
 from casfs.store import Store
 
 CACHES = Path("/proc/sys/vm/drop_caches")

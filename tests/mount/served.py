@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from casfs import kernel
-from casfs.fuse import record
-from casfs.mount import TYPE, unmount
+from casfs.mount import TYPE, record, unmount
 from casfs.store import Store
 
 TRANSPORTS = ("kernel", "pyfuse3")

@@ -19,10 +19,9 @@ from served import TRANSPORTS, Mount, end, serving, start
 
 from casfs import kernel
 from casfs.errors import Failed, NotFound, Refused
-from casfs.fuse import record
 from casfs.groups import start_time
-from casfs.keeper import replace_program
-from casfs.mount import mounted, unmount
+from casfs.mount import mounted, record, unmount
+from casfs.mount.keeper import replace_program
 from casfs.store import Store
 
 pytestmark = pytest.mark.skipif(

@@ -26,13 +26,13 @@ from served import Mount
 
 from casfs import images, kernel, threads
 from casfs.errors import Failed
-from casfs.fuse import record
-from casfs.mount import mounted, unmount
+from casfs.mount import mounted, record, unmount
 from casfs.store import Store
 from casfs.trees.restore import restore
 from casfs.workspaces import ways
-from engine import catalog, control, layered
-from engine.layered import Layered
+from engine import catalog, control
+from engine.running import layered
+from engine.running.layered import Layered
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount overlays")
 MOUNTED = [

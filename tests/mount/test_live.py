@@ -21,7 +21,7 @@ from served import TRANSPORTS, Mount
 from thread_example import STARTED, Example, make_thread
 
 from casfs.digest import Digest
-from casfs.fuse.record import until
+from casfs.mount.record import until
 from casfs.threads import new_id
 
 SOON = 10.0  # seconds; a second is what it should take, on a machine that has nothing else to do

@@ -21,8 +21,7 @@ from thread_example import make_thread
 from casfs import checkpoint
 from casfs.digest import Digest
 from casfs.errors import NotFound, Refused
-from casfs.fuse import record
-from casfs.mount import check, mounted, unmount
+from casfs.mount import check, mounted, record, unmount
 from casfs.store import Store
 from casfs.trees import snapshot
 from casfs.trees.ignore import Ignore

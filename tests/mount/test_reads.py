@@ -18,7 +18,7 @@ from lasting import CACHES, ROOT_ONLY, drop_caches, inodes, lasting, record
 from served import TRANSPORTS, Mount, serving
 
 from casfs import checkpoint
-from casfs.fuse.record import until
+from casfs.mount.record import until
 from casfs.store import Store
 
 LARGE = (24 << 20) + 4321  # bytes

@@ -1,0 +1,65 @@
+"""The `when` of a moderator rule: what its expression sees, and whether it holds.
+
+An expression sees
+
+- `steps`, `start`, `threadId` as its input and `$steps`, `$start`, `$threadId` as
+  bindings, the same values: the payloads of the thread-steps, oldest first, the payload of
+  the thread-start, the thread's id;
+- `$first(role)` and `$last(role)`: the first and the last step of a role, or nothing.
+
+A History keeps this for a thread, ready to be evaluated over, and takes new steps as they
+come: what a rule costs is what it looks at, not the length of the thread. Nothing here
+limits time or memory; see `engine.moderator.worker`, where the daemon's rules are evaluated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from engine.moderator import Context, jsonata
+
+BINDINGS = frozenset(("steps", "start", "threadId"))
+FUNCTIONS = frozenset(("first", "last"))
+
+
+class History:
+    """What expressions see of one thread."""
+
+    def __init__(self, start: Mapping[str, Any], thread_id: str) -> None:
+        self._steps = jsonata.List()
+        self._values = {"steps": self._steps, "start": start, "threadId": thread_id}
+        self._first: dict[str, Any] = {}
+        self._last: dict[str, Any] = {}
+        self._functions = {
+            "first": jsonata.Function(self._first.get, "<s:o>"),
+            "last": jsonata.Function(self._last.get, "<s:o>"),
+        }
+
+    def add(self, steps: Iterable[Mapping[str, Any]]) -> None:
+        """Go on with the payloads of later steps."""
+        known = len(self._steps)
+        self._steps.add(steps)
+        for step in self._steps[known:]:
+            self._first.setdefault(step["role"], step)
+            self._last[step["role"]] = step
+
+    def holds(self, when: str) -> bool:
+        """Does the expression cast to true? Raises Invalid when it fails."""
+        result = _compiled(when).evaluate(self._values, self._values, self._functions)
+        return jsonata.boolean(result)
+
+
+class Here:
+    """A judge that evaluates in this process, as long as it takes: where nobody waits."""
+
+    async def holds(self, when: str, context: Context) -> bool:
+        history = History(context.start, context.thread_id)
+        history.add(context.steps)
+        return history.holds(when)
+
+
+@lru_cache(maxsize=256)
+def _compiled(text: str) -> jsonata.Expression:
+    return jsonata.compile(text)

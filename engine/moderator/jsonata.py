@@ -1,0 +1,284 @@
+"""JSONata expressions: parse, look inside, evaluate. The only importer of jsonata-python.
+
+What the rest of the engine may rely on:
+
+- `compile(text)` either returns an Expression or raises Invalid with the reason and the
+  position (in characters, as the library counts: just after the offending token).
+- `Expression.evaluate` never changes what it is given and returns plain JSON values. The
+  library does both: it appends to an empty input list when it groups, and it returns list
+  subclasses and functions. So values are copied on the way in and on the way out. One
+  object given twice (as input and as a binding) is copied once and stays one object. The
+  fields of an object are copied in the order of their names, so an answer does not depend
+  on the order in which an agent happened to write them.
+- A `List` is copied when values are added to it, not at each evaluation, for histories that
+  many expressions read. It is sealed: an expression that makes the library write to it is
+  evaluated again, on a copy of its own.
+- JSON null stays apart from a missing value inside an expression, as JSONata has it; the
+  library wants its own null object for that, a Python None means "missing" to it. Outside
+  both are None. A function has no JSON form and comes out as None too.
+- Whatever goes wrong inside is one Invalid of one line, the library's Python errors
+  (division by zero, deep recursion, a bad regex) included. Only MemoryError passes: whoever
+  set the limit has to say so.
+- The filter `[name = 'text']` over objects is answered here: it is what rules do most, and
+  the library takes 25 µs for each object.
+
+What a parsed text says, for checks that do not run it, is read off in `engine.moderator.syntax`.
+
+Threads: the library keeps one current expression and one parser per thread, so an
+Expression is compiled and evaluated by one thread. Nothing here limits time or memory: an
+expression can loop for ever, and only the process that runs it can be killed. Importing
+the library raises the interpreter's recursion limit to 10,000.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from jsonata.jexception import JException
+from jsonata.jsonata import Jsonata
+from jsonata.utils import Utils
+
+from casfs.errors import Invalid
+from engine.moderator import syntax
+
+BUILTINS: frozenset[str] = frozenset(Jsonata.static_frame.bindings)
+"""The names of JSONata's own functions, without the dollar sign."""
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function offered to expressions: `signature` in JSONata's notation, as `<s:o>`.
+
+    `call` gets plain values (None for a missing one) and returns a JSON value or None.
+    """
+
+    call: Callable[..., Any]
+    signature: str
+
+
+class Expression:
+    """A parsed expression. Made by `compile`."""
+
+    def __init__(self, text: str, program: Any) -> None:
+        self.text = text
+        self._program = program
+
+    def __repr__(self) -> str:
+        return f"Expression({self.text!r})"
+
+    def evaluate(
+        self,
+        value: Any,
+        bindings: Mapping[str, Any] | None = None,
+        functions: Mapping[str, Function] | None = None,
+    ) -> Any:
+        """The expression's value over the input `value`, with `$name` for each binding."""
+        try:
+            return self._evaluate(value, bindings, functions, _Copies())
+        except _Written:
+            return self._evaluate(value, bindings, functions, _Copies(unsealed=True))
+
+    def _evaluate(
+        self,
+        value: Any,
+        bindings: Mapping[str, Any] | None,
+        functions: Mapping[str, Function] | None,
+        copies: _Copies,
+    ) -> Any:
+        try:
+            frame = {name: copies.of(bound) for name, bound in (bindings or {}).items()}
+            for name, function in (functions or {}).items():
+                frame[name] = _native(name, function, copies)
+            return _outward(self._program.evaluate(copies.of(value), frame))
+        except MemoryError:
+            raise
+        except Exception as error:
+            known = isinstance(error, JException) and error.location > 0
+            at = f" at position {_position(error)}" if known else ""
+            raise Invalid(f"evaluation failed{at}: {_reason(error)}") from error
+
+    def names(self) -> syntax.Names:
+        """The `$names` that it reads and binds."""
+        return syntax.names(self._program.ast)
+
+    def comparisons(self) -> tuple[syntax.Comparison, ...]:
+        """Its comparisons, in the order of the text."""
+        return syntax.comparisons(self._program.ast)
+
+    def calls(self) -> tuple[tuple[str, str], ...]:
+        """(function, argument) of its calls with one literal text."""
+        return syntax.calls(self._program.ast)
+
+
+def compile(text: str) -> Expression:
+    """Parse `text`, or raise Invalid saying what is wrong and where."""
+    try:
+        program = Jsonata(text)
+    except Exception as error:
+        at, reason = _position(error), _parse_reason(error)
+        raise Invalid(f"does not parse at position {at}: {reason}") from error
+    program.set_validate_input(False)  # _Copies has done it
+    program.set_output_convert_nulls(False)  # _outward does it without writing to the input
+    _refuse_calls_of_values(program)
+    _filter_by_text(program)
+    return Expression(text, program)
+
+
+def boolean(value: Any) -> bool:
+    """JSONata's cast of a plain value: empty, zero, null and missing are false, and an
+    array is true if one of its members is."""
+    return bool(Jsonata.boolize(value))
+
+
+# --- values in and out ----------------------------------------------------------------
+
+
+class _Written(BaseException):
+    """The library was about to change a sealed value. Not an Exception: it catches those."""
+
+
+def _refused(*arguments: Any, **more: Any) -> NoReturn:
+    raise _Written
+
+
+class _Object(dict[str, Any]):
+    """A sealed object."""
+
+    __slots__ = ()
+    __setitem__ = __delitem__ = __ior__ = _refused
+    pop = popitem = setdefault = update = clear = _refused
+
+
+class _Array(list[Any]):
+    """A sealed array."""
+
+    __slots__ = ()
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refused
+    append = extend = insert = pop = remove = clear = sort = reverse = _refused
+
+
+class List(_Array):
+    """A sealed array that its owner, and nobody else, can make longer."""
+
+    __slots__ = ()
+
+    def add(self, values: Iterable[Any]) -> None:
+        """Append copies of JSON values."""
+        copies = _Copies(sealing=True)
+        list.extend(self, [copies.of(value) for value in values])
+
+
+class _Copies:
+    """Copies that the library may do with as it likes; an object shared stays shared.
+
+    Sealed values are taken as they are, unless `unsealed`; `sealing` makes them.
+    """
+
+    def __init__(self, *, sealing: bool = False, unsealed: bool = False) -> None:
+        self._object: type[dict[str, Any]] = _Object if sealing else dict
+        self._array: type[list[Any]] = _Array if sealing else list
+        self._sealed = () if unsealed else (_Object, _Array)
+        self._made: dict[int, tuple[Any, Any]] = {}  # with the original: it keeps its id
+
+    def of(self, value: Any) -> Any:
+        if value is None:
+            return Utils.NULL_VALUE
+        if isinstance(value, (str, bool, int, float, *self._sealed)) or value is Utils.NULL_VALUE:
+            return value
+        if id(value) not in self._made:
+            self._made[id(value)] = (value, self._copy(value))
+        return self._made[id(value)][1]
+
+    def _copy(self, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return self._object((str(key), self.of(value[key])) for key in sorted(value))
+        if isinstance(value, (list, tuple)):
+            return self._array(self.of(item) for item in value)
+        raise Invalid(f"a {type(value).__name__} is not a JSON value: give an expression JSON")
+
+
+def _outward(value: Any) -> Any:
+    if isinstance(value, (str, bool, int, float)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _outward(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_outward(item) for item in value]
+    return None
+
+
+def _native(name: str, function: Function, copies: _Copies) -> Any:
+    def call(*arguments: Any) -> Any:
+        result = function.call(*map(_outward, arguments))
+        return None if result is None else copies.of(result)
+
+    native = Jsonata.JFunction(Jsonata.JLambda(call), function.signature)
+    native.function_name = name
+    # Asked for only by partial application, and answered with 0 by the library.
+    native.get_number_of_args = native.signature.get_number_of_args
+    return native
+
+
+def _refuse_calls_of_values(program: Any) -> None:
+    """Raise where the library would first print a line of its own to stdout."""
+    apply = program.apply_inner
+
+    def apply_inner(procedure: Any, *rest: Any) -> Any:
+        if not program.is_function_like(procedure):
+            raise JException("T1006", -1)
+        return apply(procedure, *rest)
+
+    program.apply_inner = apply_inner
+
+
+def _filter_by_text(program: Any) -> None:
+    """Answer the filter `[name = 'text']` over plain objects without the interpreter."""
+    interpret = program.evaluate_filter
+
+    def evaluate_filter(predicate: Any, value: Any, environment: Any) -> Any:
+        wanted = syntax.text_filter(predicate)
+        if wanted is None or not isinstance(value, list) or getattr(value, "tuple_stream", False):
+            return interpret(predicate, value, environment)
+        name, text = wanted
+        found = Utils.create_sequence()
+        for item in value:
+            field = item.get(name, "") if isinstance(item, dict) else None
+            if not isinstance(field, str):  # a list, a number, no object: the full meaning
+                return interpret(predicate, value, environment)
+            if field == text and name in item:
+                found.append(item)
+        return found
+
+    program.evaluate_filter = evaluate_filter
+
+
+# --- errors ---------------------------------------------------------------------------
+
+
+def _position(error: Exception) -> int:
+    """Where parsing stopped; where the tokenizer was, if it fell over."""
+    if isinstance(error, JException) and error.location >= 0:
+        return int(error.location)
+    lexer = Jsonata.get_parser().lexer
+    return int(lexer.position) if lexer is not None else 0
+
+
+def _reason(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    if isinstance(error, JException):
+        # The library's "did you mean" forgets the name it means.
+        return text.replace("${}", f"${error.current}")
+    if isinstance(error, Invalid):
+        return text
+    if isinstance(error, RecursionError):
+        return "recursion is too deep"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _parse_reason(error: Exception) -> str:
+    """The tokenizer and the operator table fail with Python's own errors."""
+    if isinstance(error, IndexError):
+        return "unexpected end of expression"
+    return f"unexpected {error}" if isinstance(error, KeyError) else _reason(error)

@@ -1,0 +1,259 @@
+"""What can be said of moderator rules without running them.
+
+Errors make rules unusable. `expression_errors` finds expressions that do not parse, that
+read unbound variables, or that name a function whose answer is not the same every time;
+`route_errors` finds roles from which no rule leads to the end. `warnings` finds what is
+allowed and probably a slip: roles and rules that are never reached, a role after which no
+rule may match, a role that does not exist, and the comparisons that are silently never true.
+
+Rules form a graph from `from` to `to`. A rule behind one whose `when` is null, with the
+same `from`, is never tried and is no edge of it. What a role-schema allows is judged
+leniently: what this module does not understand (`$ref`, `pattern`, `not`, …) allows all.
+
+Names and shapes were checked before (`engine.workflow`): every rule in a graph here leads
+from `__start__` or a role to a role or `__end__`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from casfs.errors import Invalid
+from engine.moderator import END, START, Rule, jsonata, syntax
+from engine.moderator.conditions import BINDINGS, FUNCTIONS
+
+REFUSED = frozenset(("now", "millis", "random", "shuffle", "eval"))
+
+_BOUND = jsonata.BUILTINS | BINDINGS | FUNCTIONS
+_STEPS = ("steps", "$steps")
+_NOT_STEPS = ("start", "$start")
+_ANY = object()  # stands for every value in what a schema is asked
+
+
+class _Graph:
+    """The rules as edges, in the order of the rules."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self.shadowed: dict[int, int] = {}  # rule never tried → the rule that always matches
+        self._edges: dict[str, list[str]] = {}
+        self._always: dict[str, int] = {}
+        for index, rule in enumerate(rules):
+            origin = rule["from"]
+            if origin in self._always:
+                self.shadowed[index] = self._always[origin]
+                continue
+            self._edges.setdefault(origin, []).append(rule["to"])
+            if rule["when"] is None:
+                self._always[origin] = index
+
+    def after(self, origin: str) -> dict[str, None]:
+        """What can come after `origin`, in one move or more; an ordered set."""
+        found: dict[str, None] = {}
+        waiting = list(self._edges.get(origin, ()))
+        while waiting:
+            target = waiting.pop(0)
+            if target not in found:
+                found[target] = None
+                waiting += self._edges.get(target, ())
+        return found
+
+    def states(self) -> list[str]:
+        """`__start__` and the roles that a thread can come to."""
+        return [START, *(target for target in self.after(START) if target != END)]
+
+    def can_fall_through(self, origin: str) -> bool:
+        return origin not in self._always
+
+
+def expression_errors(index: int, text: str) -> Iterator[str]:
+    """What makes `text`, the `when` of rule `index`, unusable."""
+    try:
+        names = jsonata.compile(text).names()
+    except Invalid as error:
+        yield f"{_when(index)}: {error}"
+        return
+    for name in sorted(names.mentioned & REFUSED):
+        yield f"{_when(index)}: ${name} is refused: deciding again must give the same decision"
+    for name in sorted(names.free - _BOUND):
+        yield f"{_when(index)}: ${name} is not bound"
+
+
+def route_errors(rules: Sequence[Rule]) -> Iterator[str]:
+    """Where a thread could come to and never reach the end."""
+    graph = _Graph(rules)
+    stuck = [state for state in graph.states() if END not in graph.after(state)]
+    for state in stuck[:1] if START in stuck else stuck:
+        yield f"$.moderator: no way from {state} to {END}"
+
+
+def warnings(rules: Sequence[Rule], schemas: Mapping[str, Any]) -> Iterator[str]:
+    """`schemas` holds the role-schema of every role."""
+    graph = _Graph(rules)
+    states = graph.states()
+    for role in schemas:
+        if role not in states:
+            yield f"$.roles.{role}: no rule leads to it from {START}"
+    for index, winner in graph.shadowed.items():
+        yield f"$.moderator[{index}]: never tried, rule {winner} before it always matches"
+    for state in states:
+        if graph.can_fall_through(state):
+            yield (
+                f"$.moderator: it may be that no rule matches after {state} (return code 1); "
+                "a last rule with when null would catch that"
+            )
+    for index, rule in enumerate(rules):
+        for slip in _slips(rule, graph, schemas):
+            yield f"{_when(index)}: {slip}"
+
+
+def _when(index: int) -> str:
+    return f"$.moderator[{index}].when"
+
+
+# --- comparisons that silently fail ---------------------------------------------------
+
+
+def _slips(rule: Rule, graph: _Graph, schemas: Mapping[str, Any]) -> Iterator[str]:
+    if rule["when"] is None:
+        return
+    try:
+        expression = jsonata.compile(rule["when"])
+    except Invalid:
+        return  # an error already
+    for name, text in expression.calls():
+        if name in FUNCTIONS and text not in schemas:
+            yield f"no role is named {text!r}"
+    for comparison in expression.comparisons():
+        sides = (comparison.left, comparison.right)
+        for one, other in (sides, sides[::-1]):
+            if not isinstance(one, syntax.Path):
+                continue
+            if comparison.operator != "in":
+                yield from _array_slips(one, graph, schemas)
+            if comparison.operator in ("=", "!=", "in") and isinstance(other, syntax.Literal):
+                yield from _literal_slips(one, other.values, rule["from"], schemas)
+
+
+def _array_slips(path: syntax.Path, graph: _Graph, schemas: Mapping[str, Any]) -> Iterator[str]:
+    """`path` has one value for each of several steps where one value is meant."""
+    if path.head not in _STEPS or len(path.filters) > 1 or not path.fields:
+        return
+    fields, role = ".".join(path.fields), _filtered_role(path)
+    if role is not None and _alone(path) and role in graph.after(role):
+        yield (
+            f"{path.head}[role='{role}'].{fields} is an array once {role} has run twice, "
+            f"and never equal to one value; $last('{role}').{fields} is the latest"
+        )
+    if not path.filters and _several(path.fields, graph, schemas):
+        yield (
+            f"{path.head}.{fields} is an array once several steps have it, and never equal "
+            f"to one value; {path.head}[-1].{fields} is the latest"
+        )
+
+
+def _alone(path: syntax.Path) -> bool:
+    return all(isinstance(one, syntax.Equals) and one.alone for one in path.filters)
+
+
+def _several(fields: Sequence[str], graph: _Graph, schemas: Mapping[str, Any]) -> bool:
+    """Can more than one step of a thread have something at `fields`?"""
+    states = [state for state in graph.states() if state in schemas]
+    having = [role for role in states if _step_allows(schemas[role], fields, _ANY)]
+    return len(having) > 1 or any(role in graph.after(role) for role in having)
+
+
+def _step_allows(schema: Any, fields: Sequence[str], value: Any) -> bool:
+    """Of a step only the meta is described by its role-schema."""
+    return fields[0] != "meta" or _allows(schema, fields[1:], value)
+
+
+def _literal_slips(
+    path: syntax.Path, values: Sequence[Any], origin: str, schemas: Mapping[str, Any]
+) -> Iterator[str]:
+    if (path.head == "role" and not path.fields) or path.fields == ("role",):
+        yield from (f"no role is named {value!r}" for value in values if value not in schemas)
+    fields = (path.head, *path.fields) if path.head == "meta" else path.fields
+    if fields[:1] != ("meta",) or path.head in _NOT_STEPS:
+        return
+    role, name = _role_of(path, origin), ".".join(fields)
+    if role == START:
+        return  # there is no step yet
+    for value in values:
+        if role is None:
+            if not any(_allows(one, fields[1:], value) for one in schemas.values()):
+                yield f"{name} is never {value!r}: no role's schema allows it"
+        elif role in schemas and not _allows(schemas[role], fields[1:], value):
+            yield f"{name} of {role} is never {value!r}: its schema forbids it"
+
+
+def _role_of(path: syntax.Path, origin: str) -> str | None:
+    """The role whose step `path` looks into, where that is plain to see."""
+    if path.head in ("$first", "$last"):
+        return str(path.argument)
+    if path.head not in _STEPS:
+        return None
+    return origin if path.filters == (-1,) else _filtered_role(path)
+
+
+def _filtered_role(path: syntax.Path) -> str | None:
+    first = path.filters[0] if path.filters else None
+    by_role = isinstance(first, syntax.Equals) and first.name == "role"
+    return str(first.value) if isinstance(first, syntax.Equals) and by_role else None
+
+
+# --- what a role-schema allows --------------------------------------------------------
+
+
+def _allows(schema: Any, fields: Sequence[str], value: Any) -> bool:
+    """Can a payload that fits `schema` hold `value` at the path `fields`?"""
+    if not isinstance(schema, Mapping):
+        return schema is not False
+    for keyword in ("oneOf", "anyOf"):
+        if keyword in schema and not any(_allows(one, fields, value) for one in schema[keyword]):
+            return False
+    if not all(_allows(one, fields, value) for one in schema.get("allOf", ())):
+        return False
+    listed = [schema["const"]] if "const" in schema else schema.get("enum")
+    if listed is not None:
+        return any(_holds(one, fields, value) for one in listed)
+    types = _types(schema)
+    if "array" in types and _allows(schema.get("items", True), fields, value):
+        return True  # a path goes through arrays
+    if not fields:
+        return value is _ANY or any(name in types for name in _type_names(value))
+    return "object" in types and _allows_field(schema, fields, value)
+
+
+def _allows_field(schema: Mapping[str, Any], fields: Sequence[str], value: Any) -> bool:
+    known = schema.get("properties", {})
+    if fields[0] in known:
+        return _allows(known[fields[0]], fields[1:], value)
+    if "patternProperties" in schema:
+        return True
+    return _allows(schema.get("additionalProperties", True), fields[1:], value)
+
+
+def _holds(data: Any, fields: Sequence[str], value: Any) -> bool:
+    """Is `value` at the path `fields` of `data`?"""
+    if isinstance(data, list):
+        return any(_holds(item, fields, value) for item in data)
+    if not fields:
+        same = bool(data == value) and isinstance(data, bool) == isinstance(value, bool)
+        return value is _ANY or same
+    return isinstance(data, Mapping) and _holds(data.get(fields[0]), fields[1:], value)
+
+
+def _types(schema: Mapping[str, Any]) -> Sequence[str]:
+    types = schema.get("type", ("null", "boolean", "number", "string", "object", "array"))
+    return (types,) if isinstance(types, str) else types
+
+
+def _type_names(value: Any) -> Sequence[str]:
+    if value is None:
+        return ("null",)
+    if isinstance(value, bool):
+        return ("boolean",)
+    if isinstance(value, str):
+        return ("string",)
+    return ("number", "integer") if value == int(value) else ("number",)

@@ -1,0 +1,216 @@
+"""What a parsed JSONata expression says, without running it.
+
+`names` and `comparisons` walk the syntax tree that jsonata-python's parser makes (its
+Symbol objects, read by attribute; the library itself is imported by `engine.moderator.jsonata`
+only) and describe it in terms that are not the library's, so that checks of a workflow
+need not know its tree. Only the forms that those checks understand are described; any
+other is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+_COMPARISONS = frozenset(("=", "!=", "<", "<=", ">", ">=", "in"))
+_CHILDREN = (  # the fields of a Symbol that hold one Symbol or a list of them
+    *("steps", "predicate", "stages", "expressions", "terms"),
+    *("group", "expr", "lhs", "rhs", "expression", "condition", "then", "_else"),
+    *("procedure", "body", "pattern", "update", "delete"),
+)
+_EXTRAS = (  # what makes a Symbol mean more than its type says
+    *("predicate", "stages", "focus", "index", "group", "tuple", "ancestor"),
+    *("keep_array", "keep_singleton_array", "consarray", "seeking_parent"),
+)
+
+
+@dataclass(frozen=True)
+class Names:
+    """The `$names` of an expression, without the dollar sign; `$` and `$$` are left out."""
+
+    mentioned: frozenset[str]
+    """Every name read or bound anywhere, lambda parameters excepted."""
+    free: frozenset[str]
+    """Those read where nothing in the expression binds them."""
+
+
+@dataclass(frozen=True)
+class Literal:
+    """A literal, or an array of literals, on one side of a comparison."""
+
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Equals:
+    """The filter `[name = 'value']`; not `alone` where `and` asks for more."""
+
+    name: str
+    value: Any
+    alone: bool = True
+
+
+@dataclass(frozen=True)
+class Path:
+    """`head[filter]….field.field`: the paths that checks of a workflow understand.
+
+    `head` is `steps`, `$steps`, or `$last` for a call with the literal `argument`. A filter
+    is an index, an Equals, or None for any other.
+    """
+
+    head: str
+    argument: Any
+    filters: tuple[int | Equals | None, ...]
+    fields: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`left operator right`; a side of any other form is None."""
+
+    operator: str
+    left: Path | Literal | None
+    right: Path | Literal | None
+
+
+def names(root: Any) -> Names:
+    """The names in the expression whose syntax tree has this root."""
+    nodes = list(_nodes(root))
+    variables = {node.value for node in nodes if node.type == "variable"}
+    mentioned = variables.union(*map(_introduced, nodes))
+    free: set[str] = set()
+    _collect_free(root, _bound_by(root), free)
+    return Names(frozenset(mentioned - {"", "$"}), frozenset(free))
+
+
+def comparisons(root: Any) -> tuple[Comparison, ...]:
+    """Every comparison in the expression, in the order of the text."""
+    return tuple(
+        Comparison(node.value, _operand(node.lhs), _operand(node.rhs))
+        for node in _nodes(root)
+        if node.type == "binary" and node.value in _COMPARISONS
+    )
+
+
+def calls(root: Any) -> tuple[tuple[str, str], ...]:
+    """(name, text) of every call `$name('text')` in the expression."""
+    return tuple(
+        (node.procedure.value, node.arguments[0].value)
+        for node in _nodes(root)
+        if node.type == "function"
+        and node.procedure.type == "variable"
+        and [argument.type for argument in node.arguments] == ["string"]
+    )
+
+
+def text_filter(node: Any) -> tuple[str, str] | None:
+    """(name, text) where the filter with this root is `name = 'text'` and nothing else."""
+    if node.type != "binary" or node.value != "=":
+        return None
+    for one, other in ((node.lhs, node.rhs), (node.rhs, node.lhs)):
+        if one.type == "path" and len(one.steps) == 1 and other.type == "string":
+            step = one.steps[0]
+            parts = (node, one, step, other)
+            plain = not any(getattr(part, extra) for part in parts for extra in _EXTRAS)
+            return (step.value, other.value) if step.type == "name" and plain else None
+    return None
+
+
+def _children(node: Any) -> Iterator[Any]:
+    for field in _CHILDREN:
+        part = getattr(node, field)
+        if isinstance(part, list):
+            yield from part
+        elif part is not None:
+            yield part
+    for pair in node.lhs_object or ():
+        yield from pair
+    if node.type != "lambda":  # whose arguments are its parameters
+        yield from node.arguments or ()
+
+
+def _nodes(root: Any) -> Iterator[Any]:
+    """Every node, parents first, in the order of the text."""
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting.extend(reversed(list(_children(node))))
+
+
+def _introduced(node: Any) -> set[str]:
+    """The names that `@$name` and `#$name` on this node bind for its path."""
+    stages = {stage.value for stage in node.stages or () if stage.type == "index"}
+    return {name for name in (node.focus, node.index) if isinstance(name, str)} | stages
+
+
+def _bound_by(node: Any) -> frozenset[str]:
+    """The names that `:=` binds in the scope of `node`, not in the scopes within it."""
+    own = {node.lhs.value} if node.type == "bind" else set()
+    inner = (child for child in _children(node) if child.type not in ("block", "lambda"))
+    return frozenset(own.union(*map(_bound_by, inner)))
+
+
+def _collect_free(node: Any, scope: frozenset[str], free: set[str]) -> None:
+    if node.type == "variable" and node.value not in scope and node.value not in ("", "$"):
+        free.add(node.value)
+    if node.type == "lambda":
+        scope |= {parameter.value for parameter in node.arguments} | _bound_by(node.body)
+    elif node.type == "block":
+        scope = scope.union(*map(_bound_by, node.expressions))
+    elif node.type == "path":
+        scope = scope.union(*map(_introduced, node.steps))
+    for child in _children(node):
+        _collect_free(child, scope, free)
+
+
+def _operand(node: Any) -> Path | Literal | None:
+    if node.type in ("string", "number", "value"):
+        return Literal((node.value,))
+    if node.type == "unary" and node.value == "[":
+        items = [_operand(item) for item in node.expressions]
+        literals = [item.values[0] for item in items if isinstance(item, Literal)]
+        return Literal(tuple(literals)) if len(literals) == len(items) else None
+    return _path(node)
+
+
+def _path(node: Any) -> Path | None:
+    first, *rest = node.steps if node.type == "path" else [node]
+    if any(step.type != "name" or step.stages or step.predicate for step in rest):
+        return None
+    argument = None
+    if first.type == "function" and first.procedure.type == "variable":
+        if len(first.arguments) != 1 or first.arguments[0].type != "string":
+            return None
+        head, argument = f"${first.procedure.value}", first.arguments[0].value
+    elif first.type in ("name", "variable"):
+        head = f"${first.value}" if first.type == "variable" else first.value
+    else:
+        return None
+    filters = tuple(_filter(part) for part in (*(first.predicate or ()), *(first.stages or ())))
+    return Path(head, argument, filters, tuple(step.value for step in rest))
+
+
+def _filter(stage: Any) -> int | Equals | None:
+    node = stage.expr
+    if node is not None and node.type == "number":
+        return int(node.value)
+    return _equals(node)
+
+
+def _equals(node: Any) -> Equals | None:
+    if node is None or node.type != "binary":
+        return None
+    if node.value == "and":
+        found = _equals(node.lhs) or _equals(node.rhs)
+        return found and Equals(found.name, found.value, alone=False)
+    if node.value != "=":
+        return None
+    sides = (_operand(node.lhs), _operand(node.rhs))
+    for one, other in (sides, sides[::-1]):
+        plain = isinstance(one, Path) and not one.filters and not one.fields
+        if plain and isinstance(other, Literal) and len(other.values) == 1:
+            assert isinstance(one, Path)
+            return Equals(one.head, other.values[0])
+    return None

@@ -1,0 +1,262 @@
+"""The daemon's judge: processes in which rules are evaluated, and which can be killed.
+
+The first is started when the first expression has to be evaluated, a second one when that
+was not enough for a moment. Where no answer comes from any of them for a moment, another
+one is started, up to MOST, so a rule that does not end holds up nobody else; what is not
+needed any more is ended. Whoever asks has
+a process for himself until it has answered; a process that has not is ended, whatever the
+reason: the rule ran out of time or memory, or the thread was cancelled.
+
+Each process is sent the steps of a thread once. What it has is known here by identity: the
+thread-start and the last step that it was sent are the same objects as in the question, or
+else it is sent everything again. It keeps at most HISTORIES bytes, the longest unused go
+first; the thread in question stays however long it is. A process that died, or ran out of
+memory while it held other threads' steps too, is replaced and asked once more.
+
+Steps are written in portions, each a moment's work, so the daemon's loop is never held up.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import subprocess
+import sys
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+
+from casfs.errors import Failed, Invalid
+from casfs.log import Log, silent
+from engine.moderator import Context, worker
+
+MEMORY = 512 << 20  # bytes of address space of a process
+SECONDS = 1.0  # of processor time for an expression
+ANSWER_WITHIN = 20.0  # seconds, whatever the process does with them
+PATIENCE = 0.02  # seconds that a decision waits before it may start another process
+STARTING = 0.1  # seconds that a process takes until it can answer
+MOST, KEPT = 8, 2  # processes; those that are kept when nobody waits
+HISTORIES = 64 << 20  # bytes of steps that a process keeps, as they were sent
+PORTION = 64  # steps
+LINE = 1 << 16
+
+
+class _Gone(Exception):
+    """The process ended instead of answering. `final`: it would again."""
+
+    def __init__(self, reason: str, *, final: bool) -> None:
+        super().__init__(reason)
+        self.final = final
+
+
+@dataclass
+class _Known:
+    """What a process has been sent of a thread."""
+
+    start: Mapping[str, Any]
+    count: int = 0
+    last: Mapping[str, Any] | None = None
+    size: int = 0
+
+    def fits(self, context: Context) -> bool:
+        """Is it the beginning of what is asked about?"""
+        same = self.start is context.start and self.count <= len(context.steps)
+        return same and (not self.count or self.last is context.steps[self.count - 1])
+
+
+class _Process:
+    def __init__(self, process: trio.Process) -> None:
+        self._process = process
+        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._size = 0  # of all that it has been sent and not told to forget
+        self.usable = True
+
+    @classmethod
+    async def start(cls, memory: int, seconds: float) -> _Process:
+        argv = [sys.executable, "-P", "-c", f"from {worker.__name__} import main; main()"]
+        try:
+            process = await trio.lowlevel.open_process(
+                [*argv, str(memory), str(seconds)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,  # a Ctrl-C is for the daemon
+            )
+        except OSError as error:
+            raise Failed(f"cannot start a process for rules: {error.strerror}") from None
+        return cls(process)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def knows(self, thread: str) -> bool:
+        return thread in self._known
+
+    async def holds(self, when: str, context: Context) -> bool:
+        """Raises Invalid when the expression failed, _Gone when the process did."""
+        self.usable = False
+        try:
+            with trio.move_on_after(ANSWER_WITHIN):
+                answer = await self._ask(when, context)
+                self.usable = True
+                return _judged(answer)
+        except trio.BrokenResourceError:
+            answer = b""
+        raise await self._gone()
+
+    async def _ask(self, when: str, context: Context) -> bytes:
+        assert self._process.stdin is not None
+        for data in self._news(context):
+            await self._process.stdin.send_all(data)
+        await self._process.stdin.send_all(worker.message("ask", context.thread_id, when))
+        return await self._line()
+
+    def _news(self, context: Context) -> Iterator[bytes]:
+        """Messages after which the process has all steps of the thread, and not too much."""
+        known = self._known.get(context.thread_id)
+        if known is None or not known.fits(context):
+            self._size -= known.size if known is not None else 0
+            known = self._known[context.thread_id] = _Known(context.start)
+            yield worker.message("begin", context.thread_id, dict(context.start))
+        self._known.move_to_end(context.thread_id)
+        while known.count < len(context.steps):
+            steps = list(context.steps[known.count : known.count + PORTION])
+            data = worker.message("add", context.thread_id, steps)
+            known.count, known.last = known.count + len(steps), steps[-1]
+            known.size, self._size = known.size + len(data), self._size + len(data)
+            yield data
+        while self._size > HISTORIES and len(self._known) > 1:
+            thread, forgotten = self._known.popitem(last=False)
+            self._size -= forgotten.size
+            yield worker.message("forget", thread)
+
+    async def _line(self) -> bytes:
+        assert self._process.stdout is not None
+        line = b""
+        while not line.endswith(b"\n"):
+            piece = await self._process.stdout.receive_some()
+            if not piece or len(line) > LINE:
+                raise trio.BrokenResourceError
+            line += piece
+        return line
+
+    async def _gone(self) -> _Gone:
+        """Why there was no answer."""
+        with trio.move_on_after(1):
+            await self._process.wait()
+        code = self._process.returncode
+        if code is None:
+            return _Gone(f"no answer within {ANSWER_WITHIN:g} s", final=True)
+        if code == -signal.SIGPROF:
+            return _Gone(f"stopped after {SECONDS:g} s: too slow, or without an end", final=True)
+        if code == worker.OUT_OF_MEMORY:
+            reason = f"stopped: it needs more than {MEMORY >> 20} MiB of memory"
+            return _Gone(reason, final=len(self._known) == 1)
+        return _Gone(f"the process that evaluates rules ended ({code})", final=False)
+
+    async def end(self) -> None:
+        with trio.CancelScope(shield=True):
+            self._process.kill()
+            await self._process.wait()
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    await pipe.aclose()
+
+
+class Workers:
+    """A judge. `async with` it; nothing runs before the first question, or after the block."""
+
+    def __init__(self, log: Log = silent) -> None:
+        self._log = log
+        self._idle: list[_Process] = []  # the last one was used last
+        self._count = 0
+        self._stalled = 0.0  # when it is to be noticed that no answer comes
+        self._waiting = trio.lowlevel.ParkingLot()
+
+    async def __aenter__(self) -> Workers:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        for process in self._idle:
+            await process.end()
+        self._idle.clear()
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the processes that wait for work."""
+        return [process.pid for process in self._idle]
+
+    async def holds(self, when: str, context: Context) -> bool:
+        """Raises Invalid when the expression fails, or needs too much time or memory."""
+        try:
+            return await self._asked(await self._acquire(context.thread_id), when, context)
+        except _Gone as gone:
+            if gone.final:
+                raise Invalid(str(gone)) from None
+        try:
+            return await self._asked(await self._start(), when, context)
+        except _Gone as gone:
+            raise Invalid(str(gone)) from None
+
+    async def _asked(self, process: _Process, when: str, context: Context) -> bool:
+        try:
+            return await process.holds(when, context)
+        except _Gone as gone:
+            self._log("worker ended", thread=context.thread_id, pid=process.pid, why=str(gone))
+            raise
+        finally:
+            await self._release(process)
+
+    async def _acquire(self, thread: str) -> _Process:
+        since = trio.current_time()
+        while not self._idle:
+            start_at = self._next_start(since)
+            if trio.current_time() >= start_at:
+                return await self._start()
+            with trio.move_on_at(start_at):
+                await self._waiting.park()
+        for index, process in enumerate(self._idle):
+            if process.knows(thread):
+                return self._idle.pop(index)
+        return self._idle.pop()
+
+    def _next_start(self, since: float) -> float:
+        """When a decision that waits `since` then may start a process."""
+        if self._count < KEPT:
+            return since + PATIENCE if self._count else since
+        return self._stalled if self._count < MOST else math.inf
+
+    async def _start(self) -> _Process:
+        self._count += 1
+        self._stalled = trio.current_time() + STARTING
+        try:
+            return await _Process.start(MEMORY, SECONDS)
+        except BaseException:
+            self._count -= 1
+            self._waiting.unpark()
+            raise
+
+    async def _release(self, process: _Process) -> None:
+        self._stalled = max(self._stalled, trio.current_time() + PATIENCE)
+        if process.usable:
+            self._idle.append(process)
+        else:
+            await self._end(process)
+        self._waiting.unpark()
+        while len(self._idle) > KEPT and not self._waiting:
+            await self._end(self._idle.pop(0))
+
+    async def _end(self, process: _Process) -> None:
+        await process.end()
+        self._count -= 1
+
+
+def _judged(answer: bytes) -> bool:
+    value = json.loads(answer)
+    if isinstance(value, str):
+        raise Invalid(value)
+    return bool(value)

@@ -1,0 +1,70 @@
+"""What a role's agent came up with, and the thread-step that records it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from casfs import threads
+from casfs.batch import Batch
+from casfs.nodes.node import Node
+from casfs.store import Store
+from casfs.threads import Thread
+from casfs.trees import patch
+from engine.agents import AgentResult
+from engine.extract import Extracted
+from engine.threads import record
+from engine.threads.record import Intent
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`way`: how the meta was obtained; `workspace`: the tree the agent left; `cached`: what
+    the step says where the agent was not run, else None."""
+
+    result: AgentResult
+    found: Extracted
+    way: str
+    workspace: str | None = None
+    cached: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in its thread a step stands. `last`: the step before; `workspace`: the tree that it
+    starts from; `agent`: the node of the agent; `ends`: of the threads that it called."""
+
+    thread: Thread
+    intent: Intent
+    last: Node | None
+    workspace: str | None
+    agent: str
+    ends: Sequence[str] = ()
+
+
+def step(store: Store, batch: Batch, at: Place, answer: Answer) -> dict[str, Any]:
+    """The payload of a thread-step; its content and changes are put into `batch`."""
+    artifacts = list(dict.fromkeys([*answer.found.refs, *answer.result.artifacts]))
+    content = {"text": answer.result.output, "artifacts": artifacts}
+    changes = patch.patch(store, at.workspace, answer.workspace)
+    payload = {
+        "index": at.intent["index"],
+        "role": at.intent["role"],
+        "meta": dict(answer.found.meta),
+        "content": batch.put_node("content", content).hash,
+        "detail": answer.result.detail.hash,
+        "agent": at.agent,
+        "start": at.thread.record["start"],
+        "previous": at.last.hash if at.last else None,
+        "ancestors": threads.ancestors(at.last),
+        "compact": at.thread.record["compact"],
+        "childThreads": list(at.ends),
+        "attempts": list(at.thread.record["attempts"]),
+        "extraction": answer.way,
+        "workspace": answer.workspace,
+        "changes": batch.put(changes).hash if changes else None,
+        "startedAt": at.intent["since"],
+        "completedAt": record.now(),
+    }
+    return payload if answer.cached is None else {**payload, "cached": dict(answer.cached)}

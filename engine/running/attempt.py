@@ -1,0 +1,161 @@
+"""One try at a step: ask the agent until its output fits, and no longer than is allowed.
+
+The meta is what a block of the output says; else what the configured extractor model finds in
+it; else the output goes back to the same agent with what is wrong, CORRECTIONS times, and the
+agent finds in `context.conversation` what it left there.
+A try ends in an answer; in `AgentFailed`, after which the role's policy may allow another; or
+in `Waiting` and `Spent`, which are nobody's failure. Agents are strangers' code: whatever they
+raise becomes one of these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+import trio
+
+from casfs.errors import CasfsError, Invalid
+from casfs.nodes.schema import Schema
+from casfs.store import Store
+from casfs.threads import Thread
+from engine.agents import AgentContext, AgentFailed, AgentFn, AgentResult, Waiting
+from engine.extract import Dangling, Extracted, extract
+from engine.models.extractor import Extractor
+from engine.running.answer import Answer
+from engine.running.hold import Hold, blocking
+from engine.running.processes import TimedOut
+from engine.threads.journal import failed
+from engine.threads.record import FAILURE, TIMEOUT, Budget, spent
+
+CORRECTIONS = 2
+
+
+class Spent(CasfsError):
+    """The thread's budget is spent."""
+
+
+class TryFailed(AgentFailed):
+    """A try is over without an answer. `cause`: FAILURE or TIMEOUT."""
+
+    def __init__(self, reason: str, detail: str | None = None, cause: str = FAILURE) -> None:
+        super().__init__(reason, detail)
+        self.cause = cause
+
+
+@dataclass(frozen=True)
+class Player:
+    """Who plays a role: its agent, and what the meta of a step must fit. `timeout`: seconds
+    that a try may take, None for as long as the budget lasts."""
+
+    agent: AgentFn
+    schema: Schema
+    timeout: float | None
+    extractor: Extractor | None = None
+
+
+class Attempt:
+    """`tokens`: what the details of this try say that it took."""
+
+    def __init__(
+        self, store: Store, hold: Hold, player: Player, context: AgentContext, budget: Budget
+    ) -> None:
+        self.tokens = 0
+        self._store = store
+        self._hold = hold
+        self._player = player
+        self._context = context
+        self._budget = budget
+
+    async def __call__(self) -> Answer:
+        """Raises TryFailed, Waiting, Spent."""
+        role, timeout, left = self._context.role, self._player.timeout, self._left()
+        limits = [seconds for seconds in (timeout, left) if seconds is not None]
+        with trio.move_on_after(min(limits, default=float("inf"))) as scope:
+            return await self._answer()
+        assert scope.cancelled_caught
+        if left is not None and (timeout is None or left <= timeout):
+            raise Spent(self._budget.exceeded(self._spent()) or "budget: no running time is left")
+        raise TryFailed(f"{role}: took longer than {timeout:g} s", None, TIMEOUT)
+
+    async def _answer(self) -> Answer:
+        context = self._context
+        for tries in range(1 + CORRECTIONS):
+            result = await self._ask(context)
+            try:
+                found = await blocking(partial(self._read, result))
+                return Answer(result, found, "correction" if tries else "block", result.workspace)
+            except Invalid as error:
+                fault = str(error)
+                dangling = isinstance(error, Dangling)
+            if not dangling and (answer := await self._by_model(context, result, tries)):
+                return answer
+            detail = result.detail.hash
+            await self._hold.move(partial(self._note, detail))
+            if out := self._budget.exceeded(self._spent()):
+                raise Spent(out)
+            context = replace(context, prompt=context.prompt.corrected(fault), answer=None)
+        raise TryFailed(
+            f"{context.role}: no usable output after {CORRECTIONS} corrections: {fault}"
+        )
+
+    async def _by_model(
+        self, context: AgentContext, result: AgentResult, tries: int
+    ) -> Answer | None:
+        """What the extractor model makes of an output; its turn becomes an artifact."""
+        if self._player.extractor is None:
+            return None
+        found = await self._player.extractor(context, result.output, self._player.schema)
+        if found is None:
+            return None
+        self.tokens += found.tokens
+        if found.extracted is None:
+            return None
+        result = replace(result, artifacts=(*result.artifacts, found.turn))
+        way = "correction" if tries else "model"
+        return Answer(result, found.extracted, way, result.workspace)
+
+    async def _ask(self, context: AgentContext) -> AgentResult:
+        try:
+            result = await self._player.agent(context)
+        except Exception as error:  # an agent is a stranger's code
+            if waits := _waiting(error):
+                raise waits from error
+            what = str(error) if isinstance(error, CasfsError) else repr(error)
+            detail = error.detail if isinstance(error, AgentFailed) else None
+            self.tokens += await blocking(lambda: tokens(self._store, detail))
+            cause = TIMEOUT if isinstance(error, TimedOut) else FAILURE
+            raise TryFailed(f"{context.role}: {what}", detail, cause) from error
+        return replace(result, output=context.secrets.hide(result.output))
+
+    def _read(self, result: AgentResult) -> Extracted:
+        self.tokens += tokens(self._store, result.detail.hash)
+        return extract(result.output, self._player.schema, self._store)
+
+    def _note(self, detail: str, thread: Thread) -> Thread:
+        return failed(self._store, thread, detail)
+
+    def _spent(self) -> dict[str, int]:
+        return spent(self._hold.thread.record, self.tokens)
+
+    def _left(self) -> float | None:
+        """Seconds of running time that the budget has left."""
+        if self._budget.wall_ms is None:
+            return None
+        return max(0, self._budget.wall_ms - self._spent()["wallMs"]) / 1000
+
+
+def tokens(store: Store, detail: str | None) -> int:
+    """What an agent's own record says that its work took: an integer `totalTokens`."""
+    if detail is None or store.blobs.info([detail])[detail].type is None:
+        return 0
+    payload = store.node(detail).payload
+    found = payload.get("totalTokens") if isinstance(payload, dict) else None
+    return found if isinstance(found, int) and not isinstance(found, bool) else 0
+
+
+def _waiting(error: BaseException) -> Waiting | None:
+    """An agent that calls several threads at once raises them in a group."""
+    if isinstance(error, BaseExceptionGroup):
+        return next((found for one in error.exceptions if (found := _waiting(one))), None)
+    return error if isinstance(error, Waiting) else None

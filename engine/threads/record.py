@@ -1,0 +1,128 @@
+"""The form of a thread's record (`casfs.threads` says what each field means), and its limits.
+
+A record has at most 4 KiB, whatever agents say and however often they fail. So its lists keep
+their newest members only, and its texts are cut by their bytes; what is dropped here is in
+no other place, so the limits are as wide as they can be together. Pure; `engine.threads.journal`
+moves heads.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from casfs.threads import RUNNING
+
+REASON = 600  # bytes of JSON
+ATTEMPTS, TURNS, CALLS, CHILDREN = 12, 8, 12, 16  # members of a list
+
+FAILURE, TIMEOUT, BUDGET, UNKNOWN, RULE = "failure", "timeout", "budget", "unknown", "rule"
+
+Intent = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a thread may spend until it is suspended; None is no limit."""
+
+    tokens: int | None = None
+    wall_ms: int | None = None
+
+    @classmethod
+    def of(cls, payload: Mapping[str, Any] | None) -> Budget:
+        return cls() if payload is None else cls(payload["tokens"], payload["wallMs"])
+
+    def payload(self) -> dict[str, Any] | None:
+        if self.tokens is None and self.wall_ms is None:
+            return None
+        return {"tokens": self.tokens, "wallMs": self.wall_ms}
+
+    def exceeded(self, spent: Mapping[str, int]) -> str | None:
+        """The reason to suspend a thread that has spent so much; None while there is something
+        left."""
+        if self.tokens is not None and spent["tokens"] >= self.tokens:
+            return f"budget: {spent['tokens']} of {self.tokens} tokens are spent"
+        if self.wall_ms is not None and spent["wallMs"] >= self.wall_ms:
+            seconds = f"{spent['wallMs'] / 1000:.1f} of {self.wall_ms / 1000:g} s"
+            return f"budget: {seconds} of running time are spent"
+        return None
+
+
+UNLIMITED = Budget()
+
+
+def first(start: str, workflow: str, **more: Any) -> dict[str, Any]:
+    """The record of a new thread."""
+    return {
+        "status": RUNNING,
+        "start": start,
+        "workflow": workflow,
+        "updatedAt": now(),
+        "reason": None,
+        "cause": None,
+        "question": None,
+        "answer": None,
+        "intent": None,
+        "attempts": [],
+        "spent": {"tokens": 0, "wallMs": 0},
+        "compact": None,
+        "parent": None,
+        "children": [],
+        "fork": None,
+        "agents": None,
+        "key": None,
+        **more,
+    }
+
+
+def intent(role: str, index: int, attempt: int, calls: Sequence[str] = ()) -> Intent:
+    """`run` is the token by which the processes of this try are found again."""
+    return {
+        "role": role,
+        "index": index,
+        "attempt": attempt,
+        "since": now(),
+        "run": secrets.token_hex(16),
+        "pid": None,
+        "pidStart": None,
+        "turns": [],
+        "turnCount": 0,
+        "calls": list(calls),
+    }
+
+
+def with_turn(intent: Mapping[str, Any], turn: str) -> Intent:
+    """The intent after one more turn was put; the oldest are counted, not named."""
+    return {
+        **intent,
+        "turns": [*intent["turns"], turn][-TURNS:],
+        "turnCount": intent["turnCount"] + 1,
+    }
+
+
+def spent(record: Mapping[str, Any], tokens: int) -> dict[str, int]:
+    """What a thread has spent once the try in flight is over, which took `tokens`."""
+    before, begun = record["spent"], record["intent"]
+    wall = max(0, now() - begun["since"]) if begun else 0
+    return {"tokens": before["tokens"] + tokens, "wallMs": before["wallMs"] + wall}
+
+
+def remembered(record: Mapping[str, Any], failed: Sequence[str]) -> list[str]:
+    return [*record["attempts"], *failed][-ATTEMPTS:]
+
+
+def short(reason: str) -> str:
+    """One printable line that fits a record; an agent's stderr may hold anything."""
+    line = "".join(c if c.isprintable() else " " for c in reason[:REASON])
+    while len(json.dumps(line, ensure_ascii=False).encode()) > REASON:
+        line = line[: -max(1, len(line) // 16)]
+    return line
+
+
+def now() -> int:
+    """Milliseconds since 1970 UTC."""
+    return time.time_ns() // 1_000_000
