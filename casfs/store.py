@@ -20,9 +20,9 @@ from typing import BinaryIO
 
 from .backend import META, Backend
 from .backend.disk import DiskBackend
+from .backend.files import fsync, syncfs
 from .backend.memo import Memo
 from .backend.memory import MemoryBackend
-from .backend.objects import fsync, syncfs
 from .batch import Batch, retried
 from .digest import Digest, is_hash
 from .errors import Conflict, Failed, Invalid, NotFound, Refused

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from engine_helpers import Cli
 from hypothesis import settings
 
 from casfs.store import Store
@@ -86,3 +87,13 @@ def disk_store(tmp_path: Path) -> Iterator[Store]:
     """An empty store on disk."""
     with Store.init(tmp_path / "store") as opened:
         yield opened
+
+
+@pytest.fixture
+def cli(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> Cli:
+    """The command line on a new store."""
+    found = Cli(tmp_path / "store", monkeypatch, capfdbinary)
+    found("init")
+    return found

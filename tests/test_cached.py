@@ -388,12 +388,10 @@ def test_a_mark_is_true_or_not_there(store: Store) -> None:
 
 
 @pytest.fixture
-def cli(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
-) -> Cli:
-    with Store.init(tmp_path / "store") as store:
+def cli(cli: Cli) -> Cli:
+    with Store.open(cli.root) as store:
         catalog.add(store, cacheable(ONE))
-    return Cli(tmp_path / "store", monkeypatch, capsysbinary)
+    return cli
 
 
 def test_a_second_thread_prints_the_hit(cli: Cli, side: Path) -> None:

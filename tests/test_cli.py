@@ -52,13 +52,6 @@ def bare(
 
 
 @pytest.fixture
-def cli(bare: Cli) -> Cli:
-    """The command line on a new store."""
-    bare("init")
-    return bare
-
-
-@pytest.fixture
 def opened(cli: Cli) -> Iterator[Store]:
     """The same store, for what no verb does."""
     with Store.open(cli.root) as store:

@@ -15,15 +15,10 @@ from engine_helpers import Cli, alive, pids, spawn, until
 from helpers import write_tree
 
 
-@pytest.fixture
-def cli(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
-) -> Cli:
-    """The command line on a new store, in a project of its own."""
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test is in one of its own."""
     monkeypatch.chdir(write_tree(tmp_path / "project", {"in": b"in\n", "sub": {}}))
-    found = Cli(tmp_path / "store", monkeypatch, capfdbinary)
-    found("init")
-    return found
 
 
 def run(cli: Cli, *arguments: str | Path, **more: Any) -> subprocess.CompletedProcess[str]:

@@ -14,15 +14,6 @@ REFUSED = "is a whole home or machine; --force if you mean it"
 
 
 @pytest.fixture
-def cli(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
-) -> Cli:
-    found = Cli(tmp_path / "store", monkeypatch, capfdbinary)
-    found("init")
-    return found
-
-
-@pytest.fixture
 def home() -> Path:
     """Set for each test, with nothing of the machine's owner in it."""
     return write_tree(Path(os.environ["HOME"]), {"file": b"1"})

@@ -11,15 +11,6 @@ from helpers import read_tree, write_tree
 
 
 @pytest.fixture
-def cli(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
-) -> Cli:
-    found = Cli(tmp_path / "store", monkeypatch, capfdbinary)
-    found("init")
-    return found
-
-
-@pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return write_tree(tmp_path / "linter", {"run": b"run\n", "rules": {"a": b"a\n"}})
 

@@ -26,16 +26,6 @@ LARGE_HASH = hash_bytes(LARGE)
 
 
 @pytest.fixture
-def cli(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
-) -> Cli:
-    """The command line on a new store."""
-    found = Cli(tmp_path / "store", monkeypatch, capfdbinary)
-    found("init")
-    return found
-
-
-@pytest.fixture
 def opened(cli: Cli) -> Iterator[Store]:
     """The same store, for what no verb does."""
     with Store.open(cli.root) as store:

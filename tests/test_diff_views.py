@@ -179,15 +179,6 @@ def test_stat_counts_lines_and_bytes(store: Store) -> None:
 
 
 @pytest.fixture
-def cli(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
-) -> Cli:
-    found = Cli(tmp_path / "store", monkeypatch, capfdbinary)
-    found("init")
-    return found
-
-
-@pytest.fixture
 def two(cli: Cli, tmp_path: Path) -> tuple[str, str]:
     """The checkpoints w@… of two states."""
     states: list[Tree] = [{"f": b"1\n", "g": b"x"}, {"f": b"1\n2\n", "d": {"h": b"\0"}}]

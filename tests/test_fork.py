@@ -181,15 +181,6 @@ async def test_nothing_is_made_with_an_agent_that_does_not_fit(
     assert len(threads.listing(disk_store)) == 1
 
 
-@pytest.fixture
-def cli(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
-) -> Cli:
-    with Store.init(tmp_path / "store"):
-        pass
-    return Cli(tmp_path / "store", monkeypatch, capsysbinary)
-
-
 def test_the_command_line(cli: Cli, tmp_path: Path) -> None:
     go = tmp_path / "go"
     with Store.open(cli.root) as store:

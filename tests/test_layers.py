@@ -21,6 +21,7 @@ TRUNK = """
     casfs.mount.signals
     casfs.scratch casfs.zstd casfs.groups
     casfs.backend casfs.backend.memo casfs.backend.memory casfs.backend.sqlite
+    casfs.backend.files casfs.backend.private
     casfs.backend.objects casfs.backend.rows casfs.backend.sweep casfs.backend.disk
     casfs.backend.seal
     casfs.nodes casfs.nodes.keywords casfs.nodes.schema casfs.nodes.directory casfs.nodes.node

@@ -14,7 +14,8 @@ import pytest
 from helpers import LARGE, private_files
 
 from casfs.backend import SMALL, Staged
-from casfs.backend.objects import CLAIMING, Objects
+from casfs.backend.objects import Objects
+from casfs.backend.private import CLAIMING
 from casfs.digest import Digest
 from casfs.errors import CorruptBlob, Failed, NotFound
 from casfs.store import Store
@@ -25,7 +26,7 @@ def objects(tmp_path: Path) -> Iterator[Objects]:
     Objects.create(tmp_path / "objects")
     opened = Objects(tmp_path / "objects")
     yield opened
-    opened.close()
+    opened.private.close()
 
 
 def place(objects: Objects, data: bytes) -> str:
@@ -125,7 +126,7 @@ def test_a_source_that_fails_leaves_no_private_file(objects: Objects, tmp_path: 
 
 def test_close_leaves_nothing_in_tmp(objects: Objects, tmp_path: Path) -> None:
     objects.stage(io.BytesIO(LARGE))
-    objects.close()
+    objects.private.close()
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
@@ -167,12 +168,12 @@ def test_only_what_dead_writers_left_is_swept(objects: Objects, tmp_path: Path) 
         assert writer.stdout is not None
         assert writer.stdin is not None
         theirs = Path(writer.stdout.readline().strip())
-        assert objects.sweep() == 0
+        assert objects.private.sweep() == 0
         assert theirs.exists()
         writer.stdin.close()
         writer.wait()
     assert theirs.exists()
-    assert objects.sweep() == 1
+    assert objects.private.sweep() == 1
     assert not theirs.parent.exists()
     assert own.exists()
 
@@ -180,23 +181,23 @@ def test_only_what_dead_writers_left_is_swept(objects: Objects, tmp_path: Path) 
 def test_a_directory_that_is_being_claimed_is_not_swept(objects: Objects, tmp_path: Path) -> None:
     hidden = tmp_path / "tmp" / ".0123"
     hidden.mkdir()
-    assert objects.sweep() == 0
+    assert objects.private.sweep() == 0
     past = hidden.stat().st_mtime - 2 * CLAIMING
     os.utime(hidden, (past, past))
-    assert objects.sweep() == 1
+    assert objects.private.sweep() == 1
     assert not hidden.exists()
 
 
 def test_other_things_in_tmp_are_left_alone(objects: Objects, tmp_path: Path) -> None:
     (tmp_path / "tmp" / "file").write_bytes(b"")
-    assert objects.sweep() == 0
+    assert objects.private.sweep() == 0
     assert (tmp_path / "tmp" / "file").exists()
 
 
 def test_tmp_is_made_when_it_is_missing(objects: Objects, tmp_path: Path) -> None:
     """Empty directories get lost in some kinds of copies."""
     (tmp_path / "tmp").rmdir()
-    assert objects.sweep() == 0
+    assert objects.private.sweep() == 0
     assert place(objects, LARGE) == Digest.of(LARGE).hash
 
 

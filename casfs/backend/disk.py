@@ -60,7 +60,7 @@ class DiskBackend:
         self._root = root
         self._db = Database(root / "store.db")
         self._objects = objects or Objects(root / "objects")
-        self._objects.sweep()
+        self._objects.private.sweep()
         self.blobs = DiskBlobs(self._db, self._objects)
         self.heads = DiskHeads(self._db)
 
@@ -106,7 +106,7 @@ class DiskBackend:
         return Sweep(self._db, self._objects, self._root / "gc.lock")
 
     def close(self) -> None:
-        self._objects.close()
+        self._objects.private.close()
         self._db.close()
 
 
@@ -125,7 +125,7 @@ class DiskBlobs:
         self._objects.discard(staged)
 
     def private(self) -> Path:
-        return self._objects.private()
+        return self._objects.private.directory()
 
     def get(self, hash: str) -> Blob:
         row = self._row(hash)

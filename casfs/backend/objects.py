@@ -6,41 +6,32 @@ under a private name in `tmp/`, made durable, renamed into place. The rename hap
 under the store's write lock (`casfs.backend.disk`), and so does removal; hence nobody ever finds
 a half-written object, and gc cannot delete one that a writer has just found.
 
-Private names live in `tmp/<writer>/`, a directory per writing process that holds a
-locked file for as long as the process lives. Whatever has no living owner is swept at
-the next start. Sync is batched: a handful of files is fsynced one by one, more than that
-by one syncfs.
+Private names are those of `casfs.backend.private`. Sync is batched: a handful of files is
+fsynced one by one, more than that by one syncfs.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
-import fcntl
 import io
-import itertools
 import os
-import secrets
-import shutil
-import threading
-import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from ..digest import CHUNK, Digest, Hasher, hash_bytes, hash_stream, is_hash
 from ..errors import CorruptBlob, Failed, NotFound
 from . import SMALL, Staged
+from .files import NEW_FILE, copy_extents, fsync, read_up_to, syncfs, write_all, writing
+from .private import Private
 
-CLAIMING = 60.0  # seconds that a writer may take between making and locking its directory
 FEW = 8  # up to this many fsyncs are cheaper than one syncfs
 REMEMBERED = 1 << 17  # verified files that a process remembers
 ZEROS = bytes(CHUNK)
 BULK = 64 << 20  # bytes; from here the kernel copies
 NO_COPY = (errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF, errno.EPERM)
 FIRST = 1 << 16  # bytes of a first read; a larger buffer is mapped and unmapped each time
-NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 Stamp = tuple[int, int, int, int]
 
 
@@ -49,12 +40,7 @@ class Objects:
         """`private`: of another process, that this one works for."""
         self.root = root
         self._prefix = f"{root}/"
-        self._tmp = root.parent / "tmp"
-        self._own = private
-        self._name = "" if private is None else f"{os.getpid()}."
-        self._lock_fd = -1
-        self._claiming = threading.Lock()
-        self._names = itertools.count()
+        self.private = Private(root.parent / "tmp", private)
         self._verified: dict[str, Stamp] = {}
 
     @classmethod
@@ -71,10 +57,10 @@ class Objects:
 
     def stage(self, source: BinaryIO) -> Staged:
         """Hash `source` into memory when it is small, else into a private file."""
-        first = _read_up_to(source, SMALL + 1)
+        first = read_up_to(source, SMALL + 1)
         if len(first) <= SMALL:
             return Staged(Digest.of(first), first)
-        temp = self._new_temp()
+        temp = self.private.new_name()
         try:
             bulk = self._copy(source, temp, len(first))
             return Staged(bulk or self._spool(first, source, temp), None, temp)
@@ -87,7 +73,7 @@ class Objects:
         """The same for bytes in memory."""
         if len(data) <= SMALL:
             return Staged(digest, data)
-        temp = self._new_temp()
+        temp = self.private.new_name()
         try:
             fd = os.open(temp, NEW_FILE, 0o444)
             try:
@@ -116,11 +102,11 @@ class Objects:
             return None
         if size < BULK:
             return None
-        with _writing(temp):
+        with writing(temp):
             fd = os.open(temp, NEW_FILE, 0o600)
         try:
-            with _writing(temp):
-                whole = _copy_extents(origin, fd, start, size)
+            with writing(temp):
+                whole = copy_extents(origin, fd, start, size)
                 os.fchmod(fd, 0o444)
         except Failed as error:
             if not isinstance(error.__cause__, OSError) or error.__cause__.errno not in NO_COPY:
@@ -138,20 +124,20 @@ class Objects:
     def _spool(self, first: bytes, source: BinaryIO, temp: str) -> Digest:
         """What `source` raises goes to the caller as it is: only he can name the file."""
         hasher, size = Hasher(), 0
-        with _writing(temp):
+        with writing(temp):
             fd = os.open(temp, NEW_FILE, 0o600)
         with open(fd, "wb", buffering=0) as out:
             piece = first + source.read(CHUNK - len(first))
             while piece:
                 hasher.update(piece)
                 size += len(piece)
-                with _writing(temp):
+                with writing(temp):
                     if piece == ZEROS:  # a hole stays a hole
                         out.seek(len(piece), os.SEEK_CUR)
                     else:
                         write_all(fd, piece)
                 piece = source.read(CHUNK)
-            with _writing(temp):
+            with writing(temp):
                 out.truncate(size)
                 os.fchmod(fd, 0o444)
         return Digest(hasher.hexdigest(), size)
@@ -288,118 +274,3 @@ class Objects:
             with os.scandir(self.root / name) as entries:
                 found = [(name + entry.name, entry) for entry in entries]
             yield [(hash, entry.stat().st_ctime) for hash, entry in found if is_hash(hash)]
-
-    # -- private names --------------------------------------------------------------
-
-    def _new_temp(self) -> str:
-        return f"{self.private()}/{self._name}{next(self._names)}"
-
-    def private(self) -> Path:
-        with self._claiming:
-            if self._own is None:
-                self._own, self._lock_fd = self._claim()
-        return self._own
-
-    def _claim(self) -> tuple[Path, int]:
-        """A directory of our own. Locked before it gets the name that the sweep looks at."""
-        hidden = self._tmp / f".{secrets.token_hex(16)}"
-        own = hidden.with_name(hidden.name[1:])
-        with _writing(self._tmp):
-            self._tmp.mkdir(exist_ok=True)
-            hidden.mkdir(mode=0o700)
-            fd = os.open(hidden / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            hidden.rename(own)
-        return own, fd
-
-    def sweep(self) -> int:
-        """Remove the private files of dead writers; returns how many directories went."""
-        swept = 0
-        for directory in self._tmp.glob("*/"):
-            if directory != self._own and _is_orphan(directory):
-                shutil.rmtree(directory, ignore_errors=True)
-                swept += 1
-        return swept
-
-    def close(self) -> None:
-        if self._own is not None and self._lock_fd >= 0:
-            shutil.rmtree(self._own, ignore_errors=True)
-            os.close(self._lock_fd)
-            self._own, self._lock_fd = None, -1
-
-
-def _copy_extents(origin: int, fd: int, start: int, size: int) -> bool:
-    """Copy `size` bytes from `start`, holes kept; False where the file has become shorter."""
-    os.ftruncate(fd, size)
-    at = 0
-    while at < size:
-        try:
-            at = os.lseek(origin, start + at, os.SEEK_DATA) - start
-        except OSError as error:
-            if error.errno == errno.ENXIO:  # nothing but a hole is left
-                return True
-            raise
-        end = min(os.lseek(origin, start + at, os.SEEK_HOLE) - start, size)
-        while at < end:
-            done = os.copy_file_range(origin, fd, min(end - at, BULK), start + at, at)
-            if done == 0:
-                return False
-            at += done
-    return True
-
-
-@contextmanager
-def _writing(path: Path | str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise Failed(f"cannot write {path}: {error.strerror}") from error
-
-
-def _read_up_to(source: BinaryIO, count: int) -> bytes:
-    """`count` bytes, or what there is up to the end: a raw stream may give less at a time."""
-    data = source.read(count)
-    while len(data) < count and (more := source.read(count - len(data))):
-        data += more
-    return data
-
-
-def _is_orphan(directory: Path) -> bool:
-    """True when no living process holds the directory's lock."""
-    with suppress(FileNotFoundError):
-        if directory.name.startswith(".") and time.time() - directory.stat().st_mtime < CLAIMING:
-            return False
-        fd = os.open(directory / "lock", os.O_RDWR | os.O_CLOEXEC)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        finally:
-            os.close(fd)
-    return True
-
-
-def write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-
-
-def fsync(path: Path | str) -> None:
-    """Make a file or the entries of a directory durable."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def syncfs(path: Path) -> None:
-    """One flush for the whole file system (Python has no os.syncfs)."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        if ctypes.CDLL(None, use_errno=True).syncfs(fd) != 0:
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code))
-    finally:
-        os.close(fd)

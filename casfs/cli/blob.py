@@ -158,7 +158,7 @@ def heads(ctx: click.Context, prefix: str, as_json: bool) -> None:
     """Print the mutable names that start with PREFIX, and where they point.
 
     \b
-    casfs heads checkpoints/work/
+    casfs heads checkpoints/
     """
     with opened(ctx) as store:
         found = list(store.heads.list(prefix))

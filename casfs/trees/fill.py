@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from ..backend.objects import write_all
+from ..backend.files import write_all
 from ..digest import CHUNK
 from ..nodes.directory import File, Properties, Subdirectory, Symlink
 from ..store import Store

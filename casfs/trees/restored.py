@@ -18,7 +18,7 @@ import secrets
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ..backend.objects import fsync
+from ..backend.files import fsync
 from ..digest import hash_bytes, is_hash
 
 FOLDER = "restored"

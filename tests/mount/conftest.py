@@ -6,8 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from engine_helpers import Cli
+from lasting import another, lasting
 from served import TRANSPORTS, Mount, serving
+from thread_example import Example, make_thread
 
+from casfs import kernel
+from casfs.mount import mounted
 from casfs.store import Store
 
 
@@ -28,3 +33,31 @@ def xattr_mount(disk_store: Store, tmp_path: Path, transport: str) -> Iterator[M
     """Mounted with `--xattr`."""
     with serving(disk_store, tmp_path / "mnt", xattr=True, transport=transport) as mount:
         yield mount
+
+
+@pytest.fixture
+def cli(cli: Cli, tmp_path: Path) -> Iterator[Cli]:
+    """The command line on a new store; what it mounts is unmounted."""
+    yield cli
+    for point in [*kernel.mounted_below(tmp_path), *mounted(cli.root)]:
+        kernel.unmount(point, lazy=True)
+
+
+@pytest.fixture(scope="module", params=TRANSPORTS)
+def lasting_mount(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Mount]:
+    """One for a whole module, whose tests do not get in one another's way."""
+    with lasting(tmp_path_factory, request.param) as mount:
+        yield mount
+
+
+@pytest.fixture(scope="module")
+def lasting_thread(lasting_mount: Mount) -> Example:
+    return make_thread(lasting_mount.store)
+
+
+@pytest.fixture
+def thread(lasting_thread: Example) -> Example:
+    """A thread of a test's own, at its start."""
+    return another(lasting_thread)

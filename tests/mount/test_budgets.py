@@ -18,13 +18,13 @@ pyfuse3 must be asked to open and to list, each time, and for the targets of lin
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from lasting import PLAIN, ROOT_ONLY, asked, drop_caches, lasting, opened, record
-from served import TRANSPORTS, Mount
+from lasting import PLAIN, ROOT_ONLY, asked, drop_caches, opened, record
+from served import Mount
 
 LARGE = 400_000  # bytes
 ABOVE = 2  # live directories on the way to a checkpoint: trees/ and trees/<name>/
@@ -90,12 +90,9 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Planted:
     )
 
 
-@pytest.fixture(scope="module", params=TRANSPORTS)
-def mount(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Mount]:
-    with lasting(tmp_path_factory, request.param) as mount:
-        yield mount
+@pytest.fixture(scope="module")
+def mount(lasting_mount: Mount) -> Mount:
+    return lasting_mount
 
 
 @pytest.fixture(scope="module")

@@ -208,7 +208,7 @@ def recorded(mount: Mount, name: str, folder: Path) -> Path:
 
 @pytest.fixture
 def project(mount: Mount, tmp_path: Path) -> Path:
-    return recorded(mount, "work", write_tree(tmp_path / "project", PROJECT))
+    return recorded(mount, "app", write_tree(tmp_path / "project", PROJECT))
 
 
 @pytest.fixture
@@ -253,12 +253,12 @@ def test_a_build_on_an_overlay_over_a_checkpoint(
     mount: Mount, container: Container, system: Path, project: Path, work: Path
 ) -> None:
     """The project is bound twice: as it was, and where the build writes."""
-    run(mount.store, "workspace", "open", "work", work, "--via", "overlay")
+    run(mount.store, "workspace", "open", "app", work, "--via", "overlay")
     script = "cd /work && ./build && cmp words /src/words && ls /src"
     done = container(system, script, ro={"/src": project}, rw={"/work": work})
     assert (done.returncode, done.stdout.split()) == (0, ["build", "old", "words"]), done.stderr
     assert committed(mount.store, work) == put_tree(mount.store, BUILT)
-    latest = mount.path / "trees/work/latest"
+    latest = mount.path / "trees/app/latest"
     assert os.listdir(latest / "out") == ["sorted"]
     assert sorted(os.listdir(project)) == ["build", "old", "words"]
 
@@ -268,7 +268,7 @@ def test_a_sandbox_in_a_namespace(
     mount: Mount, bubblewrap: Container, system: Path, project: Path, work: Path
 ) -> None:
     """`exec` leads into a workspace that only its command sees; that may be a container."""
-    run(mount.store, "workspace", "open", "work", work, "--via", "namespace")
+    run(mount.store, "workspace", "open", "app", work, "--via", "namespace")
     inner = bubblewrap.command(Asked(system, "cd /work && ./build", rw={"/work": work}))
     run(mount.store, "workspace", "exec", work, "--", *inner)
     assert committed(mount.store, work) == put_tree(mount.store, BUILT)
@@ -327,11 +327,11 @@ def test_as_another_user(
     source = write_tree(tmp_path / "project", PROJECT)
     ids = [
         checkpoint.create(disk_store, name, folder, defaults=False).checkpoint.id
-        for name, folder in (("system", system), ("work", source))
+        for name, folder in (("system", system), ("app", source))
     ]
     script = "id -u; cat /src/words; touch /src/new"
     with shown(disk_store, runtime_dir / "m", *options) as point:
-        root, project = point / "trees/system" / ids[0], point / "trees/work" / ids[1]
+        root, project = point / "trees/system" / ids[0], point / "trees/app" / ids[1]
         done = container(root, script, ro={"/src": project}, nobody=True)
     if not options:
         assert done.returncode != 0
@@ -351,7 +351,7 @@ def namespaces() -> None:
 @EITHER
 @pytest.mark.usefixtures("namespaces")
 def test_exec_in_a_user_namespace(mount: Mount, project: Path, work: Path) -> None:
-    run(mount.store, "workspace", "open", "work", work, "--via", "namespace")
+    run(mount.store, "workspace", "open", "app", work, "--via", "namespace")
     command = [sys.executable, "-m", "casfs", "--store", str(mount.store.root)]
     command += ["workspace", "exec", str(work), "--", "./build"]
     done = finished(["unshare", "-Ur", *command])
@@ -373,11 +373,11 @@ set -e
 cd "$1"
 casfs() { "$PYTHON" -m casfs "$@"; }
 casfs init >/dev/null
-casfs checkpoint create work project >/dev/null
+casfs checkpoint create app project >/dev/null
 casfs mount mnt >/dev/null
 trap 'casfs umount -l mnt >/dev/null' EXIT
-casfs workspace open work try >/dev/null
-ls try mnt/trees/work/latest/
+casfs workspace open app try >/dev/null
+ls try mnt/trees/app/latest/
 casfs workspace exec try -- sh -c 'id -u; ./build'
 casfs workspace commit try
 unshare -Ur "$PYTHON" -m casfs workspace exec try -- sh -c 'id -u; cat loud'
@@ -415,7 +415,7 @@ def test_without_root(runtime_dir: Path, store: Store) -> None:
     command += [str(runtime_dir), *AS_NOBODY, "sh", "-c", INNER, "sh", str(runtime_dir)]
     done = finished(command, env=env, cwd="/")
     assert done.returncode == 0, done.stderr
-    names, seen = "mnt/trees/work/latest/: build old words try:", done.stdout.split()
+    names, seen = "mnt/trees/app/latest/: build old words try:", done.stdout.split()
     root = put_tree(store, BUILT)
     assert seen[:6] == [*names.split(), str(NOBODY)]
     assert seen[6] == root

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers import set_head
-from lasting import another, lasting, record
-from served import TRANSPORTS, Mount
-from thread_example import STARTED, Example, make_thread
+from lasting import record
+from served import Mount
+from thread_example import STARTED, Example
 
 from casfs.digest import Digest
 from casfs.mount.record import until
@@ -28,22 +27,9 @@ SOON = 10.0  # seconds; a second is what it should take, on a machine that has n
 CHANGES = 20
 
 
-@pytest.fixture(scope="module", params=TRANSPORTS)
-def mount(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Mount]:
-    with lasting(tmp_path_factory, request.param) as mount:
-        yield mount
-
-
 @pytest.fixture(scope="module")
-def first(mount: Mount) -> Example:
-    return make_thread(mount.store)
-
-
-@pytest.fixture
-def thread(first: Example) -> Example:
-    return another(first)
+def mount(lasting_mount: Mount) -> Mount:
+    return lasting_mount
 
 
 def drop(mount: Mount, name: str) -> None:
@@ -136,7 +122,7 @@ def test_a_directory_that_is_held_open(mount: Mount, tmp_path: Path) -> None:
         os.close(fd)
 
 
-def test_what_was_not_there_comes(mount: Mount, first: Example) -> None:
+def test_what_was_not_there_comes(mount: Mount, lasting_thread: Example) -> None:
     """Nobody has kept that there was nothing."""
     for number in range(3):
         data = f"made after somebody had asked {mount.transport} {number}".encode() * 50
@@ -148,9 +134,9 @@ def test_what_was_not_there_comes(mount: Mount, first: Example) -> None:
             assert not os.path.lexists(path)
         mount.store.put(data)
         assert blob.read_bytes() == data
-        set_head(mount.store, f"threads/{thread.name}", first.start, **first.head.record)
+        set_head(mount.store, f"threads/{thread.name}", lasting_thread.start, **lasting_thread.head.record)
         assert (thread / "status").read_text() == "running\n"
-        set_head(mount.store, f"workflows/{workflow.name}", first.workflow)
+        set_head(mount.store, f"workflows/{workflow.name}", lasting_thread.workflow)
         assert (workflow / "name").read_text() == "demo"
         set_head(
             mount.store, f"workflows/{workflow.name}", mount.store.put_node("content", node).hash

@@ -7,32 +7,17 @@ import os
 import select
 import subprocess
 import threading
-from collections.abc import Iterator
 
 import pytest
-from lasting import another, lasting
-from served import TRANSPORTS, Mount
-from thread_example import Example, make_thread
+from served import Mount
+from thread_example import Example
 
 PATIENCE = 30  # seconds
 
 
-@pytest.fixture(scope="module", params=TRANSPORTS)
-def mount(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Mount]:
-    with lasting(tmp_path_factory, request.param) as mount:
-        yield mount
-
-
 @pytest.fixture(scope="module")
-def first(mount: Mount) -> Example:
-    return make_thread(mount.store)
-
-
-@pytest.fixture
-def thread(first: Example) -> Example:
-    return another(first)
+def mount(lasting_mount: Mount) -> Mount:
+    return lasting_mount
 
 
 def test_somebody_follows_the_events(mount: Mount, thread: Example) -> None:

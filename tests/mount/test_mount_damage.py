@@ -13,20 +13,17 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
-from lasting import ROOT_ONLY, drop_caches, fill, lasting, object_of, record
-from served import TRANSPORTS, Mount
+from lasting import ROOT_ONLY, drop_caches, fill, object_of, record
+from served import Mount
 
 from casfs import checkpoint
 from casfs.digest import Digest
 from casfs.store import Store
 
 
-@pytest.fixture(scope="module", params=TRANSPORTS)
-def mount(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Mount]:
-    with lasting(tmp_path_factory, request.param) as mount:
-        yield mount
+@pytest.fixture(scope="module")
+def mount(lasting_mount: Mount) -> Mount:
+    return lasting_mount
 
 
 @pytest.fixture(autouse=True)

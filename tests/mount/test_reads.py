@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from helpers import write_tree
-from lasting import CACHES, ROOT_ONLY, drop_caches, inodes, lasting, record
+from lasting import CACHES, ROOT_ONLY, drop_caches, inodes, record
 from served import TRANSPORTS, Mount, serving
 
 from casfs import checkpoint
@@ -30,12 +30,9 @@ C_PROGRAM = '#include <stdio.h>\nint main(void) { puts("compiled"); return 3; }\
 PROGRAM = "#!{python}\nimport sys\nfrom part import said\nprint(said, sys.argv[1:])\n"
 
 
-@pytest.fixture(scope="module", params=TRANSPORTS)
-def mount(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Mount]:
-    with lasting(tmp_path_factory, request.param) as mount:
-        yield mount
+@pytest.fixture(scope="module")
+def mount(lasting_mount: Mount) -> Mount:
+    return lasting_mount
 
 
 def output(*command: str | Path) -> bytes:

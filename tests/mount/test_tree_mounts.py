@@ -26,18 +26,6 @@ SCRIPT = "echo ready; read x; cat m/a/g"
 OTHER = {"other": LARGE[1:]}
 
 
-@pytest.fixture
-def cli(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
-) -> Iterator[Cli]:
-    root = tmp_path / "store"
-    with Store.init(root):
-        pass
-    yield Cli(root, monkeypatch, capsysbinary)
-    for point in kernel.mounted_below(tmp_path):
-        kernel.unmount(point, lazy=True)
-
-
 def mounted(cli: Cli, path: Path, tree: object = SAMPLE) -> str:
     with Store.open(cli.root) as store:
         root = put_tree(store, tree)  # type: ignore[arg-type]

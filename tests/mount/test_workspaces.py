@@ -362,18 +362,6 @@ def test_an_unmounted_mount_serves_until_the_overlay_is_gone(
 # -- the command line ---------------------------------------------------------------------
 
 
-@pytest.fixture
-def cli(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
-) -> Iterator[Cli]:
-    root = tmp_path / "store"
-    with Store.init(root):
-        pass
-    yield Cli(root, monkeypatch, capsysbinary)
-    for point in [*kernel.mounted_below(tmp_path / "work"), *mounted(root)]:
-        ways.unmount(point, lazy=True)
-
-
 @EACH
 def test_the_command_line(cli: Cli, work: Path, tmp_path: Path, way: str) -> None:
     source, path = write_tree(tmp_path / "source", SAMPLE), work / "w"
