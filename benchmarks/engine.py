@@ -1,13 +1,15 @@
 """Measure the engine's steps beside LangGraph and DBOS; prints Markdown.
 
-    python -m benchmarks.engine [--dir DIR] [--peers PYTHON] [--threads N] [--steps N] [--long N]
+    python -m benchmarks.engine [--dir DIR] [--peers PYTHON] [--threads N] [--steps N]
+                                [--long N] [--deep N] [--rounds N]
 
 The agent does nothing: it gives 2 KB of text that no other step has. Every step is durable before
 the next begins, with the intent of that one. Beside it the run's own floor: one transaction of
 SQLite (WAL, synchronous=FULL) a step, with the same text. `--peers` is the Python of an
 environment outside the project with langgraph, langgraph-checkpoint-sqlite and dbos in it; each
 peer runs as a process of that, with its durable defaults, and prints its seconds. All take
-turns on one file system, and the tables hold ratios of one run: absolute times drift.
+turns on one file system, `--rounds` times a part of the threads each, and the tables hold ratios
+of one run: absolute times drift. What the daemon does beside it is `benchmarks.engine_daemon`.
 """
 
 from __future__ import annotations
@@ -18,11 +20,12 @@ import os
 import random
 import shutil
 import sqlite3
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +43,7 @@ from engine.threads.binding import Binding
 from engine.threads.origin import Request
 
 PAYLOAD = 2048
+RIVALS = ("floor", "langgraph", "dbos")
 RULES = [
     {"from": "__start__", "to": "a", "when": None},
     {"from": "a", "to": "a", "when": None},
@@ -163,7 +167,7 @@ def peer(python: str, kind: str, folder: Path, count: int, length: int) -> float
     done = subprocess.run([python, "-c", PEER, *arguments], capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(f"{kind}: {done.stderr[-2000:]}")
-    return count * length / sum(json.loads(done.stdout.splitlines()[-1]))
+    return count * length / float(sum(json.loads(done.stdout.splitlines()[-1])))
 
 
 def size(folder: Path) -> int:
@@ -174,38 +178,77 @@ def size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def rates(folder: Path, python: str | None, shapes: list[tuple[int, int]]) -> None:
+def rates(folder: Path, python: str | None, shapes: list[tuple[int, int]], rounds: int) -> None:
     print("| threads x steps | casfs | floor | langgraph | dbos | bytes a step beyond 2 KB |")
     print("|---|---|---|---|---|---|")
     for count, length in shapes:
-        place = folder / f"{count}x{length}"
-        place.mkdir()
-        ours, stored = casfs(place, count, length)
-        rivals = [floor(place, count, length)]
-        for kind in ("langgraph", "dbos") if python else ():
-            rivals.append(peer(str(python), kind, place, count, length))
-        found = [f"{rate:.0f} ({ours / rate:.2f} x)" for rate in rivals]
-        cells = [f"{ours:.0f}", *found, *["-"] * (3 - len(found)), f"{stored:.0f}"]
+        ours: list[float] = []
+        rivals: dict[str, list[float]] = {}
+        for turn in range(rounds):
+            place = folder / f"{count}x{length}-{turn}"
+            place.mkdir()
+            part = count // rounds + (turn < count % rounds)
+            rate, stored = casfs(place, part, length)
+            ours.append(rate)
+            for name, rival in race(place, python, part, length):
+                rivals.setdefault(name, []).append(rival)
+            shutil.rmtree(place)
+        found = [cell(ours, rivals[name]) if name in rivals else "-" for name in RIVALS]
+        cells = [f"{statistics.median(ours):.0f}", *found, f"{stored:.0f}"]
         print(f"| {count} x {length} | {' | '.join(cells)} |", flush=True)
 
 
+def race(place: Path, python: str | None, count: int, length: int) -> Iterator[tuple[str, float]]:
+    yield "floor", floor(place, count, length)
+    for kind in RIVALS[1:] if python else ():
+        yield kind, peer(str(python), kind, place, count, length)
+
+
+def cell(ours: list[float], rival: list[float]) -> str:
+    """A rival's rate, and how many times that we are: the middle of what the rounds say."""
+    ratio = statistics.median(one / other for one, other in zip(ours, rival, strict=True))
+    return f"{statistics.median(rival):.0f} ({ratio:.2f} x)"
+
+
 def depth(folder: Path, length: int) -> None:
-    """A long thread: whether steps get slower, and what its ends cost."""
+    """A long thread: whether steps get slower."""
     with Store.init(folder / "long") as store:
-        workflow = put_workflow(store)
-        thread, seconds = run_thread(store, workflow, length)
+        thread, seconds = run_thread(store, put_workflow(store), length)
         print(
             f"\nA thread of {length} steps: {length / seconds:.0f} steps/s, {where(store, thread)}"
         )
-        step = threads.step_at(store, thread, max(1, length // 2)).hash
-        for name, action in (
-            ("the last 20 steps", lambda: threads.last_steps(store, thread, 20)),
-            ("fork at a step's hash", lambda: origin.fork(store, thread, step)),
-            ("fork at index 1", lambda: origin.fork(store, thread, 1)),
-        ):
+
+
+def ends(folder: Path, length: int) -> None:
+    """What the ends of a thread of so many steps cost; each is the first question after the store
+    was opened."""
+    root = folder / "deep"
+    with Store.init(root) as store:
+        id = grown(store, length).id
+    print(f"\nA thread of {length} steps:")
+    for name, action in (
+        ("the last 20 steps", lambda store, thread: threads.last_steps(store, thread, 20)),
+        ("fork at the last step", origin.fork),
+        ("fork at index 1", lambda store, thread: origin.fork(store, thread, 1)),
+        ("fork in the middle", lambda store, thread: origin.fork(store, thread, length // 2)),
+    ):
+        with Store.open(root) as store:
             begin = time.perf_counter()
-            action()
-            print(f"- {name}: {(time.perf_counter() - begin) * 1000:.1f} ms")
+            action(store, threads.get(store, id))
+            print(f"- {name}: {(time.perf_counter() - begin) * 1000:.1f} ms", flush=True)
+
+
+def grown(store: Store, length: int) -> Thread:
+    """A thread of copies of its first step, written without the engine: only its links differ."""
+    thread, _ = run_thread(store, put_workflow(store), 1)
+    first = threads.step_at(store, thread, 1)
+    hashes = [first.hash]
+    with store.batch() as batch:
+        while len(hashes) < length:
+            links = {"index": len(hashes) + 1, **threads.links(hashes)}
+            hashes.append(batch.put_node("thread-step", {**first.payload, **links}).hash)
+        head = batch.move(thread.name, thread.head, hashes[-1], thread.record)
+    return Thread(thread.id, head)
 
 
 def where(store: Store, thread: Thread) -> str:
@@ -224,15 +267,20 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--long-threads", type=int, default=5)
     parser.add_argument("--long-steps", type=int, default=400)
-    parser.add_argument("--long", type=int, default=10_000, help="Steps of the longest thread.")
+    parser.add_argument("--long", type=int, default=10_000, help="Steps of a thread that is run.")
+    parser.add_argument("--deep", type=int, default=100_000, help="Steps of one that is read.")
+    parser.add_argument("--rounds", type=int, default=5)
     wanted = parser.parse_args()
     agents.load = idle  # no package has to be installed for it
     folder = Path(tempfile.mkdtemp(prefix="casfs-bench-", dir=wanted.dir))
     print(f"Python {sys.version.split()[0]}, {os.uname().release}, steps per second\n")
     try:
         shapes = [(wanted.threads, wanted.steps), (wanted.long_threads, wanted.long_steps)]
-        rates(folder, wanted.peers, shapes)
-        depth(folder, wanted.long)
+        rates(folder, wanted.peers, shapes, wanted.rounds)
+        if wanted.long:
+            depth(folder, wanted.long)
+        if wanted.deep:
+            ends(folder, wanted.deep)
     finally:
         shutil.rmtree(folder)
     return 0

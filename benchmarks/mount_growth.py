@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ from .mount_peers import Kernel, casfs_mount
 PORTION = 10_000  # checkpoints in a batch
 OF_ONE_NAME = 1000  # checkpoints
 SIDE = 1000  # files in a directory of the large tree
-QUIET = 3.0  # seconds in which nothing more is given back
+DROPS = 50  # of the kernel's caches, at most: it frees from the bottom up
 KILLS = Path(__file__).resolve().parent.parent / "tests" / "mount" / "kills.py"
 BACK = re.compile(r"back after (\d+) ms \(median\), (\d+) ms \(most\)")
 ERRORS = re.compile(r"errors (\d+)")
@@ -101,12 +101,15 @@ def memory(work: Path, wanted: Sequence[type[Kernel]], files: int) -> None:
         point = work / "memory.mnt"
         with casfs_mount(store, point, "--transport", kind.transport):
             pids = mount.served(store, point)
+            held = _inodes(point)
             states = {"mounted": _memory(pids.keeper, pids.server)}
             taken = timed("ls -lR .", top=point / "trees" / root)
-            states[f"after ls -lR, {in_seconds(taken)}"] = _memory(pids.keeper, pids.server)
+            told = f"after `ls -lR`, {in_seconds(taken)}, {_inodes(point):,} inodes"
+            states[told] = _memory(pids.keeper, pids.server)
             if common.may_drop():
-                _forget(pids.server)
-                states["after forget"] = _memory(pids.keeper, pids.server)
+                times = _forget(point, held)
+                told = f"after `drop_caches`, {times} times, {_inodes(point):,} inodes"
+                states[told] = _memory(pids.keeper, pids.server)
         base = states["mounted"].table
         for name, state in states.items():
             sizes = [
@@ -153,15 +156,19 @@ def _mapped(pid: int) -> int:
     return total
 
 
-def _forget(server: int) -> None:
-    """Have the kernel forget its inodes; returns when the server gives nothing back any more."""
-    common.drop_caches()
-    least, since = _resident(server), time.monotonic()
-    while time.monotonic() - since < QUIET:
-        time.sleep(0.2)
-        now = _resident(server)
-        if now < least:
-            least, since = now, time.monotonic()
+def _inodes(point: Path) -> int:
+    """How many the kernel knows."""
+    report = json.loads((point / ".casfs" / "stats.json").read_text())
+    return int(report["cache"]["inodes"])
+
+
+def _forget(point: Path, held: int) -> int:
+    """Have the kernel forget its inodes, down to so many; the times that it had to be told."""
+    for times in range(1, DROPS + 1):
+        common.drop_caches()
+        if _inodes(point) <= held:
+            return times
+    return DROPS
 
 
 # -- kills ------------------------------------------------------------------------------------

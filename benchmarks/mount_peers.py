@@ -145,10 +145,12 @@ PEERS: tuple[type[Peer], ...] = (Native, Kernel, Pyfuse3, Squash, SquashLow, Bor
 OURS: tuple[type[Kernel], ...] = (Kernel, Pyfuse3)
 
 
-def made(work: Path, source: Path, wanted: Sequence[str]) -> list[Peer]:
+def made(
+    work: Path, source: Path, wanted: Sequence[str], kinds: Sequence[type[Peer]] = PEERS
+) -> list[Peer]:
     """Those peers, ready to show `source`; who cannot is left out with the reason."""
     found = []
-    for number, kind in enumerate(PEERS):
+    for number, kind in enumerate(kinds):
         if kind.name not in wanted:
             continue
         peer = kind(work / f"{source.name}-{number}", source)

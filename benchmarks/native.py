@@ -1,289 +1,296 @@
-"""Measure trees that the kernel shows alone, beside their peers on the same files; Markdown.
+"""Measure trees that the kernel shows alone, beside their peers on the same files; prints Markdown.
 
-    .venv/bin/python benchmarks/native.py --tree DIR [--dir DIR] [--rounds N] [--suite CMD] [PART …]
+    .venv/bin/python -m benchmarks.native [--dir DIR] [--tree DIR] [--rounds N] [--parts PART ...]
 
-Parts: image commands shared workspace. As root. --tree is copied, so that every peer has
-the same files: a plain copy on the disk's own file system, a native mount, a FUSE mount, an
-image by mkfs.erofs, and one for squashfuse; peers whose tools are not there are left out, and
-said. They take turns. --dir must be on a real disk. Cold is after sync and drop_caches, on
-the whole machine. --suite is a shell command, run in a copy and in a native workspace.
+Parts: image commands shared workspace suite. The peers: a plain copy on the native file system,
+a FUSE mount, an image by mkfs.erofs that the kernel mounts too, and squashfuse_ll; who is missing
+is left out, with the reason. Without --tree a tree of more than 50,000 files is put together
+from /usr/share, /usr/include and /usr/lib/python3. As root, and --dir on a real disk: the
+kernel's caches are dropped, which slows the whole machine down. Compare ratios of one run.
+
+`suite` copies this project with its environment, and runs tests of it there and in a native
+workspace of the same tree. Each test's own files are elsewhere, the same for both: what differs
+is where the code is read from and where pytest and Python leave what they cache.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import resource
 import shutil
-import statistics
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from statistics import median
 
-from casfs import checkpoint, images, kernel, mount
-from casfs.store import Store
+from casfs import checkpoint, images
+from casfs.backend import SMALL
+from casfs.nodes import directory
+from casfs.nodes.directory import File
+from casfs.store import FORMAT_FILE, Store
+from casfs.trees import tree
 from casfs.workspaces import record, ways, workspace
 
-CASFS = [sys.executable, "-m", "casfs"]
-NULL = subprocess.DEVNULL
-COMMANDS = {
-    "grep -r": "grep -r no-such-words . || true",
-    "find": "find . -type f -newer /proc/1",
-    "ls -lR": "ls -lR .",
-    "tar c": "tar c . | cat",
-}
-BASE, NATIVE = "copy", "native"
-Times = dict[str, dict[str, list[float]]]
+from . import common
+from .common import Times, add, compared, in_seconds, table, timed
+from .mount_passes import COMMANDS
+from .mount_peers import made
+from .native_peers import PEERS, Copy, native, opened, stored
+from .overlay_commit import SIZE, deepest, plant
+from .overlay_commit import timed as milliseconds
+from .workspaces import make_tree, run
+
+WARM = 3  # passes of each round, after the cold one
+MANY = 1000  # files that are read through two checkpoints
+FILES = 100_000  # of the tree whose workspaces are opened
+PROJECT = Path(__file__).resolve().parent.parent
+LEFT_OUT = (".git", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis")
+SUITE = ("archive", "checkpoint", "cli", "directory", "gc", "snapshot", "store", "tree")
+SECTOR = 512  # bytes, of the kernel's counts
 
 
-def run(*command: object, cwd: Path | None = None) -> None:
-    argv = [str(part) for part in command]
-    subprocess.run(argv, check=True, cwd=cwd, stdout=NULL, stderr=NULL)
+# -- parts ------------------------------------------------------------------------------------
 
 
-def milliseconds(action: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    action()
-    return (time.perf_counter() - start) * 1000
-
-
-def drop_caches() -> None:
-    os.sync()
-    Path("/proc/sys/vm/drop_caches").write_text("3\n")
-
-
-def pages_read() -> int:
-    """KiB that the machine has read from its disks."""
-    lines = Path("/proc/vmstat").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("pgpgin "))
-
-
-class Place:
-    """The copy of the tree, and a store that has a checkpoint of it."""
-
-    def __init__(self, folder: Path, tree: Path, rounds: int) -> None:
-        self.folder, self.rounds = folder, rounds
-        self.copy = folder / BASE
-        run("cp", "-a", tree, self.copy)
-        self.store = Store.init(folder / "store")
-        self.root = self.checkpoint(self.copy)
-
-    def checkpoint(self, folder: Path) -> str:
-        return checkpoint.create(self.store, "tree", folder, defaults=False).checkpoint.root
-
-    def native(self, root: str, point: Path, *, read_only: bool) -> record.Workspace:
-        def none(hash: str) -> Path:
-            raise AssertionError("a native workspace asks for no mount")
-
-        way = ways.WAYS[ways.NATIVE]
-        return workspace.open(self.store, root, point, way, none, read_only=read_only)
-
-
-# -- peers --------------------------------------------------------------------------------
-
-
-@contextmanager
-def peers(place: Place) -> Iterator[dict[str, Path]]:
-    """Each with a directory that shows the tree."""
-    with ExitStack() as stack:
-        found = {BASE: place.copy}
-        for name, make in {NATIVE: _native, "FUSE": _fuse, **IMAGES}.items():
-            point = place.folder / f"at-{name.replace('.', '-')}"
-            missing = [tool for tool in TOOLS.get(name, ()) if shutil.which(tool) is None]
-            if missing:
-                print(f"(no {name}: {', '.join(missing)} not installed)\n")
-                continue
-            found[name] = stack.enter_context(make(place, point))
-        yield found
-
-
-@contextmanager
-def _native(place: Place, point: Path) -> Iterator[Path]:
-    opened = place.native(place.root, point, read_only=True)
-    try:
-        yield point
-    finally:
-        workspace.close(place.store, opened)
-
-
-@contextmanager
-def _fuse(place: Place, point: Path) -> Iterator[Path]:
-    point.mkdir()
-    run(*CASFS, "--store", place.store.root, "mount", point)
-    try:
-        yield point / "trees" / place.root
-    finally:
-        mount.unmount(point)
-
-
-@contextmanager
-def _erofs(place: Place, point: Path) -> Iterator[Path]:
-    image = place.folder / "mkfs.erofs.image"
-    run("mkfs.erofs", image, place.copy)
-    point.mkdir()
-    kernel.mount(str(image), point, "erofs", kernel.MS_RDONLY)
-    try:
-        yield point
-    finally:
-        kernel.unmount(point)
-
-
-@contextmanager
-def _squash(place: Place, point: Path) -> Iterator[Path]:
-    image = place.folder / "squashfs.image"
-    run("mksquashfs", place.copy, image, "-comp", "zstd", "-no-progress")
-    point.mkdir()
-    run("squashfuse", image, point)
-    try:
-        yield point
-    finally:
-        kernel.unmount(point)
-
-
-IMAGES = {"mkfs.erofs": _erofs, "squashfuse": _squash}
-TOOLS = {"mkfs.erofs": ("mkfs.erofs",), "squashfuse": ("mksquashfs", "squashfuse")}
-
-# -- parts --------------------------------------------------------------------------------
-
-
-def image(place: Place) -> None:
-    assert place.store.root is not None
-    first: list[float] = []
-    for _ in range(place.rounds):
-        shutil.rmtree(place.store.root / images.FOLDER, ignore_errors=True)
-        first.append(milliseconds(lambda: images.ensure(place.store, place.root)))
-    again = [
-        milliseconds(lambda: images.ensure(place.store, place.root)) for _ in range(place.rounds)
+def image(work: Path, source: Path, rounds: int) -> None:
+    place, point = work / "image-store", work / "image"
+    with Store.init(place) as store:
+        root = stored(store, source)
+    first, again, shown = [], [], []
+    for _ in range(rounds):
+        shutil.rmtree(place / images.FOLDER, ignore_errors=True)
+        os.sync()  # the image is; what waits to be written besides is none of its business
+        with Store.open(place) as store:
+            first.append(milliseconds(partial(images.ensure, store, root)))
+        with Store.open(place) as store:
+            again.append(milliseconds(partial(images.ensure, store, root)))
+            shown.append(milliseconds(partial(opened, store, root, point, read_only=True)))
+            workspace.close(store, record.find(store, point))
+    with Store.open(place) as store:
+        files = [one for _, one in tree.walk(store, root) if isinstance(one, File)]
+        size = images.ensure(store, root).stat().st_size
+    inline = sum(one.digest.size_bytes for one in files if one.digest.size_bytes <= SMALL)
+    share = 50_000 / len(files)
+    rows = [
+        ["made", f"{median(first):.0f} ms", f"{median(first) * share:.0f} ms"],
+        ["size", f"{size / 1e6:.1f} MB", f"{size * share / 1e6:.1f} MB"],
+        ["… beside inline data", *(f"{(size - inline) * by / 1e6:.1f} MB" for by in (1, share))],
+        ["asked for again", f"{median(again):.2f} ms", ""],
+        ["read-only mount, image there", f"{median(shown):.1f} ms", ""],
     ]
-    size = images.ensure(place.store, place.root).stat().st_size
-    print("### The image\n\n| | |\n|---|---|")
-    print(f"| made | {statistics.median(first):.0f} ms |")
-    print(f"| asked for again | {statistics.median(again):.2f} ms |")
-    print(f"| size | {size / 1e6:.1f} MB |\n", flush=True)
+    header = ["", f"{len(files):,} files", "for 50,000 of them"]
+    table(f"The image, medians of {rounds}; the store is opened anew each time", header, rows)
 
 
-def commands(place: Place) -> None:
-    with peers(place) as shown:
-        for title, cold in (("Warm", False), ("Cold", True)):
-            times: Times = {}
-            for name, command in COMMANDS.items():
-                for path in () if cold else shown.values():
-                    run("sh", "-c", command, cwd=path)
-                for _ in range(place.rounds):
-                    for peer, path in shown.items():
-                        if cold:
-                            drop_caches()
-                        taken = milliseconds(lambda: run("sh", "-c", command, cwd=path))  # noqa: B023
-                        times.setdefault(name, {}).setdefault(peer, []).append(taken)
-            table(title, times, list(shown))
+def commands(work: Path, source: Path, rounds: int) -> None:
+    peers = made(work, source, [kind.name for kind in PEERS], PEERS)
+    cold: dict[str, Times] = {name: {} for name in COMMANDS}
+    warm: dict[str, Times] = {name: {} for name in COMMANDS}
+    asked: dict[tuple[str, str], str] = {}
+    for _ in range(rounds):
+        for name, command in COMMANDS.items():
+            for peer in peers:
+                with peer.shown() as top:
+                    common.drop_caches()
+                    before = from_disk(work)
+                    add(cold[name], peer.name, timed(command, top=top))
+                    requests, read = map(int.__sub__, from_disk(work), before)
+                    asked[peer.name, name] = f"{requests:,} for {read >> 20:,} MiB"
+                    for _ in range(WARM):
+                        add(warm[name], peer.name, timed(command, top=top))
+    names = [peer.name for peer in peers]
+    header = ["", *COMMANDS]
+    for title, times, count in (("Warm", warm, WARM * rounds), ("Cold", cold, rounds)):
+        rows = compared(times, names, Copy.name, in_seconds)
+        table(f"{title}, medians of {count} (× the plain copy)", header, rows)
+    rows = [[peer, *(asked[peer, name] for name in COMMANDS)] for peer in names]
+    table("Cold: requests to the disk, in the last round", header, rows)
 
 
-def shared(place: Place) -> None:
+def shared(work: Path, source: Path, rounds: int) -> None:
     """What the disk is read for when a file is cached through another checkpoint."""
-    other = place.folder / "other"
-    run("cp", "-a", place.copy, other)
-    (other / "one-more").write_text("one more")
-    root = place.checkpoint(other)
-    points = place.folder / "first", place.folder / "second"
-    opened = [
-        place.native(one, point, read_only=True)
-        for one, point in zip((place.root, root), points, strict=True)
-    ]
-    try:
-        largest = max(
-            (path for path in place.copy.rglob("*") if path.is_file() and not path.is_symlink()),
-            key=lambda path: path.stat().st_size,
-        ).relative_to(place.copy)
+    with Store.init(work / "shared-store") as store, ExitStack() as stack:
+        first = stored(store, source)
+        with store.batch() as batch:
+            one_more = File(b"one more", batch.put(b"one more"))
+            entries = [*tree.load(store, first).values(), one_more]
+            second = batch.put_node("directory", directory.encode(entries)).hash
+        points = [work / "shared-1", work / "shared-2"]
+        for root, point in zip((first, second), points, strict=True):
+            stack.enter_context(native(store, root, point, read_only=True))
+        found = [(os.fsdecode(path), one) for path, one in tree.walk(store, first)]
+        files = [path for path, one in found if isinstance(one, File) and large(one)][:MANY]
         for point in points:
-            run("find", point)  # the names
-        drop_caches()
-        figures = []
+            run("find", point)
+        common.drop_caches()
         for point in points:
-            for parent in reversed((point / largest).parents):
-                parent.stat()
-            (point / largest).stat()
-            before = pages_read()
-            (point / largest).read_bytes()
-            figures.append(pages_read() - before)
-    finally:
-        for one in opened:
-            workspace.close(place.store, one)
-    size = (place.copy / largest).stat().st_size
-    print(f"### One file of {size:,} bytes through two checkpoints\n")
-    print(f"The first read took {figures[0]} KiB from the disk, the second {figures[1]} KiB.\n")
+            for path in files:
+                (point / path).stat()
+        rows = []
+        for point, title in zip(points, ("first", "another"), strict=True):
+            cached, before = resident(point, files), read_here()
+            size = sum(len((point / path).read_bytes()) for path in files)
+            read = read_here() - before
+            values = (size, cached, read)
+            rows.append([title, *(f"{value >> 10:,} KiB" for value in values)])
+    header = ["through", "content", "pages cached before (fincore)", "then read from the disk"]
+    table(f"{len(files):,} files through one checkpoint, then through another", header, rows)
 
 
-def workspaces(place: Place) -> None:
-    images.ensure(place.store, place.root)
-    opening, committing = [], []
-    for number in range(place.rounds):
-        point = place.folder / f"work-{number}"
-        opening.append(
-            milliseconds(lambda: place.native(place.root, point, read_only=False))  # noqa: B023
-        )
-        found = record.find(place.store, point)
-        (point / "changed").write_text(f"changed {number}")
-        committing.append(milliseconds(lambda: workspace.commit(place.store, found)))  # noqa: B023
-        workspace.close(place.store, record.find(place.store, point))
-    print("### A writable workspace, image cached\n\n| | median |\n|---|---|")
-    print(f"| open | {statistics.median(opening):.1f} ms |")
-    print(f"| commit of one change | {statistics.median(committing):.1f} ms |\n", flush=True)
+def workspaces(work: Path, source: Path, rounds: int) -> None:
+    place = work / "workspace-store"
+    counts = {"files": FILES, "bytes": FILES * SIZE, "added": FILES, "modified": 0, "deleted": 0}
+    with Store.init(place) as store, store.batch() as batch:
+        root = plant(batch, FILES, "many").hash
+        batch.commit()
+        origin = checkpoint.put(batch, "many", None, checkpoint.Content(root, "", counts, []))
+    os.sync()
+    with Store.open(place) as store:
+        making = milliseconds(partial(images.ensure, store, root))
+    opening: dict[str, list[float]] = {"fresh": [], "same": []}
+    committing: dict[str, list[float]] = {"fresh": [], "same": []}
+    with Store.open(place) as same:
+        for number in range(2 * rounds):
+            point = work / f"work-{number}"
+            with Store.open(place) as fresh:
+                for store, name in ((fresh, "fresh"), (same, "same"))[:: 1 - number % 2 * 2]:
+                    action = partial(opened, store, root, point, read_only=False, origin=origin)
+                    opening[name].append(milliseconds(action))
+                    deepest(point).write_text(f"changed {number} {name}")
+                    found = record.find(store, point)
+                    committing[name].append(milliseconds(partial(workspace.commit, store, found)))
+                    workspace.close(store, record.find(store, point))
+    rows = [["image made (once)", f"{making:.0f} ms", ""]]
+    for title, times in (("open", opening), ("commit of one change", committing)):
+        rows.append([title, *(f"{median(one):.1f} ms" for one in times.values())])
+    header = ["", "store just opened", "store in use"]
+    table(f"A writable workspace of {FILES:,} files, medians of {2 * rounds}", header, rows)
 
 
-def suite(place: Place, command: str) -> None:
-    point = place.folder / "suite"
-    found = place.native(place.root, point, read_only=False)
+def suite(work: Path, source: Path, rounds: int) -> None:
+    copy, point = work / "project", work / "project-native"
+    shutil.copytree(PROJECT, copy, symlinks=True, ignore=shutil.ignore_patterns(*LEFT_OUT))
     times: Times = {}
-    try:
-        for _ in range(place.rounds):
-            for name, path in ((BASE, place.copy), (NATIVE, point)):
-                taken = milliseconds(lambda: run("sh", "-c", command, cwd=path))  # noqa: B023
-                times.setdefault(command, {}).setdefault(name, []).append(taken)
-    finally:
-        workspace.close(place.store, found, force=True)
-    table("A command in a workspace", times, [BASE, NATIVE])
+    busy: Times = {}
+    with Store.init(work / "project-store") as store:
+        root = stored(store, copy)
+        with native(store, root, point, read_only=False):
+            for number in range(rounds + 1):  # the first brings all to the caches
+                for name, top in ((Copy.name, copy), ("native workspace", point)):
+                    taken, used = tested(top, work / "tests")
+                    if number:
+                        add(times, name, taken)
+                        add(busy, name, used)
+    modules = " ".join(f"test_{name}" for name in SUITE)
+    print(f"\nOf the suite: {modules}; in turn, after one pass of each that is not counted.")
+    rows = compared({"over": times, "busy": busy}, list(times), Copy.name, in_seconds)
+    header = ["", "until it is over", "processors busy with it"]
+    table(f"Tests of this project, medians of {rounds} (× the plain copy)", header, rows)
 
 
-def table(title: str, times: Times, names: list[str]) -> None:
-    count = max(len(taken) for row in times.values() for taken in row.values())
-    print(f"### {title}, ms (× {BASE}), medians of {count}\n")
-    print(f"| | {' | '.join(names)} |\n|---|{'---|' * len(names)}")
-    for label, row in times.items():
-        medians = {name: statistics.median(taken) for name, taken in row.items()}
-        cells = [f"{medians[name]:.0f} ({medians[name] / medians[BASE]:.2f})" for name in names]
-        print(f"| `{label}` | {' | '.join(cells)} |")
-    print(flush=True)
+def tested(top: Path, scratch: Path) -> tuple[float, float]:
+    """Seconds that the tests take in a copy of the project, and of processors' time.
+
+    Raises CalledProcessError.
+    """
+    python = top / ".venv/bin/python"
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(top),
+        "CI": "1",
+        "PATH": f"{python.parent}:/usr/bin:/bin",
+    }
+    where = "import casfs, pytest; print(casfs.__file__, pytest.__file__)"
+    said = subprocess.run(
+        [python, "-c", where], cwd=top, env=env, check=True, capture_output=True, text=True
+    ).stdout.split()
+    assert all(Path(path).is_relative_to(top) for path in said), said
+    tests = [f"tests/test_{name}.py" for name in SUITE]
+    command = [python, "-m", "pytest", "-q", f"--basetemp={scratch}", *tests]
+    before = busy_children()
+    taken = milliseconds(partial(checked, command, top, env)) / 1000
+    used = busy_children() - before
+    shutil.rmtree(scratch)
+    return taken, used
 
 
-PARTS = {"image": image, "commands": commands, "shared": shared, "workspace": workspaces}
+def checked(command: list[object], top: Path, env: Mapping[str, str]) -> None:
+    argv = [str(part) for part in command]
+    with common.process(argv, cwd=top, env=env, stdout=subprocess.PIPE) as started:
+        said = started.communicate()[0].decode(errors="replace")
+    if started.returncode:
+        sys.exit(f"in {top}: {said[-2000:]}")
+
+
+# -- what the kernel counts -------------------------------------------------------------------
+
+
+def from_disk(work: Path) -> tuple[int, int]:
+    """Requests that have read from the disk that a path is on, and the bytes."""
+    device = work.stat().st_dev
+    path = f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat"
+    found = Path(path).read_text().split()
+    return int(found[0]), int(found[2]) * SECTOR
+
+
+def read_here() -> int:
+    """Bytes that this process has had read from disks."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes: "))
+
+
+def busy_children() -> float:
+    """Seconds of processors' time of children that are over, and of theirs."""
+    found = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return found.ru_utime + found.ru_stime
+
+
+def resident(point: Path, files: list[str]) -> int:
+    """How many bytes of these the page cache has."""
+    command = ["fincore", "--bytes", "--noheadings", "--output", "RES", *files]
+    said = subprocess.run(command, cwd=point, check=True, capture_output=True, text=True).stdout
+    return sum(map(int, said.split()))
+
+
+def large(one: File) -> bool:
+    return one.digest.size_bytes > SMALL
+
+
+PARTS = {
+    "image": image,
+    "commands": commands,
+    "shared": shared,
+    "workspace": workspaces,
+    "suite": suite,
+}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tree", type=Path, required=True, help="the directory to measure with")
-    parser.add_argument("--dir", type=Path, help="where to work")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--dir", type=Path, help="where to work: on the native file system")
+    parser.add_argument("--tree", type=Path, help="the tree; it is only read")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--suite", metavar="CMD")
-    parser.add_argument("parts", nargs="*", metavar="PART")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=options.dir) as folder:
-        place = Place(Path(folder), options.tree.resolve(), options.rounds)
-        why = ways.WAYS[ways.NATIVE].missing(place.folder / "store" / "format")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, metavar="PART")
+    wanted = parser.parse_args()
+    common.unwind_on_signals()
+    with common.workplace(wanted.dir) as work:
+        print(common.machine(work), flush=True)
+        with Store.init(work / "store") as store:
+            assert store.root is not None
+            why = ways.WAYS[ways.NATIVE].missing(store.root / FORMAT_FILE)
         if why is not None:
             sys.exit(f"no native mounts here: {why}")
-        count = sum(len(files) for _, _, files in os.walk(place.copy))
-        print(f"## The tree: {count:,} files\n\nThe commands:\n")
-        for name, command in COMMANDS.items():
-            print(f"- {name}: `{command}`")
-        print()
-        for part in options.parts or PARTS:
-            PARTS[part](place)
-        if options.suite:
-            suite(place, options.suite)
-        place.store.close()
+        source = wanted.tree.resolve() if wanted.tree else make_tree(work)
+        count = sum(len(files) for _, _, files in os.walk(source))
+        print(f"\n## The tree: {count:,} names of files and links", flush=True)
+        for part in wanted.parts:
+            PARTS[part](work, source, wanted.rounds)
 
 
 if __name__ == "__main__":

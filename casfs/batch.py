@@ -11,7 +11,7 @@ its portions left behind is garbage for gc. A batch belongs to one thread.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, BinaryIO, TypeVar
@@ -27,6 +27,7 @@ from .nodes.schema import Schema, check_document
 T = TypeVar("T")
 RETRIES = 5
 PORTION = 16384  # blobs
+FEW = 8  # of them
 PORTION_BYTES = 32 << 20  # held in memory
 
 
@@ -177,24 +178,27 @@ class Batch:
     def _type(self, name: str) -> tuple[str, Schema]:
         found = self._types.get(name)
         if found is None:
-            hash = self._registry.head(name).hash
+            hash = self._registry.current(name)
             found = self._types[name] = hash, self._registry.compiled(hash)[1]
         return found
 
     def _close(self, type_hash: str, schema: Schema, payload: Any) -> None:
         """Refuse a node with a reference to nowhere, or to a node of another type."""
         refs = schema.refs(payload)
-        self._learn([type_hash, *(ref.hash for ref in refs)])
+        relied = {type_hash, *(ref.hash for ref in refs)}
+        types = self._registry.types_of(relied)
+        self._learn(relied - types.keys())
+        types.update((hash, self._known[hash]) for hash in relied & self._known.keys())
+        names: dict[str | None, str] = {}
         for ref in refs:
-            if ref.hash not in self._known:
+            if ref.hash not in types:
                 raise Invalid(f"refers to {ref.hash}, which is not in this store; put it first")
             if ref.cas_type is not None:
-                found = self._type_name(self._known[ref.hash])
+                type = types[ref.hash]
+                found = names.get(type) or names.setdefault(type, self._type_name(type))
                 if found != ref.cas_type:
                     raise Invalid(f"refers to {ref.hash}: a {found}, and must be a {ref.cas_type}")
-        self._require.update(ref.hash for ref in refs if ref.hash not in self._staged)
-        if type_hash not in self._staged:
-            self._require.add(type_hash)
+        self._require.update(relied - self._staged.keys())
 
     def _compiled(self, type_hash: str) -> tuple[str, Schema]:
         """(name, schema) of a type that is in this batch or in the store."""
@@ -239,22 +243,26 @@ class Batch:
         new = self._not_stored()
         require = self._require.union(*map(_brought, swaps))
         try:
-            self._backend.publish(list(new.values()), swaps, require - new.keys())
+            stored = self._backend.publish(list(new.values()), swaps, require - new.keys())
         except NotFound:
             if len(new) == len(self._staged):
                 raise
             new = self._staged  # gc took what was stored a moment ago: bring it after all
-            self._backend.publish(list(new.values()), swaps, require - new.keys())
+            stored = self._backend.publish(list(new.values()), swaps, require - new.keys())
         self._backend.blobs.discard(one for hash, one in self._staged.items() if hash not in new)
+        stored.update(self._staged.keys() - new.keys())
+        self.new_bytes -= sum(self._staged[hash].digest.size_bytes for hash in stored)
+        self._registry.remember({hash: one.type for hash, one in new.items()})
         self._staged, self._require, self._held = {}, set(), 0
 
     def _not_stored(self) -> dict[str, Staged]:
-        """Of what is staged, what the store does not have just so; one look for all."""
+        """Of what is staged, what the store does not have just so; one look for all. A few
+        blobs in memory are not worth the look."""
+        if len(self._staged) <= FEW and all(one.temp is None for one in self._staged.values()):
+            return self._staged
         new = dict(self._staged)
         for hash, info in self._backend.blobs.info(self._staged).items():
-            staged = self._staged[hash]
-            self.new_bytes -= staged.digest.size_bytes
-            if info.type is not None or staged.type is None:
+            if info.type is not None or self._staged[hash].type is None:
                 self._known[hash] = info.type
                 self._require.add(hash)
                 del new[hash]
@@ -277,14 +285,18 @@ class Batch:
         if len(self._staged) >= PORTION or self._held >= PORTION_BYTES:
             self._publish([])
 
-    def _learn(self, hashes: list[str]) -> None:
+    def _learn(self, hashes: Iterable[str]) -> None:
         unknown = [hash for hash in hashes if hash not in self._known and hash != META]
         if unknown:
-            for hash, info in self._backend.blobs.info(unknown).items():
-                self._known[hash] = info.type
+            found = self._backend.blobs.info(unknown)
+            self._known.update((hash, info.type) for hash, info in found.items())
+            self._registry.remember({hash: info.type for hash, info in found.items()})
 
 
 def _brought(swap: Swap) -> set[str]:
     """What a head will hold that it did not hold before, its record included."""
-    old = targets(swap.old) if swap.old is not None else ()
-    return set(targets(swap.new)).difference(old) if swap.new is not None else set()
+    if swap.new is None:
+        return set()
+    old = {} if swap.old is None else swap.old.record
+    changed = {key: value for key, value in swap.new.record.items() if old.get(key) != value}
+    return set(targets(Head(swap.new.hash, changed)))

@@ -90,7 +90,7 @@ def _plain(value: Any, depth: int) -> bool:
                 return False
         return True
     if kind is list:
-        return not any(type(item) is not str and not _plain(item, depth + 1) for item in value)
+        return {*map(type, value)} <= {str} or all(_plain(item, depth + 1) for item in value)
     return False
 
 

@@ -1,39 +1,31 @@
 """Checkpoints: a tree root at a moment, under a name.
 
 A checkpoint is a `checkpoint` node and the head `checkpoints/<name>/<id>` that keeps it;
-its id is its UTC time and the first 8 characters of its hash, so names sort by age. Only
-blobs and directory nodes that the store does not have are stored: a checkpoint costs what
-changed (seed 004, SPEC-08.14). Its `previous` is no ref: an old checkpoint may be dropped
-while a newer one stays.
+its id is its UTC time and the first 8 characters of its hash, so names sort by age. Its
+`previous` is no ref: an old checkpoint may be dropped while a newer one stays.
+
+How one is made of a directory: `casfs.recording`; of what changed: `casfs.advance`. Whoever
+only reads them, as the mount does, needs neither.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import islice
-from pathlib import Path
 from typing import Any
 
-from . import kernel
 from .backend import Head
 from .batch import Batch
-from .digest import hash_bytes, is_hash
-from .errors import Conflict, Invalid, NotFound, Refused
+from .digest import is_hash
+from .errors import Conflict, Invalid, NotFound
 from .store import Store
-from .trees import snapshot, tree
-from .trees.ignore import Ignore
-from .trees.index import Index
-from .trees.restore import restore
-from .trees.snapshot import Options, Report
+from .trees import tree
 
 HEADS = "checkpoints/"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
-MOUNT = "fuse.casfs"  # the type of such a mount
 RESERVED = ("plugins", "latest")
 MAX_CHANGED = 1000  # paths that a checkpoint node names
 KEYS = {"A": "added", "M": "modified", "T": "modified", "D": "deleted"}
@@ -51,16 +43,6 @@ class Checkpoint:
     message: str
 
 
-@dataclass(slots=True)
-class Created:
-    """A new checkpoint and what making it took. `new_bytes`: stored by it alone."""
-
-    checkpoint: Checkpoint
-    report: Report
-    stats: dict[str, int]
-    new_bytes: int
-
-
 @dataclass(frozen=True, slots=True)
 class Content:
     """What a checkpoint says: `stats` and `paths` of what changed since the one before."""
@@ -69,36 +51,6 @@ class Content:
     message: str
     stats: Mapping[str, int]
     paths: list[str]
-
-
-def create(
-    store: Store,
-    name: str,
-    directory: Path,
-    message: str = "",
-    *,
-    defaults: bool = True,
-    options: Options | None = None,
-) -> Created:
-    """Record the tree under `directory`. `defaults`: leave out the well-known directories.
-
-    Raises Invalid (the name), NotFound (the directory), Failed (an unreadable file), Refused
-    (over the limit, or the store itself); then nothing is visible.
-    """
-    check_name(name)
-    how, report = options or Options(), Report()
-    ignore = rules(store, directory, report, defaults=defaults)
-    known = _index(store, directory, ignore, how)
-    with store.batch() as batch:
-        previous = latest(store, name)
-        root = snapshot.build(batch, directory, ignore, report, options=how, known=known)
-        batch.commit()  # the tree is durable and comparable; no head leads to it yet
-        changes, paths = _changes(store, previous, root.hash, report)
-        stats = {"files": report.files, "bytes": report.bytes, **changes}
-        made = put(batch, name, previous, Content(root.hash, message, stats, paths))
-    if known is not None:
-        known.save()
-    return Created(made, report, stats, batch.new_bytes)
 
 
 def put(batch: Batch, name: str, previous: Checkpoint | None, content: Content) -> Checkpoint:
@@ -129,34 +81,6 @@ def compare(store: Store, old: str | None, new: str) -> tuple[dict[str, int], li
     return counts, paths
 
 
-def rules(store: Store, directory: Path, report: Report, *, defaults: bool = True) -> Ignore:
-    """What of a directory is not recorded: besides its own rules the store, which would hold
-    itself, and mounts of a store, which hold all that was ever recorded.
-
-    Raises Refused for the store itself; NotFound, Failed, Invalid as `Ignore.of`.
-    """
-    ignore, top = Ignore.of(directory, defaults=defaults), directory.resolve()
-    ours = {one.point: "a mount of casfs" for one in kernel.mounts() if one.type == MOUNT}
-    if store.root is not None:
-        ours[store.root.resolve()] = "the store"
-        if store.root.resolve() == top:
-            raise Refused(f"{directory} is the store itself; record what is to be in it")
-    inside = {path: what for path, what in ours.items() if top in path.parents}
-    for path, what in inside.items():
-        report.warnings.append(f"{_text(os.fsencode(path))}: left out, it is {what}")
-    ignore.excluded = frozenset(os.fsencode(path.relative_to(top)) for path in inside)
-    return ignore
-
-
-def _index(store: Store, directory: Path, ignore: Ignore, how: Options) -> Index | None:
-    """What is known of the directory, recorded in just this way; None for a store in memory."""
-    if store.root is None or not directory.is_dir():
-        return None
-    left_out = hash_bytes(b"\0".join(sorted(ignore.excluded)))[:16]
-    way = f"{ignore.fingerprint}/{left_out}/{','.join(sorted(how.preserve))}"
-    return Index.load(store.root, directory, way)
-
-
 def names(store: Store) -> list[str]:
     """Every name that has a checkpoint, sorted."""
     return list(dict.fromkeys(name for name, _, _ in _heads(store, HEADS)))
@@ -164,10 +88,7 @@ def names(store: Store) -> list[str]:
 
 def listing(store: Store, name: str | None = None) -> list[Checkpoint]:
     """The checkpoints of `name`, or all, by name and then oldest first."""
-    prefix = HEADS if name is None else f"{HEADS}{name}/"
-    return [
-        _checkpoint(name, id, head.hash, head.record) for name, id, head in _heads(store, prefix)
-    ]
+    return _listing(store, HEADS if name is None else f"{HEADS}{name}/")
 
 
 def latest(store: Store, name: str) -> Checkpoint | None:
@@ -182,26 +103,25 @@ def find(store: Store, text: str) -> Checkpoint:
     Raises NotFound, Conflict (an ambiguous prefix).
     """
     name, at, id = text.partition("@")
-    found = listing(store, name)
-    if not found:
+    newest = latest(store, name)
+    if newest is None:
         raise NotFound(f"no checkpoint {name!r}; see `casfs checkpoint list`")
     if not at or id == "latest":
-        return found[-1]
-    exact = [one for one in found if one.id == id] or [
-        one for one in found if one.id.startswith(id)
-    ]
-    if not exact:
+        return newest
+    found = _listing(store, f"{HEADS}{name}/{id}")
+    if not found:
         raise NotFound(f"no checkpoint {text!r}; see `casfs checkpoint list {name}`")
-    if len(exact) > 1:
-        raise Conflict(f"{text} is ambiguous: {exact[0].id}, {exact[1].id}; give more of the id")
-    return exact[0]
+    if len(found) > 1 and found[0].id != id:
+        raise Conflict(f"{text} is ambiguous: {found[0].id}, {found[1].id}; give more of the id")
+    return found[0]
 
 
-def restore_to(store: Store, text: str, target: Path) -> Checkpoint:
-    """Write the tree of NAME[@ID] to `target`; see `casfs.trees.restore`."""
-    found = find(store, text)
-    restore(store, found.root, target)
-    return found
+def named(store: Store, text: str) -> Checkpoint | None:
+    """As `find`, but None where what may be a name is none, and may be something else."""
+    name = text.partition("@")[0]
+    if "@" not in text and (not NAME.match(name) or latest(store, name) is None):
+        return None
+    return find(store, text)
 
 
 def check_name(name: str) -> None:
@@ -218,6 +138,12 @@ def _heads(store: Store, prefix: str) -> Iterator[tuple[str, str, Head]]:
         yield name, id, head
 
 
+def _listing(store: Store, prefix: str) -> list[Checkpoint]:
+    return [
+        _checkpoint(name, id, head.hash, head.record) for name, id, head in _heads(store, prefix)
+    ]
+
+
 def _checkpoint(name: str, id: str, hash: str, payload: Mapping[str, Any]) -> Checkpoint:
     return Checkpoint(name, id, hash, payload["root"], payload["createdAt"], payload["message"])
 
@@ -229,17 +155,6 @@ def _record(payload: dict[str, Any]) -> dict[str, Any]:
         "createdAt": payload["createdAt"],
         "message": payload["message"][:500],
     }
-
-
-def _changes(
-    store: Store, previous: Checkpoint | None, new: str, report: Report
-) -> tuple[dict[str, int], list[str]]:
-    """As `compare`; where nothing was before, all is new: no need to walk the whole tree."""
-    if previous is not None:
-        return compare(store, previous.root, new)
-    first = islice(tree.shown(store, tree.diff(store, None, new)), MAX_CHANGED)
-    counts = {"added": report.entries, "modified": 0, "deleted": 0}
-    return counts, [_text(change.path) for change in first]
 
 
 def _text(path: bytes) -> str:

@@ -79,6 +79,11 @@ def load(root: Path, env: Mapping[str, str]) -> list[Value]:
     return [_lookup(setting, env, files) for setting in SETTINGS]
 
 
+def values(root: Path, env: Mapping[str, str]) -> dict[str, Any]:
+    """As `load`, without where they are from."""
+    return {one.setting.name: one.value for one in load(root, env)}
+
+
 def _lookup(
     setting: Setting, env: Mapping[str, str], files: list[tuple[Path, dict[str, Any]]]
 ) -> Value:

@@ -57,4 +57,4 @@ def hash_stream(source: BinaryIO) -> Digest:
 
 
 def is_hash(text: object) -> bool:
-    return isinstance(text, str) and HEX.match(text) is not None
+    return isinstance(text, str) and len(text) == 64 and HEX.match(text) is not None

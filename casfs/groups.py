@@ -45,11 +45,22 @@ class Identity:
 
 def start_time(pid: int) -> int | None:
     """None for a process that is gone, or dead and only not yet waited for."""
+    fields = _stat(pid)
+    return int(fields[19]) if fields and fields[0] not in "ZX" else None
+
+
+def parent(pid: int) -> int | None:
+    """None for a process that is gone."""
+    fields = _stat(pid)
+    return int(fields[1]) if fields else None
+
+
+def _stat(pid: int) -> list[str]:
+    """What the kernel says of a process, from its state on; nothing when it is gone."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
-        return None
-    return None if fields[0] in "ZX" else int(fields[19])
+        return []
 
 
 def send(pid: int, number: signal.Signals) -> None:

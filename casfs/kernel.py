@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 MS_RDONLY, MS_NOSUID, MS_NODEV = 1, 2, 4
-MS_BIND, MS_REC, MS_PRIVATE = 1 << 12, 1 << 14, 1 << 18
+MS_REC, MS_PRIVATE = 1 << 14, 1 << 18
 MNT_DETACH, UMOUNT_NOFOLLOW = 2, 8
 CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
 TABLE = Path("/proc/self/mountinfo")

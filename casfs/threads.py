@@ -10,14 +10,15 @@ The head `threads/<ULID>` points to the newest of these. Its record holds what i
     workflow    the workflow's name, for listings
     updatedAt   when the head last moved; of a thread that has ended, when it ended
     reason      why it is suspended, else null; `cause` is that in one word: failure, timeout,
-                budget, human, child (a thread that it called rests), unknown (a crash broke a
-                try off), rule
+                budget, human, child (a thread that it called rests), caller (the one that
+                called it does), unknown (a crash broke a try off), rule
     question    what a human is to answer: a content node, else null; `answer` is what was
                 said, until the step that needed it is recorded
     intent      the step in flight, else null: role, index, attempt, since; once its process
-                runs: pid and the process's start time; the newest of its `turns` so far and
-                how many there are (`turnCount`); the threads that it called (`calls`);
-                `resumed` where somebody wants it run again
+                runs: pid and the process's start time; the newest of its `turns` so far, how
+                many there are (`turnCount`) and the node that holds those before (`earlier`);
+                the threads that it called (`calls`); `resumed` where somebody wants it run
+                again
     spent       {tokens, wallMs} since it began, or was resumed with its budget spent
     compact     a summary of all steps so far (a content node) that the next step is to carry
     attempts    details of the tries at that step that failed
@@ -29,16 +30,15 @@ The head `threads/<ULID>` points to the newest of these. Its record holds what i
                 than its thread-start says; else null
 
 Only `engine.threads.journal` and `engine.threads.origin` write threads; everybody may read them.
-Reading pages backwards: a step knows up to 10 ancestors besides its predecessor (seed 000).
+Reading pages backwards: a step knows up to 10 ancestors besides its predecessor (seed 000), and
+some know one far back (`leap`), so that any step of a long thread is a few reads away.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-from ulid import ULID
 
 from .backend import Head
 from .errors import Conflict, Corrupt, NotFound
@@ -48,6 +48,7 @@ from .store import Store
 HEADS = "threads/"
 RUNNING, SUSPENDED, ENDED, CANCELLED = "running", "suspended", "ended", "cancelled"
 ANCESTORS = 10
+CHILDREN = 16  # that a record names
 ID_LENGTH = 26
 
 
@@ -87,6 +88,8 @@ class StepRef:
 
 def new_id() -> str:
     """A fresh ULID: ids sort by the time they were made."""
+    from ulid import ULID  # 12 ms, and most who look at threads make none
+
     return str(ULID())
 
 
@@ -127,6 +130,19 @@ def agents(store: Store, thread: Thread) -> Mapping[str, str]:
     other = thread.record.get("agents")
     node = start(store, thread) if other is None else store.node(other, "thread-agents")
     found: Mapping[str, str] = node.payload["agents"]
+    return found
+
+
+def turns(store: Store, intent: Mapping[str, Any]) -> list[str]:
+    """The turns of a step in flight so far, oldest first. Those before the ones that the intent
+    names are the artifacts of a content node, behind such a node for those before them."""
+    found = list(intent.get("turns") or ())
+    hash = intent.get("earlier")
+    while hash is not None:
+        held: list[str] = store.node(hash, "content").payload["artifacts"]
+        more = len(held) < intent["turnCount"] - len(found)
+        hash, held = (held[0], held[1:]) if more else (None, held)
+        found = held + found
     return found
 
 
@@ -174,9 +190,24 @@ def step_at(store: Store, thread: Thread, index: int) -> Node:
     if node is None or not 1 <= index <= node.payload["index"]:
         raise NotFound(f"thread {thread.id} has no step {index}")
     while (back := node.payload["index"] - index) > 0:
-        nearer = [node.payload["previous"], *node.payload["ancestors"]]
-        node = store.node(nearer[min(back, len(nearer)) - 1], "thread-step")
+        node = store.node(_nearer(node.payload, back), "thread-step")
     return node
+
+
+def _nearer(step: Mapping[str, Any], back: int) -> str:
+    """The next step on the way to the one that is `back` before this: there by a leap, or to
+    the step from where one goes on the farthest."""
+    near = [step["previous"], *step["ancestors"]]
+    if back <= len(near):
+        return str(near[back - 1])
+    if len(near) < leap(step["index"]) <= back:
+        return str(step.get("leap", near[-1]))
+
+    def reached(way: int) -> int:
+        far = leap(step["index"] - way)
+        return way + (far if len(near) < far <= back - way else len(near))
+
+    return str(near[max(range(1, len(near) + 1), key=reached) - 1])
 
 
 def steps(store: Store, thread: Thread) -> list[StepRef]:
@@ -201,11 +232,28 @@ def steps(store: Store, thread: Thread) -> list[StepRef]:
     return found
 
 
-def ancestors(previous: Node | None) -> list[str]:
-    """The `ancestors` of the step after `previous`: up to 10 before it, newest first."""
-    if previous is None or previous.payload["previous"] is None:
-        return []
-    return [previous.payload["previous"], *previous.payload["ancestors"]][:ANCESTORS]
+def links(hashes: Sequence[str]) -> dict[str, Any]:
+    """What a new step says of the ones before it, whose hashes are these, the first one first:
+    `previous`, up to 10 `ancestors`, newest first, and where that is farther a `leap`."""
+    back = leap(len(hashes) + 1)
+    found: dict[str, Any] = {
+        "previous": hashes[-1] if hashes else None,
+        "ancestors": list(hashes[-2 : -2 - ANCESTORS : -1]),
+    }
+    if 1 + ANCESTORS < back <= len(hashes):
+        found["leap"] = hashes[-back]
+    return found
+
+
+def leap(index: int) -> int:
+    """How many steps the one with this index leaps back: the least part when it is written as
+    a sum of numbers 2^n - 1, each as large as can be. So any earlier step is some logarithms of
+    the distance away: 40 reads at 100,000 steps."""
+    part = index
+    while index:
+        part = (1 << (index + 1).bit_length() - 1) - 1
+        index -= part
+    return part
 
 
 def _memo_key(thread: Thread) -> str:

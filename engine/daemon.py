@@ -23,7 +23,7 @@ from casfs import canonical
 from casfs.errors import CasfsError, NotFound
 from casfs.log import Log
 from casfs.store import Store
-from engine import control
+from engine import control, secrets
 from engine.models.extractor import Extractor
 from engine.moderator.workers import Workers
 from engine.operations import Operations
@@ -54,7 +54,9 @@ class Daemon:
         self._upkeep = upkeep
         self._judge = Workers(log)
         self._runners = Runners(store, env, log, limit, workspaces, self._judge, extractor)
-        self._operations = Operations(store, env, self._runners)
+        key = None if extractor is None else extractor.key_env
+        hidden = secrets.of([key] if key else [], env).guard(store)
+        self._operations = Operations(hidden, env, self._runners)
 
     async def serve(self, path: Path, ready: Callable[[], None]) -> None:
         """Listen at `path` until SIGTERM, SIGINT or the operation `stop`."""

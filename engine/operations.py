@@ -16,14 +16,14 @@ from casfs import threads
 from casfs.errors import Conflict
 from casfs.store import Store
 from casfs.threads import RUNNING, Thread
-from engine import catalog
+from engine import catalog, content
 from engine.runners import Runners
 from engine.running.calls import bindings
 from engine.running.hold import Hold, blocking
 from engine.running.script import guarded
 from engine.threads import binding, journal, origin, recall, summary
 from engine.threads.binding import Binding
-from engine.threads.origin import Compact, Request
+from engine.threads.origin import SUMMARISER, Compact, Request
 from engine.threads.record import Budget
 from engine.threads.summary import Made, Subject
 
@@ -65,21 +65,18 @@ class Operations:
     ) -> Answer:
         """`compact`: {above, agent: {name, config, version}}."""
 
-        bound, shorter = bindings(agents), _compact(compact)
-        everybody = {**bound, **({"": shorter.agent} if shorter else {})}
-
         def create() -> tuple[Thread, bool]:
             request = Request(
                 catalog.find(self._store, workflow),
                 input,
-                bound,
+                bindings(agents),
                 workspace,
                 max_rounds,
                 Budget(tokens, wall_ms),
-                shorter,
+                _compact(compact),
                 key,
             )
-            store = binding.guarded(self._store, everybody, self._env)
+            store = binding.guarded(self._store, request.everybody, self._env)
             made = origin.create(store, request)
             return made, made.status == RUNNING and made.record["intent"] is None
 
@@ -123,7 +120,7 @@ class Operations:
         if text is not None:
             made = await blocking(lambda: summary.put(store, text))
         elif agent is not None:
-            made = await self._summarised(store, thread, bindings({"": agent}))
+            made = await self._summarised(store, thread, bindings({SUMMARISER: agent}))
         else:
             raise Conflict("a summary needs a text, or an agent that writes it")
         hold = self._runners.hold(id) or Hold(await blocking(lambda: threads.get(self._store, id)))
@@ -133,16 +130,17 @@ class Operations:
     async def _summarised(self, store: Store, thread: Thread, bound: Mapping[str, Binding]) -> Made:
         def prepare() -> tuple[str, Subject]:
             packages = binding.resolve(bound)
-            with store.batch() as batch:
-                agent = binding.put(batch, packages, bound)[""]
+            with hidden.batch() as batch:
+                agent = binding.put(batch, packages, bound)[SUMMARISER]
             start = threads.start(store, thread).payload
             past = recall.recall(store, thread)
-            task = recall.text(store, start["input"])
+            task = content.text(store, start["input"])
             step = past.turns[-1].index + 1 if past.turns else 1
             return agent, Subject(thread.id, step, secrets.token_hex(16), task, past)
 
+        hidden = await blocking(lambda: binding.guarded(store, bound, self._env))
         agent, subject = await blocking(prepare)
-        return await summary.summarise(store, agent, subject, self._env)
+        return await summary.summarise(hidden, agent, subject, self._env)
 
     async def _wait(self, id: str) -> Answer:
         """Answers when the thread rests."""
@@ -153,4 +151,4 @@ class Operations:
 def _compact(wanted: dict[str, Any] | None) -> Compact | None:
     if wanted is None:
         return None
-    return Compact(wanted["above"], bindings({"": wanted["agent"]})[""])
+    return Compact(wanted["above"], bindings({SUMMARISER: wanted["agent"]})[SUMMARISER])

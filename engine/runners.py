@@ -24,7 +24,7 @@ from engine.running.cached import Turns
 from engine.running.hold import Hold, blocking, end_orphans, workspace
 from engine.running.run import Run
 from engine.running.workspace import Workspaces
-from engine.threads import journal
+from engine.threads import journal, stack
 
 
 @dataclass
@@ -88,7 +88,7 @@ class Runners:
         task = self._tasks[child.id] = Task()
         try:
             with task.scope:
-                await self._guarded(threads.get(self._store, child.id), task)
+                await self._guarded(child.id, task)
         finally:
             self._finish(child.id, task)
         if task.scope.cancelled_caught:
@@ -118,7 +118,7 @@ class Runners:
 
     def _end(self, id: str) -> None:
         thread = threads.get(self._store, id)
-        found = [thread, *journal.called(self._store, thread)]
+        found = [thread, *stack.called(self._store, thread)]
         journal.cancel(self._store, thread)
         for one in found:
             end_orphans(one)
@@ -128,8 +128,7 @@ class Runners:
         try:
             with task.scope:
                 async with self._slots:
-                    thread = await blocking(lambda: threads.get(self._store, id))
-                    await self._guarded(thread, task)
+                    await self._guarded(id, task)
         finally:
             self._finish(id, task)
 
@@ -138,21 +137,28 @@ class Runners:
             del self._tasks[id]
         task.done.set()
 
-    async def _guarded(self, thread: Thread, task: Task) -> None:
-        """Run a thread; whatever it raises stays here."""
+    async def _guarded(self, id: str, task: Task) -> None:
+        """Run a thread from where its head stands; whatever that raises stays here."""
         try:
-            shared = (self._workspaces, self._turns, self._judge, self.nest)
-            run = Run(self._store, thread, self._env, self._log, *shared, self._extractor)
+            run = await blocking(lambda: self._run_of(threads.get(self._store, id)))
             task.hold = run.hold
             await run()
         except Conflict as error:
-            self._log("conflict", thread=thread.id, error=str(error))
+            self._log("conflict", thread=id, error=str(error))
         except Exception as error:
-            self._log("failed", thread=thread.id, error=repr(error))
+            fault = f"internal error: {error!r}"
+            self._log("failed", thread=id, error=repr(error))
             with suppress(CasfsError, KeyError):
-                now = threads.get(self._store, thread.id)
-                if now.status == RUNNING:
-                    journal.suspend(self._store, now, f"internal error: {error!r}")
+                await blocking(lambda: self._lay_to_rest(id, fault))
+
+    def _run_of(self, thread: Thread) -> Run:
+        shared = (self._workspaces, self._turns, self._judge, self.nest)
+        return Run(self._store, thread, self._env, self._log, *shared, self._extractor)
+
+    def _lay_to_rest(self, id: str, reason: str) -> None:
+        now = threads.get(self._store, id)
+        if now.status == RUNNING:
+            journal.suspend(self._store, now, reason)
 
 
 def _is_called(thread: Thread, known: Mapping[str, Thread]) -> bool:

@@ -2,10 +2,11 @@
 
 A config never holds a key, it names a variable; a config schema says so with `"format":
 "env"` at that property. From there on the variable's value is a secret of the whole thread,
-whichever role it belongs to. It is replaced by `$NAME` in every blob, node and record that
-the thread's run or its agents put (`guard`: a store that hides before anything is hashed),
-in prompts and tool results (`hide`), and in the log. So a program that prints its key, a
-model that repeats it and a user who pasted it into the task are one case.
+whichever role it belongs to, and of the threads that it calls. It is replaced by `$NAME` in
+every blob, node and record that the thread's run or its agents put (`guard`: a store that
+hides before anything is hashed), in prompts and tool results (`hide`), and in the log. So a
+program that prints its key, a model that repeats it and a user who pasted it into the task
+are one case.
 
 Not here: files of the workspace. They are the work, and are recorded as they are; a file
 that has a secret in it is named in the log (`leaks`).
@@ -26,22 +27,26 @@ from casfs.nodes.directory import File
 from casfs.nodes.registry import Registry
 from casfs.store import Store
 from casfs.trees import tree
+from engine.marks import ENV, marked
 
-FORMAT = "env"  # of a property in a config schema: its value names a variable
 SHORTEST = 6  # characters; what is shorter stands in innocent text, too
-LARGEST = 16 << 20  # bytes of a file that is searched
+PIECE = 1 << 20  # bytes of a file that are searched at once
 
 
 class Secrets:
     """Variables by name. `hide` has no effect on a text without any of their values."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = values
         found = {value: name for name, value in values.items() if len(value) >= SHORTEST}
         forms = {form: name for value, name in found.items() for form in _forms(value)}
         self._forms = sorted(forms.items(), key=lambda pair: -len(pair[0]))
 
     def __bool__(self) -> bool:
         return bool(self._forms)
+
+    def __or__(self, other: Secrets) -> Secrets:
+        return Secrets({**self._values, **other._values})
 
     def hide(self, text: str) -> str:
         for value, name in self._forms:
@@ -67,8 +72,18 @@ class Secrets:
         """The variables whose values stand in `data`."""
         return sorted({name for value, name in self._forms if _bytes(value) in data})
 
+    def names_in_file(self, file: BinaryIO) -> list[str]:
+        """The same for a file of any size."""
+        longest = max((len(_bytes(value)) for value, _ in self._forms), default=0)
+        found: set[str] = set()
+        data = b""
+        while piece := file.read(PIECE):
+            data = data[-longest:] + piece  # a value may begin in one and end in the next
+            found.update(self.names_in(data))
+        return sorted(found)
+
     def guard(self, store: Store) -> Store:
-        """The same store; what is put through it is hidden first."""
+        """The same store; what is put through it is hidden first, with what it hides already."""
         return Guarded(store, self) if self else store
 
     def log(self, log: Log) -> Log:
@@ -89,20 +104,9 @@ def of(names: Iterable[str], env: Mapping[str, str]) -> Secrets:
     return Secrets({name: env[name] for name in names if env.get(name)})
 
 
-def named(schema: Any, config: Any) -> Iterator[str]:
-    """The variables that a config names, by its schema; a property that the config leaves out
-    counts with its default."""
-    if not isinstance(schema, Mapping):
-        return
-    if isinstance(config, str) and schema.get("format") == FORMAT:
-        yield config
-    if isinstance(config, Mapping):
-        for key, below in schema.get("properties", {}).items():
-            if isinstance(below, Mapping):
-                yield from named(below, config.get(key, below.get("default")))
-    if isinstance(config, list):
-        for one in config:
-            yield from named(schema.get("items"), one)
+def named(schema: Any, config: Any) -> set[str]:
+    """The variables that a config names, by its schema."""
+    return {one for one in marked(schema, config, ENV) if isinstance(one, str)}
 
 
 class Guarded(Store):
@@ -111,10 +115,15 @@ class Guarded(Store):
     def __init__(self, store: Store, secrets: Secrets) -> None:
         super().__init__(store.backend, store.root)
         self.registry, self.memo = store.registry, store.memo
-        self._secrets = secrets
+        self.secrets = behind(store) | secrets
 
     def batch(self) -> Batch:
-        return _GuardedBatch(self.backend, self.registry, self._secrets)
+        return _GuardedBatch(self.backend, self.registry, self.secrets)
+
+
+def behind(store: Store) -> Secrets:
+    """What a store hides."""
+    return store.secrets if isinstance(store, Guarded) else NONE
 
 
 class _GuardedBatch(Batch):
@@ -142,16 +151,20 @@ def leaks(
         return
     for change in tree.diff(store, before, after):
         new = change.new
-        if isinstance(new, File) and new.digest.size_bytes <= LARGEST:
+        if isinstance(new, File):
             if isinstance(change.old, File) and change.old.digest == new.digest:
                 continue
-            if found := secrets.names_in(store.get(new.digest.hash)):
+            with store.blobs.open(new.digest.hash) as file:
+                found = secrets.names_in_file(file)
+            if found:
                 yield change.path.decode("utf-8", "replace"), found
 
 
 def _forms(value: str) -> set[str]:
-    """How a value may stand in a text: as it is, and inside a JSON string."""
-    return {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
+    """How a value may stand in a text: as it is, inside a JSON string, and where it has several
+    lines, in a diff."""
+    in_json = {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
+    return {value, *in_json, *(value.replace("\n", f"\n{mark}") for mark in "+- ")}
 
 
 def _bytes(value: str) -> bytes:

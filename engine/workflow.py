@@ -164,4 +164,5 @@ def _unknown_ends(
         if name == wrong:
             yield f"{path}: {wrong} cannot stand here, {own} can"
         elif isinstance(name, str) and name != own and name not in roles:
-            yield f"{path}: unknown role {name!r}; there are {', '.join(map(str, roles))}"
+            known = ", ".join(role for role in map(str, roles) if ROLE_NAME.fullmatch(role))
+            yield f"{path}: unknown role {name!r}; there are {known}"

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from casfs import batch, checkpoint, threads
+from casfs import batch, checkpoint, recording, threads
 from casfs.backend import Head, Swap, sweep
 from casfs.errors import Conflict, Invalid, NotFound
 from casfs.nodes import directory
@@ -179,7 +179,7 @@ def check(writer: Writer, store: Store) -> Iterator[Callable[[], None]]:
 
 
 def _checkpoint(writer: Writer, store: Store, folder: Path) -> None:
-    made = checkpoint.create(store, f"tree-{writer.slot}", folder).checkpoint
+    made = recording.create(store, f"tree-{writer.slot}", folder).checkpoint
     writer.ack(head=f"{checkpoint.HEADS}{made.name}/{made.id}", hash=made.hash)
 
 
@@ -234,7 +234,7 @@ def _step(writer: Writer, store: Store) -> None:
 
 def _commit(writer: Writer, store: Store, thread: Thread, last: str | None, index: int) -> Thread:
     start = threads.start(store, thread).payload
-    previous = store.node(last) if last else None
+    before = [ref.hash for ref in threads.steps(store, thread)]
     decision = End(0, "done") if writer.random.random() < 0.05 else Next("a")
     with store.batch() as new:
         output = new.put(writer.content())
@@ -248,8 +248,7 @@ def _commit(writer: Writer, store: Store, thread: Thread, last: str | None, inde
             "detail": content,
             "agent": start["agents"]["a"],
             "start": thread.record["start"],
-            "previous": last,
-            "ancestors": threads.ancestors(previous),
+            **threads.links(before),
             "compact": None,
             "childThreads": [],
             "attempts": [],

@@ -37,13 +37,13 @@ class FaultyBackend:
 
     def publish(
         self, staged: Iterable[Staged], swaps: Iterable[Swap] = (), require: Collection[str] = ()
-    ) -> None:
+    ) -> set[str]:
         self.reach("publish")
         batch, moves = list(staged), list(swaps)
         if self._armed["heads"] == 1:
             self._real.publish(batch, (), require)
         self.reach("heads")
-        self._real.publish(batch, moves, require)
+        return self._real.publish(batch, moves, require)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -69,6 +71,13 @@ def not_mountable() -> str | None:
                 return None
         except OSError as error:
             return f"this kernel mounts no EROFS from a file: {error.strerror}"
+
+
+def fsck(image: Path) -> None:
+    """No complaint by fsck.erofs, where there is one."""
+    if shutil.which("fsck.erofs") is not None:
+        done = subprocess.run(["fsck.erofs", str(image)], capture_output=True, text=True)
+        assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
 def look(top: Path, *, nlink: bool = True, holes: bool = False) -> dict[bytes, Seen]:

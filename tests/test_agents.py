@@ -26,6 +26,10 @@ def install(folder: Path, name: str, target: str, version: str = "1.2", code: st
         (folder / f"{target}.py").write_text(code)
 
 
+def described(**descriptor: object) -> str:
+    return f"package_descriptor = {descriptor!r}\ncreate_agent = print\n"
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory that Python looks for packages in."""
@@ -91,6 +95,14 @@ def test_a_config_that_does_not_fit(config: dict[str, object], said: str) -> Non
         ("bang", "1 / 0\n", "ZeroDivisionError: division by zero"),
         ("half", "package_descriptor = {}\n", "AttributeError: .*create_agent"),
         ("odd", "package_descriptor = 1\ncreate_agent = print\n", "TypeError"),
+        ("quits", "import sys\nsys.exit(2)\n", "SystemExit: 2"),
+        ("idle", "package_descriptor = {}\ncreate_agent = 1\n", "create_agent cannot be called"),
+        ("list", described(configSchema=[]), "package_descriptor.configSchema must be an object"),
+        ("typo", described(configSchema={"type": "strin"}), "package_descriptor.configSchema: not"),
+        ("word", described(configSchema={"tpye": "x"}), "package_descriptor.configSchema: "),
+        ("kind", described(schemas={}), "package_descriptor.schemas must be a list"),
+        ("sets", described(capabilities={"a"}), ".*: a set has no JSON form"),
+        ("able", described(capabilities="all"), "package_descriptor.capabilities must be a list"),
     ],
 )
 def test_a_broken_package_is_named_and_hides_no_other(
@@ -101,3 +113,9 @@ def test_a_broken_package_is_named_and_hides_no_other(
     with pytest.raises(Failed, match=f"agent {name}: does not load: {said}"):
         agents.load(name)
     assert agents.load("command").name == "command"
+
+
+def test_nobody_takes_the_place_of_a_built_in_agent(folder: Path) -> None:
+    install(folder, "command", "agents_other", code="1 / 0\n")
+    assert agents.load("command").create is command.create_agent
+    assert agents.names().count("command") == 1

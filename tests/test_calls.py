@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
-from engine_helpers import ONE, STATUS, carry_on, loop, rule, says, steps, workflow
+from engine_helpers import (
+    ONE,
+    STATUS,
+    Cli,
+    alive,
+    carry_on,
+    daemon,
+    kill,
+    loop,
+    pids,
+    rule,
+    says,
+    steps,
+    until,
+    workflow,
+)
 from helpers import put_tree, read_tree
 
 from casfs import threads
-from casfs.errors import Conflict
+from casfs.errors import CasfsError, Conflict, Invalid, NotFound, Refused
 from casfs.store import Store
 from casfs.threads import CANCELLED, ENDED, RUNNING, SUSPENDED, Thread
 from casfs.trees.restore import restore
 from casfs.walk import walk
-from engine import catalog
+from engine import catalog, control
 from engine.moderator import Next
-from engine.threads import journal, origin
+from engine.threads import binding, journal, origin
 from engine.threads.binding import Binding
 from engine.threads.origin import Request
+from engine.threads.record import Budget
 
 TWO = workflow(
     [rule("__start__", "p"), rule("p", "c"), rule("c", "__end__")], "two", p=None, c=None
@@ -71,6 +88,62 @@ async def test_the_links_go_both_ways(disk_store: Store, tmp_path: Path) -> None
     assert begun["parentState"] in side.read_text()
 
 
+async def test_a_secret_of_the_child_alone(
+    disk_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The config of the caller's agent names it, too: it is in no node of either."""
+    child_flow(disk_store, steps=1)
+    monkeypatch.setenv("INNER_KEY", "task inner")
+    agent = calling({**says({"status": "done"}), "secrets": ["INNER_KEY"]}, "inner")
+    hidden = binding.guarded(disk_store, {"c": agent}, os.environ)
+    ended = await carry_on(disk_store, start(hidden, agent))
+    (child,) = children(disk_store, ended)
+    begun = threads.start(disk_store, child).payload
+    assert disk_store.node(begun["input"]).payload["text"] == "$INNER_KEY"
+    assert not said_anywhere(disk_store, b"task inner")
+
+
+async def test_a_secret_of_the_caller_is_one_below(
+    disk_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child_flow(disk_store, steps=1)
+    monkeypatch.setenv("OUTER_KEY", "hunter2-hunter2")
+    catalog.add(disk_store, TWO)
+    hash = catalog.find(disk_store, "two")
+    bound = {
+        "p": Binding("command", {**says({}), "secrets": ["OUTER_KEY"]}),
+        "c": calling(says({"status": "done"}, 'echo "$OUTER_KEY"'), "inner"),
+    }
+    ended = await carry_on(disk_store, origin.create(disk_store, Request(hash, "x", bound)))
+    (child,) = children(disk_store, ended)
+    (step,) = steps(disk_store, child)
+    assert disk_store.node(step["content"]).payload["text"].startswith("$OUTER_KEY\n")
+    assert not said_anywhere(disk_store, b"hunter2-hunter2")
+
+
+def said_anywhere(store: Store, text: bytes) -> bool:
+    return any(text in store.get(hash) for hash, _ in store.blobs.iterate())
+
+
+@pytest.mark.parametrize(
+    ("inner", "error", "said"),
+    [
+        ({"name": "command", "config": {}}, Invalid, "agent command: config"),
+        ({"name": "command", "config": {"argv": ["x"]}, "version": ">99"}, Refused, ">99"),
+        ({"name": "nobody"}, NotFound, "no agent 'nobody'"),
+    ],
+)
+def test_agents_of_a_call_are_checked_when_the_caller_starts(
+    inner: dict[str, Any], error: type[CasfsError], said: str, store: Store
+) -> None:
+    child_flow(store)
+    one = {"workflow": "inner", "agents": {"a": inner}}
+    for config in (one, {"calls": [one]}):
+        with pytest.raises(error, match=said):
+            start(store, Binding("workflow", config))
+    assert threads.listing(store) == []
+
+
 async def test_several_from_one_step(disk_store: Store) -> None:
     child_flow(disk_store, "one")
     child_flow(disk_store, "two-inner")
@@ -106,6 +179,49 @@ async def test_a_suspended_child_suspends_its_parent_and_resume_walks_down(
     assert ended.status == ENDED
     assert len(children(disk_store, ended)) == 1, "no second child"
     assert len(steps(disk_store, ended)[1]["childThreads"]) == 1
+
+
+async def test_what_a_resting_thread_called_does_not_run(disk_store: Store, tmp_path: Path) -> None:
+    """A spent budget breaks the call off; nobody runs the child, and its status says so."""
+    child_flow(disk_store)
+    go, side = tmp_path / "go", tmp_path / "side"
+    agent = calling(
+        says({"status": "done"}, f"echo $$ >>{side}; [ -e {go} ] || sleep 600"), "inner"
+    )
+    hash, _ = catalog.add(disk_store, TWO)
+    bound = {"p": Binding("command", says({})), "c": agent}
+    made = origin.create(disk_store, Request(hash, "x", bound, budget=Budget(wall_ms=1000)))
+    rests = await carry_on(disk_store, made)
+    (child,) = children(disk_store, rests)
+    assert (rests.status, rests.record["cause"]) == (SUSPENDED, "budget")
+    assert (child.status, child.record["cause"]) == (SUSPENDED, "caller")
+    assert not alive(pids(side)[0])
+    go.touch()
+    ended = await carry_on(disk_store, journal.resume(disk_store, rests))
+    assert ended.status == ENDED
+    assert children(disk_store, ended) == [threads.get(disk_store, child.id)]
+    assert threads.get(disk_store, child.id).status == ENDED
+
+
+async def test_one_that_waits_lays_all_to_rest(disk_store: Store, tmp_path: Path) -> None:
+    """Of two that are called at once one asks a person; resumed, both go on."""
+    child_flow(disk_store, "one", 1)
+    hash, _ = catalog.add(disk_store, ONE)
+    made = origin.create(disk_store, Request(hash, "x", {"a": Binding("command", says({}))}))
+    running = journal.begin(disk_store, made, Next("a"), 0, 100, 1)
+    inner = catalog.find(disk_store, "one")
+    for role in (Binding("human"), Binding("command", says({"status": "done"}))):
+        running, _ = origin.call(disk_store, running, Request(inner, "x", {"a": role}), {})
+    asks, works = children(disk_store, made)
+    await carry_on(disk_store, asks)
+    rests = journal.suspend(disk_store, running, "no answer", cause="child")
+    assert threads.get(disk_store, works.id).record["cause"] == "caller"
+    with pytest.raises(Conflict, match="waits for an answer"):
+        journal.resume(disk_store, rests)
+    journal.resume(disk_store, rests, "yes")
+    found = [threads.get(disk_store, one.id) for one in (made, asks, works)]
+    assert [one.status for one in found] == [RUNNING] * 3
+    assert [one.record["answer"] is not None for one in found] == [False, True, False]
 
 
 async def test_resuming_the_child_resumes_its_callers(disk_store: Store, tmp_path: Path) -> None:
@@ -170,6 +286,21 @@ async def test_a_crash_makes_no_second_child(disk_store: Store, tmp_path: Path) 
     assert side.read_text() == "\n" * 3
 
 
+async def test_what_a_step_in_flight_called_keeps_its_name(disk_store: Store) -> None:
+    child_flow(disk_store, "one", 1)
+    made = start(disk_store, calling(says({"status": "done"}), "one"))
+    running = journal.begin(disk_store, made, Next("c"), 1, 100, 1)
+    hash = catalog.find(disk_store, "one")
+    request = Request(hash, "x", {"a": Binding("command", says({"status": "done"}))})
+    parent, child = origin.call(disk_store, running, request, {})
+    ended = await carry_on(disk_store, child)
+    with pytest.raises(Conflict, match=f"thread {made.id} has a step in flight that called"):
+        origin.remove(disk_store, ended)
+    journal.cancel(disk_store, parent)
+    origin.remove(disk_store, ended)
+    assert [one.id for one in threads.listing(disk_store)] == [made.id]
+
+
 async def test_a_failed_try_takes_its_children_with_it(disk_store: Store) -> None:
     child_flow(disk_store)
     made = start(disk_store, calling(says({"status": "done"}), "inner"))
@@ -183,3 +314,94 @@ async def test_a_failed_try_takes_its_children_with_it(disk_store: Store) -> Non
     assert other.id != child.id
     rests = journal.suspend(disk_store, threads.get(disk_store, made.id), "no")
     assert rests.record["intent"]["calls"] == []
+
+
+# -- with a daemon ------------------------------------------------------------------------
+
+
+def ask(store: Store, agent: Binding) -> str:
+    """Start a thread of TWO and return its id."""
+    catalog.add(store, TWO)
+    bound = {
+        "p": {"name": "command", "config": says({})},
+        "c": {"name": agent.name, "config": agent.config},
+    }
+    asked = {"workflow": "two", "input": "Do it.", "agents": bound}
+    return str(control.request(root_of(store), "start", **asked)["id"])
+
+
+def root_of(store: Store) -> Path:
+    assert store.root is not None
+    return store.root
+
+
+def test_a_called_thread_takes_no_place(
+    disk_store: Store, monkeypatch: pytest.MonkeyPatch, capfdbinary: Any
+) -> None:
+    """Calls three deep, and one thread at a time."""
+    monkeypatch.setenv("CASFS_THREADS_LIMIT", "1")
+    child_flow(disk_store, "inner", 1)
+    catalog.add(disk_store, {**ONE, "name": "middle"})
+    inner = calling(says({"status": "done"}), "inner")
+    agents = {"a": {"name": "workflow", "config": inner.config}}
+    with daemon(root_of(disk_store)):
+        id = ask(disk_store, Binding("workflow", {"workflow": "middle", "agents": agents}))
+        assert control.request(root_of(disk_store), "wait", id=id)["status"] == ENDED
+    top, middle, last = threads.listing(disk_store)
+    assert [one.record["parent"] for one in (middle, last)] == [top.id, middle.id]
+    cli = Cli(root_of(disk_store), monkeypatch, capfdbinary)
+    lines = cli("thread", "show", id).text.splitlines()
+    assert lines[-2:] == [
+        f"calls {middle.id}  middle  ended",
+        f"  calls {last.id}  inner  ended",
+    ]
+    shown = cli("thread", "show", id, "--json").json["calls"]
+    assert [shown[0]["id"], shown[0]["calls"][0]["id"]] == [middle.id, last.id]
+
+
+def test_cancel_ends_what_runs_below(disk_store: Store, tmp_path: Path) -> None:
+    root, side = root_of(disk_store), tmp_path / "side"
+    child_flow(disk_store)
+    script = f"sleep 600 & echo $! >>{side}; setsid sleep 600 & echo $! >>{side}; wait"
+    with daemon(root):
+        id = ask(disk_store, calling(says({}, script), "inner"))
+        until(lambda: len(pids(side)) == 2, "the agent of the child")
+        top, child = threads.listing(disk_store)
+        assert control.request(root, "status")["running"] == [top.id, child.id]
+        control.request(root, "cancel", id=id)
+        assert not any(map(alive, pids(side)))
+        assert control.request(root, "status")["running"] == []
+    assert [one.status for one in threads.listing(disk_store)] == [CANCELLED] * 2
+
+
+def test_a_child_can_be_cancelled_by_itself(disk_store: Store, tmp_path: Path) -> None:
+    root, side = root_of(disk_store), tmp_path / "side"
+    child_flow(disk_store)
+    with daemon(root):
+        id = ask(disk_store, calling(says({}, f"echo $$ >>{side}; sleep 600"), "inner"))
+        until(lambda: pids(side), "the agent of the child")
+        child = threads.listing(disk_store)[1]
+        control.request(root, "cancel", id=child.id)
+        assert control.request(root, "wait", id=id)["status"] == ENDED
+        assert not alive(pids(side)[0])
+    last = steps(disk_store, threads.get(disk_store, id))[-1]
+    assert (last["meta"]["status"], last["meta"]["returnCode"]) == ("failed", 130)
+
+
+def test_resume_reaches_the_child_of_a_daemon_that_was_killed(
+    disk_store: Store, tmp_path: Path
+) -> None:
+    root, luck, side = root_of(disk_store), tmp_path / "luck", tmp_path / "side"
+    child_flow(disk_store, "inner", 1)
+    agent = calling(says({"status": "done"}, f"echo >>{side}; [ -e {luck} ] || exit 1"), "inner")
+    with daemon(root) as pid:
+        id = ask(disk_store, agent)
+        assert control.request(root, "wait", id=id)["status"] == SUSPENDED
+        kill(pid)
+    with daemon(root):
+        assert control.request(root, "status")["running"] == []
+        luck.touch()
+        control.request(root, "resume", id=id)
+        assert control.request(root, "wait", id=id)["status"] == ENDED
+    assert [one.status for one in threads.listing(disk_store)] == [ENDED] * 2
+    assert side.read_text() == "\n\n"

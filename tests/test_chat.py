@@ -103,6 +103,17 @@ async def test_what_does_not_pass_is_an_error(code: int) -> None:
     assert len(model.asked) == 1
 
 
+@pytest.mark.parametrize("code", [401, 500])
+async def test_a_server_that_repeats_the_key(code: int) -> None:
+    said = '{"error": {"message": "' + "x" * 285 + ' key: hunter2-hunter2"}}'
+    with served(status(code, said)) as model:
+        place = Endpoint(model.url, "m", "hunter2-hunter2", attempts=1)
+        with pytest.raises(Failed) as raised:
+            await complete(place, HELLO)
+    assert "hunter2" not in str(raised.value)
+    assert f"HTTP {code}: xxx" in str(raised.value)
+
+
 async def test_at_last_it_gives_up() -> None:
     said = pytest.raises(Failed, match=r"^m: HTTP 503: overloaded \(3 attempts\)$")
     with served(*[status(503, "overloaded", **NOW)] * 3) as model, said:

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from helpers import LARGE, Link, Program, blobs, put_tree, read_tree, write_tree
 
-from casfs import checkpoint
+from casfs import checkpoint, recording
 from casfs.checkpoint import HEADS, MAX_CHANGED
 from casfs.errors import Conflict, Failed, Invalid, NotFound, Refused
 from casfs.store import Store
+from casfs.trees.restore import restore
 
 TREE = {"a": b"1", "d": {"b": b"2", "big": LARGE}, "e": {}}
 
@@ -23,8 +24,8 @@ def work(tmp_path: Path) -> Path:
     return write_tree(tmp_path / "w", TREE)
 
 
-def create(store: Store, work: Path, name: str = "demo", **options: Any) -> checkpoint.Created:
-    return checkpoint.create(store, name, work, **options)
+def create(store: Store, work: Path, name: str = "demo", **options: Any) -> recording.Created:
+    return recording.create(store, name, work, **options)
 
 
 def test_a_checkpoint_records_the_tree(store: Store, work: Path) -> None:
@@ -163,7 +164,7 @@ def test_what_cannot_be_recorded_leaves_no_head(store: Store, tmp_path: Path) ->
 CHILD = """
 import os, sys
 from pathlib import Path
-from casfs import checkpoint
+from casfs import checkpoint, recording
 from casfs.errors import Failed
 from casfs.store import Store
 store = Store.memory()
@@ -172,7 +173,7 @@ if os.getuid() == 0:
     os.setgid(65534)
     os.setuid(65534)
 try:
-    checkpoint.create(store, "demo", Path(sys.argv[1]))
+    recording.create(store, "demo", Path(sys.argv[1]))
 except Failed as error:
     print(error)
 print(len(list(store.heads.list("checkpoints/"))))
@@ -257,12 +258,14 @@ def test_restore(store: Store, work: Path, tmp_path: Path) -> None:
     first = create(store, work).checkpoint
     (work / "a").write_bytes(b"later")
     create(store, work)
-    assert checkpoint.restore_to(store, f"demo@{first.id}", tmp_path / "old") == first
+    assert checkpoint.find(store, f"demo@{first.id}") == first
+    restore(store, first.root, tmp_path / "old")
     assert read_tree(tmp_path / "old")[b"a"] == Program(b"1")
-    checkpoint.restore_to(store, "demo", tmp_path / "new")
+    newest = checkpoint.find(store, "demo").root
+    restore(store, newest, tmp_path / "new")
     assert read_tree(tmp_path / "new") == read_tree(work)
     with pytest.raises(Refused):
-        checkpoint.restore_to(store, "demo", tmp_path / "new")
+        restore(store, newest, tmp_path / "new")
 
 
 def test_the_store_is_left_out_and_named(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from native import Seen, look, mounted, not_mountable, overlaid
+from native import Seen, fsck, look, mounted, not_mountable, overlaid
 
 from casfs.erofs import BLOCK, Attr, Directory, File, Node, Symlink, layout
 from casfs.erofs.writer import write
@@ -27,6 +27,7 @@ FOLDER = Attr(0o755, 0, 0, EPOCH)
 LINK = Attr(0o777, 0, 0, EPOCH)
 ODD = Attr(0o4640, 70_000, 5, -7, 999_999_999)  # no compact inode can have it
 METACOPY = (b"trusted.overlay.metacopy", b"")
+DUMPED = 10  # paths of a tree that dump.erofs is asked for
 OBJECTS = {b"/ab/%d" % size: bytes(range(256)) * (size // 256 + 1) for size in (0, 1500, 70_000)}
 
 needs_kernel = pytest.mark.skipif(not_mountable() is not None, reason=str(not_mountable()))
@@ -91,19 +92,39 @@ def expected(root: Directory, *, whole: bool) -> dict[bytes, Seen]:
     return found
 
 
-def fsck(image: Path) -> None:
-    if shutil.which("fsck.erofs") is not None:
-        done = subprocess.run(["fsck.erofs", str(image)], capture_output=True, text=True)
-        assert (done.returncode, done.stdout + done.stderr) == (0, "")
+def dump(image: Path, *arguments: str | bytes) -> bytes:
+    """What dump.erofs says, with single spaces."""
+    command = ["dump.erofs", *arguments, str(image)]
+    done = subprocess.run(command, check=True, capture_output=True)
+    assert done.stderr == b""
+    return b" ".join(done.stdout.split())
+
+
+def dumps(image: Path, tree: dict[bytes, Seen]) -> None:
+    """Does dump.erofs count and read the same? Years of more than 31 bits end it by a signal."""
+    if shutil.which("dump.erofs") is None:
+        return
+    assert b"inode count: %d Filesystem created" % len(tree) in dump(image, "-s")
+    datable = [pair for pair in sorted(tree.items()) if abs(pair[1].mtime_ns) >> 55 < 10**9]
+    for path, one in datable[:DUMPED]:
+        said = dump(image, b"--path=/" + (b"" if path == b"." else path))
+        assert b"Links: %d " % (one.nlink or 0) in said
+        assert b"Uid: %d Gid: %d Access: %04o/" % (one.uid, one.gid, one.mode & 0o777) in said
+        if not isinstance(one.content, frozenset):
+            size = one.content if isinstance(one.content, int) else len(one.content)
+            assert b"Size: %d On-disk" % size in said
 
 
 def compare(root: Directory, work: Path, **options: object) -> None:
-    """Is a tree what the kernel shows of its image, alone and over the objects?"""
+    """Is a tree what the kernel shows of its image, alone and over the objects, and do the
+    programs of erofs-utils read it?"""
     image = work / "image"
     image.write_bytes(made(root, **options))
     fsck(image)
+    alone = expected(root, whole=False)
+    dumps(image, alone)
     with mounted(image, work / "lower") as lower:
-        assert look(lower, holes=True) == expected(root, whole=False)
+        assert look(lower, holes=True) == alone
         with overlaid(lower, work / "objects", work / "point") as point:
             assert look(point) == expected(root, whole=True)
 
@@ -324,6 +345,23 @@ def test_many_extended_attributes(work: Path) -> None:
 
 
 @needs_kernel
+def test_as_many_names_of_attributes_as_can_be_listed(work: Path) -> None:
+    """One byte more, and the kernel would show the file but never list them."""
+    names = [b"user.%03d" % number + b"n" * 247 for number in range(255)]
+    last = b"user." + b"z" * 250
+    root = folder({b"f": File(PLAIN, 0, b"", tuple((one, b"") for one in (*names, last)))})
+    image = work / "image"
+    image.write_bytes(made(root))
+    with mounted(image, work / "lower") as lower:
+        assert len(os.listxattr(lower / "f")) == 256
+    more = ((last[:-2], b""), (b"user.y", b""))  # 8 bytes instead of 2
+    for shared in ([], [(one, b"") for one in names[:200]]):
+        xattrs = (*((one, b"") for one in names), *more)
+        with pytest.raises(Invalid, match="too much to list"):
+            made(folder({b"f": File(PLAIN, 0, b"", xattrs)}), shared=shared)
+
+
+@needs_kernel
 def test_contents_that_are_fetched(work: Path) -> None:
     sizes = {"small": 10, "again": 10, "large": 10_000, "larger": 100_000, "none": 0}
     asked: list[str] = []
@@ -390,6 +428,23 @@ def test_more_shared_attributes_than_an_inode_can_have() -> None:
         made(folder({b"f": File(PLAIN, 0, b"", tuple(shared))}), shared=shared)
 
 
+def test_an_image_of_more_blocks_than_can_be_counted() -> None:
+    """The last number of a block stands for a hole; contents are not fetched before."""
+    most = layout.MOST_BLOCKS - 1  # the first one has the inodes
+
+    def fetch(keys: list[str]) -> list[bytes]:
+        asked.append(keys)
+        return [b""] * len(keys)
+
+    asked: list[list[str]] = []
+    with pytest.raises(Invalid, match="too large"):
+        made(folder({b"f": File(PLAIN, most * BLOCK + 1, "key")}), fetch=fetch)
+    assert asked == [[]]
+    with pytest.raises(Corrupt, match="key"):  # it was asked for
+        made(folder({b"f": File(PLAIN, most * BLOCK, "key")}), fetch=fetch)
+    assert asked[1:] == [[], ["key"]]
+
+
 def test_the_root_has_to_stay_near_the_beginning() -> None:
     with pytest.raises(Invalid, match="shared"):
         made(folder({}), shared=[(b"user.%d" % number, bytes(65_000)) for number in range(40)])
@@ -452,12 +507,8 @@ def test_dump_reads_the_same(tmp_path: Path) -> None:
     image = tmp_path / "image"
     image.write_bytes(made(folder({b"f": redirected(b"/ab/1500", ODD)}), uuid=bytes(range(16))))
 
-    def dump(*arguments: str) -> str:
-        command = ["dump.erofs", *arguments, str(image)]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-    about = " ".join(dump("-s").split())
-    assert "Filesystem inode count: 2 " in about
-    assert "00010203-0405-0607-0809-0a0b0c0d0e0f" in about
-    assert "features: sb_csum mtime chunked_file" in about
-    assert "Uid: 70000 Gid: 5 Access: 0640" in " ".join(dump("--path=/f").split())
+    about = dump(image, "-s")
+    assert b"Filesystem inode count: 2 " in about
+    assert b"00010203-0405-0607-0809-0a0b0c0d0e0f" in about
+    assert b"features: sb_csum mtime chunked_file" in about
+    assert b"Uid: 70000 Gid: 5 Access: 0640" in dump(image, "--path=/f")

@@ -164,9 +164,15 @@ def test_the_daemon_has_what_the_settings_say(
     assert "extractor.model is set and extractor.url is not" in refused.stderr
     catalog.add(disk_store, loop(1, STATUS))
     with served(text("I am done.")) as agent, served(text(META)) as extractor:
-        (root / "config.toml").write_text(f'[extractor]\nurl = "{extractor.url}"\n')
+        monkeypatch.setenv("FINDER", "hunter2-hunter2")
+        settings = f'url = "{extractor.url}"\nkey_env = "FINDER"\n'
+        (root / "config.toml").write_text(f"[extractor]\n{settings}")
         bound = {"a": {"name": "llm", "config": {"baseUrl": agent.url, "model": "m"}}}
         with daemon(root):
-            made = control.request(root, "start", workflow="sample", input="Go.", agents=bound)
+            task = "Go, hunter2-hunter2."
+            made = control.request(root, "start", workflow="sample", input=task, agents=bound)
             control.request(root, "wait", id=made["id"])
+    assert extractor.headers[0]["authorization"] == "Bearer hunter2-hunter2"
+    for hash, _ in disk_store.blobs.iterate():
+        assert b"hunter2" not in disk_store.get(hash)
     assert way(disk_store, threads.get(disk_store, made["id"])) == "model"

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from helpers import LARGE, blobs, private_files, put_tree, write_tree
 
-from casfs import checkpoint
+from casfs import checkpoint, recording
 from casfs.backend import Head, objects, sqlite
 from casfs.errors import CasfsError, Failed
 from casfs.store import Store
@@ -122,7 +122,7 @@ def move_heads(store: Store) -> None:
 def take_checkpoint(store: Store) -> None:
     folder = store.root.parent.parent / "work"
     write_tree(folder, {f"{n}": os.urandom(20_000) for n in range(40)})
-    checkpoint.create(store, "name", folder)
+    recording.create(store, "name", folder)
 
 
 WRITES = [put_large, put_many_nodes, put_in_portions, move_heads, take_checkpoint]

@@ -11,7 +11,7 @@ import pytest
 from faulty import FaultyBackend
 from helpers import LARGE, blobs, private_files, write_tree
 
-from casfs import checkpoint
+from casfs import checkpoint, recording
 from casfs.backend import Backend, Head
 from casfs.backend.disk import DiskBackend
 from casfs.backend.memory import MemoryBackend
@@ -140,13 +140,13 @@ def test_a_checkpoint_that_fails_is_not_there(
     where: str, nth: int, faulty: Store, backend: FaultyBackend, tmp_path: Path
 ) -> None:
     folder = write_tree(tmp_path / "tree", {"a": b"1", "b": LARGE, "c": {"d": b"2"}})
-    checkpoint.create(faulty, "name", folder)
+    recording.create(faulty, "name", folder)
     before = checkpoint.listing(faulty)
     (folder / "a").write_bytes(LARGE * 2)
     (folder / "c" / "d").write_bytes(b"new")
     backend.arm(where, nth)
     with pytest.raises(Failed):
-        checkpoint.create(faulty, "name", folder)
+        recording.create(faulty, "name", folder)
     assert checkpoint.listing(faulty) == before
     assert fsck.check(faulty).faults == []
-    assert checkpoint.create(faulty, "name", folder).stats["modified"] == 2
+    assert recording.create(faulty, "name", folder).stats["modified"] == 2

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from helpers import Program, put_tree, write_tree
 
-from casfs import plugins
 from casfs.fuse.inodes import number
 from casfs.fuse.reader import Reader
 from casfs.fuse.stats import Stats
 from casfs.fuse.views import root
 from casfs.fuse.vnode import Directory, File, Vnode
+from casfs.plugins import transfer
 from casfs.store import Store
 
 ENV = {"PATH": os.defpath}
@@ -39,7 +39,7 @@ def names(top: Directory, path: str) -> list[bytes]:
 
 
 def sync(store: Store, folder: Path, name: str, version: str, **more: bool) -> None:
-    plugins.sync(store, name, version, str(folder), ENV, **more)
+    transfer.sync(store, name, version, str(folder), ENV, **more)
 
 
 def test_plugins_are_plain_directories(store: Store, tmp_path: Path) -> None:

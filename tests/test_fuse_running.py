@@ -81,6 +81,17 @@ def test_turns_are_shown_as_nodes_are(store: Store, thread: Example) -> None:
     assert not at(store, f"{where}/turns/0001").live
 
 
+def test_turns_that_the_record_has_no_room_for(store: Store, thread: Example) -> None:
+    where = f"threads/{thread.id}/running/turns"
+    turns = [put_turn(store, f"turn {n}\n") for n in range(5)]
+    first = store.put_node("content", {"text": "", "artifacts": turns[:2]}).hash
+    second = store.put_node("content", {"text": "", "artifacts": [first, *turns[2:4]]}).hash
+    thread.move(thread.start, intent=intent(turns=turns[4:], turnCount=5, earlier=second))
+    assert names(store, where) == ["0000", "0001", "0002", "0003", "0004"]
+    for n in range(5):
+        assert read(store, f"{where}/000{n}/input/text") == f"turn {n}\n".encode()
+
+
 def test_another_steps_turn_is_another_directory(store: Store, thread: Example) -> None:
     path = f"threads/{thread.id}/running/turns/0000"
     thread.move(thread.start, intent=intent(turns=[put_turn(store, "one")]))

@@ -10,6 +10,7 @@ import pytest
 from fuse_helpers import at, content, load, missing, names, read, resolve, target, walk
 from thread_example import RULES, STARTED, TASK, Example, make_thread, put_tree
 
+from casfs import threads
 from casfs.backend import Blob, Head
 from casfs.backend.memory import MemoryBlobs
 from casfs.digest import Digest
@@ -317,6 +318,17 @@ def test_refs_to_threads_are_links_that_lead_there(store: Store, thread: Example
     assert resolve(store, f"{artifacts}/0000").digest == second
 
 
+def test_what_failed_stands_beside_what_did_not(store: Store, thread: Example) -> None:
+    thread.step("planner", "one")
+    why = store.put_node("content", {"text": "too late\n", "artifacts": []}).hash
+    thread.step("planner", "two", attempts=[why, store.put(b"blob").hash])
+    first, second = (f"threads/{thread.id}/steps/{name}-planner" for name in ("000001", "000002"))
+    assert missing(store, f"{first}/attempts")
+    assert names(store, f"{second}/attempts") == ["0000", "0001"]
+    assert read(store, f"{second}/attempts/0000/text") == b"too late\n"
+    assert read(store, f"{second}/attempts/0001") == b"blob"
+
+
 def test_empty_lists_of_refs_are_directories_and_other_lists_are_json(
     store: Store, thread: Example
 ) -> None:
@@ -468,6 +480,18 @@ def test_parents_and_children(store: Store) -> None:
     assert child.key == at(store, f"threads/{child_id}").key
     assert resolve(store, f"threads/{child_id}/parent").key == at(store, f"threads/{parent.id}").key
     assert missing(store, f"threads/{child_id}/children")
+
+
+def test_more_children_than_a_record_names(store: Store) -> None:
+    ids = [f"01JD00000000000000000000{n:02}" for n in range(10, 30)]
+    parent = make_thread(store, children=ids[-threads.CHILDREN :])
+    with store.batch() as batch:
+        for id in ids:
+            record = {**parent.head.record, "parent": parent.id, "children": []}
+            batch.swap(f"threads/{id}", None, Head(parent.start, record))
+    assert names(store, f"threads/{parent.id}/children") == ids
+    first = resolve(store, f"threads/{parent.id}/children/{ids[0]}")
+    assert first.key == at(store, f"threads/{ids[0]}").key
 
 
 def test_whatever_shows_a_thread_has_another_mtime_after_each_move(

@@ -34,7 +34,7 @@ def test_a_key_depends_on_the_whole_path() -> None:
 def test_a_text_is_read_at_any_offset() -> None:
     text = Text(KEY, b"0123456789")
     assert text.attr().size == 10
-    assert text.readable_at(10), "poll() never waits for what does not grow"
+    assert not text.live, "poll() never waits for what does not grow"
     assert not text.grows
     assert [text.read(0, 4), text.read(8, 10), text.read(10, 1), text.read(99, 1)] == [
         b"0123", b"89", b"", b"",

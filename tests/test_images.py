@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from helpers import ABSENT, LARGE, Link, Program, Tree, put_tree, put_unchecked, read_tree
-from native import look, mounted, not_mountable, overlaid
+from native import fsck, look, mounted, not_mountable, overlaid
 from upkeep_helpers import age, put_checkpoint, reopened, sql
 
 from casfs import images, kernel
@@ -368,6 +368,7 @@ def test_changes_above_an_image_are_the_other_tree(
     changes = tmp_path / "changes"
     size = images.write_changes(disk_store, *roots, changes)
     assert size == changes.stat().st_size
+    fsck(changes)
     layers = Layers(
         ensure(disk_store, roots[0]), tmp_path, tmp_path / "work", tmp_path / "point", True, changes
     )

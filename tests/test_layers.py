@@ -33,7 +33,7 @@ TRUNK = """
     casfs.trees.readers
     casfs.trees.plan casfs.trees.snapshot
     casfs.trees.fill casfs.trees.sync casfs.trees.restored casfs.trees.restore
-    casfs.checkpoint casfs.threads
+    casfs.checkpoint casfs.recording casfs.threads
     casfs.erofs casfs.erofs.layout casfs.erofs.dirents casfs.erofs.xattrs casfs.erofs.writer
     casfs.images.tree casfs.images
     casfs.workspaces casfs.workspaces.layers casfs.workspaces.overlay casfs.workspaces.native
@@ -44,7 +44,7 @@ TRUNK = """
     casfs.child
     casfs.actions casfs.actions.outputs casfs.actions.cache casfs.actions.nearest
     casfs.actions.runner
-    casfs.plugins.sources casfs.plugins
+    casfs.plugins casfs.plugins.sources casfs.plugins.transfer
     casfs.upkeep casfs.upkeep.catalogue casfs.upkeep.gc casfs.upkeep.fsck casfs.upkeep.repair
     casfs.upkeep.rehearsal casfs.upkeep.archive casfs.upkeep.search
 """.split()
@@ -54,7 +54,7 @@ MOUNT = """
     casfs.fuse.stats casfs.fuse.running casfs.fuse.threads casfs.fuse.events casfs.fuse.index
     casfs.fuse.views casfs.fuse.session
     casfs.fuse.wire casfs.fuse.negotiate casfs.fuse.pipe casfs.fuse.watch
-    casfs.fuse.transport casfs.fuse.ops
+    casfs.fuse.transport casfs.fuse.told casfs.fuse.ops
     casfs.mount.attach casfs.mount.holders casfs.mount.record casfs.mount.server casfs.mount.ways
     casfs.mount.child casfs.mount casfs.mount.keeper
 """.split()
@@ -62,14 +62,17 @@ ENGINE = """
     engine engine.moderator engine.moderator.syntax engine.moderator.jsonata
     engine.moderator.conditions
     engine.moderator.worker engine.moderator.workers engine.moderator.rules engine.workflow
-    engine.catalog engine.extract engine.secrets engine.prompt engine.running
+    engine.catalog engine.extract engine.marks engine.secrets engine.prompt engine.content
+    engine.running
     engine.running.processes engine.running.workspace engine.running.layered engine.models
     engine.models.replies engine.models.chat engine.models.forms engine.models.confined
-    engine.models.sandbox engine.agents engine.agents.command engine.agents.hermes
-    engine.agents.cursor engine.models.tools engine.models.reactor engine.agents.llm
+    engine.models.sandbox engine.agents engine.agents.program engine.agents.command
+    engine.agents.hermes engine.agents.cursor engine.models.tools engine.models.reactor
+    engine.agents.llm
     engine.agents.react engine.agents.human engine.agents.workflow engine.agents.replay
     engine.threads engine.threads.binding engine.threads.record engine.running.hold
-    engine.threads.origin engine.threads.journal engine.threads.recall engine.running.answer
+    engine.threads.origin engine.threads.stack engine.threads.journal engine.threads.recall
+    engine.running.answer
     engine.running.cached engine.models.extractor engine.running.attempt engine.running.calls
     engine.running.script engine.threads.summary engine.running.hooks engine.running.run
     engine.threads.replay engine.threads.graph engine.control engine.runners engine.operations
@@ -95,7 +98,7 @@ LIBRARIES = {
 }
 
 # Entry points of processes, and what hands its environment on to a program.
-ENVIRONMENT = {"engine.daemon", "engine.agents.command"}
+ENVIRONMENT = {"engine.daemon", "engine.agents.program"}
 
 
 def dotted(path: Path) -> str:

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 import engine
-from engine.moderator import Context, Decision, End, Next, Rule, Stuck, decide
+from engine.moderator import END, Context, Decision, End, Next, Rule, Stuck, decide, settled
 from engine.moderator.conditions import Here
 
 WORKFLOWS = Path(engine.__file__).parent / "workflows"
@@ -232,3 +232,15 @@ async def test_a_rule_without_a_condition_asks_nobody() -> None:
             raise AssertionError(when)
 
     assert await decide([rule("a", "b")], context(step("a")), Nobody()) == Next("b")
+
+
+def test_what_is_settled_without_a_judge() -> None:
+    rules: list[Rule] = [
+        {"from": "a", "to": "b", "when": None},
+        {"from": "b", "to": "a", "when": "true"},
+        {"from": "c", "to": END, "when": None},
+    ]
+    assert settled(rules, "a") == Next("b")
+    assert settled(rules, "b") is None
+    assert settled(rules, "c") == End(0, "ended after c")
+    assert settled(rules, "d") == End(1, "no rule matches after d")

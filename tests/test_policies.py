@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import pytest
 from engine_helpers import ONE, STATUS, carry_on, resumed, role, rule, says, shell, steps, workflow
 
 from casfs import canonical, threads
-from casfs.backend import MAX_RECORD
+from casfs.backend import MAX_RECORD, targets
 from casfs.errors import Conflict
 from casfs.store import Store
 from casfs.threads import ENDED, RUNNING, SUSPENDED, Thread
+from casfs.walk import walk
 from engine import catalog
 from engine.moderator import Next
 from engine.threads import journal, origin, record
@@ -71,6 +73,37 @@ async def test_a_role_may_take_only_so_long(disk_store: Store) -> None:
         record.TIMEOUT,
         "a: took longer than 0.2 s",
     )
+    (trace,) = rests.record["attempts"]
+    said = disk_store.node(trace, "content").payload["text"]
+    assert said == "attempt 1 of a failed: a: took longer than 0.2 s"
+
+
+async def test_a_try_that_left_nothing_is_told_of_all_the_same(
+    disk_store: Store, tmp_path: Path
+) -> None:
+    program = tmp_path / "program"
+    made = start(disk_store, with_policy({"retries": 1}), command({"argv": [str(program)]}))
+    rests = await carry_on(disk_store, made)
+    told = [disk_store.node(hash, "content").payload["text"] for hash in rests.record["attempts"]]
+    why = f"failed: a: cannot run {program}: No such file or directory"
+    assert told == [f"attempt 1 of a {why}", f"attempt 2 of a {why}"]
+    program.write_text("#!/bin/sh\nprintf '%s\\n' '```json' '{}' '```'\n")
+    program.chmod(0o755)
+    ended = await resumed(disk_store, rests)
+    first, second = steps(disk_store, ended)
+    assert (first["attempts"], second["attempts"]) == (rests.record["attempts"], [])
+    assert set(first["attempts"]) <= set(walk(disk_store, [ended.hash]))
+
+
+async def test_a_try_that_spends_the_budget_is_the_last(
+    disk_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = spender(tmp_path, monkeypatch, "raise AgentFailed('no', detail.hash)")
+    made = start(disk_store, with_policy({"retries": 9}), agent, budget=Budget(tokens=100))
+    rests = await carry_on(disk_store, made)
+    assert rests.record["reason"] == "a: no; budget: 120 of 100 tokens are spent"
+    details = [disk_store.node(hash).type for hash in rests.record["attempts"]]
+    assert details.count("react-session") == 2
 
 
 async def test_an_unknown_outcome_is_left_to_a_person_where_the_role_says_so(
@@ -85,7 +118,10 @@ async def test_an_unknown_outcome_is_left_to_a_person_where_the_role_says_so(
     assert (rests.status, rests.record["cause"]) == (SUSPENDED, record.UNKNOWN)
     assert "outcome unknown" in rests.record["reason"]
     assert not side.exists()
+    (trace,) = rests.record["attempts"]
+    assert "outcome unknown" in disk_store.node(trace, "content").payload["text"]
     ended = await resumed(disk_store, rests)
+    assert [step["attempts"] for step in steps(disk_store, ended)] == [[trace], []]
     assert (ended.status, side.read_text()) == (ENDED, "\n\n")
 
 
@@ -101,14 +137,18 @@ def test_a_policy_that_says_nothing_or_nonsense_is_refused(policy: Any, store: S
 # -- budgets ------------------------------------------------------------------------------
 
 
-def spender(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Binding:
+def spender(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    then: str = "return AgentResult('```json\\n{}\\n```', detail)",
+) -> Binding:
     """An agent whose detail says that it took 60 tokens."""
     info = tmp_path / "spender-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: spender\nVersion: 1\n")
     (info / "entry_points.txt").write_text("[casfs.agents]\nspender = policies_spender\n")
     (tmp_path / "policies_spender.py").write_text(
-        "from engine.agents import AgentResult\n"
+        "from engine.agents import AgentFailed, AgentResult\n"
         "package_descriptor = {}\n"
         "def create_agent(config):\n"
         "    async def agent(context):\n"
@@ -117,10 +157,11 @@ def spender(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Binding:
         "        for _ in range(20):\n"
         "            await context.turn(turn.hash)\n"
         f"        detail = put('react-session', {{**{SESSION!r}, 'agent': context.agent}})\n"
-        "        return AgentResult('```json\\n{}\\n```', detail)\n"
+        f"        {then}\n"
         "    return agent\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "policies_spender", raising=False)
     return Binding("spender")
 
 
@@ -186,10 +227,11 @@ def test_a_record_with_everything_in_it_fits(store: Store) -> None:
     hashes = [store.put(bytes([n])).hash for n in range(30)]
     made = start(store, ONE, command(says({})), key="k")
     now = journal.begin(store, made, Next("a"), 0, 100, 1)
-    intent = record.intent(long, 10**6, 999, [made.id] * record.CALLS)
+    other = journal.cancel(store, start(store, ONE, command(says({}))))
+    intent = record.intent(long, 10**6, 999, [other.id] * record.CALLS)
     intent |= {"pid": 4194304, "pidStart": 10**9, "resumed": True}
     for hash in hashes:
-        intent = record.with_turn(intent, hash)
+        intent = record.with_turn(intent, hash, lambda before: hashes[0])
     now = journal.note(
         store,
         now,
@@ -198,7 +240,7 @@ def test_a_record_with_everything_in_it_fits(store: Store) -> None:
         answer=hashes[0],
         compact=hashes[0],
         parent=made.id,
-        children=[made.id] * record.CHILDREN,
+        children=[made.id] * threads.CHILDREN,
         fork={"thread": made.id, "step": 10**6},
         agents=hashes[0],
         spent={"tokens": 10**12, "wallMs": 10**12},
@@ -206,7 +248,7 @@ def test_a_record_with_everything_in_it_fits(store: Store) -> None:
     now = journal.suspend(store, now, letter * 5000, hashes, "child", 0, hashes[0])
     assert len(canonical.encode(dict(now.record))) <= MAX_RECORD
     assert now.record["intent"]["turnCount"] == 30
-    assert now.record["intent"]["turns"] == hashes[-record.TURNS :]
+    assert now.record["intent"]["turns"] == hashes[24:]
 
 
 # -- turns --------------------------------------------------------------------------------
@@ -227,6 +269,21 @@ async def test_turns_are_noted_while_they_come_and_gone_with_the_step(
     ended = await carry_on(disk_store, start(disk_store, ONE, spender(tmp_path, monkeypatch)))
     assert counts == list(range(1, 21))
     assert (ended.status, ended.record["intent"]) == (ENDED, None)
+
+
+def test_every_turn_is_kept_however_many_there_are(store: Store) -> None:
+    now = journal.begin(store, start(store, ONE, command(says({}))), Next("a"), 0, 100, 1)
+    done: list[str] = []
+    for number in range(3 * record.TURNS + 2):
+        done.append(store.put_node("content", {"text": f"{number}", "artifacts": []}).hash)
+        now = journal.turn(store, now, done[-1])
+        assert threads.turns(store, now.record["intent"]) == done
+        assert len(now.record["intent"]["turns"]) <= record.TURNS
+    assert set(done) <= set(walk(store, targets(now.head)))
+    rests = journal.suspend(store, now, "no luck")
+    assert threads.turns(store, rests.record["intent"]) == []
+    (trace,) = rests.record["attempts"]
+    assert set(done) <= set(walk(store, [trace]))
 
 
 # -- keys, and the end of a name ----------------------------------------------------------

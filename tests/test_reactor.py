@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from functools import partial
@@ -282,6 +284,39 @@ def test_a_turn_is_seen_as_soon_as_it_is_over(disk_store: Store) -> None:
         finally:
             gone.set()
         assert threads.get(disk_store, made["id"]).status == CANCELLED
+
+
+def test_a_log_tells_of_a_turn_while_the_step_goes_on(disk_store: Store) -> None:
+    go_on = threading.Event()
+
+    def late(handler: BaseHTTPRequestHandler) -> None:
+        go_on.wait(60)
+        text(DONE)(handler)
+
+    root = disk_store.root
+    assert root is not None
+    catalog.add(disk_store, ONE)
+    with served(tool_calls(("cas_put", '{"text": "x"}')), late) as model, daemon(root):
+        bound = {"a": {"name": "react", "config": {"baseUrl": model.url, "model": "m"}}}
+        made = control.request(root, "start", workflow="sample", input="Go.", agents=bound)
+        argv = ["--store", str(root), "thread", "log", made["id"], "--follow", "--json"]
+        follower = subprocess.Popen(
+            [sys.executable, "-m", "casfs", *argv], stdout=subprocess.PIPE, text=True
+        )
+        try:
+            assert follower.stdout is not None
+            turn = json.loads(follower.stdout.readline())
+            assert (turn["index"], turn["turn"], turn["type"]) == (1, 1, "react-turn")
+            assert threads.get(disk_store, made["id"]).hash == made["start"]
+            go_on.set()
+            rest = [json.loads(line) for line in follower.stdout.read().splitlines()]
+            assert [one["turn"] for one in rest[:-1]] in ([], [2])
+            assert (rest[-1]["index"], rest[-1]["output"]) == (1, DONE)
+            assert follower.wait(60) == 0
+        finally:
+            go_on.set()
+            follower.kill()
+            follower.communicate()
 
 
 # -- react, actions in JSON ---------------------------------------------------------------

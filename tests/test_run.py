@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -274,25 +275,40 @@ async def test_a_workspace_that_went_away_suspends_and_comes_back(
     assert (await resumed(disk_store, rests)).status == ENDED
 
 
-async def test_an_agent_from_elsewhere_may_raise_anything(
-    disk_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("does", "reason"),
+    [
+        ("raise LookupError('lost')", "a: LookupError('lost')"),
+        ("raise SystemExit(3)", "a: SystemExit(3)"),
+        ("return 'done'", "a: TypeError('str is no AgentResult with a text')"),
+        (
+            "return AgentResult('```json\\n{}\\n```', Digest('0' * 64, 1))",
+            f"refers to {'0' * 64}, which is not in this store; put it first",
+        ),
+    ],
+)
+async def test_an_agent_from_elsewhere_may_do_anything(
+    disk_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str, reason: str
 ) -> None:
     info = tmp_path / "strange-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: strange\nVersion: 1\n")
     (info / "entry_points.txt").write_text("[casfs.agents]\nstrange = run_strange\n")
     (tmp_path / "run_strange.py").write_text(
+        "from casfs.digest import Digest\n"
+        "from engine.agents import AgentResult\n"
         "package_descriptor = {}\n"
         "def create_agent(config):\n"
         "    async def agent(context):\n"
-        "        raise LookupError('lost')\n"
+        f"        {does}\n"
         "    return agent\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "run_strange", raising=False)
     hash = threads.start(disk_store, begin(disk_store, ONE, {"a": says({})})).payload["workflow"]
     request = origin.Request(hash, "Do it.", {"a": Binding("strange")})
     rests = await carry_on(disk_store, origin.create(disk_store, request))
-    assert (rests.status, rests.record["reason"]) == (SUSPENDED, "a: LookupError('lost')")
+    assert (rests.status, rests.record["reason"]) == (SUSPENDED, reason)
 
 
 # -- output that does not fit -------------------------------------------------------------
@@ -369,6 +385,9 @@ async def test_a_broken_off_step_is_run_again_from_the_tree_before_it(
         b"run",
     }
     assert [line["attempt"] for line in log if line["event"] == "step"] == [2]
+    (trace,) = step["attempts"]
+    told = disk_store.node(trace, "content").payload["text"]
+    assert told == "attempt 1 of a was broken off"
 
 
 async def test_the_intent_names_the_process_while_it_runs(disk_store: Store, side: Path) -> None:

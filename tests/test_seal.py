@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import struct
 from pathlib import Path
 
 import pytest
@@ -81,3 +84,31 @@ def test_verity_is_given_up_where_there_is_none(disk_store: Store) -> None:
             path.open("r+b")
     else:
         path.open("r+b").close()
+
+
+@pytest.mark.parametrize("code", [None, errno.EEXIST, errno.ENOTTY, errno.EOPNOTSUPP])
+def test_verity_is_switched_on_for_every_object(
+    disk_store: Store, monkeypatch: pytest.MonkeyPatch, code: int | None
+) -> None:
+    """A stand-in answers for kernels that have it: well, that it was on already, or that this
+    file system has none; in which case it is not asked again."""
+    hashes = [disk_store.put(LARGE + bytes(number)).hash for number in range(3)]
+    asked = []
+
+    def ioctl(fd: int, request: int, argument: bytes) -> int:
+        asked.append((os.readlink(f"/proc/self/fd/{fd}"), request, len(argument), argument[:16]))
+        if code is not None:
+            raise OSError(code, os.strerror(code))
+        return 0
+
+    monkeypatch.setattr(fcntl, "ioctl", ioctl)
+    sealed = seal.Seal(objects(disk_store))
+    for hash in hashes:
+        sealed(hash)
+    is_there = code in (None, errno.EEXIST)
+    assert sealed.verity == is_there
+    paths = [str(objects(disk_store) / hash[:2] / hash[2:]) for hash in hashes]
+    assert [path for path, *_ in asked] == (paths if is_there else paths[:1])
+    # _IOW('f', 133, struct fsverity_enable_arg): version 1, SHA-256, blocks of 4096, no salt
+    request = 1 << 30 | 128 << 16 | ord("f") << 8 | 133
+    assert all(rest == [request, 128, struct.pack("<4I", 1, 1, 4096, 0)] for _, *rest in asked)

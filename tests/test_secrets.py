@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_helpers import daemon, rule, shell, workflow
+from agent_helpers import context
+from engine_helpers import ONE, begin, carry_on, daemon, rule, shell, workflow
 from model_server import served, text, tool_calls
 
 from casfs import threads
@@ -18,6 +20,9 @@ from casfs.threads import ENDED, SUSPENDED
 from casfs.trees import snapshot
 from casfs.trees.ignore import Ignore
 from engine import agents, catalog, control, secrets
+from engine.models import tools
+from engine.models.sandbox import Settings
+from engine.models.tools import Bench
 from engine.prompt import Prompt, Turn
 from engine.secrets import NONE, Secrets
 from engine.threads.binding import Binding, guarded
@@ -42,6 +47,12 @@ def test_a_value_inside_json() -> None:
     assert json.loads(hidden) == {"key": "$KEY"}
 
 
+def test_a_value_of_several_lines_in_a_diff() -> None:
+    hide = Secrets({"PEM": "-- begin\nabc\n-- end"}).hide
+    assert hide("@@ @@\n+-- begin\n+abc\n+-- end\n") == "@@ @@\n+$PEM\n"
+    assert hide(" -- begin\n abc\n -- end\n") == " $PEM\n"
+
+
 def test_everything_in_a_value() -> None:
     value = {"a": [VALUE, 1, None, True, {"b": f"x{VALUE}"}], VALUE: 1.5}
     assert SECRETS.hide_all(value) == {"a": ["$KEY", 1, None, True, {"b": "x$KEY"}], "$KEY": 1.5}
@@ -50,6 +61,15 @@ def test_everything_in_a_value() -> None:
 def test_names_in_bytes() -> None:
     assert SECRETS.names_in(f"{VALUE}-more".encode()) == ["KEY", "LONGER"]
     assert SECRETS.names_in(b"nothing") == []
+
+
+@pytest.mark.parametrize("at", [0, 1, 7, 16, 17, 40])
+def test_names_in_a_file_that_is_read_in_pieces(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(secrets, "PIECE", 16)
+    data = b"x" * at + VALUE.encode() + b"x" * 20
+    assert SECRETS.names_in_file(io.BytesIO(data)) == ["KEY"]
+    assert SECRETS.names_in_file(io.BytesIO(data.replace(b"hunter", b""))) == []
+    assert NONE.names_in_file(io.BytesIO(data)) == []
 
 
 def test_a_prompt_without_them() -> None:
@@ -125,6 +145,13 @@ def test_what_is_put_is_hidden_before_it_is_hashed(store: Store) -> None:
     assert NONE.guard(store) is store
 
 
+def test_a_store_that_hides_more(store: Store) -> None:
+    guarded = Secrets({"OTHER": "another-one"}).guard(SECRETS.guard(store))
+    assert store.get(guarded.put(f"{VALUE} another-one".encode()).hash) == b"$KEY $OTHER"
+    assert secrets.behind(guarded).hide(VALUE) == "$KEY"
+    assert secrets.behind(store) is NONE
+
+
 def test_a_record_is_hidden_and_its_writer_knows(store: Store) -> None:
     guarded = SECRETS.guard(store)
     hash = store.put(b"x").hash
@@ -180,6 +207,7 @@ def test_no_key_is_left_anywhere(
     root = disk_store.root
     assert root is not None
     (tmp_path / "project").mkdir()
+    (tmp_path / "project/.env").write_text(f"TOKEN={TOKEN}\n")
     with disk_store.batch() as batch:
         workspace = snapshot.build(batch, tmp_path / "project", Ignore()).hash
     catalog.add(disk_store, TWO)
@@ -223,11 +251,11 @@ def test_no_key_is_left_anywhere(
     failed = threads.get(disk_store, bad["id"])
     assert failed.status == SUSPENDED
     assert "$API" in failed.record["reason"]
-    workspace_file = f'{{"x": "{TOKEN}"}}\n'.encode()
+    files = (f'{{"x": "{TOKEN}"}}\n'.encode(), f"TOKEN={TOKEN}\n".encode())
     for hash, _ in disk_store.blobs.iterate():
         data = disk_store.get(hash)
         assert API.encode() not in data
-        assert TOKEN.encode() not in data or data == workspace_file
+        assert TOKEN.encode() not in data or data in files
     for path in root.rglob("*"):
         assert not path.is_file() or API.encode() not in path.read_bytes(), path
     for name, head in disk_store.heads.list():
@@ -236,7 +264,38 @@ def test_no_key_is_left_anywhere(
     logs = "".join(path.read_text() for path in (root / "log").iterdir())
     assert API not in logs
     assert TOKEN not in logs
-    warnings = [line for line in logs.splitlines() if "secret in workspace" in line]
-    assert ['"path":"found"' in line and '"variables":"TOKEN"' in line for line in warnings] == [
-        True
-    ]
+    warnings = [json.loads(line) for line in logs.splitlines() if "secret in workspace" in line]
+    named = [(one["index"], one["path"], one["variables"]) for one in warnings]
+    assert named == [(1, ".env", "TOKEN"), (1, "found", "TOKEN")]
+
+
+async def test_no_part_of_one_is_left_where_a_text_is_cut(
+    disk_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is said of a failure is the end of its stderr."""
+    monkeypatch.setenv("API", API)
+    script = "printf '%s%290s' \"$API\" x | tr ' ' x >&2; exit 1"
+    config = {**shell(script), "secrets": ["API"]}
+    rests = await carry_on(disk_store, begin(disk_store, ONE, {"a": config}))
+    assert rests.status == SUSPENDED
+    said = [str(rests.record), *(str(disk_store.get(hash)) for hash in rests.record["attempts"])]
+    assert not [text for text in said if API[-8:] in text or API[:8] in text]
+
+
+async def test_no_part_of_one_is_left_where_a_result_is_cut(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(
+        context(store, workspace=tmp_path, secrets=Secrets({"API": API})),
+        Settings(allow_shell=True),
+    )
+    (tmp_path / "long").write_text("needle" + "x" * 284 + API + "\n")
+    (tmp_path / "more").write_text("x" * 7990 + API + "x" * 16_000)
+    for name, arguments in (
+        ("search", {"text": "needle"}),
+        ("run_command", {"command": "cat more"}),
+    ):
+        tool = [tools.TOOLS[name]]
+        said = await tools.use(bench, tool, name, json.dumps(arguments))
+        assert API[:8] not in said
+        assert "xx" in said

@@ -27,9 +27,11 @@ from casfs.store import Store
 from casfs.threads import ENDED, SUSPENDED, Thread
 from engine import catalog
 from engine.moderator import END
+from engine.prompt import Turn
 from engine.threads import graph, journal, origin, recall, summary
 from engine.threads.binding import Binding
 from engine.threads.origin import Compact, Request
+from engine.threads.recall import Turns
 from engine.threads.replay import replay
 
 FLOW = workflow(
@@ -141,6 +143,24 @@ async def test_a_long_past_is_summarised_by_itself(disk_store: Store) -> None:
     assert disk_store.node(kept["artifacts"][0]).type == "command-detail"
 
 
+async def test_a_summariser_is_told_no_secret(
+    disk_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEY", "Do it, now.")
+    seen = tmp_path / "seen"
+    hash, _ = catalog.add(disk_store, loop(3))
+    config = {**says({"summary": "all of it"}, f"cat >{seen}"), "secrets": ["KEY"]}
+    request = Request(
+        hash,
+        "Do it, now.",
+        {"a": Binding("command", says({}))},
+        compact=Compact(1, Binding("command", config)),
+    )
+    ended = await carry_on(disk_store, origin.create(disk_store, request))
+    assert ended.status == ENDED
+    assert "# Task\n\n$KEY" in seen.read_text()
+
+
 # -- replay -------------------------------------------------------------------------------
 
 
@@ -220,3 +240,13 @@ def test_the_command_line_shows_the_past(
     assert table.text.endswith("0 of 3 decisions differ\n")
     assert cli("thread", "rm", ended.id).word == ended.id
     cli("thread", "show", ended.id, code=3)
+
+
+def test_turns_are_shared_and_stay_what_they_were() -> None:
+    one, two, three = (Turn(index, "a", str(index), {}) for index in (1, 2, 3))
+    first = Turns([one])
+    second, other = first.then(two), first.then(three)
+    assert (list(first), list(second), list(other)) == ([one], [one, two], [one, three])
+    assert (first[-1], second[-1], second[:1], len(second)) == (one, two, [one], 2)
+    with pytest.raises(IndexError):
+        first[1]

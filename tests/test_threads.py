@@ -111,11 +111,14 @@ def test_steps_that_do_not_count_from_one_are_corrupt(store: Store, example: Exa
 def test_ancestors_are_up_to_ten_before_the_previous_newest_first(
     store: Store, example: Example
 ) -> None:
-    assert threads.ancestors(None) == []
+    assert threads.links([]) == {"previous": None, "ancestors": []}
     for count in range(14):
         example.step("planner", str(count))
-        previous = store.node(example.steps[-1])
-        assert threads.ancestors(previous) == example.steps[:-1][::-1][:10]
+        *ancestors, previous = example.steps
+        assert threads.links(example.steps) == {
+            "previous": previous,
+            "ancestors": ancestors[::-1][:10],
+        }
 
 
 # -- finding ------------------------------------------------------------------------------
@@ -157,3 +160,42 @@ def test_a_prefix_of_two_is_a_conflict(store: Store, example: Example) -> None:
 def test_a_thread_that_is_not_there(store: Store) -> None:
     with pytest.raises(NotFound, match="no thread 'x'"):
         threads.get(store, "x")
+
+
+# -- leaps --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("index", "back"), [(1, 1), (2, 1), (3, 3), (13, 3), (30, 15), (31, 31)])
+def test_the_least_part_of_an_index(index: int, back: int) -> None:
+    assert threads.leap(index) == back
+
+
+def test_a_leap_is_named_where_the_ancestors_do_not_reach() -> None:
+    hashes = [f"{number:064x}" for number in range(1, 70)]
+    for index in range(1, 70):
+        links = threads.links(hashes[: index - 1])
+        target = index - threads.leap(index)
+        if index - target > 11 and target:
+            assert links["leap"] == hashes[target - 1]
+        else:
+            assert "leap" not in links
+
+
+def test_any_step_of_a_long_thread_is_a_few_reads_away(
+    store: Store, example: Example, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    example.step("planner", "first")
+    first = store.node(example.steps[0], "thread-step").payload
+    with store.batch() as batch:
+        for index in range(2, 3001):
+            payload = {**first, "index": index, **threads.links(example.steps)}
+            example.steps.append(batch.put_node("thread-step", payload).hash)
+    example.move(example.steps[-1])
+    thread = threads.get(store, example.id)
+    loaded: list[str] = []
+    get = store.blobs.get
+    monkeypatch.setattr(store.blobs, "get", lambda hash: (loaded.append(hash), get(hash))[1])
+    for index in (1, 2, 100, 1500, 2047, 2048, 2999, 3000):
+        loaded.clear()
+        assert threads.step_at(store, thread, index).hash == example.steps[index - 1]
+        assert len(loaded) <= 30

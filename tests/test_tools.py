@@ -185,6 +185,22 @@ async def test_a_command_sees_the_system_and_cannot_change_it(bench: Bench) -> N
 
 
 @needs_bwrap
+async def test_a_command_cannot_undo_its_sandbox(bench: Bench) -> None:
+    """As root's it could mount what is read-only anew, or tell the kernel what to run."""
+    caps = await use(bench, "run_command", command="grep CapEff /proc/self/status")
+    assert caps == "exit code 0\nCapEff:\t0000000000000000"
+    anew = "mount -o remount,rw,bind /usr && touch /usr/casfs-probe && rm /usr/casfs-probe"
+    assert not (await use(bench, "run_command", command=anew)).startswith("exit code 0")
+    within = f"unshare --user --map-root-user --mount sh -c '{anew}'"
+    assert not (await use(bench, "run_command", command=within)).startswith("exit code 0")
+    kernel = "for f in sys/kernel/core_pattern sysrq-trigger sys/vm/drop_caches; do "
+    kernel += "(exec 3>>/proc/$f) && echo opened; done"
+    said = await use(bench, "run_command", command=kernel)
+    assert "opened" not in said
+    assert "sys/kernel/core_pattern" in said
+
+
+@needs_bwrap
 async def test_a_command_sees_no_files_beside_the_workspace(bench: Bench, folder: Path) -> None:
     (folder.parent / "secret").write_text("here it is")
     command = f"cat {folder.parent}/secret; ls /root /home; cat /etc/shadow; echo x >/tmp/x"

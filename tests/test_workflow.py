@@ -306,6 +306,21 @@ def test_an_array_is_compared(form: str, operator: str) -> None:
     assert when_report(when, LINE).warnings == []  # b runs once only
 
 
+def test_an_array_is_in_no_list_of_values() -> None:
+    (warning,) = when_report("steps[role='b'].meta.why in ['v', 'w']", LOOP).warnings
+    assert "steps[role='b'].meta.why is an array once b has run twice" in warning
+
+
+def test_a_fault_is_one_line_whatever_names_it_has() -> None:
+    when = "steps[role='x\ny'].meta.a = 'b\nc' or $last('a').meta.status = 'b\nc'"
+    roles: dict[str, Any] = {"a": None, "a\nb": {"name": "m", "properties": {"x\ny": 1}}}
+    rules = [rule("__start__", "x\ny"), rule("a", "__end__", "(\n1 +"), rule("a", "a", when)]
+    errors = check(definition(rules, **roles)).errors
+    report = check(definition([*LINE[:1], rule("a", "__end__", when), rule("a", "a")], a=STATUS))
+    assert (len(errors), len(report.warnings)) == (4, 2)
+    assert not [line for line in (*errors, *report.warnings) if "\n" in line]
+
+
 def test_an_array_of_all_steps_is_compared() -> None:
     (warning,) = when_report("steps.meta.why = 'v'").warnings
     assert "steps.meta.why is an array once several steps have it" in warning

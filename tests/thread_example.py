@@ -53,6 +53,7 @@ class Example:
         detail: str = "",
         artifacts: list[str] | None = None,
         changes: str | None = None,
+        attempts: list[str] | None = None,
     ) -> str:
         """Record one more step and return its hash."""
         index = len(self.steps) + 1
@@ -71,7 +72,7 @@ class Example:
                 "ancestors": self.steps[:-1][::-1][:10],
                 "compact": None,
                 "childThreads": [],
-                "attempts": [],
+                "attempts": attempts or [],
                 "extraction": "block",
                 "workspace": self.tree,
                 "changes": changes,

@@ -33,14 +33,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .. import canonical
+from .. import canonical, recording
 from ..backend import Head
 from ..digest import hash_bytes
 from ..errors import Corrupt, Invalid, NotFound
 from ..store import Store
 from ..trees import snapshot
 from ..trees.ignore import Ignore
-from ..trees.index import Index
+from ..trees.snapshot import Report
 from . import outputs
 
 HEADS = "actions/"
@@ -176,7 +176,7 @@ def _words(prefix: str) -> list[str]:
 
 
 class Inputs(Ignore):
-    """A checkpoint's rules, and besides: no outputs, no store, nothing of ours on its way."""
+    """A checkpoint's rules, and besides: no outputs, nothing of ours on its way."""
 
     def skips(self, path: bytes, name: bytes, *, directory: bool) -> bool:
         if directory and outputs.PRIVATE.fullmatch(path):
@@ -197,8 +197,9 @@ def identify(store: Store, request: Request) -> Action:
         "step": None,
     }
     canonical.encode(payload)  # refused before anything is read
-    ignore, report = _inputs(store, request), snapshot.Report()
-    known = _index(store, request, ignore)
+    report = Report()
+    ignore = _inputs(store, request, report)
+    known = recording.index(store, request.root, ignore, "action")
     with store.batch() as batch:
         root = snapshot.build(batch, request.root, ignore, report, known=known)
         payload["inputRoot"] = root.hash
@@ -215,12 +216,11 @@ def host() -> dict[str, str]:
     return {"os": platform.system().lower(), "arch": platform.machine(), "libc": libc}
 
 
-def _inputs(store: Store, request: Request) -> Inputs:
+def _inputs(store: Store, request: Request, report: Report) -> Inputs:
     ignore = Inputs.of(request.root, defaults=request.defaults)
     assert isinstance(ignore, Inputs)
-    excluded = set(request.outputs)
-    if store.root is not None and store.root.resolve().is_relative_to(request.root):
-        excluded.add(store.root.resolve().relative_to(request.root).as_posix())
+    recording.leave_out(store, request.root, ignore, report)
+    excluded = {*map(os.fsdecode, ignore.excluded), *request.outputs}
     for above in sorted(outputs.parents(request.outputs), key=len, reverse=True):
         if _holds_only(request.root / above, above, excluded):
             excluded.add(above)  # there or not: the command finds it made
@@ -233,13 +233,6 @@ def _holds_only(directory: Path, path: str, excluded: set[str]) -> bool:
         return all(f"{path}/{name}" in excluded for name in os.listdir(directory))
     except OSError:
         return False
-
-
-def _index(store: Store, request: Request, ignore: Inputs) -> Index | None:
-    if store.root is None:
-        return None
-    left_out = hash_bytes(b"\0".join(sorted(ignore.excluded)))[:16]
-    return Index.load(store.root, request.root, f"action/{ignore.fingerprint}/{left_out}")
 
 
 # -- the cache --------------------------------------------------------------------------------

@@ -31,10 +31,10 @@ from ..store import Store
 from ..trees import snapshot, tree
 from ..trees.fill import Tally, fill
 from ..trees.ignore import Ignore
+from ..trees.intake import DIR_FLAGS
 
 ASIDE = ".casfs.out."
 PRIVATE = re.compile(rb"\.casfs\.(out\.)?[0-9a-f]{16}")  # directories on their way, also restore's
-DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 EXCHANGE = 2  # RENAME_EXCHANGE of renameat2(2)
 UNABLE = (errno.EINVAL, errno.ENOSYS)
 
@@ -161,7 +161,7 @@ def _sweep(root: Path) -> None:
 def _claimed(path: Path) -> int | None:
     """A descriptor that locks a directory; None where somebody else does, or it is gone."""
     try:
-        fd = os.open(path, DIRECTORY)
+        fd = os.open(path, DIR_FLAGS)
     except FileNotFoundError:
         return None
     try:
@@ -188,13 +188,13 @@ def _write(store: Store, root: str, target: Path, fd: int) -> None:
 
 def _open(root: Path, parent: str, *, make: bool) -> int:
     """The directory `parent` below `root`, made where it is missing."""
-    fd = os.open(root, DIRECTORY & ~os.O_NOFOLLOW)
+    fd = os.open(root, DIR_FLAGS & ~os.O_NOFOLLOW)
     for part in parent.split("/") if parent else ():
         try:
             if make:
                 with suppress(FileExistsError):
                     os.mkdir(part, dir_fd=fd)
-            below = os.open(part, DIRECTORY, dir_fd=fd)
+            below = os.open(part, DIR_FLAGS, dir_fd=fd)
         except OSError as error:
             if error.errno in (errno.ENOTDIR, errno.ELOOP):
                 raise Refused(f"{root / parent}: {part} is no directory there") from None

@@ -19,9 +19,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Collection as Hashes
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
+from .. import canonical
 from ..digest import Digest, is_hash
 
 META = "schema"  # the type of the meta-schema node, the only one that is not a hash
@@ -59,12 +61,18 @@ class Staged:
     type: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Head:
-    """What a name points to: `hash` and a JSON object of at most MAX_RECORD bytes."""
+    """What a name points to: `hash` and a JSON object of at most MAX_RECORD bytes, which nobody
+    may change."""
 
     hash: str
     record: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def text(self) -> str:
+        """The record as canonical JSON: written once, then compared. Raises Invalid."""
+        return canonical.encode(dict(self.record)).decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,8 +241,9 @@ class Backend(Protocol):
 
     def publish(
         self, staged: Iterable[Staged], swaps: Iterable[Swap] = (), require: Hashes[str] = ()
-    ) -> None:
-        """Make `staged` durable, then move all heads of `swaps`, or none of them.
+    ) -> set[str]:
+        """Make `staged` durable, then move all heads of `swaps`, or none of them. Returns
+        those of `staged` that it found stored already; where they are many it looks for nodes only.
 
         `require` names blobs that must still be there at that moment (what the new nodes
         refer to); their age is renewed, so that gc leaves them to the head to come.

@@ -41,7 +41,7 @@ from .rows import (
     key_of,
     note_young,
     parsed,
-    renew,
+    prepare,
     storable,
     swap,
     type_id,
@@ -77,21 +77,21 @@ class DiskBackend:
 
     def publish(
         self, staged: Iterable[Staged], swaps: Iterable[Swap] = (), require: Collection[str] = ()
-    ) -> None:
+    ) -> set[str]:
         batch = list(staged)
         self._objects.sync(batch)
         now = int(time.time())
         with self._db.write() as db:
             at_ms = time.time_ns() // 1_000_000
             moves = list(swaps)
-            renew(db, require, now)
-            insert(db, batch, now)
-            renew(db, [move.new.hash for move in moves if move.new], now)
+            stored = prepare(db, batch, moves, require, now)
+            insert(db, batch, stored, now)
             self._objects.place(batch)
             if db.execute("SELECT 1 FROM collecting").fetchone():
                 note_young(db, [*require, *(one.digest.hash for one in batch)], moves)
             for move in moves:
                 swap(db, move, at_ms)
+        return {key.hex() for key in stored}
 
     def version(self) -> int:
         return self._db.version()

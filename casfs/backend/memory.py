@@ -38,10 +38,12 @@ class MemoryBackend:
 
     def publish(
         self, staged: Iterable[Staged], swaps: Iterable[Swap] = (), require: Collection[str] = ()
-    ) -> None:
+    ) -> set[str]:
         with self.lock:
             batch, moves = list(staged), list(swaps)
-            present = self.blobs.stored.keys() | {one.digest.hash for one in batch}
+            brought = {one.digest.hash for one in batch}
+            present = self.blobs.stored.keys() | brought
+            stored = brought & self.blobs.stored.keys()
             for hash in require:
                 if hash not in self.blobs.stored:
                     raise NotFound(f"no blob {hash} in this store: it was collected meanwhile")
@@ -60,6 +62,7 @@ class MemoryBackend:
             if self.noted is not None:
                 self.noted.update(touched)
             self._version += 1
+        return stored
 
     def faults(self) -> Iterator[str]:
         return iter(())

@@ -6,7 +6,8 @@ begins and ends is decided in `casfs.backend.disk`, whose docstring explains the
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
 
 from .. import canonical
 from ..digest import hash_bytes
@@ -64,6 +65,19 @@ WHERE touched < excluded.touched - {RENEW}
 TAKE_PLAIN = "DELETE FROM blobs WHERE hash = ? AND type IS NULL RETURNING data"
 
 
+ADD = "INSERT OR IGNORE INTO heads (name, hash, record) VALUES (?, ?, ?)"
+REPLACE = "UPDATE heads SET hash = ?, record = ? WHERE name = ? AND hash = ? AND record = ?"
+REMOVE = "DELETE FROM heads WHERE name = ? AND hash = ? AND record = ?"
+
+
+class Row(NamedTuple):
+    """Of a blob; `type` is a row of `types`, None for plain bytes."""
+
+    id: int
+    type: int | None
+    touched: int
+
+
 def verified(hash: str, data: bytes) -> bytes:
     if not isinstance(data, bytes) or hash_bytes(data) != hash:  # damage may make it text
         raise CorruptBlob(f"blob {hash}: its bytes do not hash to its name")
@@ -107,65 +121,68 @@ def type_id(db: Connection, type: str) -> int | None:
     return None if row is None else int(row[0])
 
 
-def insert(db: Connection, batch: list[Staged], now: int) -> None:
-    """The rows of a batch, in its order: a node comes after what it refers to."""
-    ids: dict[str, int] = {}  # of this transaction only: a rollback may hand them out again
-    plain = _plain(db, [one for one in batch if one.type is not None])
+def prepare(
+    db: Connection, batch: list[Staged], moves: list[Swap], require: Iterable[str], now: int
+) -> dict[bytes, Row]:
+    """What a transaction begins with, in one look at the rows: all that it relies on must still
+    be there, `require`, the types of its nodes and what its heads will point to, and what is
+    old of that is made young again. Returns the rows that its own blobs have already; of many
+    blobs only the nodes are looked up.
+
+    Raises NotFound.
+    """
+    brought = {one.digest.hash for one in batch}
+    relied = {move.new.hash for move in moves if move.new}
+    relied.update(one.type for one in batch if one.type is not None and one.type != META)
+    needed = [key_of(hash) for hash in (relied - brought).union(require)]
+    few = len(batch) <= CHUNK
+    own = [key_of(one.digest.hash) for one in batch if few or one.type is not None]
+    found = _found(db, list({*needed, *own}))
+    if gone := [key for key in needed if key not in found]:
+        raise NotFound(f"no blob {min(gone).hex()} in this store: it was collected meanwhile")
+    stale = [(now, found[key].id) for key in needed if found[key].touched < now - RENEW]
+    if stale:
+        db.executemany("UPDATE blobs SET touched = ? WHERE id = ?", stale)
+    return {key: found[key] for key in own if key in found}
+
+
+def _found(db: Connection, keys: list[bytes]) -> dict[bytes, Row]:
+    found: dict[bytes, Row] = {}
+    for start in range(0, len(keys), CHUNK):
+        part = keys[start : start + CHUNK]
+        marks = ",".join("?" * len(part))
+        rows = db.execute(
+            f"SELECT hash, id, type, touched FROM blobs WHERE hash IN ({marks})", part
+        )
+        found.update((row[0], Row(*row[1:])) for row in rows)
+    return found
+
+
+def insert(db: Connection, batch: list[Staged], stored: Mapping[bytes, Row], now: int) -> None:
+    """The rows of a batch, in its order: a node comes after what it refers to. `stored`: those
+    that are there already."""
+    ids = _type_ids(db, {one.type for one in batch if one.type is not None})
     rows: list[tuple[bytes, int, int | None, int, bytes | None]] = []
     for one in batch:
-        key, id, data = key_of(one.digest.hash), None, one.data
-        if one.type is not None:
-            id = ids.get(one.type)
-            if id is None:
-                db.executemany(INSERT, rows)  # the type may be among them
-                rows = []
-                id = ids[one.type] = _new_type_id(db, one.type)
-            if key in plain:  # it arrives anew, as a node; its bytes stay where they are
-                ((data,),) = db.execute(TAKE_PLAIN, (key,)).fetchall() or [(data,)]
+        key, data = key_of(one.digest.hash), one.data
+        if one.type is not None and key in stored and stored[key].type is None:
+            # it arrives anew, as a node; its bytes stay where they are
+            ((data,),) = db.execute(TAKE_PLAIN, (key,)).fetchall() or [(data,)]
+        id = None if one.type is None else ids[one.type]
         rows.append((key, one.digest.size_bytes, id, now, data))
     db.executemany(INSERT, rows)
 
 
-def _plain(db: Connection, nodes: list[Staged]) -> set[bytes]:
-    """Which of these nodes are stored as plain bytes so far."""
-    keys = [key_of(one.digest.hash) for one in nodes]
-    found: set[bytes] = set()
-    for start in range(0, len(keys), CHUNK):
-        part = keys[start : start + CHUNK]
-        marks = ",".join("?" * len(part))
-        rows = db.execute(f"SELECT hash FROM blobs WHERE type IS NULL AND hash IN ({marks})", part)
-        found.update(key for (key,) in rows)
-    return found
-
-
-def _new_type_id(db: Connection, type: str) -> int:
-    """The row of a type, which must be a blob of this store by now. Raises NotFound."""
-    if type != META and not _exists(db, type):
-        raise NotFound(f"no blob {type} in this store, and it is to be the type of a node")
-    db.execute("INSERT OR IGNORE INTO types (hash) VALUES (?)", (type_key(type),))
-    id = type_id(db, type)
-    assert id is not None
-    return id
-
-
-def _exists(db: Connection, hash: str) -> bool:
-    return db.execute("SELECT 1 FROM blobs WHERE hash = ?", (key_of(hash),)).fetchone() is not None
-
-
-def renew(db: Connection, hashes: Collection[str], now: int) -> None:
-    """Check that all of `hashes` are still there, and make old ones young again."""
-    keys = list({key_of(hash) for hash in hashes})
-    stale = []
-    for start in range(0, len(keys), CHUNK):
-        part = keys[start : start + CHUNK]
-        rows = db.execute(
-            f"SELECT hash, id, touched FROM blobs WHERE hash IN ({','.join('?' * len(part))})", part
-        ).fetchall()
-        if len(rows) < len(part):
-            gone = min(set(part).difference(row[0] for row in rows))
-            raise NotFound(f"no blob {gone.hex()} in this store: it was collected meanwhile")
-        stale += [(now, id) for _, id, touched in rows if touched < now - RENEW]
-    db.executemany("UPDATE blobs SET touched = ? WHERE id = ?", stale)
+def _type_ids(db: Connection, types: Collection[str]) -> dict[str, int]:
+    """Of this transaction only: a rollback may hand out new ones again."""
+    ids = {}
+    for type in types:
+        id = type_id(db, type)
+        if id is None:
+            id = db.execute("INSERT INTO types (hash) VALUES (?)", (type_key(type),)).lastrowid
+        assert id is not None
+        ids[type] = id
+    return ids
 
 
 def note_young(db: Connection, hashes: list[str], moves: list[Swap]) -> None:
@@ -177,27 +194,25 @@ def note_young(db: Connection, hashes: list[str], moves: list[Swap]) -> None:
 
 
 def swap(db: Connection, swap: Swap, at_ms: int) -> None:
-    if not storable(swap.name):
-        raise Invalid(f"head {swap.name!a}: a name must be UTF-8")
-    row = db.execute("SELECT hash, record FROM heads WHERE name = ?", (swap.name,)).fetchone()
-    if row != (None if swap.old is None else (key_of(swap.old.hash), _record(swap.old))):
-        raise Conflict(f"head {swap.name}: moved by somebody else meanwhile")
-    if swap.new is None:
-        db.execute("DELETE FROM heads WHERE name = ?", (swap.name,))
-        db.execute("DELETE FROM uses WHERE name = ?", (swap.name,))
-    else:
-        db.execute(
-            "INSERT INTO heads (name, hash, record) VALUES (?, ?, ?)"
-            " ON CONFLICT (name) DO UPDATE SET hash = excluded.hash, record = excluded.record",
-            (swap.name, key_of(swap.new.hash), _record(swap.new)),
-        )
-    _note_move(db, swap, at_ms)
+    """Raises Conflict, Invalid."""
+    name = swap.name
+    old = None if swap.old is None else _row(swap.old)
+    new = None if swap.new is None else _row(swap.new)
+    if not storable(name):
+        raise Invalid(f"head {name!a}: a name must be UTF-8")
+    statement, values = ADD, (name, *(new or ()))
+    if old is not None:
+        statement, values = (REPLACE, (*new, name, *old)) if new else (REMOVE, (name, *old))
+    if db.execute(statement, values).rowcount != 1:
+        raise Conflict(f"head {name}: moved by somebody else meanwhile")
+    if new is None:
+        db.execute("DELETE FROM uses WHERE name = ?", (name,))
+    _note_move(db, name, None if new is None else new[0], at_ms)
 
 
-def _note_move(db: Connection, swap: Swap, at_ms: int) -> None:
+def _note_move(db: Connection, name: str, key: bytes | None, at_ms: int) -> None:
     """A line of the journal, which is cut now and then."""
-    key = None if swap.new is None else key_of(swap.new.hash)
-    row = db.execute("INSERT INTO moves (name, hash, at) VALUES (?, ?, ?)", (swap.name, key, at_ms))
+    row = db.execute("INSERT INTO moves (name, hash, at) VALUES (?, ?, ?)", (name, key, at_ms))
     seq = row.lastrowid
     if seq is not None and seq % PRUNE == 0:
         db.execute("DELETE FROM moves WHERE seq <= ?", (seq - MOVES,))
@@ -207,8 +222,9 @@ def head_of(hash: bytes, record: str) -> Head:
     return Head(hash.hex(), canonical.decode(record.encode()))
 
 
-def _record(head: Head) -> str:
-    text = canonical.encode(dict(head.record))
-    if len(text) > MAX_RECORD:
-        raise Invalid(f"a head's record of {len(text)} bytes is over {MAX_RECORD}")
-    return text.decode()
+def _row(head: Head) -> tuple[bytes, str]:
+    """(hash, record) as they are stored. Raises Invalid."""
+    size = len(head.text) if head.text.isascii() else len(head.text.encode())
+    if size > MAX_RECORD:
+        raise Invalid(f"a head's record of {size} bytes is over {MAX_RECORD}")
+    return key_of(head.hash), head.text

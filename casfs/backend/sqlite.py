@@ -75,15 +75,14 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A connection in autocommit. Raises Failed, Corrupt for what SQLite reports."""
-        with self._translated():
-            try:
-                connection = self._idle.pop()
-            except IndexError:
-                connection = self._connect()
+        try:
+            connection = self._idle.pop() if self._idle else self._connect()
             try:
                 yield connection
             finally:
                 self._idle.append(connection)
+        except sqlite3.DatabaseError as error:
+            raise self._fault(error) from error
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
@@ -100,11 +99,13 @@ class Database:
 
     def version(self) -> int:
         """Changes whenever any connection, of any process, has committed."""
-        with self._translated():
+        try:
             if self._watch is None:
                 self._watch = self._connect()
             with self._lock:
                 (number,) = self._watch.execute("PRAGMA data_version").fetchone()
+        except sqlite3.DatabaseError as error:
+            raise self._fault(error) from error
         return int(number)
 
     def faults(self) -> Iterator[str]:
@@ -128,14 +129,11 @@ class Database:
             self._idle.clear()
             self._watch = None
 
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.OperationalError as error:
-            raise Failed(f"{self._path}: {error}{self._hint(error)}") from error
-        except sqlite3.DatabaseError as error:
-            raise Corrupt(f"{self._path}: {error}; try `casfs fsck`") from error
+    def _fault(self, error: sqlite3.DatabaseError) -> Corrupt | Failed:
+        """What SQLite reports, as an error of ours."""
+        if isinstance(error, sqlite3.OperationalError):
+            return Failed(f"{self._path}: {error}{self._hint(error)}")
+        return Corrupt(f"{self._path}: {error}; try `casfs fsck`")
 
     def _hint(self, error: sqlite3.OperationalError) -> str:
         if str(error).startswith("no such"):  # table, or column

@@ -153,8 +153,7 @@ def _request(
 
 
 def _prefixes(ctx: click.Context) -> list[str]:
-    values = {value.setting.name: value.value for value in config.load(root(ctx), os.environ)}
-    prefixes: list[str] = values["actions.cacheable"]
+    prefixes: list[str] = config.values(root(ctx), os.environ)["actions.cacheable"]
     return prefixes
 
 

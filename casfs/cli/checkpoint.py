@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from casfs import checkpoint as checkpoints
-from casfs.checkpoint import Created
+from casfs import recording
 from casfs.cli.common import (
     answer,
     force_option,
@@ -25,6 +25,7 @@ from casfs.cli.restoring import How, bring, report, restore_options
 from casfs.cli.terminal import Size, counter
 from casfs.cli.tree import excludes_option
 from casfs.errors import NotFound, Usage
+from casfs.recording import Created
 from casfs.trees.snapshot import Options
 
 MAX_SIZE = 20 << 30  # bytes
@@ -74,7 +75,7 @@ def create(
     start = time.monotonic()
     with opened(ctx) as store, counter("files seen:") as progress:
         options = Options(_properties(preserve), max_size, progress)
-        made = checkpoints.create(store, name, path, message, defaults=defaults, options=options)
+        made = recording.create(store, name, path, message, defaults=defaults, options=options)
     for warning in made.report.warnings:
         warn(warning)
     value = {

@@ -93,12 +93,9 @@ def tree_root(store: Store, text: str) -> str:
     name of a checkpoint, NAME[@ID]. Raises NotFound."""
     from casfs import checkpoint
 
-    if checkpoint.NAME.match(text.partition("@")[0]) and checkpoint.listing(
-        store, text.partition("@")[0]
-    ):
-        return checkpoint.find(store, text).root
-    if "@" in text:
-        return checkpoint.find(store, text).root
+    one = checkpoint.named(store, text)
+    if one is not None:
+        return one.root
     try:
         node = store.node(store.expand(text))
     except Invalid:

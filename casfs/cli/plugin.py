@@ -39,8 +39,10 @@ def sync(
     \b
     casfs plugin sync linter v1.2.0 https://example.org/linter.git
     """
+    from casfs.plugins import transfer
+
     with opened(ctx) as store:
-        done = plugins.sync(store, name, version, source, os.environ, refresh=refresh)
+        done = transfer.sync(store, name, version, source, os.environ, refresh=refresh)
     if done.warning:
         warn(f"{name} {version}: {done.warning}")
     one = done.plugin
@@ -62,8 +64,10 @@ def materialize(ctx: click.Context, name: str, version: str, directory: str, as_
     \b
     casfs plugin materialize linter 1.0 ./lint
     """
+    from casfs.plugins import transfer
+
     with opened(ctx) as store:
-        found = plugins.materialize(store, name, version, Path(directory))
+        found = transfer.materialize(store, name, version, Path(directory))
     value = {**asdict(found), "directory": directory}
     answer(as_json, value, f"{found.root} {name} {version} written to {directory}")
 

@@ -185,7 +185,7 @@ def daemon(
     from engine.daemon import serve
     from engine.models.extractor import configured
 
-    values = {value.setting.name: value.value for value in settings.load(where, os.environ)}
+    values = settings.values(where, os.environ)
     path = control.socket_path(where, os.environ)
     log = to_file(where / "log" / "daemon.jsonl")
     limit, upkeep = values["threads.limit"], _upkeep(values)

@@ -17,9 +17,12 @@ from casfs.errors import CasfsError, Suspended, Usage
 from casfs.store import Store
 from casfs.threads import ENDED, SUSPENDED, Thread
 
-POLL = 0.1  # seconds between looks at the store's version, a matter of microseconds
 agent_option = click.option(
-    "--agent", "agents", multiple=True, metavar="ROLE=NAME[:JSON]", help="Who plays a role."
+    "--agent",
+    "agents",
+    multiple=True,
+    metavar="ROLE=NAME[:JSON]",
+    help="Who plays a role; a version may follow the name, as in mine>=1.2,<2.",
 )
 wait_option = click.option(
     "--wait", is_flag=True, help="Until it rests: exit 0, 1 (ended with another code), 7."

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import click
 
-from casfs import canonical
+from casfs import canonical, recording
 from casfs.cli.common import opened, read_input, refuse_too_much, source, tree_root, warn
 from casfs.errors import Invalid, NotFound, Usage
 from casfs.trees import snapshot
 from casfs.trees.ignore import Ignore
+
+NAMED = re.compile(r"(?P<name>[^<>=!~\s]+)(?P<version>(?:\s*[<>=!~].*)?)", re.S)
 
 
 def limits(
@@ -50,7 +53,7 @@ def _text(file: str) -> str:
 
 
 def binding(text: str) -> tuple[str, dict[str, Any]]:
-    """ROLE=NAME[:JSON]"""
+    """ROLE=NAME[VERSION][:JSON]"""
     role, equals, rest = text.partition("=")
     if not equals or not role or not rest.partition(":")[0]:
         raise Usage(f"--agent {text!r}: give ROLE=NAME or ROLE=NAME:JSON")
@@ -58,9 +61,10 @@ def binding(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def agent(text: str, where: str) -> dict[str, Any]:
-    """NAME[:JSON]"""
-    name, colon, config = text.partition(":")
-    if not name:
+    """NAME[VERSION][:JSON]; the version is a PEP 440 specifier, as in `mine>=1.2,<2`."""
+    named, colon, config = text.partition(":")
+    found = NAMED.fullmatch(named)
+    if found is None:
         raise Usage(f"{where}: give NAME or NAME:JSON")
     try:
         value = canonical.parse(config) if colon else {}
@@ -68,7 +72,7 @@ def agent(text: str, where: str) -> dict[str, Any]:
         raise Usage(f"{where}: its config is {error}") from None
     if not isinstance(value, dict):
         raise Usage(f"{where}: its config must be a JSON object")
-    return {"name": name, "config": value}
+    return {"name": found["name"], "config": value, "version": found["version"].strip()}
 
 
 def recorded(ctx: click.Context, text: str) -> str:
@@ -80,9 +84,10 @@ def recorded(ctx: click.Context, text: str) -> str:
             except NotFound as error:
                 raise NotFound(f"no directory {text}, and no such tree: {error}") from None
         refuse_too_much(Path(text), force=False)
-        report = snapshot.Report()
+        ignore, report = Ignore(), snapshot.Report()
+        recording.leave_out(store, Path(text), ignore, report)
         with store.batch() as batch:
-            tree = snapshot.build(batch, Path(text), Ignore(), report)
+            tree = snapshot.build(batch, Path(text), ignore, report)
     for warning in report.warnings:
         warn(warning)
     return tree.hash

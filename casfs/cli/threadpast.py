@@ -21,12 +21,13 @@ def context(ctx: click.Context, id: str, as_json: bool) -> None:
     \b
     casfs thread context 01K2
     """
+    from engine import content
     from engine.threads import recall
 
     with opened(ctx) as store:
         found = threads.expand(store, id)
         past = recall.recall(store, found)
-        task = recall.text(store, threads.start(store, found).payload["input"])
+        task = content.text(store, threads.start(store, found).payload["input"])
     if as_json:
         turns = [vars(turn) for turn in past.turns]
         told = {"task": task, "summary": past.summary, "steps": turns, "tokens": past.tokens()}

@@ -249,6 +249,8 @@ def _follow(store: Store, found: Thread, last: int | None) -> Iterator[Node | di
         if intent.get("run", "") != seen[0]:
             seen, told = (intent.get("run", ""), 0), 0
         count, turns = intent.get("turnCount", 0), intent.get("turns", [])
+        if count - len(turns) > told:
+            turns = threads.turns(store, intent)
         for place, hash in enumerate(turns, start=count - len(turns) + 1):
             if place > told:
                 yield {

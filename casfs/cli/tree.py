@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from casfs import checkpoint
+from casfs import recording
 from casfs.cli.common import (
     answer,
     force_option,
@@ -61,7 +60,7 @@ def build(ctx: click.Context, directory: str, defaults: bool, force: bool, as_js
     path, report = Path(directory), snapshot.Report()
     refuse_too_much(path, force)
     with opened(ctx) as store, store.batch() as batch:
-        ignore = checkpoint.rules(store, path, report, defaults=defaults)
+        ignore = recording.rules(store, path, report, defaults=defaults)
         root = snapshot.build(batch, path, ignore, report)
     for warning in report.warnings:
         warn(warning)
@@ -144,14 +143,15 @@ def mount(ctx: click.Context, tree: str, directory: str, as_json: bool) -> None:
     casfs tree mount work ./look
     casfs tree mount work@20261122 ./before
     """
-    from casfs.workspaces import native, ways, workspace
+    from casfs.cli import lower
+    from casfs.workspaces import ways, workspace
 
     with opened(ctx) as store:
         root = tree_root(store, tree)
         workspace.sweep(store)
         (way,) = ways.choices(ways.NATIVE, store)
-        images = partial(native.image, store)
-        found = workspace.open(store, root, Path(directory), way, images, read_only=True)
+        shown = lower.trees(store, os.environ)  # of no use to this way, but to one from before
+        found = workspace.open(store, root, Path(directory), way, shown, read_only=True)
     answer(as_json, {"root": root, "mounted": str(found.path)}, f"{root} {found.path}")
 
 

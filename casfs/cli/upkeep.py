@@ -209,7 +209,7 @@ def gc(
         if why is not None:
             _why(store, store.expand(why), as_json)
             return
-        values = {v.setting.name: v.value for v in settings.load(where, os.environ)}
+        values = settings.values(where, os.environ)
         limits = collector.Limits(
             max_size if max_size is not None else values["gc.max_size"] or None,
             max_inodes if max_inodes is not None else values["gc.max_inodes"] or None,

@@ -61,7 +61,8 @@ def open_(
     """
     path = Path(directory)
     with opened(ctx) as store:
-        root, origin = _meant(store, tree)
+        origin = checkpoints.named(store, tree)
+        root = origin.root if origin else tree_root(store, tree)
         found = _open(store, root, path, via, origin, read_only)
     how = "; only `casfs workspace exec` leads into it" if found.state == "closed off" else ""
     answer(as_json, _json(found), f"{found.record['base']} {found.path} by {found.way.name}{how}")
@@ -194,15 +195,6 @@ def list_(ctx: click.Context, as_json: bool) -> None:
     for one in found:
         name = f"  {one.record['name']}" if one.record["name"] else ""
         say(f"{one.root[:12]} {one.way.name:14} {one.state:10} {one.path}{name}")
-
-
-def _meant(store: Store, text: str) -> tuple[str, Checkpoint | None]:
-    """The tree's root, and the checkpoint where it was named by one."""
-    root = tree_root(store, text)
-    name = text.partition("@")[0]
-    if checkpoints.NAME.match(name) and checkpoints.latest(store, name) is not None:
-        return root, checkpoints.find(store, text)
-    return root, None
 
 
 def _json(found: Workspace) -> dict[str, Any]:

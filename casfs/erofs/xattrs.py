@@ -18,6 +18,7 @@ PREFIXES = {b"user.": 1, b"trusted.": 4, b"security.": 6}
 MAX_VALUE = 0xFFFF  # bytes
 MOST_SHARED = 0xFF  # of one inode
 MOST_WORDS = 0xFFFF  # of 4 bytes by one inode; the header counts as one
+MAX_LISTED = 1 << 16  # bytes of the names of one inode, a zero behind each: else no listxattr(2)
 
 
 class Table:
@@ -47,6 +48,8 @@ class Table:
         if len(ids) > MOST_SHARED:
             raise Invalid(f"a file has {len(ids)} shared extended attributes, {MOST_SHARED} may be")
         found = XATTRS.pack(0, len(ids)) + b"".join(ids) + b"".join(own)
+        if len(xattrs) > MAX_LISTED >> 8 and sum(len(one) + 1 for one, _ in xattrs) > MAX_LISTED:
+            raise Invalid(f"the names of {len(xattrs)} extended attributes are too much to list")
         if words(found) > MOST_WORDS:
             raise Invalid(f"extended attributes of {len(found)} bytes are too much for one file")
         return found

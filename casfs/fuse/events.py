@@ -74,8 +74,5 @@ class Events(File):
         size, mtime_ns = self._log.now()
         return Attr(READ_FILE, size, mtime_ns)
 
-    def readable_at(self, offset: int) -> bool:
-        return offset < self._log.now()[0]
-
     def read(self, offset: int, size: int) -> bytes:
         return self._log.read(offset, size)

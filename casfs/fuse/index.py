@@ -45,7 +45,7 @@ class Index:
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        self._news = Follower(reader.store.backend)
+        self._news = Follower(reader.store.backend, reader.store.backend.heads.moved())
         self._active: dict[str, bytes] = {}
         self._days: dict[int, bytearray] = {}  # sorted entries, by days since 1970
         self._known = False
@@ -220,9 +220,6 @@ class Day(File):
     def attr(self) -> Attr:
         mtime_ns = self._reader.moves.newest(HEADS).ns
         return Attr(READ_FILE, self._index.count(self._day) * LINE_LENGTH, mtime_ns)
-
-    def readable_at(self, offset: int) -> bool:
-        return offset < self._index.count(self._day) * LINE_LENGTH
 
     def read(self, offset: int, size: int) -> bytes:
         size = min(size, self._index.count(self._day) * LINE_LENGTH - offset)

@@ -2,7 +2,9 @@
 
 pyfuse3 ends the mount when anything but FUSEError leaves a handler, hence `_handler` around
 each of them. It hands `read` and `readdir` only a handle, so the kernel must ask to open
-everything and keeps no listing; what that costs is in benchmarks/mount.md.
+everything and keeps no listing; what that costs is in benchmarks/mount.md. So what is asked
+at every pass is answered from what was told before: listings (`casfs.fuse.told`), and that a
+file is none that changes.
 
 Handlers run one after another in one thread, and between two awaits nothing else runs;
 only the first read of a large blob leaves the thread, to be verified. A file handle is
@@ -15,10 +17,11 @@ from __future__ import annotations
 
 import errno
 import functools
+import gc
 import itertools
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pyfuse3
@@ -28,13 +31,15 @@ from pyfuse3 import EntryAttributes, FUSEError
 from ..errors import Failed
 from .inodes import LIMIT
 from .session import FS_BLOCK, MAX_NAME, Entry, Session
+from .told import Listings
 from .vnode import File
+from .wire import BLOCK
 
-BLOCK = 512  # the unit of st_blocks
-
+TOLD = 1 << 17  # names in the listings that are kept, of some 400 bytes each
+YOUNG = 50_000  # objects between two looks for cycles: answers are made of many, and make none
 P = ParamSpec("P")
 T = TypeVar("T")
-Handler = Callable[Concatenate["Operations", P], Awaitable[T]]
+Handler = Callable[Concatenate["Operations", P], T]
 Wrapped = Callable[Concatenate["Operations", P], Coroutine[Any, Any, T]]
 
 
@@ -46,7 +51,7 @@ def _handler(method: Handler[P, T]) -> Wrapped[P, T]:
     async def handle(self: Operations, /, *args: P.args, **kwargs: P.kwargs) -> T:
         self.session.stats.requests[kind] += 1
         try:
-            return await method(self, *args, **kwargs)
+            return method(self, *args, **kwargs)
         except FUSEError:
             raise
         except Exception as error:
@@ -74,6 +79,8 @@ class Operations(pyfuse3.Operations):
         self._handles = itertools.count(LIMIT)
         self._contents: dict[int, bytes] = {}
         self._preparing: dict[bytes, trio.Lock] = {}
+        self._told: Listings[EntryAttributes] = Listings(TOLD)
+        self._live: set[int] = set()  # whose attributes are told for no time at all
 
     def init(self) -> None:
         self.answers.set()
@@ -81,29 +88,32 @@ class Operations(pyfuse3.Operations):
     # -- names and attributes -----------------------------------------------------------
 
     @_handler
-    async def lookup(self, parent: int, name: bytes, ctx: object) -> EntryAttributes:
+    def lookup(self, parent: int, name: bytes, ctx: object) -> EntryAttributes:
         return self._encoded(self.session.lookup(parent, name))
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
         self.session.stats.requests["forget"] += 1
         for ino, lookups in inode_list:
             self.session.forget(ino, lookups)
+            self._told.drop(ino)
+            if ino in self._live and self.session.inodes.table.check(ino) is None:
+                self._live.discard(ino)
 
     @_handler
-    async def getattr(self, inode: int, ctx: object) -> EntryAttributes:
+    def getattr(self, inode: int, ctx: object) -> EntryAttributes:
         return self._encoded(self.session.getattr(inode))
 
     @_handler
-    async def readlink(self, inode: int, ctx: object) -> bytes:
+    def readlink(self, inode: int, ctx: object) -> bytes:
         return self.session.readlink(inode)
 
     @_handler
-    async def access(self, inode: int, mode: int, ctx: pyfuse3.RequestContext) -> bool:
+    def access(self, inode: int, mode: int, ctx: pyfuse3.RequestContext) -> bool:
         self.session.access(inode, mode, ctx.uid, ctx.gid)
         return True
 
     @_handler
-    async def statfs(self, ctx: object) -> pyfuse3.StatvfsData:
+    def statfs(self, ctx: object) -> pyfuse3.StatvfsData:
         space = self.session.statfs()
         answer = pyfuse3.StatvfsData()
         answer.f_bsize = answer.f_frsize = FS_BLOCK
@@ -112,11 +122,11 @@ class Operations(pyfuse3.Operations):
         return answer
 
     @_handler
-    async def getxattr(self, inode: int, name: bytes, ctx: object) -> bytes:
+    def getxattr(self, inode: int, name: bytes, ctx: object) -> bytes:
         return self.session.getxattr(inode, name)
 
     @_handler
-    async def listxattr(self, inode: int, ctx: object) -> Sequence[bytes]:
+    def listxattr(self, inode: int, ctx: object) -> Sequence[bytes]:
         """None is listed: an overlay would copy it up stale."""
         if not self.session.xattr:
             raise FUSEError(errno.ENOSYS)
@@ -125,27 +135,33 @@ class Operations(pyfuse3.Operations):
     # -- files --------------------------------------------------------------------------
 
     @_handler
-    async def open(self, inode: int, flags: int, ctx: object) -> pyfuse3.FileInfo:
+    def open(self, inode: int, flags: int, ctx: object) -> pyfuse3.FileInfo:
         if flags & (os.O_WRONLY | os.O_RDWR):
             raise FUSEError(errno.EROFS)
-        file = self.session.file(inode)
-        if not file.live or file.grows:
-            handle = pyfuse3.FileHandleT(inode)
-            return pyfuse3.FileInfo(fh=handle, direct_io=file.grows, keep_cache=not file.grows)
-        handle = next(self._handles)
-        self._contents[handle] = self.session.content(inode)
-        return pyfuse3.FileInfo(fh=pyfuse3.FileHandleT(handle), direct_io=True, keep_cache=False)
+        handle, grows = inode, False
+        if inode in self._live:  # what else there is will be looked up by who reads it
+            file = self.session.file(inode)
+            grows = file.grows
+            if file.live and not grows:
+                handle = next(self._handles)
+                self._contents[handle] = self.session.content(inode)
+        direct = grows or handle != inode
+        fh = pyfuse3.FileHandleT(handle)
+        return pyfuse3.FileInfo(fh=fh, direct_io=direct, keep_cache=not direct)
 
-    @_handler
     async def read(self, fh: int, off: int, size: int) -> bytes:
-        if fh >= LIMIT:
-            data = self._contents[fh][off : off + size]
-            self.session.stats.bytes_served += len(data)
-            return data
-        file = self.session.file(fh)
-        if not file.ready:
-            await self._prepare(file)
-        return self.session.read(file, off, size)
+        self.session.stats.requests["read"] += 1
+        try:
+            if fh >= LIMIT:
+                data = self._contents[fh][off : off + size]
+                self.session.stats.bytes_served += len(data)
+                return data
+            file = self.session.file(fh)
+            if not file.ready:
+                await self._prepare(file)
+            return self.session.read(file, off, size)
+        except Exception as error:
+            raise FUSEError(self.session.failed("read", error)) from None
 
     async def _prepare(self, file: File) -> None:
         """Verify a large blob beside the loop; whoever else wants the same one waits."""
@@ -159,30 +175,53 @@ class Operations(pyfuse3.Operations):
                 self._preparing.pop(file.key, None)
 
     @_handler
-    async def release(self, fh: int) -> None:
+    def release(self, fh: int) -> None:
         self._contents.pop(fh, None)
 
     # -- directories --------------------------------------------------------------------
 
     @_handler
-    async def opendir(self, inode: int, ctx: object) -> pyfuse3.FileHandleT:
-        self.session.directory(inode)
+    def opendir(self, inode: int, ctx: object) -> pyfuse3.FileHandleT:
+        if not self._told.complete(inode):
+            self.session.directory(inode)
         return pyfuse3.FileHandleT(inode)
 
     @_handler
-    async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
-        listing = self.session.listing(fh, start_id)
+    def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
+        go_on = self._tell_again(fh, start_id, token)
+        if go_on is None:
+            return
+        listing = self.session.listing(fh, go_on)
         for item in listing:
-            entry = self._encoded(self.session.listed(listing, item))
+            told = self.session.listed(listing, item)
+            entry = self._encoded(told)
             name = pyfuse3.FileNameT(item.name)
             if not pyfuse3.readdir_reply(token, name, entry, item.offset):
                 listing.back(item)
                 self.session.leave(listing)
-                break
+                return
             self.session.hold(listing, item)
+            self._told.add(listing, item, told, entry)
+        self._told.end(listing)
+
+    def _tell_again(self, ino: int, offset: int, token: pyfuse3.ReaddirToken) -> int | None:
+        """Answer with what was told of a directory before. From where to go on; None when
+        there is no room for more, or there is no more."""
+        table, reply = self.session.inodes.table, pyfuse3.readdir_reply
+        for told in itertools.islice(self._told.begun(ino), offset, None):
+            name, entry, below, check = told
+            if check is not None and table.check(below) not in (None, check):
+                self._told.drop(ino)  # the number is another's by now
+                return offset
+            offset += 1
+            if not reply(token, name, entry, offset):
+                return None
+            if check is not None:
+                table.hold(below, check, ino, name)
+        return None if self._told.complete(ino) else offset
 
     @_handler
-    async def releasedir(self, fh: int) -> None:
+    def releasedir(self, fh: int) -> None:
         pass
 
     # -- what changes something ---------------------------------------------------------
@@ -202,6 +241,8 @@ class Operations(pyfuse3.Operations):
 
     def _encoded(self, told: Entry) -> EntryAttributes:
         attr = told.attr
+        if told.attr_timeout == 0.0:
+            self._live.add(told.ino)
         entry = EntryAttributes()
         entry.st_ino = pyfuse3.InodeT(told.ino)
         entry.st_mode = pyfuse3.ModeT(attr.mode)
@@ -224,6 +265,7 @@ def serve(
 ) -> bool:
     """Mount, serve until unmounted (False) or SIGTERM comes (True); what is mounted then is
     dead, and to be unmounted. Raises Failed."""
+    gc.set_threshold(YOUNG)
     stopped: bool = trio.run(_serve, Operations(session), mountpoint, options, on_ready)
     return stopped
 

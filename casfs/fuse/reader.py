@@ -16,11 +16,9 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from io import BytesIO
-from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
+from typing import BinaryIO, NamedTuple, TypeVar
 
 from .. import threads
 from ..backend import META, BlobInfo
@@ -42,7 +40,6 @@ NODES = 1 << 24  # bytes of memory, about
 THREADS = 16  # whose list of steps is kept
 SUMMARIES = 256
 
-Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
@@ -60,10 +57,9 @@ class Reader:
         self.uses: set[str] = set()  # heads that were looked up since `note_uses`
         self.moves = Moves(store.backend)
         self._nodes = Memo(NODES)
-        self._opened: OrderedDict[str, Opened] = OrderedDict()
-        self._steps: OrderedDict[str, list[StepRef]] = OrderedDict()
-        self._summaries: OrderedDict[str, tuple[int, Any]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._opened = Memo(OPENED)
+        self._steps = Memo(THREADS)
+        self._summaries = Memo(SUMMARIES)
 
     def note_uses(self) -> None:
         """Tell the store what was read: cache is evicted by its last use."""
@@ -103,21 +99,20 @@ class Reader:
 
     def steps(self, thread: Thread) -> list[StepRef]:
         """The steps of a thread as its head is. Raises Corrupt."""
-        found = self._steps.get(thread.hash)
+        found: list[StepRef] | None = self._steps.get(thread.hash)
         if found is None:
             found = self._referred(lambda: threads.steps(self.store, thread), thread.hash)
-            _keep(self._steps, thread.hash, found, THREADS)
+            self._steps.put(thread.hash, found, 1)
         return found
 
     def summary(self, key: str, prefix: str, make: Callable[[], Value]) -> Value:
         """What `make` says about the heads below `prefix`; made again when one has moved."""
         moved = self.moves.newest(prefix).seq
-        kept = self._summaries.get(key)
-        if kept is not None and kept[0] == moved:
-            return cast(Value, kept[1])
-        value = make()
-        _keep(self._summaries, key, (moved, value), SUMMARIES)
-        return value
+        kept: tuple[int, Value] | None = self._summaries.get(key)
+        if kept is None or kept[0] != moved:
+            kept = moved, make()
+            self._summaries.put(key, kept, 1)
+        return kept[1]
 
     def info(self, hashes: Collection[str]) -> dict[str, BlobInfo]:
         return self.store.blobs.info(hashes)
@@ -137,7 +132,7 @@ class Reader:
     # -- blobs --------------------------------------------------------------------------
 
     def ready(self, hash: str, total: int) -> bool:
-        return total <= SLOW or hash in self._opened
+        return total <= SLOW or self._opened.get(hash) is not None
 
     def prepare(self, hash: str) -> None:
         """Open and verify a blob, so that `read` need not; may run in any thread."""
@@ -148,7 +143,7 @@ class Reader:
         wanted = min(count, total - offset)
         if wanted <= 0:
             return b""
-        if wanted == total <= AT_ONCE and hash not in self._opened:
+        if wanted == total <= AT_ONCE and self._opened.get(hash) is None:
             try:
                 data = self._content(hash, total)
             except NotFound as error:
@@ -177,7 +172,7 @@ class Reader:
 
     def _verified(self, hash: str, total: int) -> Opened:
         """A blob's descriptor, its content as it should be. Raises CorruptBlob."""
-        opened = self._opened.get(hash)
+        opened: Opened | None = self._opened.get(hash)
         if opened is None or opened.changed():
             opened = self._open(hash)
         if opened.size != total:
@@ -187,8 +182,7 @@ class Reader:
     def _open(self, hash: str) -> Opened:
         with self._referred(lambda: self.store.blobs.open(hash), hash) as source:
             opened = Opened(source)
-        with self._lock:
-            _keep(self._opened, hash, opened, OPENED)
+        self._opened.put(hash, opened, 1)
         return opened
 
     def _referred(self, load: Callable[[], Value], hash: str) -> Value:
@@ -248,9 +242,3 @@ def _weight(value: object) -> int:
     if isinstance(value, list):
         return 56 + sum(8 + _weight(inner) for inner in value)
     return 32
-
-
-def _keep(cache: OrderedDict[Key, Value], key: Key, value: Value, most: int) -> None:
-    cache[key] = value
-    while len(cache) > most:
-        cache.popitem(last=False)

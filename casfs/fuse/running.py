@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from .. import threads
 from ..digest import is_hash
 from ..errors import NotFound
 from .nodes import refs_makers
@@ -76,7 +77,7 @@ class Running(Composed):
 
     def _turns(self) -> dict[bytes, Maker]:
         intent = self._intent() or {}
-        turns = [hash for hash in intent.get("turns", ()) if is_hash(hash)]
+        turns = [hash for hash in threads.turns(self._reader.store, intent) if is_hash(hash)]
         names = {b"%04d" % place: hash for place, hash in enumerate(turns)}
         makers = refs_makers(self._reader, names, DEPTH, intent.get("since", 0) * MILLISECOND)
         return {name: partial(_apart, maker, names[name]) for name, maker in makers.items()}

@@ -54,6 +54,7 @@ FS_BLOCK = 4096
 MAX_NAME = 255
 XATTR = b"user.blake3"
 CURSORS = 256  # listings that somebody may go on with
+SHOWN = 4096  # live files whose content is kept as it was told
 OPEN = 1 << 62  # bytes; more than any live file has
 
 
@@ -130,7 +131,7 @@ class Session:
         self._handles = handles
         self._watched = watched
         self._root = root
-        self._shown: dict[int, bytes] = {}
+        self._shown: OrderedDict[int, bytes] = OrderedDict()
         self._cursors: OrderedDict[tuple[int, int], Listing] = OrderedDict()
         counts = stats.cache
         stats.cache = lambda: {"inodes": len(self.inodes), **counts()}
@@ -200,6 +201,9 @@ class Session:
             return vnode.attr()
         data, mtime_ns = vnode.now()
         self._shown[vnode.ino] = data
+        self._shown.move_to_end(vnode.ino)
+        if len(self._shown) > SHOWN:  # a tree of threads was listed; each read asks again first
+            self._shown.popitem(last=False)
         return vnode.attr()._replace(size=len(data), mtime_ns=mtime_ns)
 
     def _attr_timeout(self, vnode: Vnode) -> float:

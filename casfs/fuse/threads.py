@@ -11,6 +11,7 @@
         step.json, meta.json, output.md, changes.diff
         workspace → the tree after the step
         detail/ and artifacts/ in the form of `casfs.fuse.nodes`
+        attempts/ in the same form, where tries failed before: what each of them left
 
 A thread's directory only gains names, but for `running`, and a step never changes; `threads/`
 itself changes in every way. Each question looks at the thread's head, so nothing here can be
@@ -153,8 +154,15 @@ class ThreadDirectory(Composed):
         return Computed(key, make, end["completedAt"] * MILLISECOND)
 
     def _children(self) -> dict[bytes, Maker]:
-        names = [file_name(id) for id in self._thread().record.get("children") or []]
+        ids = self._thread().record.get("children") or []
+        if len(ids) >= threads.CHILDREN:  # there may be more than it names
+            ids = self._reader.summary(f"children {self._id}", threads.HEADS, self._called)
+        names = [file_name(id) for id in ids]
         return {name: partial(Link, target=b"../../" + name) for name in names}
+
+    def _called(self) -> list[str]:
+        found = (seen.thread for seen in self._reader.threads())
+        return [one.id for one in found if one.record.get("parent") == self._id]
 
     def _start_payload(self) -> dict[str, Any]:
         payload: dict[str, Any] = self._reader.node(_start(self._thread())).payload
@@ -233,8 +241,10 @@ class StepDirectory(Composed):
             b"meta.json": partial(self._field, self._hash, "meta"),
             b"output.md": partial(self._field, step["content"], "text"),
             b"detail": partial(self._detail, step["detail"]),
-            b"artifacts": partial(self._artifacts, step["content"]),
+            b"artifacts": partial(self._refs, step["content"], "artifacts"),
         }
+        if step["attempts"]:
+            found[b"attempts"] = partial(self._refs, self._hash, "attempts")
         if step["changes"] is not None:
             found[b"changes.diff"] = partial(self._blob, step["changes"])
         if step["workspace"] is not None:
@@ -256,8 +266,8 @@ class StepDirectory(Composed):
             return self._blob(hash, key)
         return NodeDirectory(key, self._reader, hash, STEP_DEPTH + 1, self._mtime_ns)
 
-    def _artifacts(self, content: str, key: bytes) -> Vnode:
-        return Refs(key, self._reader, content, "artifacts", STEP_DEPTH + 1, self._mtime_ns)
+    def _refs(self, hash: str, field: str, key: bytes) -> Vnode:
+        return Refs(key, self._reader, hash, field, STEP_DEPTH + 1, self._mtime_ns)
 
 
 def _step_name(step: StepRef) -> bytes:

@@ -5,8 +5,10 @@ are refused with ENOSYS, once: from then on the kernel opens files and keeps lis
 itself, and looks at the mtime of what is live to know whether that still holds
 (FUSE_AUTO_INVAL_DATA). So a second look at anything that cannot change costs no request.
 
-Only the first read of a large blob leaves the loop, to be verified by a helper thread, which
-also answers whoever wanted the same blob meanwhile. Changes are told by `casfs.fuse.watch`.
+After an answer the loop stays awake for a moment: to sleep and be woken costs more than
+the time that most callers need until their next request. Only the first read of a large
+blob leaves the loop, to be verified by a helper thread, which also answers whoever wanted the
+same blob meanwhile. Changes are told by `casfs.fuse.watch`.
 
 What was negotiated is left in the table's note: a successor on the same descriptor goes on
 from there, and asks the kernel to send again what its predecessor had taken and not
@@ -19,7 +21,9 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import select
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -41,6 +45,7 @@ LONG = 1 << 17  # bytes; a longer answer is spliced, which costs less than copyi
 GONE = (errno.ENOENT, errno.ENODEV)  # who asked was interrupted, or the mount is no more
 HELPERS = 2
 YOUNG = 50_000  # objects between two looks for cycles: answers are made of many, and make none
+AWAKE = 50e-6  # seconds: to fall asleep and be woken takes longer than most wait for the next
 READABLE = 0x41  # POLLIN | POLLRDNORM
 REFUSED = frozenset(
     "setattr symlink mknod mkdir unlink rmdir rename link write setxattr removexattr create"
@@ -71,6 +76,7 @@ class Transport:
         self._fd = fd
         self._log = log
         self._reading = self._stopping = False
+        self._awake = AWAKE if len(os.sched_getaffinity(0)) > 1 else 0.0
         self._pool = ThreadPoolExecutor(HELPERS, "casfs-verify")
         self._lock = threading.Lock()
         self._waiting: dict[int, list[tuple[int, int, int]]] = {}  # by inode: unique, offset, size
@@ -117,15 +123,22 @@ class Transport:
         unpack, handlers = wire.in_header.unpack_from, self._handlers
         counts = self._session.stats.requests
         least = wire.in_header.size
+        sleeping, until, now = select.poll(), 0.0, time.perf_counter
+        sleeping.register(fd, select.POLLIN)
+        os.set_blocking(fd, False)
         while not self._stopping:
+            self._reading = True
             try:
-                self._reading = True
                 size = os.readv(fd, buffers)
                 self._reading = False
+            except BlockingIOError:
+                if now() > until:
+                    sleeping.poll()
+                continue
             except OSError as error:
                 if error.errno == errno.ENODEV:  # unmounted
                     return
-                if error.errno in (errno.ENOENT, errno.EAGAIN):  # taken back meanwhile
+                if error.errno == errno.ENOENT:  # taken back meanwhile
                     continue
                 raise Failed(f"cannot read from the kernel: {error.strerror}") from error
             if size == 0:
@@ -136,6 +149,7 @@ class Transport:
             kind, handler = handlers.get(opcode, UNKNOWN)
             counts[kind] += 1
             self._answer(kind, handler, Request(unique, ino, uid, gid, view[least:size]))
+            until = now() + self._awake
 
     def _answer(
         self, kind: str, handler: Callable[[Request], bytes | None], request: Request

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from typing import NoReturn
 
 from ..backend import Backend
+from ..errors import CasfsError
 from .blobs import blobs
 from .events import EventLog, Events
 from .index import Active, Index, history
@@ -17,9 +19,10 @@ from .reader import Reader
 from .stats import Stats
 from .threads import Threads
 from .trees import Trees
-from .vnode import Changing, Directory, Link, Live, Maker, Static, Text, identity
+from .vnode import Changing, Directory, Link, Live, Maker, Static, Text, Vnode, identity
 
 WORKFLOWS = "workflows/"
+ROOT = identity(b"/")
 README = b"""\
 This is a casfs store, shown as read-only files. Nothing here can be changed or lost.
 
@@ -50,7 +53,7 @@ def root(reader: Reader, stats: Stats) -> Directory:
         },
     )
     return Static(
-        identity(b"/"),
+        ROOT,
         {
             b"README.txt": partial(Text, data=README),
             b"blobs": partial(blobs, reader=reader),
@@ -63,6 +66,23 @@ def root(reader: Reader, stats: Stats) -> Directory:
             b".casfs": lambda _: live,
         },
     )
+
+
+class Unreadable(Directory):
+    """The root while the store cannot be read: whoever asks for anything gets the reason."""
+
+    __slots__ = ("_error",)
+    fixed = False
+
+    def __init__(self, error: CasfsError) -> None:
+        super().__init__(ROOT)
+        self._error = error
+
+    def lookup(self, name: bytes) -> NoReturn:
+        raise type(self._error)(str(self._error))
+
+    def entries(self) -> Iterable[tuple[bytes, Vnode]]:
+        raise type(self._error)(str(self._error))
 
 
 Name = tuple[tuple[bytes, ...], bytes]

@@ -97,14 +97,10 @@ class Extent(NamedTuple):
 
 class File(Vnode):
     """`grows`: it is live, and what was read once stays what it is: whoever has it open reads
-    on behind that, and may wait until it is `readable_at` there."""
+    on behind that."""
 
     __slots__ = ()
     grows = False
-
-    def readable_at(self, offset: int) -> bool:
-        """What poll() says of somebody who has read up to there."""
-        return True
 
     @property
     def ready(self) -> bool:

@@ -59,15 +59,22 @@ class Watcher:
         return ready
 
     def _run(self) -> None:
+        failing = False
         while not self._over.wait(OFTEN):
             try:
-                for path, name in self._gone():
-                    told = wire.pack_inval_entry(self._session.place(path), name)
-                    with suppress(OSError):  # mostly the kernel does not know it
-                        self._notify(wire.NOTIFY_INVAL_ENTRY, told)
+                self._tell()
                 self._wake()
+                failing = False
             except Exception as error:  # the mount goes on, only later in telling
-                self._session.failed("watch", error)
+                if not failing:  # once, however long that lasts
+                    self._session.failed("watch", error)
+                failing = True
+
+    def _tell(self) -> None:
+        for path, name in self._gone():
+            told = wire.pack_inval_entry(self._session.place(path), name)
+            with suppress(OSError):  # mostly the kernel does not know it
+                self._notify(wire.NOTIFY_INVAL_ENTRY, told)
 
     def _wake(self) -> None:
         """Who was told asks again, and is new then; who does not has closed the file."""

@@ -14,8 +14,6 @@ from .vnode import Attr
 KERNEL_VERSION = 7
 KERNEL_MINOR_VERSION = 41
 OLDEST_MINOR = 29  # Linux 5.1: the first that need not ask to open directories
-ROOT_ID = 1
-MIN_READ_BUFFER = 8192
 
 OPCODES = {
     1: "lookup",
@@ -73,9 +71,6 @@ OPCODES = {
 
 # init flags
 ASYNC_READ = 1 << 0
-SPLICE_WRITE = 1 << 7
-SPLICE_MOVE = 1 << 8
-SPLICE_READ = 1 << 9
 AUTO_INVAL_DATA = 1 << 12
 DO_READDIRPLUS = 1 << 13
 ASYNC_DIO = 1 << 15
@@ -89,7 +84,6 @@ HAS_RESEND = 1 << 39
 
 # notification codes, sent as the error of an answer to request 0
 NOTIFY_POLL = 1
-NOTIFY_INVAL_INODE = 2
 NOTIFY_INVAL_ENTRY = 3
 NOTIFY_RESEND = 7
 
@@ -115,7 +109,6 @@ lseek_out = struct.Struct("=Q")
 poll_in = struct.Struct("=QQII")  # fh kh flags events
 poll_out = struct.Struct("=II")
 notify_poll_wakeup_out = struct.Struct("=Q")
-notify_inval_inode_out = struct.Struct("=Qqq")
 notify_inval_entry_out = struct.Struct("=QII")  # parent namelen flags; name and a NUL
 statfs_out = struct.Struct("=QQQQQIIII24x")
 statx_out = struct.Struct("=QII16x")  # attr_valid attr_valid_nsec flags; statx

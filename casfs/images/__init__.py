@@ -14,7 +14,8 @@ So the image is small, and all images share the page cache of the objects. Mount
 that overlay, such files read as zeros.
 
 An image is made of its tree alone: one root and one owner give the same bytes everywhere, down
-to the file system's uuid. It is a file and not a head: a head would keep its tree from being
+to the file system's uuid (but where a file is a node, too: it stands in the image of a store
+that has it as one). It is a file and not a head: a head would keep its tree from being
 collected, and what can be made again in a second must not. gc calls `trim`, which removes the
 images of trees that have gone, and those used longest ago where a limit says so. That an
 image's objects are still there follows from its root being there (whoever mounts it has a

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from ..errors import CasfsError
+from ..fuse.negotiate import Unsupported
 from .signals import Signals, blocked
-from .ways import Unsupported
 
 READY = "ready"
 OVER, STOPPED, UNSUPPORTED, FAILED = 0, 10, 11, 12

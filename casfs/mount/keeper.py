@@ -28,11 +28,11 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import CasfsError, Failed, Refused
+from ..groups import start_time
 from ..log import Log, silent
 from ..store import Store
 from . import attach, record
@@ -99,6 +99,7 @@ class Keeper:
         self._generation = 0 if left is None else left["generation"] + 1
         self._ready = left is not None  # somebody has been told so
         self._shown = False  # this server is in the record as one that serves
+        self._asked = False  # to execute the program anew, as soon as one serves
         self._failures: deque[float] = deque(maxlen=RESTARTS)
         self._record: Held | None = None
 
@@ -130,9 +131,13 @@ class Keeper:
             self._serves()
         if seen & ENDING:
             return False
-        if REPLACE in seen:
+        if server.code is not None and not self._succeeded(server):
+            return False
+        self._asked = self._asked or REPLACE in seen
+        if self._asked and self._shown:
+            self._asked = False
             self._become_new()
-        return server.code is None or self._succeeded(server)
+        return True
 
     def _end(self) -> None:
         self._way.withdraw(self._server is not None and self._server.code is None)
@@ -153,7 +158,7 @@ class Keeper:
     def _serve(self, on_ready: Callable[[], None]) -> bool:
         """In the server."""
         self._caller.forked()
-        return self._way.serve(on_ready, self._log)
+        return self._way.serve(self._ready, on_ready, self._log)
 
     def _finish(self, complaint: str) -> None:
         """In the server, when it is done: without a keeper it does what that one would do."""
@@ -223,7 +228,7 @@ class Keeper:
     def _become_new(self) -> None:
         """Execute the program anew; returns only where that cannot be."""
         server, held = self._server, self._record
-        if self._caller.again is None or server is None or held is None or not self._shown:
+        if self._caller.again is None or server is None or held is None:
             self._log("not replaced", mount=self._plan.point)
             return
         fds = self._way.inherited()
@@ -264,16 +269,11 @@ def replace_program(found: Record) -> Record:
     def serves() -> bool:
         nonlocal now
         now = found.again()
-        return now is None or (now.generation > found.generation and now.serves) or not _there(now)
+        if now is None or start_time(now.keeper) is None:
+            return True
+        return now.generation > found.generation and now.serves
 
     record.until(serves, f"the new keeper of {found.mount} does not serve; see the store's log")
     if now is None or now.generation == found.generation:
         raise Failed(f"the new keeper of {found.mount} ended at once; see the store's log")
     return now
-
-
-def _there(now: Record) -> bool:
-    with suppress(ProcessLookupError):
-        os.kill(now.keeper, 0)
-        return True
-    return False

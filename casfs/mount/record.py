@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import Failed
-from ..groups import Identity
+from ..groups import Identity, parent
 from ..kernel import Mounted
 from ..log import Log
 
@@ -163,15 +163,6 @@ def _read(path: Path) -> Record | None:
     finally:
         os.close(fd)
     return None
-
-
-def parent(pid: int) -> int | None:
-    """None for a process that is gone."""
-    try:
-        line = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-        return int(line.rpartition(")")[2].split()[1])
-    except OSError:
-        return None
 
 
 def until(

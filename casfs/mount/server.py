@@ -4,31 +4,39 @@ It runs after a fork of the keeper, which has imported all of this before, so th
 successor of one that died serves within milliseconds. It never asks the mount anything
 itself: who waits for himself waits for ever. Besides reading it does one thing: now and
 then it tells the store what was read, for cache is evicted by its last use.
+
+A successor whose store cannot be read (its database is damaged, its disk fails) serves all
+the same, and answers EIO: without a mount there would be an empty directory, which says that
+nothing is lost. It ends itself after a while, so that the next one tries again.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from ..errors import CasfsError
+from ..errors import CasfsError, Corrupt, Failed
 from ..fuse.reader import Reader
 from ..fuse.session import Session
 from ..fuse.stats import Stats
 from ..fuse.table import Table
-from ..fuse.views import gone
+from ..fuse.views import Name, Unreadable, gone
 from ..fuse.views import root as make_root
+from ..fuse.vnode import Directory
 from ..log import Log
 from ..store import Store
 
 KERNEL, PYFUSE3, AUTO = "kernel", "pyfuse3", "auto"
 MODULES = {KERNEL: "transport", PYFUSE3: "ops"}
 NOTE_EVERY = 30  # seconds
+RETRY = 5  # seconds until somebody looks again whether the store can be read
+Gone = Callable[[], list[Name]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +56,16 @@ def load(transport: str) -> None:
     import_module(f"casfs.fuse.{MODULES[transport]}")
 
 
-def by_kernel(plan: Plan, fd: int, table: int, on_ready: Callable[[], None], log: Log) -> bool:
+def by_kernel(
+    plan: Plan, fd: int, table: int, answered: bool, on_ready: Callable[[], None], log: Log
+) -> bool:
     """Serve /dev/fuse by our own transport, with a table of inodes, until it is unmounted
-    (False) or SIGTERM comes (True). Raises CasfsError."""
+    (False) or SIGTERM comes (True). `answered`: it is a successor. Raises CasfsError."""
     from ..fuse.transport import Transport
 
     stopped = False
-    with Store.open(plan.store) as store, _reading(store, log) as reader:
-        session = _session(plan, reader, log, Table(table))
-        transport = Transport(session, fd, log, gone(store.backend))
+    with _session(plan, log, answered, Table(table)) as (session, gone):
+        transport = Transport(session, fd, log, gone)
 
         def stop(*_: object) -> None:
             nonlocal stopped
@@ -73,7 +82,7 @@ def by_kernel(plan: Plan, fd: int, table: int, on_ready: Callable[[], None], log
     return stopped
 
 
-def by_pyfuse3(plan: Plan, on_ready: Callable[[], None], log: Log) -> bool:
+def by_pyfuse3(plan: Plan, answered: bool, on_ready: Callable[[], None], log: Log) -> bool:
     """Mount by pyfuse3 and serve, the same otherwise. After SIGTERM the mount is dead."""
     from ..fuse import ops
 
@@ -81,23 +90,60 @@ def by_pyfuse3(plan: Plan, on_ready: Callable[[], None], log: Log) -> bool:
     options.add(f"fsname={plan.source}")
     if plan.allow_other:
         options.add("allow_other")
-    with Store.open(plan.store) as store, _reading(store, log) as reader:
-        session = _session(plan, reader, log, None)
+    with _session(plan, log, answered, None) as (session, _):
         return ops.serve(session, str(plan.point), options, on_ready)
 
 
-def _session(plan: Plan, reader: Reader, log: Log, table: Table | None) -> Session:
+@contextmanager
+def _session(
+    plan: Plan, log: Log, answered: bool, table: Table | None
+) -> Iterator[tuple[Session, Gone]]:
+    """What answers, and what tells which names have gone."""
     stats = Stats(plan.transport)
-    return Session(
-        make_root(reader, stats),
-        stats,
-        log,
-        store=plan.store,
-        xattr=plan.xattr,
-        handles=plan.transport == PYFUSE3,
-        watched=plan.transport == KERNEL,
-        table=table,
-    )
+    with _shown(plan, stats, log, answered) as (root, gone):
+        session = Session(
+            root,
+            stats,
+            log,
+            store=plan.store,
+            xattr=plan.xattr,
+            handles=plan.transport == PYFUSE3,
+            watched=plan.transport == KERNEL,
+            table=table,
+        )
+        yield session, gone
+
+
+@contextmanager
+def _shown(plan: Plan, stats: Stats, log: Log, answered: bool) -> Iterator[tuple[Directory, Gone]]:
+    """The store's content; for a successor an error in its place, if need be."""
+    with ExitStack() as stack:
+        root: Directory
+        names: Gone = list
+        try:
+            store = stack.enter_context(Store.open(plan.store))
+            store.backend.version()  # connects: in a database that was damaged since, that waits
+            root = make_root(stack.enter_context(_reading(store, log)), stats)
+            names = gone(store.backend)
+        except (Corrupt, Failed) as error:
+            if not answered:
+                raise
+            log("store cannot be read", mount=plan.point, error=str(error))
+            root = Unreadable(error)
+            stack.enter_context(_for_a_while())
+        yield root, names
+
+
+@contextmanager
+def _for_a_while() -> Iterator[None]:
+    """This server is told to end after RETRY, as if from outside: it has a successor then."""
+    timer = threading.Timer(RETRY, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @contextmanager

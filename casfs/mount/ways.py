@@ -27,10 +27,6 @@ from . import attach, server
 from .server import KERNEL, PYFUSE3, Plan
 
 
-class Unsupported(Failed):
-    """A transport does not work on this kernel; another one may."""
-
-
 class Way(Protocol):
     def prepare(self) -> None:
         """Before the first server. Raises Failed."""
@@ -38,8 +34,9 @@ class Way(Protocol):
     def revive(self, answered: bool) -> None:
         """Before any other. `answered`: the kernel has had its first answer. Raises Failed."""
 
-    def serve(self, on_ready: Callable[[], None], log: Log) -> bool:
-        """In a server: until it is unmounted (False) or told to stop (True)."""
+    def serve(self, answered: bool, on_ready: Callable[[], None], log: Log) -> bool:
+        """In a server: until it is unmounted (False) or told to stop (True). `answered`: some
+        server before it has been ready. Raises CasfsError."""
 
     def device(self) -> str:
         """Of the mount, while it is there."""
@@ -80,13 +77,8 @@ class Kernel:
             self._table.close()
             self.prepare()
 
-    def serve(self, on_ready: Callable[[], None], log: Log) -> bool:
-        from ..fuse.negotiate import Unsupported as Refusal
-
-        try:
-            return server.by_kernel(self._plan, self._fd, self._table.fd, on_ready, log)
-        except Refusal as error:
-            raise Unsupported(str(error)) from None
+    def serve(self, answered: bool, on_ready: Callable[[], None], log: Log) -> bool:
+        return server.by_kernel(self._plan, self._fd, self._table.fd, answered, on_ready, log)
 
     def device(self) -> str:
         return self._device
@@ -120,12 +112,12 @@ class Pyfuse3:
     def revive(self, answered: bool) -> None:
         _bury(self._plan, self._device)
 
-    def serve(self, on_ready: Callable[[], None], log: Log) -> bool:
+    def serve(self, answered: bool, on_ready: Callable[[], None], log: Log) -> bool:
         def ready() -> None:
             self.device()
             on_ready()
 
-        return server.by_pyfuse3(self._plan, ready, log)
+        return server.by_pyfuse3(self._plan, answered, ready, log)
 
     def device(self) -> str:
         self._device = _device(self._plan)

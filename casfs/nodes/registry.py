@@ -2,12 +2,17 @@
 
 A schema node is immutable, and so is its compiled form: it is kept for the life of the
 process, by hash. A name may move to a newer version; nodes of the older one keep their
-type. The built-in names can only be moved by `casfs init` of a newer casfs.
+type. The built-in names can only be moved by `casfs init` of a newer casfs, and a process of
+the older one goes on with the types that it knows.
+
+What type a node has is part of its bytes, so that is remembered too, for nodes that are often
+referred to. That it is still stored has to be asked each time.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Mapping
 from importlib import resources
 from typing import Any
 
@@ -17,12 +22,15 @@ from . import node
 from .schema import Schema
 
 HEADS = "schemas/"
+REMEMBERED = 20_000  # nodes whose type is known
 
 
 class Registry:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._compiled: dict[str, tuple[str, Schema]] = {}
+        self._current: dict[str, str] = {}
+        self._types: dict[str, str] = {}
 
     def head(self, name: str) -> Head:
         """Raises NotFound when no schema of that name is registered."""
@@ -30,6 +38,27 @@ class Registry:
         if head is None:
             raise NotFound(f"no type {name!r}; see `casfs schema list`")
         return head
+
+    def current(self, name: str) -> str:
+        """The type that new nodes get. Raises NotFound."""
+        found = self._current.get(name)
+        if found is None:
+            head = self.head(name)
+            found = head.hash
+            if head.record.get("builtin"):
+                self._current[name] = found
+        return found
+
+    def remember(self, types: Mapping[str, str | None]) -> None:
+        """The types of stored blobs, None for those that are no nodes (so far)."""
+        if len(self._types) > REMEMBERED:
+            self._types.clear()
+        self._types.update((hash, type) for hash, type in types.items() if type is not None)
+
+    def types_of(self, hashes: Collection[str]) -> dict[str, str | None]:
+        """The types of those that are remembered."""
+        found = map(self._types.get, hashes)
+        return {hash: type for hash, type in zip(hashes, found, strict=True) if type is not None}
 
     def compiled(self, type_hash: str) -> tuple[str, Schema]:
         """(type name, compiled schema) of a schema node. Raises NotFound, Corrupt."""

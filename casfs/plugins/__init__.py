@@ -5,29 +5,19 @@ evicted is synced again from its source.
 
     record  root, source (without password), commit (of git, else null), syncedAt, createdAt
 
-A version is a promise: what is stored stays, until somebody asks for it with `refresh`.
-Syncing again what came from git only asks where the tag or branch stands now, and says
-when it has moved; that the remote does not answer is no error then.
+How one comes here and is written to a directory: `casfs.plugins.transfer`. Whoever only reads
+them, as the mount does, needs nothing of that.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from ..backend import Head
-from ..checkpoint import NAME
-from ..digest import is_hash
-from ..errors import Failed, Invalid, NotFound
+from ..errors import NotFound
 from ..store import Store
-from ..trees.restore import restore
-from . import sources
 
 HEADS = "plugins/"
-MAX_SOURCE = 1000  # characters in a record
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,47 +32,9 @@ class Plugin:
     synced_at: int
 
 
-@dataclass(frozen=True, slots=True)
-class Synced:
-    """What `sync` did. `stored`: it took what the source has. `warning`: why that should be
-    looked at, or empty."""
-
-    plugin: Plugin
-    stored: bool
-    warning: str = ""
-
-
-def sync(
-    store: Store,
-    name: str,
-    version: str,
-    source: str,
-    env: Mapping[str, str],
-    *,
-    refresh: bool = False,
-) -> Synced:
-    """Store a version from a directory, a git repository or a tarball, unless it is here.
-
-    `env` is what git gets. Raises Invalid, NotFound, Failed; then nothing has changed.
-    """
-    _check(name, "name")
-    _check(version, "version")
-    if not sources.is_git(source) and "://" not in source:
-        source = str(Path(source).absolute())
-    old = _get(store, name, version)
-    if old is not None and not refresh:
-        store.heads.note_use([f"{HEADS}{name}/{version}"])
-        return Synced(old, stored=False, warning=_difference(old, source, env))
-    if not sources.is_git(source):
-        return _store(store, name, version, source, Path(source), None)
-    ref, _ = sources.upstream(source, version, env)
-    with sources.fetched(source, ref, env) as (folder, commit):
-        return _store(store, name, version, source, folder, commit)
-
-
 def find(store: Store, name: str, version: str) -> Plugin:
     """Raises NotFound."""
-    found = _get(store, name, version)
+    found = get(store, name, version)
     if found is None:
         raise NotFound(f"no plugin {name} {version}; see `casfs plugin list`")
     return found
@@ -91,70 +43,19 @@ def find(store: Store, name: str, version: str) -> Plugin:
 def listing(store: Store, name: str | None = None) -> list[Plugin]:
     """Every plugin, or the versions of one, sorted."""
     prefix = HEADS if name is None else f"{HEADS}{name}/"
-    return [_plugin(key, head) for key, head in store.heads.list(prefix)]
+    return [of_head(key, head) for key, head in store.heads.list(prefix)]
 
 
-def materialize(store: Store, name: str, version: str, target: Path) -> Plugin:
-    """Make the directory `target` hold a plugin. Raises NotFound, and as `casfs.trees.restore`."""
-    found = find(store, name, version)
-    restore(store, found.root, target)
-    store.heads.note_use([f"{HEADS}{name}/{version}"])
-    return found
-
-
-def _check(text: str, what: str) -> None:
-    if not NAME.match(text) or is_hash(text):
-        raise Invalid(
-            f"{text!r} is no plugin's {what}: 1 to 64 of letters, digits, '.', '_', '-', no hash"
-        )
-
-
-def _store(
-    store: Store, name: str, version: str, source: str, path: Path, commit: str | None
-) -> Synced:
-    now = time.time_ns() // 1_000_000
-    with store.batch() as batch:
-        root = sources.take(batch, path).hash
-        key = f"{HEADS}{name}/{version}"
-        old = store.heads.get(key)
-        record: dict[str, Any] = {
-            "root": root,
-            "source": sources.shown(source)[:MAX_SOURCE],
-            "commit": commit and f"git:{commit}",  # it may look like a hash, and is none of ours
-            "syncedAt": now,
-            "createdAt": old.record["createdAt"] if old else now,
-        }
-        new = batch.move(key, old, root, record) if old else Head(root, record)
-        if old is None:
-            batch.swap(key, None, new)
-    return Synced(_plugin(key, new), stored=True)
-
-
-def _get(store: Store, name: str, version: str) -> Plugin | None:
+def get(store: Store, name: str, version: str) -> Plugin | None:
+    """As `find`; None where there is none."""
     key = f"{HEADS}{name}/{version}"
     head = store.heads.get(key)
-    return None if head is None else _plugin(key, head)
+    return None if head is None else of_head(key, head)
 
 
-def _plugin(key: str, head: Head) -> Plugin:
+def of_head(key: str, head: Head) -> Plugin:
+    """What the head of that name says."""
     name, _, version = key[len(HEADS) :].partition("/")
     record = head.record
     commit = record["commit"] and str(record["commit"]).removeprefix("git:")
     return Plugin(name, version, head.hash, record["source"], commit, record["syncedAt"])
-
-
-def _difference(old: Plugin, source: str, env: Mapping[str, str]) -> str:
-    """What the source would give instead of what is stored, as far as a question tells."""
-    if sources.shown(source)[:MAX_SOURCE] != old.source:
-        return f"it was stored from {old.source}; --refresh takes it from the one given"
-    if old.commit is None:
-        return ""
-    try:
-        _, now = sources.upstream(source, old.version, env)
-    except NotFound as error:
-        return f"it is gone upstream: {error}"
-    except Failed as error:
-        return f"whether it has moved could not be asked: {error}"
-    if now == old.commit:
-        return ""
-    return f"it has moved: was {old.commit}, is {now}; --refresh takes the new one"

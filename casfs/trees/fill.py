@@ -25,8 +25,8 @@ from ..digest import CHUNK
 from ..nodes.directory import File, Properties, Subdirectory, Symlink
 from ..store import Store
 from . import tree
+from .intake import DIR_FLAGS
 
-DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 FICLONE = 0x40049409  # linux/fs.h: share the source's extents
 NO_CLONE = (errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTTY, errno.EPERM, errno.ETXTBSY)

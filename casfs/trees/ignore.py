@@ -30,8 +30,7 @@ class Ignore:
         """`rules`: what a file of them holds. Raises ValueError."""
         self._names = names
         self._patterns = Patterns(rules) if rules else None
-        both = b"\0".join([*sorted(names), b"", rules])
-        self.fingerprint = hash_bytes(both)[:16]  # equal rules, equal fingerprint
+        self._given = hash_bytes(b"\0".join([*sorted(names), b"", rules]))[:16]
 
     @classmethod
     def of(cls, root: Path, *, defaults: bool = True) -> Ignore:
@@ -47,6 +46,12 @@ class Ignore:
             return cls(DEFAULT if defaults else frozenset(), rules)
         except ValueError as error:
             raise Invalid(f"{root / FILE}: {error}") from None
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal where the same is left out."""
+        excluded = hash_bytes(b"\0".join(sorted(self.excluded)))[:16]
+        return f"{self._given}/{excluded}"
 
     def skips(self, path: bytes, name: bytes, *, directory: bool) -> bool:
         """`path` is relative to the workspace, `name` its last component."""

@@ -130,7 +130,7 @@ class Encoder:
             self._make(name, plan.found[name], digest)
             for name, digest in zip(names, digests, strict=True)
         ]
-        own = self._properties(plan.stat)
+        own = properties(plan.stat, self._options.preserve)
         node = self._batch.put_node("directory", directory.encode(entries, own))
         if self._index is not None:
             self._index.put(plan.path, seen.of(node))
@@ -162,15 +162,23 @@ class Encoder:
     def _make(self, name: bytes, found: Found, digest: Digest) -> Entry:
         if found.below is not None:
             return Subdirectory(name, digest)
-        own = self._properties(found.stat)
+        own = properties(found.stat, self._options.preserve)
         if stat.S_ISLNK(found.stat.st_mode):
             return Symlink(name, found.target, own)
         return File(name, digest, bool(found.stat.st_mode & X), own)
 
-    def _properties(self, seen: Stat | os.stat_result) -> Properties | None:
-        preserve = self._options.preserve
-        if not preserve:
-            return None
-        mtime = divmod(seen.st_mtime_ns, 1_000_000_000) if "mtime" in preserve else None
-        mode = stat.S_IMODE(seen.st_mode) if "mode" in preserve else None
-        return Properties(mtime, None if stat.S_ISLNK(seen.st_mode) else mode)
+
+def properties(seen: Stat | os.stat_result, preserve: Collection[str]) -> Properties | None:
+    """What is kept of an entry besides its content."""
+    if not preserve:
+        return None
+    mtime = divmod(seen.st_mtime_ns, 1_000_000_000) if "mtime" in preserve else None
+    mode = stat.S_IMODE(seen.st_mode) if "mode" in preserve else None
+    return Properties(mtime, None if stat.S_ISLNK(seen.st_mode) else mode)
+
+
+def preserving(own: Properties | None) -> list[str]:
+    """What was preserved where a directory has this of its own."""
+    kept = own or Properties()
+    values = {"mtime": kept.mtime, "mode": kept.unix_mode}
+    return [name for name, value in values.items() if value is not None]

@@ -26,7 +26,8 @@ from .. import locks, scratch
 from ..errors import Conflict, Failed, NotFound, Refused
 from ..store import Store
 from . import tree
-from .fill import DIR_FLAGS, Progress, Tally, fill
+from .fill import Progress, Tally, fill
+from .intake import DIR_FLAGS
 from .restored import Record, Records
 from .sync import Olds, Outcome, Sync
 

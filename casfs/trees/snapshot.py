@@ -151,35 +151,33 @@ class _Snapshot:
             return None
         found: dict[bytes, bytes] = {}
         below: dict[bytes, Stat | os.stat_result] = {}
-        links, size = [], 0
+        links: dict[bytes, bytes] = {}
+        size = 0
         for entry in entries:
             name = os.fsencode(entry.name)
             try:
                 seen = entry.stat(follow_symlinks=False)
+                kind = stat.S_IFMT(seen.st_mode)
+                if self._ignore.skips((plan.path + b"/" + name)[1:], name, directory=kind == DIR):
+                    continue
+                if kind == stat.S_IFLNK:
+                    links[name] = os.readlink(name, dir_fd=fd)
             except OSError:
                 return None
-            kind = stat.S_IFMT(seen.st_mode)
-            if self._ignore.skips((plan.path + b"/" + name)[1:], name, directory=kind == DIR):
-                continue
             if kind == DIR:
                 below[name] = seen
                 found[name] = index.DIRECTORY
             else:
                 found[name] = index.fingerprint(seen, self._racy_after)
-                if kind == stat.S_IFREG:
-                    size += seen.st_size
-                else:
-                    links.append(name)  # what is no link has no place in a row
+                size += seen.st_size if kind == stat.S_IFREG else 0
         names = sorted(found)
         prints = [found[name] for name in names]
         if row.names != b"\0".join(names) or row.stats != b"".join(prints):
             return None
         if index.UNSURE in prints:
             return None
-        plan.same = True
+        plan.same, plan.links = True, links  # a row has no fifos and the like
         self._count(len(found) - len(below) - len(links), size)
-        for name in links:
-            plan.links[name] = os.readlink(name, dir_fd=fd)
         return list(below.items())
 
     def _closely(self, plan: Plan, fd: int, entries: Entries) -> Below:

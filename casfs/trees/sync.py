@@ -29,7 +29,8 @@ from ..digest import hash_stream
 from ..nodes.directory import Entry, File, Properties, Subdirectory, Symlink
 from ..store import Store
 from . import tree
-from .fill import DIR_FLAGS, Tally, file_mode, fill, finish, nanoseconds, write_file, write_link
+from .fill import Tally, file_mode, fill, finish, nanoseconds, write_file, write_link
+from .intake import DIR_FLAGS
 
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 WHOLE = 0o700  # what an owner needs to work in a directory

@@ -40,7 +40,7 @@ from ..errors import CasfsError, Corrupt, Failed, NotFound
 from ..nodes import directory
 from ..nodes.directory import Entry, File, Properties, Subdirectory, Symlink
 from ..store import Store
-from ..trees import tree
+from ..trees import plan, tree
 from ..trees.intake import DIR_FLAGS, FILE_FLAGS
 from ..trees.plan import Report, X
 from ..trees.snapshot import MAX_DEPTH
@@ -50,7 +50,6 @@ WHITEOUT = b".wh."
 OPAQUE = b".wh..wh..opq"
 RESERVED = b".wh..wh."
 OBJECT = re.compile(rb"/([0-9a-f]{2})/([0-9a-f]{62})\Z")
-SECOND = 1_000_000_000  # nanoseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +107,7 @@ class _Merge:
         self._upper = os.fsencode(upper)
         self._report = report
         self._marks = marks
-        self._kept = tree.preserved(store, base)
+        self._preserve = plan.preserving(tree.preserved(store, base))
 
     def directory(self, fd: int, path: bytes, lower: str | None) -> Digest:
         """What is below `path` of the overlay. `fd`: the upper's directory, taken over here;
@@ -232,11 +231,7 @@ class _Merge:
 
     def _properties(self, found: os.stat_result) -> Properties | None:
         """What the tree keeps of its entries, this one keeps too."""
-        if self._kept is None:
-            return None
-        mtime = divmod(found.st_mtime_ns, SECOND) if self._kept.mtime is not None else None
-        mode = stat.S_IMODE(found.st_mode) if self._kept.unix_mode is not None else None
-        return Properties(mtime, None if stat.S_ISLNK(found.st_mode) else mode)
+        return plan.properties(found, self._preserve)
 
     def _warn(self, path: bytes, what: str) -> None:
         self._report.warnings.append(f"{self._show(path)}: {what}")

@@ -130,7 +130,7 @@ def unmount(point: Path, *, lazy: bool = False) -> None:
 
 def is_mounted(point: Path) -> bool:
     """Does something cover this absolute path? Asks the table: a dead mount answers nothing."""
-    return any(one.point == point for one in kernel.mounts())
+    return kernel.mounted_at(point) is not None
 
 
 def _fusermount(point: Path, lazy: bool) -> None:

@@ -29,11 +29,13 @@ from ..batch import Batch
 from ..checkpoint import Checkpoint
 from ..digest import Digest
 from ..errors import Conflict, Failed, NotFound, Refused
-from ..nodes.directory import Properties
 from ..store import Store
 from ..trees import restore as restores
 from ..trees import snapshot, tree
+from ..trees.fill import finish
 from ..trees.ignore import Ignore
+from ..trees.intake import DIR_FLAGS
+from ..trees.plan import preserving
 from ..trees.snapshot import Options, Report
 from . import overlay, record, ways
 from .record import Workspace
@@ -201,9 +203,7 @@ def _recorded(store: Store, batch: Batch, found: Workspace, report: Report) -> D
     if found.way.layered:
         base = found.record["base"]
         return overlay.commit(store, batch, base, found.upper, report, found.way.marks)
-    kept = tree.preserved(store, found.record["base"]) or Properties()
-    values = {"mtime": kept.mtime, "mode": kept.unix_mode}
-    options = Options(preserve=[name for name, value in values.items() if value is not None])
+    options = Options(preserve=preserving(tree.preserved(store, found.record["base"])))
     return snapshot.build(batch, found.path, Ignore(), report, options=options)
 
 
@@ -276,11 +276,11 @@ def prepare(store: Store, base: str, upper: Path) -> None:
     """Make an upper for the tree `base`, and `work` beside it. Raises OSError."""
     upper.mkdir(parents=True)
     upper.with_name("work").mkdir(mode=0o700)
-    kept = tree.preserved(store, base)
-    upper.chmod(0o755 if kept is None or kept.unix_mode is None else kept.unix_mode)
-    if kept is not None and kept.mtime is not None:
-        mtime_ns = kept.mtime[0] * overlay.SECOND + kept.mtime[1]
-        os.utime(upper, ns=(mtime_ns, mtime_ns))
+    fd = os.open(upper, DIR_FLAGS)
+    try:
+        finish(fd, tree.preserved(store, base), 0o755)
+    finally:
+        os.close(fd)
 
 
 def _show(store: Store, new: Workspace, trees: Trees) -> None:

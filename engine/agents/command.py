@@ -7,21 +7,13 @@ tests fail has done its work and exits 0.
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import trio
 
-from casfs.batch import Batch
-from casfs.digest import Digest
-from engine.agents import AgentContext, AgentFailed, AgentFn, AgentResult
-from engine.running.processes import TOKEN, Outcome, run
-
-DEFAULT_TIMEOUT = 3600.0  # seconds
-TAIL = 300  # characters of stderr in a reason
+from engine.agents import AgentContext, AgentFailed, AgentFn, AgentResult, program
+from engine.running.processes import Outcome
 
 package_descriptor = {
     "name": "command",
@@ -29,13 +21,9 @@ package_descriptor = {
     "configSchema": {
         "type": "object",
         "properties": {
-            "argv": {"type": "array", "items": {"type": "string"}, "minItems": 1},
-            "timeoutS": {"type": "number", "exclusiveMinimum": 0},
-            "secrets": {
-                "type": "array",
-                "items": {"type": "string", "format": "env"},
-                "description": "Variables whose values are recorded nowhere.",
-            },
+            "argv": program.ARGV,
+            "timeoutS": program.TIMEOUT_S,
+            "secrets": program.SECRETS,
         },
         "required": ["argv"],
         "additionalProperties": False,
@@ -46,60 +34,22 @@ package_descriptor = {
 
 def create_agent(config: Mapping[str, Any]) -> AgentFn:
     argv = list(config["argv"])
-    timeout = float(config.get("timeoutS", DEFAULT_TIMEOUT))
 
     async def agent(context: AgentContext) -> AgentResult:
-        outcome = await run(
-            argv,
-            context.prompt.text().encode(),
-            cwd=context.workspace,
-            env=environment(context),
-            timeout=timeout,
-            started=context.started,
-        )
+        prompt = context.prompt.text().encode()
+        outcome = await program.ended(context, config, argv, prompt)
         return await trio.to_thread.run_sync(_record, context, argv, outcome)
 
     return agent
 
 
-def environment(context: AgentContext) -> dict[str, str]:
-    """What the program that plays a role sees."""
-    ours = {
-        "CASFS_STORE": str(context.store.root or ""),
-        "CASFS_THREAD": context.thread,
-        "CASFS_ROLE": context.role,
-        "CASFS_STEP": str(context.step),
-        TOKEN: context.run,
-    }
-    return {**context.env, **ours, "PATH": _path(context.env)}
-
-
-def _path(env: Mapping[str, str]) -> str:
-    """The agent's PATH, where `casfs` can be found whatever it was started from."""
-    return os.pathsep.join([env.get("PATH", os.defpath), str(Path(sys.executable).parent)])
-
-
 def _record(context: AgentContext, argv: list[str], outcome: Outcome) -> AgentResult:
     with context.store.batch() as batch:
-        detail = _detail(batch, argv, outcome)
+        detail = program.detail(batch, argv, outcome)
         output = outcome.stdout.decode("utf-8", "replace")
         exact = output.encode() == outcome.stdout
         artifacts = () if exact else (batch.put(outcome.stdout).hash,)
     if outcome.exit_code != 0:
-        said = outcome.stderr.decode("utf-8", "replace").strip()[-TAIL:]
-        last = " ".join(said.split()) or "nothing on stderr"
+        last = program.last(context, outcome) or "nothing on stderr"
         raise AgentFailed(f"{argv[0]} exited with {outcome.exit_code}: {last}", detail.hash)
     return AgentResult(output, detail, artifacts)
-
-
-def _detail(batch: Batch, argv: list[str], outcome: Outcome) -> Digest:
-    return batch.put_node(
-        "command-detail",
-        {
-            "argv": argv,
-            "exitCode": outcome.exit_code,
-            "stdout": batch.put(outcome.stdout).hash,
-            "stderr": batch.put(outcome.stderr).hash,
-            "durationMs": outcome.duration_ms,
-        },
-    )

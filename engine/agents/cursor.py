@@ -21,12 +21,9 @@ import trio
 
 from casfs.batch import Batch
 from casfs.digest import Digest
-from engine.agents import AgentContext, AgentFailed, AgentFn, AgentResult
-from engine.agents.command import environment
-from engine.agents.hermes import LONGEST, TIMEOUT
-from engine.running.processes import Outcome, run
-
-TAIL = 300  # characters of stderr in a reason
+from engine import content
+from engine.agents import AgentContext, AgentFailed, AgentFn, AgentResult, program
+from engine.running.processes import Outcome
 
 package_descriptor = {
     "name": "cursor",
@@ -34,7 +31,7 @@ package_descriptor = {
     "configSchema": {
         "type": "object",
         "properties": {
-            "argv": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+            "argv": program.ARGV,
             "model": {"type": "string"},
             "force": {"type": "boolean", "description": "Let it change files and run commands."},
             "apiKeyEnv": {
@@ -43,7 +40,7 @@ package_descriptor = {
                 "description": "The variable that holds the key; it is handed on as "
                 "CURSOR_API_KEY.",
             },
-            "timeoutS": {"type": "number", "exclusiveMinimum": 0},
+            "timeoutS": program.TIMEOUT_S,
         },
         "additionalProperties": False,
     },
@@ -65,12 +62,14 @@ class Stream:
 
 def create_agent(config: Mapping[str, Any]) -> AgentFn:
     async def agent(context: AgentContext) -> AgentResult:
-        outcome = await _run(context, config)
+        argv = [*_argv(config, context.conversation.get("session")), program.question(context)]
+        key = config.get("apiKeyEnv")
+        more = {"CURSOR_API_KEY": context.env.get(key, "")} if key else {}
+        outcome = await program.ended(context, config, argv, more=more)
         stream = read(outcome.stdout)
         detail = await trio.to_thread.run_sync(_record, context, stream, outcome)
         if outcome.exit_code != 0 or stream.failed or stream.result is None:
-            said = outcome.stderr.decode("utf-8", "replace").strip()[-TAIL:]
-            reason = " ".join(said.split()) or stream.result or "no result in its stream"
+            reason = program.last(context, outcome) or stream.result or "no result in its stream"
             raise AgentFailed(f"cursor exited with {outcome.exit_code}: {reason}", detail.hash)
         context.conversation["session"] = stream.session
         return AgentResult(stream.result, detail)
@@ -78,8 +77,7 @@ def create_agent(config: Mapping[str, Any]) -> AgentFn:
     return agent
 
 
-async def _run(context: AgentContext, config: Mapping[str, Any]) -> Outcome:
-    session, prompt = context.conversation.get("session"), context.prompt
+def _argv(config: Mapping[str, Any], session: str | None) -> list[str]:
     argv = [*config.get("argv", ["cursor-agent"]), "--print", "--output-format", "stream-json"]
     if "model" in config:
         argv += ["--model", config["model"]]
@@ -87,20 +85,7 @@ async def _run(context: AgentContext, config: Mapping[str, Any]) -> Outcome:
         argv.append("--force")
     if session is not None:
         argv += ["--resume", session]
-    text = prompt.objection() if session is not None and prompt.correction else prompt.text()
-    if len(text.encode()) > LONGEST:
-        raise AgentFailed(f"the prompt has more than {LONGEST} bytes; compact the thread")
-    env = environment(context)
-    if key := config.get("apiKeyEnv"):
-        env["CURSOR_API_KEY"] = context.env.get(key, "")
-    return await run(
-        [*argv, text],
-        b"",
-        cwd=context.workspace,
-        env=env,
-        timeout=float(config.get("timeoutS", TIMEOUT)),
-        started=context.started,
-    )
+    return argv
 
 
 def read(data: bytes) -> Stream:
@@ -133,8 +118,8 @@ def _events(data: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _said(event: Mapping[str, Any]) -> str:
-    content = (event.get("message") or {}).get("content") or ()
-    return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    parts = (event.get("message") or {}).get("content") or ()
+    return "".join(str(part.get("text", "")) for part in parts if isinstance(part, dict))
 
 
 def _tool(stream: Stream, event: Mapping[str, Any]) -> None:
@@ -175,8 +160,6 @@ def _turn(
     return {
         "kind": kind,
         "name": name,
-        "text": batch.put_node("content", {"text": text, "artifacts": []}).hash,
-        "result": None
-        if result is None
-        else batch.put_node("content", {"text": result, "artifacts": []}).hash,
+        "text": content.put(batch, text),
+        "result": None if result is None else content.put(batch, result),
     }

@@ -23,15 +23,10 @@ from typing import Any
 import trio
 
 from casfs.digest import Digest
-from casfs.errors import Failed, Refused
-from engine.agents import AgentContext, AgentFailed, AgentFn, AgentResult
-from engine.agents.command import environment
-from engine.running.processes import Outcome, run
+from casfs.errors import Failed
+from engine.agents import AgentContext, AgentFailed, AgentFn, AgentResult, program
 
-TIMEOUT = 3600.0  # seconds
-LONGEST = 120_000  # bytes of a prompt: the kernel takes 128 KiB for one argument
 SESSION = re.compile(r"^\s*session[_ ]id:[ \t]*([A-Za-z0-9._-]+)[ \t]*$", re.M | re.I)
-TAIL = 300  # characters of stderr in a reason
 
 package_descriptor = {
     "name": "hermes",
@@ -39,17 +34,13 @@ package_descriptor = {
     "configSchema": {
         "type": "object",
         "properties": {
-            "argv": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+            "argv": program.ARGV,
             "model": {"type": "string"},
             "provider": {"type": "string"},
             "toolsets": {"type": "string", "description": "Separated by commas."},
             "yolo": {"type": "boolean", "description": "Ask nobody before dangerous commands."},
-            "secrets": {
-                "type": "array",
-                "items": {"type": "string", "format": "env"},
-                "description": "Variables whose values are recorded nowhere.",
-            },
-            "timeoutS": {"type": "number", "exclusiveMinimum": 0},
+            "secrets": program.SECRETS,
+            "timeoutS": program.TIMEOUT_S,
         },
         "additionalProperties": False,
     },
@@ -60,12 +51,14 @@ package_descriptor = {
 def create_agent(config: Mapping[str, Any]) -> AgentFn:
     async def agent(context: AgentContext) -> AgentResult:
         session = context.conversation.get("session")
-        outcome = await _run(context, config, [*_chat(config, session), _prompt(context, session)])
+        argv = [*_chat(config, session), program.question(context)]
+        outcome = await program.ended(context, config, argv)
         output = outcome.stdout.decode("utf-8", "replace")
         id = _session_id(output, outcome.stderr.decode("utf-8", "replace")) or session
         output = SESSION.sub("", output).strip() + "\n"
         if outcome.exit_code != 0:
-            raise AgentFailed(f"hermes exited with {outcome.exit_code}: {_last(outcome)}")
+            last = program.last(context, outcome) or "nothing on stderr"
+            raise AgentFailed(f"hermes exited with {outcome.exit_code}: {last}")
         if id is None:
             raise AgentFailed("hermes printed no session_id; is it the CLI of Hermes Agent?")
         context.conversation["session"] = id
@@ -81,7 +74,7 @@ def _argv(config: Mapping[str, Any]) -> list[str]:
 
 
 def _chat(config: Mapping[str, Any], session: str | None) -> list[str]:
-    argv = ["chat", "--quiet"]
+    argv = [*_argv(config), "chat", "--quiet"]
     for name in ("model", "provider", "toolsets"):
         if name in config:
             argv += [f"--{name}", config[name]]
@@ -92,37 +85,12 @@ def _chat(config: Mapping[str, Any], session: str | None) -> list[str]:
     return [*argv, "-q"]
 
 
-def _prompt(context: AgentContext, session: str | None) -> str:
-    """Raises Refused for a prompt that no argument can hold."""
-    prompt = context.prompt
-    text = prompt.objection() if session is not None and prompt.correction else prompt.text()
-    if len(text.encode()) > LONGEST:
-        raise Refused(f"the prompt has more than {LONGEST} bytes; compact the thread")
-    return text
-
-
-async def _run(context: AgentContext, config: Mapping[str, Any], more: list[str]) -> Outcome:
-    return await run(
-        [*_argv(config), *more],
-        b"",
-        cwd=context.workspace,
-        env=environment(context),
-        timeout=float(config.get("timeoutS", TIMEOUT)),
-        started=context.started,
-    )
-
-
 def _session_id(*texts: str) -> str | None:
     """The last that is named: a resumed session may have a new id."""
     for text in texts:
         if found := SESSION.findall(text):
             return str(found[-1])
     return None
-
-
-def _last(outcome: Outcome) -> str:
-    said = outcome.stderr.decode("utf-8", "replace").strip()[-TAIL:]
-    return " ".join(said.split()) or "nothing on stderr"
 
 
 async def _session(context: AgentContext, config: Mapping[str, Any], id: str) -> dict[str, Any]:
@@ -134,8 +102,8 @@ async def _session(context: AgentContext, config: Mapping[str, Any], id: str) ->
     except OSError:
         pass
     try:
-        export = ["sessions", "export", "-", "--session-id", id]
-        outcome = await _run(context, config, export)
+        export = [*_argv(config), "sessions", "export", "-", "--session-id", id]
+        outcome = await program.ended(context, config, export)
     except Failed:
         return {}
     return _parsed(outcome.stdout) if outcome.exit_code == 0 else {}

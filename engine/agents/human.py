@@ -15,6 +15,7 @@ import trio
 
 from casfs import canonical
 from casfs.errors import Invalid
+from engine import content
 from engine.agents import HUMAN, AgentContext, AgentFn, AgentResult, Waiting
 
 package_descriptor = {
@@ -45,19 +46,15 @@ def create_agent(config: Mapping[str, Any]) -> AgentFn:
 def _played(context: AgentContext, question: str | None) -> AgentResult:
     prompt = context.prompt
     if context.answer is None:
-        shown = _put(context, prompt.text())
+        shown = content.put(context.store, prompt.text())
         line = question or prompt.ask
         fault = f" ({prompt.correction})" if prompt.correction else ""
         raise Waiting(HUMAN, f"{context.role}: {line}{fault}", shown)
     with context.store.batch() as batch:
-        shown = batch.put_node("content", {"text": prompt.text(), "artifacts": []}).hash
-        said = batch.put_node("content", {"text": context.answer, "artifacts": []}).hash
+        shown = content.put(batch, prompt.text())
+        said = content.put(batch, context.answer)
         detail = batch.put_node("human-detail", {"question": shown, "answer": said})
     return AgentResult(_as_output(context.answer), detail)
-
-
-def _put(context: AgentContext, text: str) -> str:
-    return context.store.put_node("content", {"text": text, "artifacts": []}).hash
 
 
 def _as_output(answer: str) -> str:

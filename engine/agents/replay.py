@@ -16,7 +16,6 @@ import trio
 from casfs import threads
 from casfs.digest import Digest
 from casfs.errors import Failed
-from casfs.nodes.node import Node
 from casfs.store import Store
 from engine.agents import AgentContext, AgentFn, AgentResult
 
@@ -50,7 +49,7 @@ def _replayed(context: AgentContext, thread: str, role: str) -> AgentResult:
     recorded = _steps(store, thread, role)
     if before >= len(recorded):
         raise Failed(f"thread {thread} has {len(recorded)} steps of {role}; no other was recorded")
-    step = recorded[before].payload
+    step = store.node(recorded[before], "thread-step").payload
     content = store.node(step["content"], "content").payload
     size = store.blobs.info([step["detail"]])[step["detail"]].size
     return AgentResult(
@@ -61,7 +60,7 @@ def _replayed(context: AgentContext, thread: str, role: str) -> AgentResult:
     )
 
 
-def _steps(store: Store, thread: str, role: str) -> list[Node]:
+def _steps(store: Store, thread: str, role: str) -> list[str]:
+    """The hashes of a role's steps, oldest first; of long threads most were read before."""
     found = threads.expand(store, thread)
-    nodes = [node for node in threads.backwards(store, found) if node.payload["role"] == role]
-    return nodes[::-1]
+    return [step.hash for step in threads.steps(store, found) if step.role == role]

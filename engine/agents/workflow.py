@@ -20,6 +20,7 @@ from engine.agents import AgentContext, AgentFn, AgentResult, Call, Called
 
 AGENT = {
     "type": "object",
+    "format": "agent",
     "properties": {
         "name": {"type": "string", "minLength": 1},
         "config": {"type": "object"},
@@ -83,7 +84,7 @@ def _call(context: AgentContext, one: Mapping[str, Any], done: list[Called]) -> 
         one.get("input") or context.prompt.text(),
         one["agents"],
         done[-1].workspace if done else None,
-        one.get("maxRounds", 100),
+        one.get("maxRounds", Call.max_rounds),
     )
 
 

@@ -133,7 +133,7 @@ async def _once(endpoint: Endpoint, body: dict[str, Any], headers: dict[str, str
     assembly = Assembly()
     try:
         async with _response(endpoint, body, headers) as response:
-            await _refuse(response)
+            await _refuse(response, endpoint.key)
             if response.headers.get("content-type", "").startswith("application/json"):
                 assembly.whole(_json((await response.aread()).decode("utf-8", "replace")))
             else:
@@ -170,12 +170,13 @@ def _certificates() -> ssl.SSLContext:
     return httpx2.create_ssl_context(trust_env=False)
 
 
-async def _refuse(response: httpx2.Response) -> None:
-    """Raise for what is no answer."""
+async def _refuse(response: httpx2.Response, key: str | None) -> None:
+    """Raise for what is no answer; a server may repeat the key, and what it says is cut."""
     status = response.status_code
     if status == 200:
         return
     text = (await response.aread()).decode("utf-8", "replace")
+    text = text.replace(key, "…") if key else text
     try:
         reason = f"HTTP {status}: {_complaint(json.loads(text))}"
     except ValueError:

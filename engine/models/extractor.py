@@ -71,7 +71,7 @@ class Extractor:
 
     def _complain(self, context: AgentContext, error: CasfsError) -> None:
         what = {"thread": context.thread, "index": context.step, "role": context.role}
-        self.log("extractor failed", **what, error=str(error))
+        self.log("extractor failed", **what, error=context.secrets.hide(str(error)))
 
 
 def configured(

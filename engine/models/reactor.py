@@ -27,6 +27,7 @@ import trio
 from casfs.digest import Digest
 from casfs.errors import CasfsError, Failed, Invalid
 from casfs.store import Store
+from engine import content
 from engine.agents import AgentContext, AgentFailed, AgentResult
 from engine.models import chat, forms, tools
 from engine.models.chat import Endpoint, Message
@@ -102,8 +103,7 @@ class Session:
 
         def put() -> str:
             with self._context.store.batch() as batch:
-                texts = [{"text": text, "artifacts": []} for text in (arguments, result)]
-                given, got = (batch.put_node("content", text).hash for text in texts)
+                given, got = content.put(batch, arguments), content.put(batch, result)
                 payload = {"name": name or "?", "arguments": given, "result": got}
                 return batch.put_node("react-tool-call", {**payload, "durationMs": duration}).hash
 
@@ -134,8 +134,8 @@ def put_turn(store: Store, new: str, reply: Reply, calls: Sequence[str]) -> str:
     """Put a `react-turn`. `new`: what was said since the turn before."""
     with store.batch() as batch:
         payload = {
-            "input": batch.put_node("content", {"text": new, "artifacts": []}).hash,
-            "output": batch.put_node("content", {"text": _said(reply), "artifacts": []}).hash,
+            "input": content.put(batch, new),
+            "output": content.put(batch, _said(reply)),
             "toolCalls": list(calls),
             "tokens": {"input": reply.input_tokens, "output": reply.output_tokens},
             "latencyMs": reply.latency_ms,

@@ -5,6 +5,10 @@ the config names in `paths`; /tmp, /proc and /dev are its own. Not seen are home
 beside the workspace, other processes; the network only where the config allows it. The
 environment is made anew, so no key of the daemon's is in it. Everything ends with bwrap.
 
+A daemon that is root's has root's commands, in the eyes of the kernel, too. So they get no
+capabilities, with which they could mount the system writable, and what of /proc is the machine's
+and not theirs is read-only.
+
 Where there is no bubblewrap, or the kernel lets it make no namespaces, a command is refused,
 unless the config says `allowShell`: then it runs as the daemon's user with all of its rights
 (but not its environment).
@@ -29,8 +33,10 @@ ETC = (
     "ld.so.conf.d localtime nsswitch.conf os-release passwd pki protocols python3 resolv.conf "
     "services ssl timezone"
 ).split()
+MACHINE = ("sys", "sysrq-trigger", "irq", "bus", "fs")  # in /proc; files of it are root's to write
 KEPT = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TERM")  # of the environment
 PATIENCE = 10.0  # seconds for a trial run
+_WORKED: set[str] = set()  # by this process's trials
 
 
 @dataclass(frozen=True)
@@ -65,20 +71,35 @@ def _environment(env: Mapping[str, str], workspace: Path, run: str) -> dict[str,
 
 def _argv(bwrap: str, workspace: Path, settings: Settings) -> list[str]:
     seen = [*SYSTEM, *(f"/etc/{name}" for name in ETC), *settings.paths]
-    argv = [bwrap, "--unshare-all", "--die-with-parent", "--new-session"]
+    argv = [bwrap, *_walls()]
     if settings.network:
         argv.append("--share-net")
-    argv += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
     for path in seen:
         argv += ["--ro-bind-try", path, path]
     where = str(workspace)
     return [*argv, "--bind", where, where, "--chdir", where, "--"]
 
 
+def _walls() -> list[str]:
+    """What parts a command from the rest of the machine, but for the files that it sees."""
+    argv = ["--unshare-all", "--die-with-parent", "--new-session"]
+    argv += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
+    if os.geteuid() == 0:  # to anybody else it leaves no capabilities, and may not be asked to
+        argv += ["--cap-drop", "ALL"]
+        for name in MACHINE:
+            argv += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
+    return argv
+
+
 async def _works(bwrap: str) -> bool:
-    """Can it make what it is asked for? The kernel, or a container around us, may forbid it."""
-    argv = [bwrap, "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "true"]
+    """Can it make what it is asked for? The kernel, or a container around us, may forbid it; what
+    worked once is not tried again."""
+    if bwrap in _WORKED:
+        return True
+    argv = [bwrap, "--ro-bind", "/", "/", *_walls(), "true"]
     with trio.move_on_after(PATIENCE):
         ended = await trio.run_process(argv, check=False, capture_stderr=True)
-        return ended.returncode == 0
+        if ended.returncode == 0:
+            _WORKED.add(bwrap)
+            return True
     return False

@@ -19,6 +19,7 @@ import trio
 
 from casfs.errors import CasfsError, Failed, Invalid, NotFound
 from casfs.nodes.schema import Schema
+from engine import content
 from engine.agents import AgentContext
 from engine.models import sandbox
 from engine.models.confined import Confined
@@ -173,7 +174,8 @@ def _search(bench: Bench, given: Arguments) -> str:
             continue
         for number, line in enumerate(data.split(b"\n"), 1):
             if wanted in line:
-                hits.append(f"{path}:{number}:{line.decode('utf-8', 'replace')[:LINE]}")
+                text = bench.context.secrets.hide(line.decode("utf-8", "replace"))
+                hits.append(f"{path}:{number}:{text[:LINE]}")
                 if len(hits) == HITS:
                     return _printable("\n".join([*hits, f"[only the first {HITS}]"]))
     return _printable("\n".join(hits) or "nothing found")
@@ -201,7 +203,8 @@ async def _run_command(bench: Bench, given: Arguments) -> str:
         timeout=min(given.get("timeoutS", settings.timeout), settings.timeout),
         started=context.started,
     )
-    out, err = (text.decode("utf-8", "replace") for text in (outcome.stdout, outcome.stderr))
+    said = (text.decode("utf-8", "replace") for text in (outcome.stdout, outcome.stderr))
+    out, err = map(context.secrets.hide, said)  # before they are cut
     parts = [f"exit code {outcome.exit_code}", cut(out, RESULT // 2).rstrip("\n")]
     if err:
         parts += ["stderr:", cut(err, RESULT // 3).rstrip("\n")]
@@ -221,8 +224,7 @@ def _cas_get(bench: Bench, given: Arguments) -> str:
 
 
 def _cas_put(bench: Bench, given: Arguments) -> str:
-    payload = {"text": given["text"], "artifacts": []}
-    hash = bench.context.store.put_node("content", payload).hash
+    hash = content.put(bench.context.store, given["text"])
     bench.made.append(hash)
     return hash
 

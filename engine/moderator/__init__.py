@@ -81,7 +81,14 @@ async def decide(rules: Sequence[Rule], context: Context, judge: Judge) -> Decis
                 return _outcome(rule)
         except Invalid as error:
             return Stuck(f"{_describe(index, rule)}: {error}")
-    return End(NO_RULE, f"no rule matches after {role}")
+    return _unmatched(role)
+
+
+def settled(rules: Sequence[Rule], role: str) -> Decision | None:
+    """What is decided after a role whatever was said; None where that has to be evaluated."""
+    for _, rule in _rules_from(rules, role):
+        return _outcome(rule) if rule["when"] is None else None
+    return _unmatched(role)
 
 
 def _rules_from(rules: Sequence[Rule], role: str) -> Iterator[tuple[int, Rule]]:
@@ -92,6 +99,10 @@ def _outcome(rule: Rule) -> Decision:
     if rule["to"] == END:
         return End(COMPLETED, f"ended after {rule['from']}")
     return Next(rule["to"])
+
+
+def _unmatched(role: str) -> End:
+    return End(NO_RULE, f"no rule matches after {role}")
 
 
 def _describe(index: int, rule: Rule) -> str:

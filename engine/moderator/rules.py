@@ -129,7 +129,7 @@ def _slips(rule: Rule, graph: _Graph, schemas: Mapping[str, Any]) -> Iterator[st
         for one, other in (sides, sides[::-1]):
             if not isinstance(one, syntax.Path):
                 continue
-            if comparison.operator != "in":
+            if comparison.operator != "in" or one is comparison.left:
                 yield from _array_slips(one, graph, schemas)
             if comparison.operator in ("=", "!=", "in") and isinstance(other, syntax.Literal):
                 yield from _literal_slips(one, other.values, rule["from"], schemas)

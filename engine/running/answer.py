@@ -8,10 +8,10 @@ from typing import Any
 
 from casfs import threads
 from casfs.batch import Batch
-from casfs.nodes.node import Node
 from casfs.store import Store
 from casfs.threads import Thread
 from casfs.trees import patch
+from engine import content
 from engine.agents import AgentResult
 from engine.extract import Extracted
 from engine.threads import record
@@ -30,14 +30,27 @@ class Answer:
     cached: Mapping[str, Any] | None = None
 
 
+@dataclass
+class Made:
+    """A step that an answer was made into. `batch` holds it until it is `recorded`; `tokens`:
+    what the try took."""
+
+    batch: Batch
+    payload: dict[str, Any]
+    answer: Answer
+    tokens: int
+    recorded: bool = False
+
+
 @dataclass(frozen=True)
 class Place:
-    """Where in its thread a step stands. `last`: the step before; `workspace`: the tree that it
-    starts from; `agent`: the node of the agent; `ends`: of the threads that it called."""
+    """Where in its thread a step stands. `before`: the steps before, the first one first;
+    `workspace`: the tree that it starts from; `agent`: the node of the agent; `ends`: of the
+    threads that it called."""
 
     thread: Thread
     intent: Intent
-    last: Node | None
+    before: Sequence[str]
     workspace: str | None
     agent: str
     ends: Sequence[str] = ()
@@ -46,18 +59,16 @@ class Place:
 def step(store: Store, batch: Batch, at: Place, answer: Answer) -> dict[str, Any]:
     """The payload of a thread-step; its content and changes are put into `batch`."""
     artifacts = list(dict.fromkeys([*answer.found.refs, *answer.result.artifacts]))
-    content = {"text": answer.result.output, "artifacts": artifacts}
     changes = patch.patch(store, at.workspace, answer.workspace)
     payload = {
         "index": at.intent["index"],
         "role": at.intent["role"],
         "meta": dict(answer.found.meta),
-        "content": batch.put_node("content", content).hash,
+        "content": content.put(batch, answer.result.output, artifacts),
         "detail": answer.result.detail.hash,
         "agent": at.agent,
         "start": at.thread.record["start"],
-        "previous": at.last.hash if at.last else None,
-        "ancestors": threads.ancestors(at.last),
+        **threads.links(at.before),
         "compact": at.thread.record["compact"],
         "childThreads": list(at.ends),
         "attempts": list(at.thread.record["attempts"]),

@@ -1,5 +1,9 @@
 """One try at a step: ask the agent until its output fits, and no longer than is allowed.
 
+What comes of an answer is done at once, in the worker thread that has read it: to go back to the
+daemon's loop in between costs more than all the rest of a step without a model. It is done while
+the time of the try runs, but never broken off; no checkpoint comes after it.
+
 The meta is what a block of the output says; else what the configured extractor model finds in
 it; else the output goes back to the same agent with what is wrong, CORRECTIONS times, and the
 agent finds in `context.conversation` what it left there.
@@ -10,17 +14,19 @@ raise becomes one of these.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Generic, TypeVar
 
 import trio
 
-from casfs.errors import CasfsError, Invalid
+from casfs.errors import CasfsError, Invalid, NotFound
 from casfs.nodes.schema import Schema
 from casfs.store import Store
 from casfs.threads import Thread
-from engine.agents import AgentContext, AgentFailed, AgentFn, AgentResult, Waiting
-from engine.extract import Dangling, Extracted, extract
+from engine.agents import STRANGE, AgentContext, AgentFailed, AgentFn, AgentResult, Waiting
+from engine.extract import Dangling, extract
 from engine.models.extractor import Extractor
 from engine.running.answer import Answer
 from engine.running.hold import Hold, blocking
@@ -29,6 +35,7 @@ from engine.threads.journal import failed
 from engine.threads.record import FAILURE, TIMEOUT, Budget, spent
 
 CORRECTIONS = 2
+T = TypeVar("T")
 
 
 class Spent(CasfsError):
@@ -54,21 +61,29 @@ class Player:
     extractor: Extractor | None = None
 
 
-class Attempt:
+class Attempt(Generic[T]):
     """`tokens`: what the details of this try say that it took."""
 
     def __init__(
-        self, store: Store, hold: Hold, player: Player, context: AgentContext, budget: Budget
+        self,
+        store: Store,
+        hold: Hold,
+        player: Player,
+        context: AgentContext,
+        budget: Budget,
+        then: Callable[[Answer, int], T],
     ) -> None:
+        """`then` gets the answer and the tokens, while the head is held still."""
         self.tokens = 0
+        self._then = then
         self._store = store
         self._hold = hold
         self._player = player
         self._context = context
         self._budget = budget
 
-    async def __call__(self) -> Answer:
-        """Raises TryFailed, Waiting, Spent."""
+    async def __call__(self) -> T:
+        """What `then` made of the answer. Raises TryFailed, Waiting, Spent, and what that does."""
         role, timeout, left = self._context.role, self._player.timeout, self._left()
         limits = [seconds for seconds in (timeout, left) if seconds is not None]
         with trio.move_on_after(min(limits, default=float("inf"))) as scope:
@@ -78,25 +93,26 @@ class Attempt:
             raise Spent(self._budget.exceeded(self._spent()) or "budget: no running time is left")
         raise TryFailed(f"{role}: took longer than {timeout:g} s", None, TIMEOUT)
 
-    async def _answer(self) -> Answer:
+    async def _answer(self) -> T:
         context = self._context
         for tries in range(1 + CORRECTIONS):
             result = await self._ask(context)
-            try:
-                found = await blocking(partial(self._read, result))
-                return Answer(result, found, "correction" if tries else "block", result.workspace)
-            except Invalid as error:
-                fault = str(error)
-                dangling = isinstance(error, Dangling)
+            done = await self._hold.still(partial(self._read, result, tries))
+            if not isinstance(done, Invalid):
+                return done
+            fault = str(done)
+            dangling = isinstance(done, Dangling)
             if not dangling and (answer := await self._by_model(context, result, tries)):
-                return answer
+                return await self._hold.still(partial(self._then, answer, self.tokens))
             detail = result.detail.hash
+            if tries == CORRECTIONS:
+                break
             await self._hold.move(partial(self._note, detail))
             if out := self._budget.exceeded(self._spent()):
                 raise Spent(out)
             context = replace(context, prompt=context.prompt.corrected(fault), answer=None)
         raise TryFailed(
-            f"{context.role}: no usable output after {CORRECTIONS} corrections: {fault}"
+            f"{context.role}: no usable output after {CORRECTIONS} corrections: {fault}", detail
         )
 
     async def _by_model(
@@ -118,19 +134,29 @@ class Attempt:
     async def _ask(self, context: AgentContext) -> AgentResult:
         try:
             result = await self._player.agent(context)
-        except Exception as error:  # an agent is a stranger's code
+            if not isinstance(result, AgentResult) or not isinstance(result.output, str):
+                raise TypeError(f"{type(result).__name__} is no AgentResult with a text")
+        except STRANGE as error:
             if waits := _waiting(error):
                 raise waits from error
-            what = str(error) if isinstance(error, CasfsError) else repr(error)
+            said = str(error) if isinstance(error, CasfsError) else repr(error)
+            what = context.secrets.hide(said)  # before it is cut to fit a record
             detail = error.detail if isinstance(error, AgentFailed) else None
             self.tokens += await blocking(lambda: tokens(self._store, detail))
-            cause = TIMEOUT if isinstance(error, TimedOut) else FAILURE
+            late = isinstance(error, TimedOut) or isinstance(error.__cause__, TimedOut)
+            cause = TIMEOUT if late else FAILURE
             raise TryFailed(f"{context.role}: {what}", detail, cause) from error
         return replace(result, output=context.secrets.hide(result.output))
 
-    def _read(self, result: AgentResult) -> Extracted:
+    def _read(self, result: AgentResult, tries: int) -> T | Invalid:
+        """What came of an output; what is wrong with it, where it is no answer."""
         self.tokens += tokens(self._store, result.detail.hash)
-        return extract(result.output, self._player.schema, self._store)
+        try:
+            found = extract(result.output, self._player.schema, self._store)
+        except Invalid as error:
+            return error
+        way = "correction" if tries else "block"
+        return self._then(Answer(result, found, way, result.workspace), self.tokens)
 
     def _note(self, detail: str, thread: Thread) -> Thread:
         return failed(self._store, thread, detail)
@@ -147,9 +173,12 @@ class Attempt:
 
 def tokens(store: Store, detail: str | None) -> int:
     """What an agent's own record says that its work took: an integer `totalTokens`."""
-    if detail is None or store.blobs.info([detail])[detail].type is None:
+    if detail is None:
         return 0
-    payload = store.node(detail).payload
+    try:
+        payload = store.node(detail).payload
+    except NotFound:  # a blob; what is not there at all the step will be refused for
+        return 0
     found = payload.get("totalTokens") if isinstance(payload, dict) else None
     return found if isinstance(found, int) and not isinstance(found, bool) else 0
 

@@ -37,7 +37,7 @@ from casfs.errors import CasfsError, Corrupt, Invalid, NotFound
 from casfs.log import Log
 from casfs.nodes.schema import Schema
 from casfs.store import Store
-from engine import agents
+from engine import agents, content
 from engine.agents import AgentResult
 from engine.catalog import Role
 from engine.extract import extract
@@ -95,14 +95,13 @@ def identify(store: Store, question: Question) -> Action:
 def _step(store: Store, batch: Batch, question: Question) -> dict[str, Any]:
     agent = dict(store.node(question.agent, "agent").payload)
     agent["version"] = f"=={agents.load(agent['package']).version}"  # whatever was resolved
-    text = question.prompt.text()
     return {
         "role": question.role.hash,
         "name": question.name,
         "index": question.index,
         "depth": question.depth,
         "agent": batch.put_node("agent", agent).hash,
-        "prompt": batch.put_node("content", {"text": text, "artifacts": []}).hash,
+        "prompt": content.put(batch, question.prompt.text()),
         "parts": hash_bytes(canonical.encode(_parts(question.prompt))),
     }
 
@@ -164,16 +163,16 @@ def kept(
 
 def keep(store: Store, action: Action, step: Mapping[str, Any], duration_ms: int) -> None:
     """Let a recorded step answer the same question again. Raises CasfsError."""
-    content = store.node(step["content"], "content").payload
+    said = store.node(step["content"], content.TYPE).payload
     with store.batch() as batch:
         payload = {
             "action": action.hash,
             "exitCode": 0,
-            "stdout": batch.put(content["text"].encode()).hash,
+            "stdout": batch.put(said["text"].encode()).hash,
             "stderr": batch.put(b"").hash,
             "outputs": step["workspace"] or batch.put_node("directory", EMPTY).hash,
             "detail": step["detail"],
-            "artifacts": content["artifacts"],
+            "artifacts": said["artifacts"],
             "durationMs": duration_ms,
             "createdAt": step["completedAt"],
         }

@@ -18,11 +18,11 @@ from casfs.store import Store
 from casfs.threads import RUNNING, SUSPENDED, Thread
 from engine import catalog
 from engine.agents import CHILD, Call, Called, Waiting
+from engine.content import text
 from engine.running.hold import Hold, blocking
-from engine.threads import journal, origin
+from engine.threads import binding, journal, origin, stack
 from engine.threads.binding import Binding
 from engine.threads.origin import Request
-from engine.threads.recall import text
 from engine.threads.record import Budget
 
 Runner = Callable[[Thread], Awaitable[Thread]]
@@ -31,8 +31,16 @@ Runner = Callable[[Thread], Awaitable[Thread]]
 class Calls:
     """The calls of one try at a step. `run` carries a thread on until it rests."""
 
-    def __init__(self, store: Store, hold: Hold, run: Runner, workspace: str | None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        env: Mapping[str, str],
+        hold: Hold,
+        run: Runner,
+        workspace: str | None,
+    ) -> None:
         self._store = store
+        self._env = env
         self._hold = hold
         self._run = run
         self._workspace = workspace
@@ -44,7 +52,8 @@ class Calls:
         made: list[Thread] = []
 
         def calling(parent: Thread) -> Thread:
-            moved, child = origin.call(self._store, parent, request, self._taken)
+            store = binding.guarded(self._store, request.agents, self._env)
+            moved, child = origin.call(store, parent, request, self._taken)
             made.append(child)
             return moved
 
@@ -108,7 +117,7 @@ def ends(store: Store, thread: Thread) -> list[str]:
 
 def abandon(store: Store, thread: Thread) -> list[Thread]:
     """End those that the step in flight called and did not wait for; returns them."""
-    left = journal.called(store, thread)
+    left = stack.called(store, thread)
     for id in thread.record["intent"]["calls"]:
         child = threads.get(store, id)
         if child.status in (RUNNING, SUSPENDED):

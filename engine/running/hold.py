@@ -35,8 +35,12 @@ class Hold:
             self.thread = change(self.thread)
             return self.thread
 
+        return await self.still(moving)
+
+    async def still(self, function: Callable[[], T]) -> T:
+        """Run it in a worker thread, while nobody else moves the head; it may set `thread`."""
         async with self._lock:
-            return await trio.to_thread.run_sync(moving)
+            return await trio.to_thread.run_sync(function)
 
 
 async def blocking(function: Callable[[], T]) -> T:

@@ -12,14 +12,15 @@ from pathlib import Path
 
 from casfs.store import Store
 from casfs.threads import Thread
+from engine import content
 from engine.agents import AgentContext
 from engine.prompt import Prompt
 from engine.running import processes
 from engine.running.cached import Question
 from engine.running.calls import Calls, Runner
-from engine.running.hold import Hold
+from engine.running.hold import Hold, blocking
 from engine.running.script import Script
-from engine.threads import journal, recall
+from engine.threads import journal
 from engine.threads.record import Intent
 
 
@@ -35,9 +36,9 @@ class Hooks:
     nest: Runner
     workspace: Path | None
 
-    def context(self, intent: Intent, prompt: Prompt, tree: str | None) -> AgentContext:
+    async def context(self, intent: Intent, prompt: Prompt, tree: str | None) -> AgentContext:
         """`tree`: what the step starts from."""
-        said = self.hold.thread.record["answer"]
+        said: str | None = self.hold.thread.record["answer"]
         return AgentContext(
             thread=self.hold.thread.id,
             role=intent["role"],
@@ -50,8 +51,8 @@ class Hooks:
             env=self.env,
             started=self._started,
             turn=self._turn,
-            call=Calls(self.store, self.hold, self.nest, tree),
-            answer=None if said is None else recall.text(self.store, said),
+            call=Calls(self.store, self.env, self.hold, self.nest, tree),
+            answer=said and await blocking(lambda: content.text(self.store, said)),
             parent=self.script.start["parentState"],
             agent=self.script.agents[intent["role"]],
             secrets=self.script.secrets,

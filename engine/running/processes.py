@@ -42,7 +42,12 @@ class Outcome:
 
 
 class TimedOut(Failed):
-    """The process took longer than it may; its group has been ended."""
+    """The process took longer than it may; its group has been ended. `outcome`: what it was then,
+    with all that it had written."""
+
+    def __init__(self, reason: str, outcome: Outcome) -> None:
+        super().__init__(reason)
+        self.outcome = outcome
 
 
 class TooMuch(Failed):
@@ -79,13 +84,14 @@ async def run(
     finally:
         with trio.CancelScope(shield=True):
             await _end(process, env.get(TOKEN))
-    if limit.cancelled_caught:
-        raise TimedOut(f"{argv[0]} took longer than {timeout:g} s")
-    if max(len(out), len(err)) > MAX_OUTPUT:
-        raise TooMuch(f"{argv[0]} wrote more than {MAX_OUTPUT >> 20} MiB")
     assert process.returncode is not None
     duration = round((time.monotonic() - begin) * 1000)
-    return Outcome(process.returncode, bytes(out), bytes(err), duration)
+    outcome = Outcome(process.returncode, bytes(out), bytes(err), duration)
+    if limit.cancelled_caught:
+        raise TimedOut(f"{argv[0]} took longer than {timeout:g} s", outcome)
+    if max(len(out), len(err)) > MAX_OUTPUT:
+        raise TooMuch(f"{argv[0]} wrote more than {MAX_OUTPUT >> 20} MiB")
+    return outcome
 
 
 async def _talk(

@@ -23,7 +23,6 @@ from functools import partial
 from typing import Any
 
 from casfs.actions.cache import Action
-from casfs.batch import Batch
 from casfs.errors import CasfsError, Conflict
 from casfs.log import Log, silent
 from casfs.store import Store
@@ -35,7 +34,7 @@ from engine.moderator import Decision, Judge, Next
 from engine.moderator.conditions import Here
 from engine.prompt import Prompt
 from engine.running import cached, calls
-from engine.running.answer import Answer, Place, step
+from engine.running.answer import Answer, Made, Place, step
 from engine.running.attempt import Attempt, Spent, TryFailed
 from engine.running.cached import Turns
 from engine.running.calls import Runner
@@ -45,7 +44,7 @@ from engine.running.script import Script
 from engine.running.workspace import PLAIN, Workspaces
 from engine.threads import journal, recall, summary
 from engine.threads.recall import Past
-from engine.threads.record import BUDGET, FAILURE, TIMEOUT, UNKNOWN, Intent
+from engine.threads.record import BUDGET, FAILURE, TIMEOUT, UNKNOWN, Intent, spent
 
 
 class Run:
@@ -172,7 +171,8 @@ class Run:
                 lambda: cached.looked_up(self._store, action, schema, self._log, place)
             )
             if known is not None:
-                return await self._record(intent, known)
+                made = await self.hold.still(lambda: self._made(intent, known, 0))
+                return await self._recorded(made)
             return await self._play(intent, prompt, action)
 
     async def _play(
@@ -181,45 +181,47 @@ class Run:
         """Let the agent work, as often as its policy says. What it made of an `action` is kept."""
         left = self._script.flow.roles[intent["role"]].retries
         while True:
-            attempt = self._attempt(intent, prompt)
+            attempt = await self._attempt(intent, prompt)
             begin = time.monotonic()
             try:
-                answer = await self._worked(attempt)
+                await self._prepare()
+                made = await attempt()
                 break
             except Waiting as why:
                 return await self._rest(why.cause, str(why), None, attempt.tokens, why.question)
             except Spent as why:
                 return await self._rest(BUDGET, str(why), None, attempt.tokens)
             except TryFailed as why:
-                if not left:
-                    return await self._rest(why.cause, str(why), why.detail, attempt.tokens)
+                out = self._script.budget.exceeded(spent(self.thread.record, attempt.tokens))
+                if not left or out:
+                    reason = f"{why}; {out}" if out else str(why)
+                    return await self._rest(why.cause, reason, why.detail, attempt.tokens)
                 left -= 1
                 intent = await self._again(intent, why, attempt.tokens)
         duration = round((time.monotonic() - begin) * 1000)
-        following = await self._record(intent, answer, attempt.tokens)
+        following = await self._recorded(made)
         if action is not None:
             told = (self._past.steps[-1], duration, self._log, {"thread": self.thread.id})
             await blocking(lambda: cached.kept(self._store, action, *told))
         return following
 
-    def _attempt(self, intent: Intent, prompt: Prompt) -> Attempt:
-        context = self._hooks.context(intent, prompt, self._past.tree)
+    async def _attempt(self, intent: Intent, prompt: Prompt) -> Attempt[Made]:
+        context = await self._hooks.context(intent, prompt, self._past.tree)
         player = self._script.player(intent["role"])
-        return Attempt(self._store, self.hold, player, context, self._script.budget)
+        made = partial(self._made, intent)
+        return Attempt(self._store, self.hold, player, context, self._script.budget, made)
 
-    async def _worked(self, attempt: Attempt) -> Answer:
+    async def _prepare(self) -> None:
+        """Let the workspace hold what the step starts from."""
         before = self._past.tree
         if before is not None:
             await blocking(lambda: self._workspace.reset(before))
-        answer = await attempt()
-        if before is not None and answer.workspace is None:
-            answer = replace(answer, workspace=await blocking(self._workspace.record))
-        if answer.workspace is not None:
-            await blocking(partial(self._warn, before, answer.workspace))
-        return answer
 
     def _warn(self, before: str | None, after: str) -> None:
-        """Name the files that have a secret in them: they are recorded as they are."""
+        """Name the files that have a secret in them: they are recorded as they are. What a thread
+        starts with is looked at with its first step."""
+        if not self._past.steps and not self.thread.record["parent"]:
+            before = None
         place = {"thread": self.thread.id, "index": self.thread.record["intent"]["index"]}
         for path, names in secrets.leaks(self._given, self._script.secrets, before, after):
             self._log("secret in workspace", **place, path=path, variables=" ".join(names))
@@ -228,7 +230,8 @@ class Run:
         self._log("retry", thread=self.thread.id, index=intent["index"], reason=str(why))
         await blocking(self._abandon)
         failed = [why.detail] if why.detail else []
-        moved = await self.hold.move(lambda now: journal.retry(self._store, now, failed, tokens))
+        how = (str(why), failed, tokens)
+        moved = await self.hold.move(lambda now: journal.retry(self._store, now, *how))
         fresh: Intent = moved.record["intent"]
         self._log_step(fresh)
         return fresh
@@ -275,27 +278,44 @@ class Run:
                 for child in calls.abandon(self._store, self.thread):
                     workspace(self._given, child, self._workspaces).remove()
 
-    async def _record(self, intent: Intent, answer: Answer, tokens: int = 0) -> Intent | None:
-        """Commit the step, the move of the head and the next intent together."""
-        batch = self._store.batch()
-        with batch:
-            payload = await blocking(lambda: self._payload(batch, intent, answer))
-            decision = await self._decide([*self._past.steps, payload])
-            rounds = self._start["maxRounds"]
-
-            def commit(now: Thread) -> Thread:
-                payload["compact"] = now.record["compact"]  # made a moment ago, perhaps
-                budget = self._script.budget
-                moved = journal.commit_step(batch, now, payload, decision, rounds, tokens, budget)
-                self._past.add(moved, payload, answer.result.output)
-                return moved
-
-            await self.hold.move(commit)
-        return self._rest_or_go()
-
-    def _payload(self, batch: Batch, intent: Intent, answer: Answer) -> dict[str, Any]:
+    def _made(self, intent: Intent, answer: Answer, tokens: int) -> Made:
+        """The step that an answer makes. It is recorded at once where it takes no judge to know
+        what comes after it."""
+        before = self._past.tree
+        if before is not None and answer.workspace is None:
+            answer = replace(answer, workspace=self._workspace.record())
+        if answer.workspace is not None:
+            self._warn(before, answer.workspace)
         self._abandon()
+        made = self._put(intent, answer, tokens)
+        decision = moderator.settled(self._script.flow.rules, intent["role"])
+        if decision is not None:
+            self._commit(made, decision)
+        return made
+
+    def _put(self, intent: Intent, answer: Answer, tokens: int) -> Made:
         agent = self._script.agents[intent["role"]]
         ends = calls.ends(self._store, self.thread)
-        place = Place(self.thread, intent, self._past.last, self._past.tree, agent, ends)
-        return step(self._store, batch, place, answer)
+        place = Place(self.thread, intent, self._past.hashes, self._past.tree, agent, ends)
+        batch = self._store.batch()
+        return Made(batch, step(self._store, batch, place, answer), answer, tokens)
+
+    async def _recorded(self, made: Made) -> Intent | None:
+        """See to it that a step is recorded. Returns the next intent."""
+        with made.batch:
+            if not made.recorded:
+                decision = await self._decide([*self._past.steps, made.payload])
+                await self.hold.still(lambda: self._commit(made, decision))
+        return self._rest_or_go()
+
+    def _commit(self, made: Made, decision: Decision) -> None:
+        """Commit the step, the move of the head and the next intent together."""
+        now = self.thread
+        made.payload["compact"] = now.record["compact"]  # made a moment ago, perhaps
+        with made.batch as batch:
+            rounds, budget = self._start["maxRounds"], self._script.budget
+            moved = journal.commit_step(
+                batch, now, made.payload, decision, rounds, made.tokens, budget
+            )
+        self.hold.thread, made.recorded = moved, True
+        self._past.add(moved.hash, made.payload, made.answer.result.output)

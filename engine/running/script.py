@@ -7,20 +7,23 @@ so a package that is broken harms the thread only at that role.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from contextlib import suppress
 
 from casfs import threads
-from casfs.errors import CasfsError
+from casfs.errors import CasfsError, NotFound
 from casfs.store import Store
 from casfs.threads import Thread
 from engine import agents, catalog, secrets
 from engine.agents import AgentContext, AgentFn, AgentResult
+from engine.content import text
 from engine.extract import role_schema
 from engine.models.extractor import Extractor
 from engine.prompt import Prompt
 from engine.running import calls
 from engine.running.attempt import Player
-from engine.threads.recall import Recall, text
+from engine.running.hold import blocking
+from engine.threads import stack
+from engine.threads.recall import Recall
 from engine.threads.record import Budget
 
 
@@ -42,7 +45,7 @@ class Script:
         self.flow = catalog.load(store, self.start["workflow"])
         self.schemas = {name: role_schema(role.schema) for name, role in self.flow.roles.items()}
         self.task = text(store, self.start["input"])
-        names = secret_names(store, self.start, self.agents)
+        names = secret_names(store, thread)
         if extractor is not None and extractor.key_env is not None:
             names.add(extractor.key_env)
         self.secrets = secrets.of(names, env)
@@ -64,34 +67,37 @@ class Script:
 
     def player(self, role: str) -> Player:
         async def agent(context: AgentContext) -> AgentResult:
-            return await self._function(self.agents[role])(context)
+            node = self.agents[role]
+            if node not in self._functions:
+                self._functions[node] = await blocking(lambda: made(self._store, node))
+            return await self._functions[node](context)
 
         timeout = self.flow.roles[role].timeout
         return Player(agent, self.schemas[role], timeout, self._extractor)
 
-    def _function(self, agent: str) -> AgentFn:
-        if agent not in self._functions:
-            self._functions[agent] = made(self._store, agent)
-        return self._functions[agent]
 
-
-def secret_names(store: Store, start: Mapping[str, Any], bound: Mapping[str, str]) -> set[str]:
-    """The variables that the agents of a thread name as secrets. `start`: of a thread-start."""
-    names: set[str] = set()
+def secret_names(store: Store, thread: Thread) -> set[str]:
+    """The variables that the agents of a thread name as secrets, and those of the threads that
+    called it: what is a secret above is none the less one below."""
+    start, bound = threads.start(store, thread).payload, threads.agents(store, thread)
     others = [start["compact"]["agent"]] if start.get("compact") else []
+    names: set[str] = set()
     for hash in {*bound.values(), *others}:
         node = store.node(hash, "agent").payload
-        try:
+        with suppress(CasfsError):  # it is said when the role is played
             names |= agents.load(node["package"]).secret_names(node["config"])
-        except CasfsError:  # it is said when the role is played
-            continue
+    if caller := thread.record.get("parent"):
+        with suppress(NotFound):  # it has ended, and its name was dropped
+            names |= secret_names(store, threads.get(store, caller))
     return names
 
 
 def guarded(store: Store, thread: Thread, env: Mapping[str, str]) -> Store:
-    """The store for whoever adds to a thread from outside: an answer, a summary."""
-    start = threads.start(store, thread).payload
-    names = secret_names(store, start, threads.agents(store, thread))
+    """The store for whoever adds to a thread from outside: an answer, which may be for a thread
+    that it called, or a summary."""
+    names: set[str] = set()
+    for one in (thread, *stack.called(store, thread)):
+        names |= secret_names(store, one)
     return secrets.of(names, env).guard(store)
 
 

@@ -9,17 +9,29 @@ else has moved is a Conflict and never overwritten (see `casfs.threads` for the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from casfs import threads
-from casfs.batch import Batch
+from casfs.batch import Batch, retried
 from casfs.errors import Conflict
 from casfs.store import Store
 from casfs.threads import CANCELLED, ENDED, RUNNING, SUSPENDED, Thread
-from engine.agents import CHILD, HUMAN
+from engine import content
+from engine.agents import HUMAN
 from engine.moderator import Decision, End, Next, Stuck
-from engine.threads import record
-from engine.threads.record import BUDGET, FAILURE, RULE, TIMEOUT, UNLIMITED, Budget, now
+from engine.threads import record, stack
+from engine.threads.record import (
+    BUDGET,
+    CALLER,
+    FAILURE,
+    RULE,
+    TIMEOUT,
+    UNKNOWN,
+    UNLIMITED,
+    Budget,
+    now,
+)
 
 OUT_OF_ROUNDS, STOPPED = 2, 130
 
@@ -67,11 +79,13 @@ def commit_step(
     return moved
 
 
-def retry(store: Store, thread: Thread, failed: Sequence[str] = (), tokens: int = 0) -> Thread:
+def retry(
+    store: Store, thread: Thread, reason: str, failed: Sequence[str] = (), tokens: int = 0
+) -> Thread:
     """Begin another try at the step in flight; what the last one called is not its own."""
     intent = thread.record["intent"]
     with store.batch() as batch:
-        details = [*_traces(batch, thread, "failed"), *failed]
+        details = [*_traces(batch, thread, f"failed: {reason}", not failed), *failed]
         return _move(
             batch,
             thread,
@@ -91,7 +105,10 @@ def note(store: Store, thread: Thread, **changes: Any) -> Thread:
 
 def turn(store: Store, thread: Thread, hash: str) -> Thread:
     """Name a turn of the step in flight, a node that is stored already."""
-    return note(store, thread, intent=record.with_turn(thread.record["intent"], hash))
+    with store.batch() as batch:
+        keep = partial(content.put, batch, "earlier turns")
+        intent = record.with_turn(thread.record["intent"], hash, keep)
+        return _move(batch, thread, thread.hash, intent=intent)
 
 
 def suspend(
@@ -105,12 +122,28 @@ def suspend(
 ) -> Thread:
     """Lay a thread to rest until `resume`. `failed`: details of tries to be remembered;
     `question`: a content node. Only who waits for a called thread, or for the budget, keeps
-    those that the step called."""
+    those that the step called; what still ran of them rests, too."""
+    return retried(lambda: _suspend(store, thread, reason, failed, cause, tokens, question))
+
+
+def _suspend(
+    store: Store,
+    thread: Thread,
+    reason: str,
+    failed: Sequence[str],
+    cause: str,
+    tokens: int,
+    question: str | None,
+) -> Thread:
     intent = thread.record["intent"]
     with store.batch() as batch:
-        if intent is not None and cause in (FAILURE, TIMEOUT):
-            failed = [*_traces(batch, thread, cause), *failed]
-            intent = {**intent, "calls": [], "turns": [], "turnCount": 0}
+        if cause not in (FAILURE, TIMEOUT):
+            for below in stack.called(store, thread):
+                _pause(batch, below, thread)
+        if intent is not None and cause in (FAILURE, TIMEOUT, UNKNOWN):
+            failed = [*_traces(batch, thread, f"failed: {reason}", not failed), *failed]
+            kept = intent["calls"] if cause == UNKNOWN else []
+            intent = {**record.without_turns(intent), "calls": kept}
         return _move(
             batch,
             thread,
@@ -124,6 +157,13 @@ def suspend(
             attempts=record.remembered(thread.record, failed),
             spent=record.spent(thread.record, tokens),
         )
+
+
+def _pause(batch: Batch, thread: Thread, caller: Thread) -> None:
+    """Nobody runs a thread whose caller rests."""
+    if thread.status == RUNNING:
+        rests = {"status": SUSPENDED, "cause": CALLER, "reason": f"thread {caller.id} rests"}
+        _move(batch, thread, thread.hash, **rests, spent=record.spent(thread.record, 0))
 
 
 def failed(store: Store, thread: Thread, detail: str) -> Thread:
@@ -141,7 +181,7 @@ def resume(store: Store, thread: Thread, answer: str | None = None) -> Thread:
     """
     if thread.status != SUSPENDED:
         raise Conflict(f"thread {thread.id} is {thread.status}, not suspended")
-    waiting = [*_callers(store, thread), thread, *_awaited(store, thread)]
+    waiting = [*stack.callers(store, thread), thread, *stack.awaited(store, thread)]
     asks = waiting[-1].record.get("cause") == HUMAN
     if asks and answer is None:
         reason = waiting[-1].record["reason"]
@@ -151,7 +191,7 @@ def resume(store: Store, thread: Thread, answer: str | None = None) -> Thread:
     with store.batch() as batch:
         said = None
         if answer is not None:
-            said = batch.put_node("content", {"text": answer, "artifacts": []}).hash
+            said = content.put(batch, answer)
         moved = [_resumed(batch, one, said if one is waiting[-1] else None) for one in waiting]
     return moved[0]
 
@@ -162,7 +202,7 @@ def cancel(store: Store, thread: Thread) -> Thread:
     if thread.status not in (RUNNING, SUSPENDED):
         raise Conflict(f"thread {thread.id} is {thread.status} already")
     with store.batch() as batch:
-        for below in called(store, thread):
+        for below in stack.called(store, thread):
             _end(batch, below, threads.last_step(store, below), _stopped(thread), CANCELLED)
         last = threads.last_step(store, thread)
         return _end(batch, thread, last, End(STOPPED, "cancelled"), CANCELLED)
@@ -176,40 +216,6 @@ def compact(store: Store, thread: Thread, summary: str, head: str) -> Thread:
     if thread.hash != head:
         raise Conflict(f"thread {thread.id} went on while it was summarised; try again")
     return note(store, thread, compact=summary)
-
-
-def called(store: Store, thread: Thread) -> list[Thread]:
-    """The threads that the step in flight called and that have not ended, and theirs."""
-    found: list[Thread] = []
-    for id in (thread.record.get("intent") or {}).get("calls", ()):
-        child = threads.get(store, id)
-        if child.status in (RUNNING, SUSPENDED):
-            found += [child, *called(store, child)]
-    return found
-
-
-def _callers(store: Store, thread: Thread) -> list[Thread]:
-    """Those that rest only because this one does, outermost first."""
-    above = thread.record.get("parent")
-    if above is None or store.heads.get(threads.HEADS + above) is None:
-        return []
-    parent = threads.get(store, above)
-    intent = parent.record["intent"]
-    waits = parent.status == SUSPENDED and parent.record.get("cause") == CHILD
-    if not waits or intent is None or thread.id not in intent["calls"]:
-        return []
-    return [*_callers(store, parent), parent]
-
-
-def _awaited(store: Store, thread: Thread) -> list[Thread]:
-    """The suspended threads that this one waits for; the innermost last."""
-    if thread.record.get("cause") != CHILD:
-        return []
-    for id in (thread.record["intent"] or {}).get("calls", ()):
-        child = threads.get(store, id)
-        if child.status == SUSPENDED:
-            return [child, *_awaited(store, child)]
-    return []
 
 
 def _resumed(batch: Batch, thread: Thread, answer: str | None) -> Thread:
@@ -242,21 +248,21 @@ def _advance(
         return _move(batch, thread, hash, **rest, intent=None, attempts=[], **changes)
     broken = thread.record["intent"] if attempt > 1 else None
     intent = record.intent(decision.role, done + 1, attempt, broken["calls"] if broken else ())
-    attempts = (
-        []
-        if attempt == 1
-        else record.remembered(thread.record, _traces(batch, thread, "broken off"))
-    )
+    attempts: list[str] = []
+    if broken:
+        traces = _traces(batch, thread, "was broken off", not broken.get("resumed"))
+        attempts = record.remembered(thread.record, traces)
     return _move(batch, thread, hash, intent=intent, attempts=attempts, question=None, **changes)
 
 
-def _traces(batch: Batch, thread: Thread, how: str) -> Sequence[str]:
-    """What a try that is over has left besides a detail: the turns that were noted."""
+def _traces(batch: Batch, thread: Thread, how: str, alone: bool) -> Sequence[str]:
+    """What a try that is over has left besides a detail: the turns that were noted; where it has
+    left nothing else (`alone`), how it ended."""
     intent = thread.record["intent"]
-    if not intent or not intent["turns"]:
+    if not intent or not (alone or intent["turns"]):
         return ()
-    text = f"attempt {intent['attempt']} of {intent['role']} {how}; its last turns"
-    return (batch.put_node("content", {"text": text, "artifacts": intent["turns"]}).hash,)
+    text = f"attempt {intent['attempt']} of {intent['role']} {record.short(how)}"
+    return (content.put(batch, text, record.all_turns(intent)),)
 
 
 def _stopped(thread: Thread) -> End:

@@ -20,15 +20,16 @@ from casfs.digest import hash_bytes
 from casfs.errors import Conflict, Failed, Invalid, NotFound
 from casfs.store import Store
 from casfs.threads import CANCELLED, ENDED, Thread
-from engine import catalog
-from engine.agents import Package
+from engine import catalog, content
+from engine.agents import Call, Package
 from engine.threads import binding, record
 from engine.threads.binding import Binding
 from engine.threads.record import UNLIMITED, Budget
 
-MAX_ROUNDS = 100
+MAX_ROUNDS = Call.max_rounds
 MAX_DEPTH = 8  # of threads that call threads
 KEYS = "keys/"
+SUMMARISER = ""
 NO_OTHERS: Mapping[str, Binding] = {}
 
 
@@ -54,10 +55,17 @@ class Request:
     compact: Compact | None = None
     key: str | None = None
 
+    @property
+    def everybody(self) -> dict[str, Binding]:
+        """All agents: who plays the roles and, by a name that no role has, the summariser."""
+        others = {} if self.compact is None else {SUMMARISER: self.compact.agent}
+        return {**self.agents, **others}
+
 
 @dataclass(frozen=True)
 class _Plan:
-    """A request that was checked. `above`: what the start says of its caller."""
+    """A request that was checked. `packages`: of everybody; `above`: what the start says of its
+    caller."""
 
     request: Request
     name: str
@@ -114,7 +122,7 @@ def call(
             raise Failed(f"thread {parent.id}: a step calls {record.CALLS} threads at most")
         made = _thread(start, plan.name, parent=parent.id)
         batch.swap(made.name, None, made.head)
-        children = [*parent.record["children"], made.id][-record.CHILDREN :]
+        children = [*parent.record["children"], made.id][-threads.CHILDREN :]
         moved = {
             **parent.record,
             "intent": {**intent, "calls": [*intent["calls"], made.id]},
@@ -162,6 +170,10 @@ def remove(store: Store, thread: Thread) -> None:
     """Drop the name of a thread that has ended; its nodes are gc's. Raises Conflict."""
     if thread.status not in (ENDED, CANCELLED):
         raise Conflict(f"thread {thread.id} is {thread.status}; `casfs thread cancel` ends it")
+    caller = store.heads.get(threads.HEADS + (thread.record.get("parent") or ""))
+    if caller is not None and thread.id in (caller.record.get("intent") or {}).get("calls", ()):
+        above = thread.record["parent"]
+        raise Conflict(f"thread {above} has a step in flight that called {thread.id}; wait for it")
     with store.batch() as batch:
         batch.swap(thread.name, thread.head, None)
         if key := thread.record.get("key"):
@@ -190,28 +202,25 @@ def _place(store: Store, thread: Thread, at: int | str | None) -> tuple[str, int
 def _plan(store: Store, request: Request, above: Mapping[str, Any] | None = None) -> _Plan:
     workflow = catalog.load(store, request.workflow)
     _check_roles(workflow, request.agents)
-    bound = dict(request.agents)
-    packages = binding.resolve(bound)
-    if request.compact is not None:
-        binding.resolve({"": request.compact.agent})
+    packages = binding.resolve(request.everybody)
     return _Plan(request, workflow.name, packages, above or {"depth": 0, "parentState": None})
 
 
 def _put_start(batch: Batch, plan: _Plan) -> str:
     request = plan.request
+    agents = binding.put(batch, plan.packages, request.everybody)
+    summariser = agents.pop(SUMMARISER, None)
     payload: dict[str, Any] = {
         "workflow": request.workflow,
-        "input": batch.put_node("content", {"text": request.input, "artifacts": []}).hash,
+        "input": content.put(batch, request.input),
         **plan.above,
-        "agents": binding.put(batch, plan.packages, request.agents),
+        "agents": agents,
         "workspace": request.workspace,
         "maxRounds": request.max_rounds,
         "budget": request.budget.payload(),
     }
     if request.compact is not None:
-        one = {"": request.compact.agent}
-        agent = binding.put(batch, binding.resolve(one), one)[""]
-        payload["compact"] = {"above": request.compact.above, "agent": agent}
+        payload["compact"] = {"above": request.compact.above, "agent": summariser}
     return batch.put_node("thread-start", payload).hash
 
 

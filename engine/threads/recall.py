@@ -8,23 +8,51 @@ record holds it until the next step can carry it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, overload
 
 from casfs import threads
 from casfs.nodes.node import Node
 from casfs.store import Store
-from casfs.threads import RUNNING, SUSPENDED, Thread
+from casfs.threads import Thread
+from engine.content import text
 from engine.prompt import Turn
 
 BYTES_A_TOKEN = 4  # roughly; what a server counts is known only afterwards
 
 
+class Turns(Sequence[Turn]):
+    """Turns, the oldest first. What comes `then` shares them, so a step of a long thread costs
+    no more than one of a short thread."""
+
+    def __init__(self, turns: list[Turn]) -> None:
+        """`turns` is taken over."""
+        self._turns, self._count = turns, len(turns)
+
+    def then(self, turn: Turn) -> Turns:
+        """These and one more."""
+        shared = self._turns if len(self._turns) == self._count else list(self)
+        shared.append(turn)
+        return Turns(shared)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, place: int) -> Turn: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Turn]: ...
+    def __getitem__(self, place: int | slice) -> Turn | Sequence[Turn]:
+        if isinstance(place, slice):
+            return [self._turns[index] for index in range(*place.indices(self._count))]
+        return self._turns[range(self._count)[place]]
+
+
 @dataclass(frozen=True)
 class Recall:
     summary: str | None = None
-    turns: Sequence[Turn] = field(default_factory=tuple)
+    turns: Turns = field(default_factory=lambda: Turns([]))
 
     def tokens(self) -> int:
         """An estimate of what it takes in a model's context."""
@@ -35,21 +63,21 @@ class Recall:
     def then(self, turn: Turn, compact: str | None) -> Recall:
         """After one more step, whose own `compact` is this text, if it has one."""
         if compact is not None:
-            return Recall(compact, (turn,))
-        return Recall(self.summary, (*self.turns, turn))
+            return Recall(compact, Turns([turn]))
+        return Recall(self.summary, self.turns.then(turn))
 
 
 class Past:
     """All that has happened in a thread, kept while it runs. `steps`: the payloads, for the
-    moderator; `recall`: what models are told; `last`: the newest step."""
+    moderator; `hashes`: their nodes; `recall`: what models are told."""
 
     def __init__(self, store: Store, thread: Thread, start: Mapping[str, Any]) -> None:
         nodes = list(threads.backwards(store, thread))[::-1]
         self._store = store
         self._start = start
         self.steps: list[Mapping[str, Any]] = [node.payload for node in nodes]
-        self.recall = recall(store, thread)
-        self.last: Node | None = nodes[-1] if nodes else None
+        self.recall = recall(store, thread, nodes[::-1])
+        self.hashes = [node.hash for node in nodes]
 
     @property
     def tree(self) -> str | None:
@@ -57,35 +85,29 @@ class Past:
         found: str | None = (self.steps[-1] if self.steps else self._start)["workspace"]
         return found
 
-    def add(self, thread: Thread, step: Mapping[str, Any], output: str) -> None:
-        """After `thread` got one more step. Once it is over there is none after that."""
-        over = thread.status not in (RUNNING, SUSPENDED)
-        self.last = None if over else self._store.node(thread.hash, "thread-step")
+    def add(self, hash: str, step: Mapping[str, Any], output: str) -> None:
+        """After the thread got one more step, or ended with it: then `hash` is the end's."""
+        self.hashes.append(hash)
         self.steps.append(step)
         said = Turn(step["index"], step["role"], output, step["meta"])
         compact = step["compact"]
         self.recall = self.recall.then(said, compact and text(self._store, compact))
 
 
-def recall(store: Store, thread: Thread) -> Recall:
-    """Raises NotFound, Corrupt."""
+def recall(store: Store, thread: Thread, newest_first: Iterable[Node] | None = None) -> Recall:
+    """`newest_first`: its steps, where they have been read. Raises NotFound, Corrupt."""
     pending = thread.record.get("compact")
     if pending is not None:
         return Recall(text(store, pending))
     turns: list[Turn] = []
     summary = None
-    for node in threads.backwards(store, thread):
+    for node in threads.backwards(store, thread) if newest_first is None else newest_first:
         turns.append(turn(store, node.payload))
         if node.payload["compact"] is not None:
             summary = text(store, node.payload["compact"])
             break
-    return Recall(summary, tuple(turns[::-1]))
+    return Recall(summary, Turns(turns[::-1]))
 
 
 def turn(store: Store, step: Mapping[str, Any]) -> Turn:
     return Turn(step["index"], step["role"], text(store, step["content"]), step["meta"])
-
-
-def text(store: Store, content: str) -> str:
-    found: str = store.node(content, "content").payload["text"]
-    return found

@@ -11,16 +11,17 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from casfs.threads import RUNNING
 
 REASON = 600  # bytes of JSON
-ATTEMPTS, TURNS, CALLS, CHILDREN = 12, 8, 12, 16  # members of a list
+ATTEMPTS, TURNS, CALLS = 12, 8, 12  # members of a list
 
 FAILURE, TIMEOUT, BUDGET, UNKNOWN, RULE = "failure", "timeout", "budget", "unknown", "rule"
+CALLER = "caller"  # the thread that called it rests
 
 Intent = dict[str, Any]
 
@@ -95,13 +96,24 @@ def intent(role: str, index: int, attempt: int, calls: Sequence[str] = ()) -> In
     }
 
 
-def with_turn(intent: Mapping[str, Any], turn: str) -> Intent:
-    """The intent after one more turn was put; the oldest are counted, not named."""
-    return {
-        **intent,
-        "turns": [*intent["turns"], turn][-TURNS:],
-        "turnCount": intent["turnCount"] + 1,
-    }
+def with_turn(intent: Mapping[str, Any], turn: str, keep: Callable[[Sequence[str]], str]) -> Intent:
+    """The intent after one more turn was put. Where there is no room for the ones before, `keep`
+    puts a node that holds them (`casfs.threads.turns`)."""
+    more = {"turns": [*intent["turns"], turn], "turnCount": intent["turnCount"] + 1}
+    if len(intent["turns"]) == TURNS:
+        more |= {"turns": [turn], "earlier": keep(all_turns(intent))}
+    return {**intent, **more}
+
+
+def all_turns(intent: Mapping[str, Any]) -> list[str]:
+    """What holds every turn of a try."""
+    return [*([intent["earlier"]] if "earlier" in intent else []), *intent["turns"]]
+
+
+def without_turns(intent: Mapping[str, Any]) -> Intent:
+    """The intent of a try that is over, and kept elsewhere."""
+    rest = {key: value for key, value in intent.items() if key != "earlier"}
+    return {**rest, "turns": [], "turnCount": 0}
 
 
 def spent(record: Mapping[str, Any], tokens: int) -> dict[str, int]:

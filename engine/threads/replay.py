@@ -18,10 +18,10 @@ from casfs.store import Store
 from casfs.threads import Thread
 from engine import catalog, moderator
 from engine.catalog import Workflow
+from engine.content import text
 from engine.extract import extract, role_schema
 from engine.moderator import END, START, Decision, Judge, Next, Stuck
 from engine.moderator.conditions import Here
-from engine.threads.recall import text
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from typing import Any
 
 from casfs.errors import CasfsError, Invalid
 from casfs.store import Store
-from engine.agents import AgentContext, AgentFailed
+from engine import content, secrets
+from engine.agents import STRANGE, AgentContext, AgentFailed
 from engine.extract import extract, role_schema
 from engine.prompt import Prompt
 from engine.running.attempt import TryFailed
@@ -55,24 +56,26 @@ class Made:
 
 
 async def summarise(store: Store, agent: str, subject: Subject, env: Mapping[str, str]) -> Made:
-    """Ask the agent of an agent node. Raises TryFailed."""
+    """Ask the agent of an agent node. What `store` hides it is not told. Raises TryFailed."""
     past = subject.past
+    hidden = secrets.behind(store)
     prompt = Prompt(SYSTEM, subject.task, past.turns, ASK, SCHEMA, summary=past.summary)
     context = AgentContext(
         thread=subject.thread,
         role=ROLE,
         step=subject.step,
-        prompt=prompt,
+        prompt=prompt.hidden(hidden),
         workspace=None,
         store=store,
         run=subject.run,
         env=env,
         agent=agent,
+        secrets=hidden,
     )
     try:
         function = await blocking(lambda: made(store, agent))
         result = await function(context)
-    except Exception as error:  # an agent is a stranger's code
+    except STRANGE as error:
         what = str(error) if isinstance(error, CasfsError) else repr(error)
         detail = error.detail if isinstance(error, AgentFailed) else None
         raise TryFailed(f"{ROLE}: {what}", detail) from error
@@ -83,7 +86,7 @@ def put(store: Store, text: str) -> Made:
     """A summary that a person wrote. Raises Invalid for one that says nothing."""
     if not text.strip():
         raise Invalid("a summary must not be empty")
-    return Made(text, store.put_node("content", {"text": text, "artifacts": []}).hash)
+    return Made(text, content.put(store, text))
 
 
 def _kept(store: Store, output: str, detail: str) -> Made:
@@ -93,5 +96,4 @@ def _kept(store: Store, output: str, detail: str) -> Made:
         text = output.strip()
     if not text:
         raise TryFailed(f"{ROLE}: it said nothing", detail)
-    content = store.put_node("content", {"text": text, "artifacts": [detail]})
-    return Made(text, content.hash)
+    return Made(text, content.put(store, text, [detail]))

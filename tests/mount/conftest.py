@@ -39,7 +39,7 @@ def xattr_mount(disk_store: Store, tmp_path: Path, transport: str) -> Iterator[M
 def cli(cli: Cli, tmp_path: Path) -> Iterator[Cli]:
     """The command line on a new store; what it mounts is unmounted."""
     yield cli
-    for point in [*kernel.mounted_below(tmp_path), *mounted(cli.root)]:
+    for point in dict.fromkeys([*kernel.mounted_below(tmp_path), *mounted(cli.root)]):
         kernel.unmount(point, lazy=True)
 
 

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from served import Mount, serving  # after the path to it is known
 
-from casfs import checkpoint
+from casfs import recording
 from casfs.mount.keeper import replace_program
 from casfs.mount.record import until
 from casfs.store import Store
@@ -107,7 +107,7 @@ def run(
         Store.init(folder / "store") as store,
         serving(store, folder / "mnt", transport=transport) as mount,
     ):
-        made = checkpoint.create(store, "c", folder / "source", defaults=False).checkpoint
+        made = recording.create(store, "c", folder / "source", defaults=False).checkpoint
         tree = mount.path / "trees" / "c" / made.id
         threads = [
             threading.Thread(target=read, args=(tree, contents, number, found))

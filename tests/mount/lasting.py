@@ -15,7 +15,7 @@ import pytest
 from served import Mount, end, start
 from thread_example import STARTED, Example
 
-from casfs import checkpoint, kernel
+from casfs import kernel, recording
 from casfs.backend import Head
 from casfs.store import Store
 from casfs.threads import new_id
@@ -53,7 +53,7 @@ def fill(source: Path) -> dict[str, bytes]:
 
 def record(mount: Mount, source: Path, name: str = "ws") -> Path:
     """A checkpoint of everything in `source`, in the mount."""
-    made = checkpoint.create(mount.store, name, source, defaults=False).checkpoint
+    made = recording.create(mount.store, name, source, defaults=False).checkpoint
     return mount.path / "trees" / name / made.id
 
 

@@ -1,4 +1,8 @@
-"""Calls that would change a file system, each made in the tree of `PLANTED` by relative paths."""
+"""Calls that would change a file system, each made in the tree of `PLANTED` by relative paths.
+
+Also a program: `python mutations.py DIR USER…` prints what each user gets, as JSON, for a
+directory that only another process can see.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ import os
 import signal
 import socket
 import stat
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing
 
@@ -183,8 +188,8 @@ MUTATIONS: dict[str, Call] = {
 }
 
 
-def outcomes(where: int, user: int, calls: Mapping[str, Call]) -> dict[str, str]:
-    """What each call gives a user in an open directory: the errno's name, "" for success.
+def outcomes(where: int | str, user: int, calls: Mapping[str, Call]) -> dict[str, str]:
+    """What each call gives a user in a directory: the errno's name, "" for success.
 
     In a process of its own: whoever has given up root does not get it back.
     """
@@ -193,11 +198,11 @@ def outcomes(where: int, user: int, calls: Mapping[str, Call]) -> dict[str, str]
     if pid == 0:
         try:
             signal.alarm(PATIENCE)
-            os.fchdir(where)
             if user:
                 os.setgroups([])
                 os.setresgid(user, user, user)
                 os.setresuid(user, user, user)
+            os.chdir(where)
             made = {name: _code(call) for name, call in calls.items()}
             with open(theirs, "w") as pipe:
                 json.dump(made, pipe)
@@ -217,3 +222,9 @@ def _code(call: Call) -> str:
     except OSError as error:
         return errno.errorcode[error.errno or 0]
     return ""
+
+
+if __name__ == "__main__":
+    directory, *users = sys.argv[1:]
+    made = {user: outcomes(directory, int(user), MUTATIONS) for user in users}
+    json.dump(made, sys.stdout)

@@ -24,7 +24,7 @@ from helpers import Link, Program, Tree, put_tree, read_tree, write_tree
 from served import PATIENCE, Mount
 
 import casfs
-from casfs import checkpoint, kernel
+from casfs import kernel, recording
 from casfs.mount import unmount
 from casfs.store import Store
 
@@ -202,7 +202,7 @@ def system(tmp_path: Path) -> Path:
 
 def recorded(mount: Mount, name: str, folder: Path) -> Path:
     """A checkpoint of the folder, as it is shown."""
-    made = checkpoint.create(mount.store, name, folder, defaults=False).checkpoint
+    made = recording.create(mount.store, name, folder, defaults=False).checkpoint
     return mount.path / "trees" / name / made.id
 
 
@@ -326,7 +326,7 @@ def test_as_another_user(
     runtime_dir.chmod(0o755)
     source = write_tree(tmp_path / "project", PROJECT)
     ids = [
-        checkpoint.create(disk_store, name, folder, defaults=False).checkpoint.id
+        recording.create(disk_store, name, folder, defaults=False).checkpoint.id
         for name, folder in (("system", system), ("app", source))
     ]
     script = "id -u; cat /src/words; touch /src/new"

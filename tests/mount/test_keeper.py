@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import mmap
 import os
-import shutil
 import signal
-import stat
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from served import TRANSPORTS, Mount, end, serving, start
+from served import Mount, end, serving, start
 
 from casfs import kernel
 from casfs.errors import Failed, NotFound, Refused
@@ -28,8 +27,7 @@ pytestmark = pytest.mark.skipif(
     not Path("/dev/fuse").exists(), reason="this machine has no /dev/fuse"
 )
 TOOL = Path(__file__).parent / "kills.py"
-DEVICE = Path("/dev/fuse")
-NOBODY = 65534
+BIND = 1 << 12  # MS_BIND
 CASFS = [sys.executable, "-m", "casfs"]
 
 
@@ -48,6 +46,12 @@ def successor(mount: Mount, before: record.Record) -> record.Record:
 
     record.until(serves, "there is no successor")
     return now[0]
+
+
+def readable(folder: Path) -> bool:
+    with suppress(OSError):
+        return os.listdir(folder) is not None
+    return False
 
 
 def records(store: Store) -> list[record.Record]:
@@ -176,6 +180,43 @@ def test_killed_before_the_kernel_has_its_first_answer(
         assert records(disk_store)[0].starts == 2
     finally:
         end(where, keeper)
+
+
+def test_a_server_whose_map_is_cut_off_has_a_successor(mount: Mount) -> None:
+    hash = mount.store.put(b"seen " * 1000).hash
+    before = mount.record()
+    mount.store.close()
+    assert mount.store.root is not None
+    os.truncate(mount.store.root / "store.db-shm", 0)
+    assert not readable(mount.path / "threads") or mount.transport == "kernel"
+    now = successor(mount, before)
+    assert now.keeper == before.keeper
+    assert (mount.path / "blobs" / hash).read_bytes() == b"seen " * 1000
+
+
+def test_while_the_store_cannot_be_read_there_are_errors(mount: Mount, tmp_path: Path) -> None:
+    """An empty directory in the mount's place would say that all is gone."""
+    hash = mount.store.put(b"seen " * 1000).hash
+    before = mount.record()
+    mount.store.close()
+    assert mount.store.root is not None
+    database = mount.store.root / "store.db"
+    with closing(sqlite3.connect(database)) as now, closing(sqlite3.connect(tmp_path / "db")) as to:
+        now.backup(to)
+    for part in ("", "-wal", "-shm"):
+        os.truncate(f"{database}{part}", 0)
+    readable(mount.path / "threads")  # that one dies of
+    found = successor(mount, before)
+    for name in ("", "threads.json", "history", f"blobs/{hash}", "trees/latest"):
+        with pytest.raises(OSError, match="Input/output error"):
+            os.listdir(mount.path / name)
+    assert mounted(mount.store.root) == [mount.path]
+    for part in ("-wal", "-shm"):
+        Path(f"{database}{part}").unlink(missing_ok=True)
+    (tmp_path / "db").rename(database)
+    record.until(lambda: readable(mount.path / "threads"), "nobody has looked again")
+    assert mount.record().starts > found.starts
+    assert (mount.path / "blobs" / hash).read_bytes() == b"seen " * 1000
 
 
 def test_servers_that_fail_at_once_are_given_up(disk_store: Store, tmp_path: Path) -> None:
@@ -370,7 +411,7 @@ def test_a_lazy_umount_waits_for_nobody(mount: Mount) -> None:
 def test_umount_does_not_wait_for_who_sees_it_elsewhere(mount: Mount, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
-    kernel.mount(str(mount.path), other, "none", kernel.MS_BIND)
+    kernel.mount(str(mount.path), other, "none", BIND)
     try:
         unmount(mount.path)
         assert kernel.mounted_at(mount.path) is None
@@ -465,91 +506,6 @@ def test_the_config_chooses_the_transport(disk_store: Store, tmp_path: Path) -> 
     (disk_store.root / "config.toml").write_text('[mount]\ntransport = "pigeon"\n')
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, "no transport 'pigeon'" in done.stderr) == (4, True)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may open /dev/fuse to others")
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_without_root(transport: str, runtime_dir: Path) -> None:
-    """By fusermount3, as another user."""
-    if shutil.which("fusermount3") is None or shutil.which("setpriv") is None:
-        pytest.skip("no fusermount3 or setpriv here")
-    ids = [f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
-    runtime_dir.chmod(0o755)
-    folder = runtime_dir / "nobody"
-    folder.mkdir()
-    os.chown(folder, NOBODY, NOBODY)
-    environment = {"PATH": os.environ["PATH"], "HOME": str(folder)}
-
-    mode = stat.S_IMODE(DEVICE.stat().st_mode)
-    where = folder / "mnt"
-    casfs = ["setpriv", *ids, *CASFS, "--store", str(folder / "store")]
-    try:
-        DEVICE.chmod(0o666)
-        done = subprocess.run([*casfs, "init"], capture_output=True, text=True, env=environment)
-        if "denied" in done.stderr:
-            pytest.skip(f"another user cannot run this program: {done.stderr}")
-        assert done.returncode == 0, done.stderr
-        subprocess.run(["setpriv", *ids, "mkdir", where], check=True)
-        with Store.open(folder / "store") as store:
-            keeper = start(store, where, "--transport", transport, before=["setpriv", *ids])
-            try:
-                check_without_root(store, where, casfs, ids)
-                assert keeper.wait(0) == 0
-            finally:
-                end(where, keeper)
-            assert records(store) == []
-    finally:
-        DEVICE.chmod(mode)
-
-
-def check_without_root(store: Store, where: Path, casfs: list[str], ids: list[str]) -> None:
-    (before,) = records(store)
-    assert Path(f"/proc/{before.server}").stat().st_uid == NOBODY
-    read = ["setpriv", *ids, "cat", str(where / "README.txt")]
-    assert b"casfs store" in subprocess.check_output(read)
-    with pytest.raises(PermissionError):  # nobody else comes in, not even root
-        os.listdir(where)
-    kill(before.server)
-    record.until(
-        lambda: (now := before.again()) is not None and now.starts == 2 and now.serves,
-        "there is no successor",
-    )
-    assert b"casfs store" in subprocess.check_output(read)
-    with user(["setpriv", *ids, *USES["has it open"](where)]) as process:
-        done = subprocess.run([*casfs, "umount", where], capture_output=True, text=True)
-        assert done.returncode == 4
-        assert f"pid {process.pid} (" in done.stderr
-    assert subprocess.run([*casfs, "umount", where]).returncode == 0
-    assert kernel.mounted_at(where) is None
-
-
-NAMESPACE = """
-set -e
-mkdir "$2"
-{casfs} --store "$1" init >/dev/null
-{casfs} --store "$1" mount "$2" --transport "$3" >/dev/null
-cat "$2/README.txt"
-kill -9 $({casfs} --store "$1" status --json | {python} -c '
-import json, sys
-print(json.load(sys.stdin)["serving"][0]["server"])')
-for attempt in 1 2 3 4 5 6 7 8 9; do cat "$2/README.txt" && break; sleep 0.2; done
-{casfs} --store "$1" umount "$2"
-rmdir "$2"
-"""
-
-
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_in_a_user_namespace(tmp_path: Path, transport: str) -> None:
-    """Root there may mount by himself."""
-    if subprocess.run(["unshare", "-Ur", "-m", "true"], capture_output=True).returncode:
-        pytest.skip("this kernel gives users no namespaces of their own")
-    script = NAMESPACE.format(casfs=" ".join(CASFS), python=sys.executable)
-    command = ["unshare", "-Ur", "-m", "sh", "-c", script, "sh"]
-    done = subprocess.run(
-        [*command, tmp_path / "store", tmp_path / "mnt", transport], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("This is a casfs store") == 2
 
 
 def test_what_cannot_be_unmounted(tmp_path: Path) -> None:

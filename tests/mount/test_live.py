@@ -134,7 +134,12 @@ def test_what_was_not_there_comes(mount: Mount, lasting_thread: Example) -> None
             assert not os.path.lexists(path)
         mount.store.put(data)
         assert blob.read_bytes() == data
-        set_head(mount.store, f"threads/{thread.name}", lasting_thread.start, **lasting_thread.head.record)
+        set_head(
+            mount.store,
+            f"threads/{thread.name}",
+            lasting_thread.start,
+            **lasting_thread.head.record,
+        )
         assert (thread / "status").read_text() == "running\n"
         set_head(mount.store, f"workflows/{workflow.name}", lasting_thread.workflow)
         assert (workflow / "name").read_text() == "demo"

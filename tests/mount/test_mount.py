@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import shutil
 import signal
@@ -18,10 +17,10 @@ import pytest
 from served import Mount, serving
 from thread_example import make_thread
 
-from casfs import checkpoint
+from casfs import checkpoint, recording
 from casfs.digest import Digest
 from casfs.errors import NotFound, Refused
-from casfs.mount import check, mounted, record, unmount
+from casfs.mount import check, mounted, unmount
 from casfs.store import Store
 from casfs.trees import snapshot
 from casfs.trees.ignore import Ignore
@@ -74,7 +73,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def tree(mount: Mount, source: Path) -> Path:
     """The checkpoint of `source` in the mount."""
-    made = checkpoint.create(mount.store, "ws", source, defaults=False).checkpoint
+    made = recording.create(mount.store, "ws", source, defaults=False).checkpoint
     return mount.path / "trees" / "ws" / made.id
 
 
@@ -171,7 +170,7 @@ def test_inode_numbers(mount: Mount, source: Path, tree: Path) -> None:
         return found
 
     before = numbers(tree)
-    second = checkpoint.create(mount.store, "other", source, defaults=False).checkpoint
+    second = recording.create(mount.store, "other", source, defaults=False).checkpoint
     after = numbers(mount.path / "trees" / "other" / second.id)
     assert before.keys() == after.keys()
     all_numbers = [ino for ino, _ in before.values()]
@@ -199,7 +198,7 @@ def test_a_large_directory_survives_small_buffers_and_seeks(mount: Mount, tmp_pa
     source.mkdir()
     for number in range(3_000):
         (source / f"{number:0200d}").touch()
-    made = checkpoint.create(mount.store, "many", source).checkpoint
+    made = recording.create(mount.store, "many", source).checkpoint
     where = mount.path / "trees" / "many" / made.id
     assert sorted(os.listdir(where)) == sorted(os.listdir(source))
     script = (
@@ -234,7 +233,7 @@ def test_a_checkpoint_made_while_mounted_is_there_at_once(mount: Mount, tmp_path
     assert not latest.exists()
     for count in range(1, 4):
         (work / "file").write_text(f"version {count}\n")
-        made = checkpoint.create(mount.store, "ws", work).checkpoint
+        made = recording.create(mount.store, "ws", work).checkpoint
         assert os.listdir(mount.path / "trees") == ["ws"]
         assert len(os.listdir(mount.path / "trees" / "ws")) == count + 1
         assert os.readlink(latest) == made.id
@@ -325,7 +324,7 @@ def test_a_damaged_blob_is_an_error_on_that_file_only(
     work.mkdir()
     for name, size in (("small", 5_000), ("large", 3 * MIB), ("good", 5_001)):
         (work / name).write_bytes(os.urandom(size))
-    made = checkpoint.create(mount.store, "ws", work).checkpoint
+    made = recording.create(mount.store, "ws", work).checkpoint
     where = mount.path / "trees" / "ws" / made.id
     for name in ("small", "large"):
         stored = object_of(mount.store, work / name)
@@ -363,7 +362,7 @@ def test_many_readers_at_once(mount: Mount, tmp_path: Path) -> None:
     work.mkdir()
     for number in range(4):
         (work / f"{number}").write_bytes(os.urandom(3 * MIB + number))
-    made = checkpoint.create(mount.store, "ws", work).checkpoint
+    made = recording.create(mount.store, "ws", work).checkpoint
     where = mount.path / "trees" / "ws" / made.id
     readers = [
         subprocess.Popen(["cmp", work / f"{number % 4}", where / f"{number % 4}"])
@@ -417,7 +416,7 @@ def test_no_attributes_unless_asked_for(mount: Mount, tree: Path) -> None:
 
 
 def test_a_blobs_hash_is_an_attribute_when_asked_for(xattr_mount: Mount, source: Path) -> None:
-    made = checkpoint.create(xattr_mount.store, "ws", source, defaults=False).checkpoint
+    made = recording.create(xattr_mount.store, "ws", source, defaults=False).checkpoint
     tree = xattr_mount.path / "trees" / "ws" / made.id
     stored = object_of(xattr_mount.store, source / "big")
     assert os.getxattr(tree / "big", "user.blake3").decode() == stored.parent.name + stored.name
@@ -426,24 +425,6 @@ def test_a_blobs_hash_is_an_attribute_when_asked_for(xattr_mount: Mount, source:
         os.getxattr(tree / "big", "user.other")
     with pytest.raises(OSError, match="No data available"):
         os.getxattr(xattr_mount.path, "user.blake3")
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may drop the kernel's caches")
-def test_what_the_kernel_forgets_we_forget(mount: Mount, tree: Path) -> None:
-    run("find", tree)
-    held = inodes(mount)
-    assert held > FILES
-
-    def forgotten() -> bool:
-        drop_caches()  # what was used lately goes when it is dropped again
-        return inodes(mount) < held / 10
-
-    record.until(forgotten, f"of {held} inodes {inodes(mount)} are held")
-
-
-def inodes(mount: Mount) -> int:
-    report = json.loads((mount.path / ".casfs" / "stats.json").read_text())
-    return int(report["cache"]["inodes"])
 
 
 # -- mounting and unmounting --------------------------------------------------------------

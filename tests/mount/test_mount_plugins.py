@@ -10,7 +10,7 @@ import pytest
 from helpers import Program, write_tree
 from served import Mount
 
-from casfs import plugins
+from casfs.plugins import transfer
 
 pytestmark = pytest.mark.skipif(
     not Path("/dev/fuse").exists(), reason="this machine has no /dev/fuse"
@@ -22,7 +22,7 @@ def test_plugins_are_shown_as_they_are_synced(mount: Mount, tmp_path: Path) -> N
     shown = mount.path / "trees" / "plugins"
     assert not shown.exists()
     env = {"PATH": os.defpath}
-    plugins.sync(mount.store, "linter", "1.0", str(source), env)
+    transfer.sync(mount.store, "linter", "1.0", str(source), env)
     assert os.listdir(mount.path / "trees") == ["plugins"]
     assert os.listdir(shown / "linter") == ["1.0"]
     diff = ["diff", "-r", source, shown / "linter" / "1.0"]
@@ -33,9 +33,9 @@ def test_plugins_are_shown_as_they_are_synced(mount: Mount, tmp_path: Path) -> N
     (source / "run").write_text("#!/bin/sh\necho anew\n")
     (source / "new").write_text("new\n")
     assert not (shown / "linter" / "1.0" / "new").exists()
-    plugins.sync(mount.store, "linter", "1.0", str(source), env, refresh=True)
+    transfer.sync(mount.store, "linter", "1.0", str(source), env, refresh=True)
     ran = subprocess.run([shown / "linter" / "1.0" / "run"], capture_output=True, check=True)
     assert ran.stdout == b"anew\n"
     assert (shown / "linter" / "1.0" / "new").read_text() == "new\n"
-    plugins.sync(mount.store, "linter", "1.1", str(source), env)
+    transfer.sync(mount.store, "linter", "1.1", str(source), env)
     assert sorted(os.listdir(shown / "linter")) == ["1.0", "1.1"]

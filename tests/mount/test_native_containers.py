@@ -11,7 +11,7 @@ from helpers import put_tree, read_tree, write_tree
 from native import not_mountable
 from test_containers import BUILT, PROJECT, Container, Podman, a_system, committed, ready, run
 
-from casfs import checkpoint, kernel
+from casfs import kernel, recording
 from casfs.mount import mounted
 from casfs.store import Store
 
@@ -29,7 +29,7 @@ def place(disk_store: Store, tmp_path: Path) -> Iterator[Path]:
     """Where trees are mounted, of a store with a system and a project."""
     for name, tree in (("system", a_system()), ("work", PROJECT)):
         folder = write_tree(tmp_path / name, tree)
-        checkpoint.create(disk_store, name, folder, defaults=False)
+        recording.create(disk_store, name, folder, defaults=False)
     folder = tmp_path / "place"
     folder.mkdir()
     yield folder

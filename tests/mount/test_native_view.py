@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from native import Seen, look, mounted, not_mountable, overlaid
+from native import Seen, fsck, look, mounted, not_mountable, overlaid
 from served import Mount
 
 from casfs.batch import Batch
@@ -30,32 +30,40 @@ DATA = st.sampled_from([0, 1, 100, 1023, 1024, 1025, 4096, 70_000]).map(
     lambda size: bytes(range(256)) * (size // 256) + b"x" * (size % 256)
 )
 FILES = st.tuples(DATA, st.booleans(), KEPT)
-LINKS = st.sampled_from([1, 59, 4000, 4095]).map(lambda size: b"t" * size)
-TREES = st.dictionaries(
-    GOOD,
-    st.recursive(FILES | LINKS, lambda below: st.dictionaries(GOOD, below, max_size=20)),
-    max_size=20,
-)
+TARGETS = st.sampled_from([1, 59, 4000, 4095]).map(lambda size: b"t" * size) | st.binary(
+    min_size=1, max_size=60
+).filter(lambda target: b"\0" not in target)
+LINKS = st.tuples(TARGETS, KEPT)
 
 
-def put(batch: Batch, tree: dict[bytes, object]) -> Digest:
+def folders(below: st.SearchStrategy[object], size: int) -> st.SearchStrategy[object]:
+    return st.tuples(st.dictionaries(GOOD, below, max_size=size), KEPT)
+
+
+TREES = folders(st.recursive(FILES | LINKS, lambda below: folders(below, 20)), 20)
+Item = tuple[object, ...]
+
+
+def put(batch: Batch, items: dict[bytes, Item], kept: Properties | None) -> Digest:
     entries: list[Entry] = []
-    for name, item in tree.items():
+    for name, item in items.items():
         match item:
-            case bytes():
-                entries.append(Symlink(name, item))
-            case dict():
-                entries.append(Subdirectory(name, put(batch, item)))
-            case (bytes() as data, bool() as executable, properties):
-                entries.append(File(name, batch.put(data), executable, properties))  # type: ignore[arg-type]
-    return batch.put_node("directory", directory.encode(entries))
+            case (bytes() as target, None | Properties() as own):
+                entries.append(Symlink(name, target, own))
+            case (dict() as below, None | Properties() as own):
+                entries.append(Subdirectory(name, put(batch, below, own)))
+            case (bytes() as data, bool() as executable, None | Properties() as own):
+                entries.append(File(name, batch.put(data), executable, own))
+    return batch.put_node("directory", directory.encode(entries, kept))
 
 
 def native(store: Store, root: str, work: Path) -> dict[bytes, Seen]:
     assert store.root is not None
     work.mkdir(exist_ok=True)
+    image = ensure(store, root)
+    fsck(image)
     with (
-        mounted(ensure(store, root), work / "lower") as lower,
+        mounted(image, work / "lower") as lower,
         overlaid(lower, store.root / "objects", work / "point") as point,
     ):
         return look(point, nlink=False)
@@ -63,8 +71,8 @@ def native(store: Store, root: str, work: Path) -> dict[bytes, Seen]:
 
 @settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(tree=TREES)
-def test_any_tree(mount: Mount, tmp_path: Path, tree: dict[bytes, object]) -> None:
+def test_any_tree(mount: Mount, tmp_path: Path, tree: tuple[dict[bytes, Item], Properties]) -> None:
     with mount.store.batch() as batch:
-        root = put(batch, tree).hash
+        root = put(batch, *tree).hash
     through_fuse = look(mount.path / "trees" / root, nlink=False)
     assert native(mount.store, root, tmp_path / "native") == through_fuse

@@ -9,22 +9,20 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from helpers import write_tree
-from lasting import CACHES, ROOT_ONLY, drop_caches, inodes, record
+from lasting import ROOT_ONLY, drop_caches, record
 from served import TRANSPORTS, Mount, serving
 
-from casfs import checkpoint
-from casfs.mount.record import until
+from casfs import recording
 from casfs.store import Store
 
 LARGE = (24 << 20) + 4321  # bytes
 HUGE = 4 << 30
 MIDDLE = 2 << 30  # where the huge file has data again
-WALKED = 6  # checkpoints
 LIMIT = 1 << 60
 C_PROGRAM = '#include <stdio.h>\nint main(void) { puts("compiled"); return 3; }\n'
 PROGRAM = "#!{python}\nimport sys\nfrom part import said\nprint(said, sys.argv[1:])\n"
@@ -114,7 +112,7 @@ def huge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Store, str]
             file.seek(at)
             file.write(data)
     with Store.init(top / "store") as store:
-        yield store, checkpoint.create(store, "ws", top / "work").checkpoint.id
+        yield store, recording.create(store, "ws", top / "work").checkpoint.id
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -229,27 +227,3 @@ def test_numbers_are_the_same_in_every_mount(disk_store: Store, tmp_path: Path) 
             found.append({path: one.st_ino for path, one in numbers(mount.path / "trees").items()})
     assert len(found[0]) > 2 * len(HELD)
     assert found[1:] == found[:1] * 3
-
-
-# -- forgetting ---------------------------------------------------------------------------
-
-
-def forgotten(mount: Mount, base: int) -> Callable[[], bool]:
-    def ask() -> bool:
-        CACHES.write_text("2\n")
-        return inodes(mount) <= base
-
-    return ask
-
-
-@ROOT_ONLY
-def test_what_the_kernel_forgets_we_forget(mount: Mount, tmp_path: Path) -> None:
-    made = checkpoints(mount, tmp_path / "work", "walked", WALKED)
-    drop_caches()
-    base = inodes(mount)
-    walked = output("find", *made).splitlines()
-    output("find", made[0], "-type", "f", "-exec", "cat", "{}", "+")
-    directories = WALKED * 5
-    assert inodes(mount) >= base + directories + len(HELD)
-    assert len(walked) > WALKED * len(HELD)
-    until(forgotten(mount, base), f"{inodes(mount)} inodes are kept; before the walk {base} were")

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from engine_helpers import Cli
-from helpers import Program, put_tree, read_tree, take, write_tree
+from helpers import LARGE, Program, put_tree, read_tree, take, write_tree
 from served import Mount, serving
 from upkeep_helpers import age
 
-from casfs import checkpoint, kernel
+from casfs import checkpoint, kernel, recording
 from casfs.errors import Conflict, Failed, Invalid, NotFound, Refused
 from casfs.mount import mounted, unmount
 from casfs.nodes import directory
@@ -35,6 +35,10 @@ def able(name: str) -> object:
     return pytest.param(name, marks=pytest.mark.skipif(why is not None, reason=f"{name}: {why}"))
 
 
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount overlays")
+NATIVELY = pytest.mark.skipif(
+    (lacks := ways.WAYS[ways.NATIVE].missing()) is not None, reason=f"native: {lacks}"
+)
 EACH = pytest.mark.parametrize("way", [able(name) for name in ways.WAYS])
 SEEN = pytest.mark.parametrize("way", [able(name) for name in ways.WAYS if name != ways.NAMESPACE])
 CASFS = (sys.executable, "-m", "casfs")
@@ -161,7 +165,7 @@ def test_the_directory_is_the_tree(mount: Mount, work: Path, way: str) -> None:
 def test_a_checkpoint_goes_on(mount: Mount, work: Path, way: str, tmp_path: Path) -> None:
     store, path = mount.store, work / "w"
     source = write_tree(tmp_path / "source", SAMPLE)
-    origin = checkpoint.create(store, "ws", source).checkpoint
+    origin = recording.create(store, "ws", source).checkpoint
     opened(mount, path, way, origin.root, origin=origin)
     run(mount, path, CHANGE)
     made = workspace.commit(store, record.find(store, path), "better")
@@ -174,7 +178,7 @@ def test_a_checkpoint_goes_on(mount: Mount, work: Path, way: str, tmp_path: Path
     assert node["changed_files"] == ["a/f", "a/g", "a/new"]
     assert node["stats"] == {"files": 3, "bytes": 12, "added": 1, "modified": 1, "deleted": 1}
     assert workspace.commit(store, record.find(store, path)).checkpoint is None
-    checkpoint.create(store, "ws", source)
+    recording.create(store, "ws", source)
     run(mount, path, "rm a/new")
     last = workspace.commit(store, record.find(store, path)).checkpoint
     assert last is not None
@@ -264,7 +268,7 @@ def test_directories_that_will_not_do(mount: Mount, work: Path) -> None:
     assert left(mount) == []
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount overlays")
+@AS_ROOT
 def test_what_cannot_be_mounted_leaves_nothing(mount: Mount, work: Path) -> None:
     root = put_tree(mount.store, SAMPLE)
     way = ways.WAYS[ways.OVERLAY]
@@ -387,6 +391,53 @@ def test_the_command_line(cli: Cli, work: Path, tmp_path: Path, way: str) -> Non
     assert len(shown) == (way not in (ways.COPY, ways.NATIVE)), "they stand on a mount of their own"
 
 
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize(
+    ("via", "way"),
+    [
+        pytest.param((), ways.NATIVE, id="best", marks=NATIVELY),
+        pytest.param(("--via", "native"), ways.NATIVE, id="native", marks=NATIVELY),
+        pytest.param(("--via", "fuse"), ways.OVERLAY, id="fuse", marks=AS_ROOT),
+        pytest.param(("--via", "copy"), ways.COPY, id="copy"),
+    ],
+)
+def test_the_way_is_chosen_and_said(
+    cli: Cli, work: Path, tmp_path: Path, via: tuple[str, ...], way: str, read_only: bool
+) -> None:
+    path = work / "w"
+    cli("checkpoint", "create", "ws", write_tree(tmp_path / "source", SAMPLE))
+    command = ("workspace", "open", "ws", path, *via, *["--read-only"] * read_only)
+    if read_only and way == ways.COPY:
+        assert "cannot be read-only" in cli(*command, code=4).err
+        return
+    assert f"by {way}\n" in cli(*command).text
+    (listed,) = cli("workspace", "list", "--json").json
+    assert (listed["way"], listed["read_only"]) == (way, read_only)
+    if read_only:
+        assert "is read-only" in cli("workspace", "commit", path, code=4).err
+    else:
+        (path / "empty/new").touch()
+        root = cli("workspace", "commit", path).word
+        with Store.open(cli.root) as store:
+            assert root == put_tree(store, {**SAMPLE, "empty": {"new": b""}})
+    cli("workspace", "close", path)
+
+
+@pytest.mark.parametrize("way", [able(ways.NATIVE), able(ways.OVERLAY)])
+def test_new_modes_and_places_cost_no_content(mount: Mount, work: Path, way: str) -> None:
+    """The upper has marks for them, and a commit understands those."""
+    tree = {"d": {"big": LARGE, "more": LARGE[1:]}, "big": LARGE}
+    found = opened(mount, work / "w", way, put_tree(mount.store, tree))
+    run(
+        mount, found.path, "chmod +x big; mv big d/moved; chmod -x d/moved; chmod +x d/more; mv d e"
+    )
+    made = workspace.commit(mount.store, found)
+    moved = {"e": {"big": LARGE, "more": Program(LARGE[1:]), "moved": LARGE}}
+    assert made.root == put_tree(mount.store, moved)
+    assert (made.report.read, made.report.read_bytes) == (0, 0)
+    workspace.close(mount.store, record.find(mount.store, found.path))
+
+
 def test_by_hash_there_is_no_checkpoint(cli: Cli, work: Path, tmp_path: Path) -> None:
     root = cli("tree", "build", write_tree(tmp_path / "source", SAMPLE)).word
     assert cli("workspace", "open", root[:12], work / "w").word == root
@@ -409,7 +460,7 @@ def test_umount_keeps_a_workspace(cli: Cli, work: Path, tmp_path: Path, way: str
     cli("workspace", "close", path, "--force")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount overlays")
+@AS_ROOT
 def test_a_mount_that_is_there_is_used(cli: Cli, work: Path, tmp_path: Path) -> None:
     cli("checkpoint", "create", "ws", write_tree(tmp_path / "source", SAMPLE))
     (tmp_path / "mnt").mkdir()

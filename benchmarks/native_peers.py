@@ -1,0 +1,86 @@
+"""Trees that the kernel shows alone, as a peer of the other ways to show one (`mount_peers`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from casfs import checkpoint, kernel
+from casfs.checkpoint import Checkpoint
+from casfs.store import Store
+from casfs.trees import snapshot
+from casfs.trees.ignore import Ignore
+from casfs.workspaces import record, ways, workspace
+from casfs.workspaces.record import Workspace
+
+from .mount_peers import Kernel, Native, Peer, SquashLow
+from .workspaces import run
+
+
+class Copy(Native):
+    name = "plain copy"
+
+
+class Fuse(Kernel):
+    name = "FUSE mount"
+
+
+class Alone(Fuse):
+    """Shown by the kernel from the store's image of the tree."""
+
+    name = "native mount"
+
+    @contextmanager
+    def shown(self) -> Iterator[Path]:
+        with Store.open(self.place) as store:
+            made = checkpoint.latest(store, "b")
+            assert made is not None
+            with native(store, made.root, self.point, read_only=True):
+                yield self.point
+
+
+class Mkfs(Peer):
+    """Files are in the image, uncompressed."""
+
+    name = "mkfs.erofs"
+    needs = ("mkfs.erofs",)
+
+    def prepare(self) -> None:
+        run("mkfs.erofs", self.place, self.source)
+
+    @contextmanager
+    def shown(self) -> Iterator[Path]:
+        self.point.mkdir(exist_ok=True)
+        kernel.mount(str(self.place), self.point, "erofs", kernel.MS_RDONLY)
+        try:
+            yield self.point
+        finally:
+            kernel.unmount(self.point)
+
+
+PEERS: tuple[type[Peer], ...] = (Copy, Alone, Fuse, Mkfs, SquashLow)
+
+
+def opened(
+    store: Store, root: str, point: Path, *, read_only: bool, origin: Checkpoint | None = None
+) -> Workspace:
+    def none(hash: str) -> Path:
+        raise AssertionError("a native workspace asks for no mount")
+
+    way = ways.WAYS[ways.NATIVE]
+    return workspace.open(store, root, point, way, none, origin=origin, read_only=read_only)
+
+
+@contextmanager
+def native(store: Store, root: str, point: Path, *, read_only: bool) -> Iterator[Workspace]:
+    found = opened(store, root, point, read_only=read_only)
+    try:
+        yield found
+    finally:
+        workspace.close(store, record.find(store, point), force=True)
+
+
+def stored(store: Store, folder: Path) -> str:
+    with store.batch() as batch:
+        return snapshot.build(batch, folder, Ignore()).hash

@@ -1,0 +1,148 @@
+"""Native mounts beside gc, beside what a crash has left, and beside one another."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from helpers import LARGE, Program, Tree, put_tree, read_tree
+from native import not_mountable
+from upkeep_helpers import age
+
+from casfs import images, kernel
+from casfs.digest import Digest
+from casfs.store import Store
+from casfs.upkeep import gc
+from casfs.workspaces import layers, record, ways, workspace
+from casfs.workspaces.record import Workspace
+
+pytestmark = pytest.mark.skipif(not_mountable() is not None, reason=str(not_mountable()))
+NATIVE = ways.WAYS[ways.NATIVE]
+TREE: Tree = {"a": {"large": LARGE, "small": b"small"}, "run": Program(b"#!")}
+SHOWN = {b"a": {b"large": LARGE, b"small": b"small"}, b"run": Program(b"#!")}
+BYTES = b"never read before\n" * 30_000
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """Where trees are mounted; whatever still is at the end is unmounted."""
+    folder = tmp_path / "place"
+    folder.mkdir()
+    yield folder
+    for point in kernel.mounted_below(tmp_path):
+        kernel.unmount(point, lazy=True)
+
+
+def nowhere(hash: str) -> Path:
+    raise AssertionError(f"no mount of the store is needed for {hash}")
+
+
+def opened(store: Store, point: Path, tree: Tree = TREE, *, read_only: bool = True) -> Workspace:
+    root = put_tree(store, tree)
+    return workspace.open(store, root, point, NATIVE, nowhere, read_only=read_only)
+
+
+# -- beside gc ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_an_image_that_is_mounted_may_be_evicted(
+    disk_store: Store, place: Path, read_only: bool
+) -> None:
+    found = opened(disk_store, place / "m", read_only=read_only)
+    age(disk_store)
+    (gone,) = gc.collect(disk_store, limits=gc.Limits(max_bytes=1)).evicted
+    assert gone.startswith(f"images/{found.root}")
+    Path("/proc/sys/vm/drop_caches").write_text("2\n")
+    assert read_tree(place / "m") == SHOWN
+    if not read_only:
+        (place / "m/a/large").chmod(0o755)
+        changed = {**TREE, "a": {"large": Program(LARGE), "small": b"small"}}
+        made = workspace.commit(disk_store, found)
+        assert made.root == put_tree(disk_store, changed)
+        assert made.report.read == 0
+
+
+def test_an_image_that_goes_before_it_is_mounted_is_made_again(
+    disk_store: Store, place: Path
+) -> None:
+    root, asked = put_tree(disk_store, TREE), []
+    point, work = place / "m", place / "0" / "work"
+    for folder in (point, work, work.with_name("upper")):
+        folder.mkdir(parents=True)
+
+    def taken_away() -> layers.Layers:
+        image = images.ensure(disk_store, root)
+        asked.append(image)
+        if len(asked) == 1:
+            image.unlink()
+        return layers.Layers(image, work.with_name("upper"), work, point)
+
+    ways.mount(NATIVE, taken_away)
+    assert len(asked) == 2
+    assert read_tree(point) == SHOWN
+
+
+# -- after a crash ------------------------------------------------------------------------
+
+
+def test_images_that_a_crash_has_left_mounted(disk_store: Store, place: Path) -> None:
+    """Killed between the mount of the image and that of the overlay."""
+    root = put_tree(disk_store, TREE)
+    new = record.new(disk_store, place / "m", root, NATIVE, None, read_only=True, made=True)
+    record.swap(disk_store, new.id, None, new.head)
+    (place / "m").mkdir()
+    spot = new.upper.with_name("lower-0")
+    spot.mkdir(parents=True)
+    image = images.ensure(disk_store, root)
+    kernel.mount(str(image), spot, "erofs", kernel.MS_RDONLY)
+    assert workspace.sweep(disk_store) == [new]
+    assert kernel.mounted_below(new.folder) == []
+    assert not new.folder.exists()
+    assert not (place / "m").exists()
+    assert image.exists()
+
+
+# -- beside one another -------------------------------------------------------------------
+
+
+@pytest.mark.skipif(shutil.which("fincore") is None, reason="no fincore; it is in util-linux")
+def test_what_is_cached_of_one_is_cached_of_all(disk_store: Store, place: Path) -> None:
+    """Another tree, another place in it, and a writable one."""
+    one = opened(disk_store, place / "one", {"f": BYTES})
+    other = opened(disk_store, place / "other", {"d": {"g": BYTES, "x": b"x"}}, read_only=False)
+    points = [one.path / "f", other.path / "d/g"]
+    forget(disk_store, BYTES)
+    assert list(map(cached, points)) == [0, 0]
+    assert points[0].read_bytes() == BYTES
+    assert min(map(cached, points)) >= len(BYTES)
+    before = read_here()
+    assert points[1].read_bytes() == BYTES
+    assert read_here() == before, "from no disk"
+
+
+def forget(store: Store, data: bytes) -> None:
+    """Take an object out of the page cache."""
+    assert store.root is not None
+    hash = Digest.of(data).hash
+    fd = os.open(store.root / "objects" / hash[:2] / hash[2:], os.O_RDONLY)
+    try:
+        os.sync()
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)
+
+
+def cached(path: Path) -> int:
+    command = ["fincore", "--bytes", "--noheadings", "--output", "RES", str(path)]
+    return int(subprocess.run(command, check=True, capture_output=True).stdout)
+
+
+def read_here() -> int:
+    """Bytes that this process has had read from disks."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes: "))
