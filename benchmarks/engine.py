@@ -220,8 +220,8 @@ def depth(folder: Path, length: int) -> None:
 
 
 def ends(folder: Path, length: int) -> None:
-    """What the ends of a thread of so many steps cost; each is the first question after the store
-    was opened."""
+    """What the ends of a thread of so many steps cost; all that each has read before, since the
+    store was opened, is the thread's head."""
     root = folder / "deep"
     with Store.init(root) as store:
         id = grown(store, length).id
@@ -233,8 +233,9 @@ def ends(folder: Path, length: int) -> None:
         ("fork in the middle", lambda store, thread: origin.fork(store, thread, length // 2)),
     ):
         with Store.open(root) as store:
+            thread = threads.get(store, id)
             begin = time.perf_counter()
-            action(store, threads.get(store, id))
+            action(store, thread)
             print(f"- {name}: {(time.perf_counter() - begin) * 1000:.1f} ms", flush=True)
 
 

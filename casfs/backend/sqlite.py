@@ -20,6 +20,7 @@ from pathlib import Path
 from ..errors import Corrupt, Failed
 
 WAIT = 60.0  # seconds that a writer waits for the other writers
+MOMENT = 1.0  # seconds
 CHECKPOINT = 4000  # pages of WAL before they are copied back: hashes touch pages all over
 CACHE = 16384  # KiB of pages that a connection keeps
 ROOM = 128 << 10  # bytes that SQLite's own files need at least
@@ -61,7 +62,7 @@ class Database:
         try:
             if self._create:
                 connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # `shrink` needs it
-            _into_wal(connection)
+            _into_wal(connection, WAIT if self._create else MOMENT)
             connection.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT}")
             connection.execute(f"PRAGMA cache_size=-{CACHE}")
             connection.execute(f"PRAGMA synchronous={self._synchronous}")
@@ -150,9 +151,10 @@ def _is_full(folder: Path) -> bool:
     return found.f_bavail * found.f_frsize < ROOM
 
 
-def _into_wal(connection: Connection) -> None:
-    """The change to WAL needs the file alone for a moment, and SQLite does not wait for that."""
-    deadline = time.monotonic() + WAIT
+def _into_wal(connection: Connection, patience: float) -> None:
+    """The change to WAL needs the file alone for a moment, and SQLite does not wait for that.
+    A database that was made is in it already, unless it is damaged: nobody waits long then."""
+    deadline = time.monotonic() + patience
     while True:
         try:
             connection.execute("PRAGMA journal_mode=WAL")
