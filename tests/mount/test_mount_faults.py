@@ -24,7 +24,8 @@ from casfs.upkeep import gc
 DISK = 24 << 20  # bytes
 GUESSES = 10_000
 READERS = 64
-ROUNDS = 8
+ROUNDS = 24
+PAUSE = 0.2  # seconds between two looks of a reader, or whoever writes is kept from it
 ODD = {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.EIO}
 STATE = ("store.db", "store.db-wal", "store.db-shm")
 
@@ -173,7 +174,7 @@ def come_and_go(mount: Mount, work: Path) -> list[str]:
     over = threading.Event()
 
     def read(number: int) -> None:
-        while not over.is_set():
+        while not over.wait(PAUSE):
             check(first, found, kept=True)
             check(first.parent / "latest", found, kept=False)
             if number % 8 == 0:
