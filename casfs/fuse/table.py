@@ -1,6 +1,7 @@
 """The table of inodes that the kernel remembers: one mapped file, and nothing else.
 
-    header    what the file is, where its free slots are, and a note of the transport's
+    header    what the file is, where its free slots are, a note of the transport's, and the
+              requests that it has taken and not answered
     records   64 bytes each: number, parent's number, check, lookups, children, name
     index     open addressing over the numbers; one region for each power of two
 
@@ -29,6 +30,7 @@ HEADER = struct.Struct("<16sQB7x")  # magic, used slots, power of the index
 FREE = struct.Struct("<8I")  # heads of the lists of free runs, by their length in slots
 FREE_AT = 64
 NOTE_AT, NOTE = 1024, struct.Struct("<H")  # what a transport wants its successor to know
+TAKEN_AT = 2048
 RECORDS_AT = 4096
 RECORD = struct.Struct("<QQQIIH")  # number, parent, check, lookups, children, name's length
 NUMBER = struct.Struct("<Q")
@@ -71,6 +73,7 @@ class Table:
             magic, self._used, self._power = HEADER.unpack_from(self._map)
             if magic != MAGIC:
                 raise ValueError("not a table of inodes")
+        self.taken = memoryview(self._map)[TAKEN_AT:RECORDS_AT].cast("Q")  # for the transport
         self._free: list[int] = list(FREE.unpack_from(self._map, FREE_AT))
         self._index = self._region(self._power)
         self._mask = (1 << self._power) - 1
@@ -84,6 +87,7 @@ class Table:
 
     def close(self) -> None:
         self._index.release()
+        self.taken.release()
         self._map.close()
         os.close(self.fd)
 

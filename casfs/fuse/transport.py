@@ -12,8 +12,10 @@ same blob meanwhile. Changes are told by `casfs.fuse.watch`.
 
 What was negotiated is left in the table's note: a successor on the same descriptor goes on
 from there, and asks the kernel to send again what its predecessor had taken and not
-answered (FUSE_NOTIFY_RESEND, Linux 6.9). An inode is counted before the answer leaves, so
-that a death in between leaves it held too long rather than too short.
+answered (FUSE_NOTIFY_RESEND, Linux 6.9). An older kernel cannot; there what is taken is noted
+in the table, and a successor answers it with EIO: nobody may wait for ever. An inode is
+counted before the answer leaves, so that a death in between leaves it held too long rather
+than too short.
 """
 
 from __future__ import annotations
@@ -82,6 +84,8 @@ class Transport:
         self._waiting: dict[int, list[tuple[int, int, int]]] = {}  # by inode: unique, offset, size
         self._watcher = Watcher(session, gone, self._notify)
         self._pipe = Pipe()
+        self._taken = session.inodes.table.taken  # the first: the loop's; the others wait
+        self._noting = False
         self._handlers: dict[int, tuple[str, Callable[[Request], bytes | None]]] = {
             code: (kind, getattr(self, f"_on_{kind}", self._refused(kind)))
             for code, kind in wire.OPCODES.items()
@@ -112,7 +116,13 @@ class Transport:
             raise _Stop
 
     def _succeed(self) -> None:
-        if Negotiated(*map(int, self._session.inodes.table.note.split())).resends:
+        self._noting = not Negotiated(*map(int, self._session.inodes.table.note.split())).resends
+        if self._noting:
+            for place, unique in enumerate(self._taken):
+                if unique:
+                    self._error(unique, errno.EIO)
+                    self._taken[place] = 0
+        else:
             with suppress(OSError):
                 self._notify(wire.NOTIFY_RESEND, b"")
         self._on_ready()
@@ -148,6 +158,8 @@ class Transport:
             _, opcode, unique, ino, uid, gid, *_ = unpack(buffer)
             kind, handler = handlers.get(opcode, UNKNOWN)
             counts[kind] += 1
+            if self._noting:
+                self._taken[0] = unique
             self._answer(kind, handler, Request(unique, ino, uid, gid, view[least:size]))
             until = now() + self._awake
 
@@ -189,6 +201,7 @@ class Transport:
         answer, agreed = negotiate(request.body)
         if agreed is not None:
             self._session.inodes.table.note = b" ".join(b"%d" % number for number in agreed)
+            self._noting = not agreed.resends
         self._reply(request.unique, answer)
         if agreed is not None:
             self._on_ready()
@@ -280,6 +293,7 @@ class Transport:
         with self._lock:
             waiting = self._waiting.setdefault(request.ino, [])
             waiting.append((request.unique, offset, size))
+            self._replace_taken(0, request.unique)
             if len(waiting) == 1:
                 self._pool.submit(self._verified, request.ino, file)
         return None
@@ -315,6 +329,17 @@ class Transport:
                 self._reply(unique, self._session.read(file, offset, size))
             except Exception as error:
                 self._error(unique, self._session.failed("read", error))
+            with self._lock:
+                self._replace_taken(unique, 0)
+
+    def _replace_taken(self, old: int, new: int) -> None:
+        """Where requests are noted, in one of the places for those that wait. More than there
+        are places for are not noted: a hundred readers of files that nobody has read before."""
+        if self._noting:
+            for place in range(1, len(self._taken)):
+                if self._taken[place] == old:
+                    self._taken[place] = new
+                    break
 
     def _on_lseek(self, request: Request) -> bytes:
         _, offset, whence, _ = wire.lseek_in.unpack_from(request.body)

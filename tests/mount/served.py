@@ -53,11 +53,17 @@ class Mount:
 
 @contextmanager
 def serving(
-    store: Store, where: Path, *, xattr: bool = False, transport: str = "auto"
+    store: Store,
+    where: Path,
+    *,
+    xattr: bool = False,
+    transport: str = "auto",
+    before: Sequence[str] = (),
 ) -> Iterator[Mount]:
     """Mount `store` at `where`; unmounted and its process gone at the end, whatever happens."""
     where.mkdir(exist_ok=True)
-    keeper = start(store, where, "--transport", transport, *["--xattr"] * xattr)
+    options = ["--transport", transport, *["--xattr"] * xattr]
+    keeper = start(store, where, *options, before=before)
     try:
         yield Mount(store, where, keeper, transport)
     finally:

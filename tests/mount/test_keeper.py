@@ -89,6 +89,16 @@ def test_readers_do_not_notice_that_servers_end(how: str) -> None:
     assert "kills 5, errors 0" in done.stdout
 
 
+def test_where_no_request_is_sent_again_those_in_flight_fail() -> None:
+    """And nobody waits for ever."""
+    done = subprocess.run(
+        [sys.executable, TOOL, "--kills", "5", "--readers", "16", "--older"],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "kills 5, errors 0" in done.stdout
+
+
 def test_a_killed_server_has_a_successor(mount: Mount) -> None:
     hash = mount.store.put(b"seen " * 1000).hash
     before = mount.record()
