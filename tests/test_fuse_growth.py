@@ -8,16 +8,21 @@ from __future__ import annotations
 import cProfile
 import tracemalloc
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 import pytest
 from fuse_helpers import at
+from helpers import put_tree
 from thread_example import Example, make_thread
 
 from casfs.backend import Head
 from casfs.fuse.reader import Reader
+from casfs.fuse.session import Session
 from casfs.fuse.stats import Stats
+from casfs.fuse.table import ROOT
 from casfs.fuse.views import root
 from casfs.fuse.vnode import Directory, File
+from casfs.log import silent
 from casfs.store import Store
 
 STEPS = 10_000
@@ -28,6 +33,8 @@ LITTLE = 4 << 20  # bytes
 OF_A_STEP = 3000  # bytes
 PORTION = 10_000
 PIECE = 1 << 17  # bytes
+NAMES = 10_000
+PIECE_OF_NAMES = 30
 
 
 def calls(do: Callable[[], object]) -> int:
@@ -116,3 +123,27 @@ def test_many_threads(example: Example) -> None:
     more.append(calls(lambda: list_all(store, "threads", THREADS + 1)))
     assert all(many < few * TENTH * MORE for few, many in zip(less, more, strict=True))
     assert held(lambda: list_all(store, "threads", THREADS + 1)) < least + LITTLE
+
+
+def test_listing_a_large_directory_from_within(store: Store) -> None:
+    """Several who list it at once each go on where somebody else was."""
+    entries = {b"f%05d" % number: b"" for number in range(NAMES)}
+    tree = put_tree(store, entries)
+    view = root(Reader(store), Stats())
+    session = Session(view, Stats(), silent, store=None, xattr=False, handles=False)
+    trees = session.lookup(ROOT, b"trees").ino
+    ino = session.lookup(trees, tree.encode()).ino
+
+    def read(start: int) -> list[bytes]:
+        found = []
+        for item in islice(session.listing(ino, start), PIECE_OF_NAMES):
+            found.append(item.name)
+        return found
+
+    once = calls(lambda: read(0))
+    assert calls(lambda: read(NAMES // 2)) < MORE * once
+    assert read(0)[:3] == [b".", b"..", b"f00000"]
+    assert read(1)[:2] == [b"..", b"f00000"]
+    assert read(2)[0] == b"f00000"
+    assert read(NAMES) == [b"f%05d" % (NAMES - 2), b"f%05d" % (NAMES - 1)]
+    assert read(NAMES + 2) == []

@@ -55,6 +55,7 @@ MAX_NAME = 255
 XATTR = b"user.blake3"
 CURSORS = 256  # listings that somebody may go on with
 SHOWN = 4096  # live files whose content is kept as it was told
+DOTS = 2  # names that every listing begins with
 OPEN = 1 << 62  # bytes; more than any live file has
 
 
@@ -286,8 +287,7 @@ class Session:
         left = self._cursors.pop((ino, offset), None)
         if left is not None and offset:
             return left
-        items = self._items(ino, directory)
-        return Listing(ino, directory, itertools.islice(items, offset, None), offset)
+        return Listing(ino, directory, self._items(ino, directory, offset), offset)
 
     def leave(self, listing: Listing) -> None:
         """Somebody may go on where this listing is now."""
@@ -295,10 +295,14 @@ class Session:
         if len(self._cursors) > CURSORS:
             self._cursors.popitem(last=False)
 
-    def _items(self, ino: int, directory: Directory) -> Iterator[Item]:
-        yield Item(1, b".", directory, False)
-        yield Item(2, b"..", self._above(ino), False)
-        for offset, (name, vnode) in enumerate(directory.entries(), start=3):
+    def _items(self, ino: int, directory: Directory, offset: int) -> Iterator[Item]:
+        if offset < 1:
+            yield Item(1, b".", directory, False)
+        if offset < DOTS:
+            yield Item(DOTS, b"..", self._above(ino), False)
+        passed = max(offset - DOTS, 0)
+        entries = directory.behind(passed)
+        for offset, (name, vnode) in enumerate(entries, start=DOTS + passed + 1):
             yield Item(offset, name, self.inodes.known(vnode), True)
 
     def listed(self, listing: Listing, item: Item) -> Entry:

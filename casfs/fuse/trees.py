@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterable
+from itertools import islice
 
 from .. import checkpoint, plugins
 from ..errors import CasfsError
@@ -71,7 +72,11 @@ class TreeDirectory(Directory):
         return None if entry is None else self._vnode(entry)
 
     def entries(self) -> Iterable[tuple[bytes, Vnode]]:
-        for name, entry in self._reader.entries(self._hash).items():
+        return self.behind(0)
+
+    def behind(self, count: int) -> Iterable[tuple[bytes, Vnode]]:
+        """Without a vnode for what is passed over: several may list a large directory at once."""
+        for name, entry in islice(self._reader.entries(self._hash).items(), count, None):
             yield name, self._vnode(entry)
 
     def _vnode(self, entry: Entry) -> Vnode:

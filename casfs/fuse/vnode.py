@@ -25,6 +25,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import NamedTuple, NoReturn
 
 from ..digest import Hasher, is_hash
@@ -232,6 +233,10 @@ class Directory(Vnode):
     def entries(self) -> Iterable[tuple[bytes, Vnode]]:
         """All names, in an order that is the same at every call."""
         raise NotImplementedError
+
+    def behind(self, count: int) -> Iterable[tuple[bytes, Vnode]]:
+        """The same without the first `count`."""
+        return islice(self.entries(), count, None)
 
 
 class Composed(Directory):
