@@ -53,8 +53,8 @@ MOUNT = """
     casfs.fuse.moves casfs.fuse.reader casfs.fuse.blobs casfs.fuse.trees casfs.fuse.nodes
     casfs.fuse.stats casfs.fuse.running casfs.fuse.threads casfs.fuse.events casfs.fuse.index
     casfs.fuse.views casfs.fuse.session
-    casfs.fuse.wire casfs.fuse.negotiate casfs.fuse.pipe casfs.fuse.watch
-    casfs.fuse.transport casfs.fuse.told casfs.fuse.ops
+    casfs.fuse.wire casfs.fuse.negotiate casfs.fuse.pipe casfs.fuse.answers casfs.fuse.verifier
+    casfs.fuse.watch casfs.fuse.transport casfs.fuse.told casfs.fuse.ops
     casfs.mount.attach casfs.mount.holders casfs.mount.record casfs.mount.server casfs.mount.ways
     casfs.mount.child casfs.mount casfs.mount.keeper
 """.split()

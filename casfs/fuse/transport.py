@@ -6,14 +6,12 @@ itself, and looks at the mtime of what is live to know whether that still holds
 (FUSE_AUTO_INVAL_DATA). So a second look at anything that cannot change costs no request.
 
 After an answer the loop stays awake for a moment: to sleep and be woken costs more than
-the time that most callers need until their next request. Only the first read of a large
-blob leaves the loop, to be verified by a helper thread, which also answers whoever wanted the
-same blob meanwhile. Changes are told by `casfs.fuse.watch`.
+the time that most callers need until their next request. Only the first read of a large blob
+leaves the loop (`casfs.fuse.verifier`). Changes are told by `casfs.fuse.watch`.
 
 What was negotiated is left in the table's note: a successor on the same descriptor goes on
 from there, and asks the kernel to send again what its predecessor had taken and not
-answered (FUSE_NOTIFY_RESEND, Linux 6.9). An older kernel cannot; there what is taken is noted
-in the table, and a successor answers it with EIO: nobody may wait for ever. An inode is
+answered (FUSE_NOTIFY_RESEND, Linux 6.9; for older ones `casfs.fuse.answers`). An inode is
 counted before the answer leaves, so that a death in between leaves it held too long rather
 than too short.
 """
@@ -24,28 +22,24 @@ import errno
 import gc
 import os
 import select
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import NamedTuple
 
 from ..errors import Failed
 from ..log import Log
 from . import wire
+from .answers import Answers
 from .errors import Denied
 from .negotiate import Negotiated, Unsupported, negotiate
-from .pipe import Pipe
 from .session import FS_BLOCK, MAX_NAME, Entry, Session
+from .verifier import Verifier
 from .views import Name
-from .vnode import File
 from .watch import Watcher
 
 BUFFER = 1 << 17  # bytes of a request; the longest are lists of inodes to be forgotten
 LONG = 1 << 17  # bytes; a longer answer is spliced, which costs less than copying it
-GONE = (errno.ENOENT, errno.ENODEV)  # who asked was interrupted, or the mount is no more
-HELPERS = 2
 YOUNG = 50_000  # objects between two looks for cycles: answers are made of many, and make none
 AWAKE = 50e-6  # seconds: to fall asleep and be woken takes longer than most wait for the next
 READABLE = 0x41  # POLLIN | POLLRDNORM
@@ -79,13 +73,9 @@ class Transport:
         self._log = log
         self._reading = self._stopping = False
         self._awake = AWAKE if len(os.sched_getaffinity(0)) > 1 else 0.0
-        self._pool = ThreadPoolExecutor(HELPERS, "casfs-verify")
-        self._lock = threading.Lock()
-        self._waiting: dict[int, list[tuple[int, int, int]]] = {}  # by inode: unique, offset, size
-        self._watcher = Watcher(session, gone, self._notify)
-        self._pipe = Pipe()
-        self._taken = session.inodes.table.taken  # the first: the loop's; the others wait
-        self._noting = False
+        self._answers = Answers(fd, session.inodes.table.taken)
+        self._verifier = Verifier(session, self._answers)
+        self._watcher = Watcher(session, gone, self._answers.notify)
         self._handlers: dict[int, tuple[str, Callable[[Request], bytes | None]]] = {
             code: (kind, getattr(self, f"_on_{kind}", self._refused(kind)))
             for code, kind in wire.OPCODES.items()
@@ -104,8 +94,8 @@ class Transport:
             pass
         finally:
             self._watcher.close()
-            self._pool.shutdown(cancel_futures=True)
-            self._pipe.close()
+            self._verifier.close()
+            self._answers.close()
 
     def stop(self) -> None:
         """End `serve` after the answer that it is at; for a handler of a signal, which runs in
@@ -116,21 +106,19 @@ class Transport:
             raise _Stop
 
     def _succeed(self) -> None:
-        self._noting = not Negotiated(*map(int, self._session.inodes.table.note.split())).resends
-        if self._noting:
-            for place, unique in enumerate(self._taken):
-                if unique:
-                    self._error(unique, errno.EIO)
-                    self._taken[place] = 0
-        else:
+        resends = Negotiated(*map(int, self._session.inodes.table.note.split())).resends
+        self._answers.noting = not resends
+        if resends:
             with suppress(OSError):
-                self._notify(wire.NOTIFY_RESEND, b"")
+                self._answers.notify(wire.NOTIFY_RESEND, b"")
+        else:
+            self._answers.fail_taken()
         self._on_ready()
 
     def _loop(self) -> None:
         buffer = bytearray(BUFFER)
         view, buffers, fd = memoryview(buffer), [buffer], self._fd
-        unpack, handlers = wire.in_header.unpack_from, self._handlers
+        unpack, handlers, answers = wire.in_header.unpack_from, self._handlers, self._answers
         counts = self._session.stats.requests
         least = wire.in_header.size
         sleeping, until, now = select.poll(), 0.0, time.perf_counter
@@ -158,8 +146,7 @@ class Transport:
             _, opcode, unique, ino, uid, gid, *_ = unpack(buffer)
             kind, handler = handlers.get(opcode, UNKNOWN)
             counts[kind] += 1
-            if self._noting:
-                self._taken[0] = unique
+            answers.take(unique)
             self._answer(kind, handler, Request(unique, ino, uid, gid, view[least:size]))
             until = now() + self._awake
 
@@ -169,31 +156,14 @@ class Transport:
         try:
             body = handler(request)
             if body is not None:
-                self._reply(request.unique, body)
+                self._answers.reply(request.unique, body)
         except Unsupported:
-            self._error(request.unique, errno.EPROTO)
+            self._answers.error(request.unique, errno.EPROTO)
             raise
         except Exception as error:
             code = self._session.failed(kind, error)
             if kind not in SILENT:
-                self._error(request.unique, code)
-
-    def _reply(self, unique: int, body: bytes) -> None:
-        header = wire.out_header.pack(wire.out_header.size + len(body), 0, unique)
-        self._write([header, body])
-
-    def _error(self, unique: int, code: int) -> None:
-        self._write([wire.out_header.pack(wire.out_header.size, -code, unique)])
-
-    def _notify(self, code: int, body: bytes) -> None:
-        self._write([wire.out_header.pack(wire.out_header.size + len(body), code, 0), body])
-
-    def _write(self, parts: list[bytes]) -> None:
-        try:
-            os.writev(self._fd, parts)
-        except OSError as error:
-            if error.errno not in GONE:
-                raise
+                self._answers.error(request.unique, code)
 
     # -- the connection -----------------------------------------------------------------------
 
@@ -201,8 +171,8 @@ class Transport:
         answer, agreed = negotiate(request.body)
         if agreed is not None:
             self._session.inodes.table.note = b" ".join(b"%d" % number for number in agreed)
-            self._noting = not agreed.resends
-        self._reply(request.unique, answer)
+            self._answers.noting = not agreed.resends
+        self._answers.reply(request.unique, answer)
         if agreed is not None:
             self._on_ready()
 
@@ -286,60 +256,15 @@ class Transport:
         _, offset, size, *_ = wire.read_in.unpack_from(request.body)
         session = self._session
         file = session.file(request.ino)
-        if file.ready:
-            if size > LONG and self._spliced(request.unique, file, offset, size):
-                return None
+        if not file.ready:
+            self._verifier.read(request.unique, file, offset, size)
+            return None
+        extent = file.extent(offset, size) if size > LONG else None
+        sent = None if extent is None else self._answers.splice(request.unique, extent)
+        if sent is None:
             return session.read(file, offset, size)
-        with self._lock:
-            waiting = self._waiting.setdefault(request.ino, [])
-            waiting.append((request.unique, offset, size))
-            self._replace_taken(0, request.unique)
-            if len(waiting) == 1:
-                self._pool.submit(self._verified, request.ino, file)
+        session.stats.bytes_served += sent
         return None
-
-    def _spliced(self, unique: int, file: File, offset: int, size: int) -> bool:
-        """Answer with pages of the store's own file, where there is one."""
-        extent = file.extent(offset, size)
-        if extent is None:
-            return False
-        header = wire.out_header.pack(wire.out_header.size + extent.size, 0, unique)
-        try:
-            sent = self._pipe.send(self._fd, header, extent)
-        except OSError as error:
-            if error.errno not in GONE:
-                raise
-            return True
-        self._session.stats.bytes_served += extent.size * sent
-        return sent
-
-    def _verified(self, ino: int, file: File) -> None:
-        """In a helper thread: verify a large blob, and answer all who wait for it."""
-        failure = None
-        try:
-            file.prepare()
-        except Exception as error:
-            failure = self._session.failed("read", error)
-        with self._lock:
-            waiting = self._waiting.pop(ino)
-        for unique, offset, size in waiting:
-            try:
-                if failure is not None:
-                    raise Denied(failure)
-                self._reply(unique, self._session.read(file, offset, size))
-            except Exception as error:
-                self._error(unique, self._session.failed("read", error))
-            with self._lock:
-                self._replace_taken(unique, 0)
-
-    def _replace_taken(self, old: int, new: int) -> None:
-        """Where requests are noted, in one of the places for those that wait. More than there
-        are places for are not noted: a hundred readers of files that nobody has read before."""
-        if self._noting:
-            for place in range(1, len(self._taken)):
-                if self._taken[place] == old:
-                    self._taken[place] = new
-                    break
 
     def _on_lseek(self, request: Request) -> bytes:
         _, offset, whence, _ = wire.lseek_in.unpack_from(request.body)
