@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from helpers import put_tree, read_tree, write_tree
 from native import not_mountable
-from test_containers import BUILT, PROJECT, Container, Podman, a_system, committed, ready, run
+from test_containers import BUILT, PROJECT, Container, Crun, Podman, a_system, committed, ready, run
 
 from casfs import kernel, recording
 from casfs.mount import mounted
@@ -18,9 +18,9 @@ from casfs.store import Store
 pytestmark = pytest.mark.skipif(not_mountable() is not None, reason=str(not_mountable()))
 
 
-@pytest.fixture
-def podman(runtime_dir: Path) -> Iterator[Container]:
-    with ready(Podman, runtime_dir) as made:
+@pytest.fixture(params=[Podman, Crun])
+def podman(request: pytest.FixtureRequest, runtime_dir: Path) -> Iterator[Container]:
+    with ready(request.param, runtime_dir) as made:
         yield made
 
 
