@@ -265,8 +265,8 @@ def test_a_build_on_an_overlay_over_a_checkpoint(
 ) -> None:
     """The project is bound twice: as it was, and where the build writes."""
     run(mount.store, "workspace", "open", "app", work, "--via", "overlay")
-    script = "cd /work && ./build && cmp words /src/words && ls /src"
-    done = container(system, script, ro={"/src": project}, rw={"/work": work})
+    script = "cd /job && ./build && cmp words /src/words && ls /src"
+    done = container(system, script, ro={"/src": project}, rw={"/job": work})
     assert (done.returncode, done.stdout.split()) == (0, ["build", "old", "words"]), done.stderr
     assert committed(mount.store, work) == put_tree(mount.store, BUILT)
     latest = mount.path / "trees/app/latest"
@@ -280,7 +280,7 @@ def test_a_sandbox_in_a_namespace(
 ) -> None:
     """`exec` leads into a workspace that only its command sees; that may be a container."""
     run(mount.store, "workspace", "open", "app", work, "--via", "namespace")
-    inner = bubblewrap.command(Asked(system, "cd /work && ./build", rw={"/work": work}))
+    inner = bubblewrap.command(Asked(system, "cd /job && ./build", rw={"/job": work}))
     run(mount.store, "workspace", "exec", work, "--", *inner)
     assert committed(mount.store, work) == put_tree(mount.store, BUILT)
 

@@ -59,7 +59,7 @@ def test_as_the_root_and_as_a_volume(disk_store: Store, place: Path, podman: Con
 def test_a_build_in_a_writable_one(disk_store: Store, place: Path, podman: Container) -> None:
     system, work = shown(disk_store, "system", place), place / "w"
     assert "by native" in run(disk_store, "workspace", "open", "work", work)
-    done = podman(system, "cd /work && ./build && ls", rw={"/work": work})
+    done = podman(system, "cd /job && ./build && ls", rw={"/job": work})
     assert (done.returncode, done.stdout.split()) == (0, ["build", "loud", "out", "words"])
     assert committed(disk_store, work) == put_tree(disk_store, BUILT)
 
@@ -67,8 +67,8 @@ def test_a_build_in_a_writable_one(disk_store: Store, place: Path, podman: Conta
 def test_a_writable_root(disk_store: Store, place: Path, podman: Container) -> None:
     writable = place / "w"
     run(disk_store, "workspace", "open", "system", writable)
-    assert podman(writable, "ls /", rw={"/work": writable}).returncode == 0
-    assert podman(writable, "echo new >/work/new", rw={"/work": writable}).returncode == 0
+    assert podman(writable, "ls /", rw={"/job": writable}).returncode == 0
+    assert podman(writable, "echo new >/job/new", rw={"/job": writable}).returncode == 0
     root = committed(disk_store, writable)
     run(disk_store, "tree", "mount", root, place / "again")
     assert (place / "again/new").read_text() == "new\n"
