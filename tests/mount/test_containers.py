@@ -46,7 +46,7 @@ BUILT = {
 PASSWD = b"root:x:0:0::/:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n"
 # Where podman mounts something there must be something, since it cannot make it.
 SYSTEM = {
-    **{name: {} for name in ("dev", "proc", "src", "sys", "work")},
+    **{name: {} for name in ("dev", "proc", "src", "sys", "job")},
     "run": {".containerenv": b""},
     "etc": {
         **dict.fromkeys(("hosts", "hostname", "resolv.conf"), b""),
