@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import errno
 import functools
-import gc
 import itertools
 import os
 import signal
@@ -36,7 +35,6 @@ from .vnode import File
 from .wire import BLOCK
 
 TOLD = 1 << 17  # names in the listings that are kept, of some 400 bytes each
-YOUNG = 50_000  # objects between two looks for cycles: answers are made of many, and make none
 P = ParamSpec("P")
 T = TypeVar("T")
 Handler = Callable[Concatenate["Operations", P], T]
@@ -265,7 +263,6 @@ def serve(
 ) -> bool:
     """Mount, serve until unmounted (False) or SIGTERM comes (True); what is mounted then is
     dead, and to be unmounted. Raises Failed."""
-    gc.set_threshold(YOUNG)
     stopped: bool = trio.run(_serve, Operations(session), mountpoint, options, on_ready)
     return stopped
 

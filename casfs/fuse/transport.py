@@ -19,7 +19,6 @@ than too short.
 from __future__ import annotations
 
 import errno
-import gc
 import os
 import select
 import time
@@ -40,7 +39,6 @@ from .watch import Watcher
 
 BUFFER = 1 << 17  # bytes of a request; the longest are lists of inodes to be forgotten
 LONG = 1 << 17  # bytes; a longer answer is spliced, which costs less than copying it
-YOUNG = 50_000  # objects between two looks for cycles: answers are made of many, and make none
 AWAKE = 50e-6  # seconds: to fall asleep and be woken takes longer than most wait for the next
 READABLE = 0x41  # POLLIN | POLLRDNORM
 REFUSED = frozenset(
@@ -85,7 +83,6 @@ class Transport:
         """Until unmounted, or `stop`. Raises Unsupported, Failed."""
         self._on_ready = on_ready
         self._watcher.start()
-        gc.set_threshold(YOUNG)
         try:
             if self._session.inodes.table.note:
                 self._succeed()

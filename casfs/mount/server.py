@@ -12,6 +12,7 @@ nothing is lost. It ends itself after a while, so that the next one tries again.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -35,6 +36,7 @@ from ..store import Store
 KERNEL, PYFUSE3, AUTO = "kernel", "pyfuse3", "auto"
 MODULES = {KERNEL: "transport", PYFUSE3: "ops"}
 NOTE_EVERY = 30  # seconds
+YOUNG = 50_000  # objects between two looks for cycles: answers are made of many, and make none
 RETRY = 5  # seconds until somebody looks again whether the store can be read
 Gone = Callable[[], list[Name]]
 
@@ -99,6 +101,7 @@ def _session(
     plan: Plan, log: Log, answered: bool, table: Table | None
 ) -> Iterator[tuple[Session, Gone]]:
     """What answers, and what tells which names have gone."""
+    gc.set_threshold(YOUNG)
     stats = Stats(plan.transport)
     with _shown(plan, stats, log, answered) as (root, gone):
         session = Session(
