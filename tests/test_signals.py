@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 
 from casfs.mount.signals import Signals, blocked
 
@@ -11,7 +12,8 @@ NUMBERS = (signal.SIGUSR1, signal.SIGUSR2)
 
 
 def raised(number: signal.Signals) -> None:
-    os.kill(os.getpid(), number)
+    """To this thread: another one, which some test has left, may not have it blocked."""
+    signal.pthread_kill(threading.get_ident(), number)
 
 
 def test_a_signal_ends_waiting() -> None:
