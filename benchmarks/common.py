@@ -22,10 +22,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from casfs import kernel
 from casfs.errors import Failed
 from casfs.mount.attach import detach
-from casfs.mount.record import until
+from casfs.mount.registry import until
+from casfs.system import mounts
 
 CACHES = Path("/proc/sys/vm/drop_caches")
 PATIENCE = 60.0  # seconds for a process to end, or to serve
@@ -91,10 +91,10 @@ def workplace(parent: Path | None) -> Iterator[Path]:
     try:
         yield work
     finally:
-        for point in kernel.mounted_below(work):
+        for point in mounts.mounted_below(work):
             with suppress(OSError):
                 detach(point, lazy=True)
-        if kernel.mounted_below(work):
+        if mounts.mounted_below(work):
             print(f"something is still mounted below {work}: kept", file=sys.stderr)
         else:
             shutil.rmtree(work, ignore_errors=True)
@@ -103,7 +103,7 @@ def workplace(parent: Path | None) -> Iterator[Path]:
 def end_mount(point: Path) -> None:
     """Unmount what is mounted there; lazily where it is busy."""
     for lazy in (False, True):
-        if kernel.mounted_at(point) is None:
+        if mounts.mounted_at(point) is None:
             return
         with suppress(OSError):
             detach(point, lazy=lazy)
@@ -136,8 +136,8 @@ def server(command: Sequence[object], point: Path, env: Mapping[str, str]) -> It
     said = point.with_name(f"{point.name}.said")
     with said.open("wb") as out, process(command, stdout=out, stderr=out, env=env) as started:
         try:
-            until(lambda: kernel.mounted_at(point) is not None or started.poll() is not None)
-            if kernel.mounted_at(point) is None:
+            until(lambda: mounts.mounted_at(point) is not None or started.poll() is not None)
+            if mounts.mounted_at(point) is None:
                 lines = said.read_text(errors="replace").strip().splitlines()
                 raise Failed(lines[-1] if lines else f"exit code {started.poll()}")
             yield

@@ -32,15 +32,16 @@ from typing import Any
 import trio
 
 from casfs import threads
+from casfs.agents import AgentContext, AgentFn, AgentResult
 from casfs.digest import Digest
 from casfs.store import Store
 from casfs.threads import Thread
-from engine import agents
-from engine.agents import AgentContext, AgentFn, AgentResult, Package
-from engine.running.run import Run
-from engine.threads import origin
-from engine.threads.binding import Binding
-from engine.threads.origin import Request
+from engine.agents import loader
+from engine.agents.loader import Package
+from engine.runtime.thread_run import Run
+from engine.threads import lifecycle
+from engine.threads.agent_binding import Binding
+from engine.threads.lifecycle import Request
 
 PAYLOAD = 2048
 RIVALS = ("floor", "langgraph", "dbos")
@@ -128,7 +129,7 @@ def run_thread(store: Store, workflow: str, length: int) -> tuple[Thread, float]
     request = Request(workflow, text(), {"a": Binding("idle")}, None, length)
 
     async def go() -> Thread:
-        return await Run(store, origin.create(store, request), {})()
+        return await Run(store, lifecycle.create(store, request), {})()
 
     begin = time.perf_counter()
     ended = trio.run(go)
@@ -228,9 +229,9 @@ def ends(folder: Path, length: int) -> None:
     print(f"\nA thread of {length} steps:")
     for name, action in (
         ("the last 20 steps", lambda store, thread: threads.last_steps(store, thread, 20)),
-        ("fork at the last step", origin.fork),
-        ("fork at index 1", lambda store, thread: origin.fork(store, thread, 1)),
-        ("fork in the middle", lambda store, thread: origin.fork(store, thread, length // 2)),
+        ("fork at the last step", lifecycle.fork),
+        ("fork at index 1", lambda store, thread: lifecycle.fork(store, thread, 1)),
+        ("fork in the middle", lambda store, thread: lifecycle.fork(store, thread, length // 2)),
     ):
         with Store.open(root) as store:
             thread = threads.get(store, id)
@@ -272,7 +273,7 @@ def main() -> int:
     parser.add_argument("--deep", type=int, default=100_000, help="Steps of one that is read.")
     parser.add_argument("--rounds", type=int, default=5)
     wanted = parser.parse_args()
-    agents.load = idle  # no package has to be installed for it
+    loader.load = idle  # no package has to be installed for it
     folder = Path(tempfile.mkdtemp(prefix="casfs-bench-", dir=wanted.dir))
     print(f"Python {sys.version.split()[0]}, {os.uname().release}, steps per second\n")
     try:

@@ -28,15 +28,16 @@ from typing import Any
 import trio
 
 from benchmarks.engine import text
-from casfs import canonical, threads
+from casfs import canonical, daemon_socket, threads
 from casfs.store import Store
 from casfs.threads import RUNNING, Thread
-from engine import catalog, control, moderator
-from engine.moderator import Context
+from engine.moderator import decision
+from engine.moderator.decision import Context
 from engine.moderator.workers import Workers
+from engine.workflow import registry as workflows
 
 PHASES = 4
-DEVELOP = Path(catalog.__file__).parent / "workflows" / "develop.json"
+DEVELOP = Path(workflows.__file__).parents[1] / "workflows" / "develop.json"
 SLEEP = {"name": "command", "config": {"argv": ["sleep", "600"]}}
 TICK = 0.001  # seconds
 
@@ -79,7 +80,7 @@ async def decisions(length: int, count: int = 20) -> None:
         nursery.start_soon(watch, late)
         for end in range(length, length + count):
             begin = time.perf_counter()
-            await moderator.decide(rules, Context(steps[:end], start, "t"), judge)
+            await decision.decide(rules, Context(steps[:end], start, "t"), judge)
             took.append((time.perf_counter() - begin) * 1000)
         nursery.cancel_scope.cancel()
     print(f"- a decision of `develop` after {length} steps: the first {took[0]:.0f} ms,")
@@ -105,7 +106,7 @@ def daemon(root: Path, limit: int) -> Iterator[int]:
     subprocess.run([*casfs, "init"], check=True, capture_output=True)
     started = subprocess.Popen([*casfs, "daemon", "--foreground"], env=env)
     try:
-        while control.find(root) is None:
+        while daemon_socket.find(root) is None:
             time.sleep(0.05)
         yield started.pid
     finally:
@@ -116,10 +117,10 @@ def daemon(root: Path, limit: int) -> Iterator[int]:
 def waiting(root: Path, count: int, seconds: float) -> None:
     with daemon(root, count) as pid:
         with Store.open(root) as store:
-            flow, _ = catalog.add(store, canonical.decode(DEVELOP.read_bytes()))
-            agents = dict.fromkeys(catalog.load(store, flow).roles, SLEEP)
+            flow, _ = workflows.add(store, canonical.decode(DEVELOP.read_bytes()))
+            agents = dict.fromkeys(workflows.load(store, flow).roles, SLEEP)
             for _ in range(count):
-                control.request(root, "start", workflow=flow, input=text(), agents=agents)
+                daemon_socket.request(root, "start", workflow=flow, input=text(), agents=agents)
             while not all((one.record["intent"] or {}).get("pid") for one in running(store)):
                 time.sleep(0.2)
         time.sleep(1)

@@ -15,9 +15,9 @@ import argparse
 import os
 from pathlib import Path
 
-from . import common, mount_growth, mount_passes
-from .mount_peers import OURS, PEERS, made
-from .workspaces import make_tree, size
+from benchmarks import common, mount_growth, mount_passes
+from benchmarks.mount_peers import OURS, PEERS, made
+from benchmarks.workspaces import make_tree, size
 
 PARTS = ("walks", "greps", "git", "reads", "ready", "memory", "kills")
 OF_TREE = {"walks", "greps", "git"}

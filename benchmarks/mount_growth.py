@@ -14,23 +14,23 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from casfs import checkpoint, mount
-from casfs.checkpoint import Checkpoint, Content
+from benchmarks import common
+from benchmarks.common import in_seconds, table, timed
+from benchmarks.mount_peers import Kernel, casfs_mount
+from casfs.checkpoints import checkpoint
+from casfs.checkpoints.checkpoint import Checkpoint, Content
 from casfs.digest import Digest
 from casfs.errors import Failed
+from casfs.mount import mount_points
 from casfs.nodes import directory
 from casfs.nodes.directory import File, Subdirectory
 from casfs.store import Store
-
-from . import common
-from .common import in_seconds, table, timed
-from .mount_peers import Kernel, casfs_mount
 
 PORTION = 10_000  # checkpoints in a batch
 OF_ONE_NAME = 1000  # checkpoints
 SIDE = 1000  # files in a directory of the large tree
 DROPS = 50  # of the kernel's caches, at most: it frees from the bottom up
-KILLS = Path(__file__).resolve().parent.parent / "tests" / "mount" / "kills.py"
+KILLS = Path(__file__).resolve().parent.parent / "tests" / "harness" / "mount_kills.py"
 BACK = re.compile(r"back after (\d+) ms \(median\), (\d+) ms \(most\)")
 ERRORS = re.compile(r"errors (\d+)")
 TABLE = "memfd:casfs-inodes"
@@ -100,7 +100,7 @@ def memory(work: Path, wanted: Sequence[type[Kernel]], files: int) -> None:
     for kind in wanted:
         point = work / "memory.mnt"
         with casfs_mount(store, point, "--transport", kind.transport):
-            pids = mount.served(store, point)
+            pids = mount_points.served(store, point)
             held = _inodes(point)
             states = {"mounted": _memory(pids.keeper, pids.server)}
             taken = timed("ls -lR .", top=point / "trees" / root)

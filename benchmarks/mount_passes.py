@@ -22,12 +22,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 
+from benchmarks import common
+from benchmarks.common import Times, add, compared, in_seconds, table, timed
+from benchmarks.mount_peers import Kernel, Native, Peer, made, spent
+from benchmarks.workspaces import ENV, run
 from casfs.errors import Failed
-
-from . import common
-from .common import Times, add, compared, in_seconds, table, timed
-from .mount_peers import Kernel, Native, Peer, made, spent
-from .workspaces import ENV, run
 
 PATTERN = "".join(random.Random(0).choices("bcdfghjklmnpqrstvwxz", k=24))
 GREP = f"grep -r {PATTERN} . | cat"

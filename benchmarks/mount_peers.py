@@ -17,13 +17,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from casfs import kernel, mount
+from benchmarks import common, workspaces
+from benchmarks.common import timed
+from benchmarks.workspaces import CASFS, ENV, run
 from casfs.errors import CasfsError, Failed, Refused
-from casfs.mount import record
-
-from . import common, workspaces
-from .common import timed
-from .workspaces import CASFS, ENV, run
+from casfs.mount import mount_points, registry
+from casfs.system import mounts
 
 Counted = Counter[str]
 
@@ -206,11 +205,11 @@ def casfs_mount(store: Path, point: Path, *flags: str) -> Iterator[float]:
 
 
 def _unmount(store: Path, point: Path) -> None:
-    if kernel.mounted_at(point) is None:
+    if mounts.mounted_at(point) is None:
         return
     try:
-        mount.unmount(point, root=store)
+        mount_points.unmount(point, root=store)
     except Refused as error:
         print(f"{error}; unmounted lazily", file=sys.stderr)
-        mount.unmount(point, root=store, lazy=True)
-        record.until(lambda: not record.listing(store))
+        mount_points.unmount(point, root=store, lazy=True)
+        registry.until(lambda: not registry.listing(store))

@@ -27,29 +27,38 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from casfs import checkpoint, images
-from casfs.backend import SMALL
+from benchmarks import common
+from benchmarks.common import Times, add, compared, in_seconds, table, timed
+from benchmarks.mount_passes import COMMANDS
+from benchmarks.mount_peers import made
+from benchmarks.native_peers import PEERS, Copy, native, opened, stored
+from benchmarks.overlay_commit import SIZE, deepest, plant
+from benchmarks.overlay_commit import timed as milliseconds
+from benchmarks.workspaces import make_tree, run
+from casfs.backend.protocols import SMALL
+from casfs.checkpoints import checkpoint
+from casfs.native import images
 from casfs.nodes import directory
 from casfs.nodes.directory import File
 from casfs.store import FORMAT_FILE, Store
 from casfs.trees import tree
-from casfs.workspaces import record, ways, workspace
-
-from . import common
-from .common import Times, add, compared, in_seconds, table, timed
-from .mount_passes import COMMANDS
-from .mount_peers import made
-from .native_peers import PEERS, Copy, native, opened, stored
-from .overlay_commit import SIZE, deepest, plant
-from .overlay_commit import timed as milliseconds
-from .workspaces import make_tree, run
+from casfs.workspaces import lifecycle, registry, strategies
 
 WARM = 3  # passes of each round, after the cold one
 MANY = 1000  # files that are read through two checkpoints
 FILES = 100_000  # of the tree whose workspaces are opened
 PROJECT = Path(__file__).resolve().parent.parent
 LEFT_OUT = (".git", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis")
-SUITE = ("archive", "checkpoint", "cli", "directory", "gc", "snapshot", "store", "tree")
+SUITE = (
+    "maintenance/test_archive",
+    "checkpoints/test_checkpoint",
+    "cli/test_cli",
+    "nodes/test_directory",
+    "maintenance/test_gc",
+    "trees/snapshot/test_walker",
+    "test_store",
+    "trees/test_tree",
+)
 SECTOR = 512  # bytes, of the kernel's counts
 
 
@@ -69,7 +78,7 @@ def image(work: Path, source: Path, rounds: int) -> None:
         with Store.open(place) as store:
             again.append(milliseconds(partial(images.ensure, store, root)))
             shown.append(milliseconds(partial(opened, store, root, point, read_only=True)))
-            workspace.close(store, record.find(store, point))
+            lifecycle.close(store, registry.find(store, point))
     with Store.open(place) as store:
         files = [one for _, one in tree.walk(store, root) if isinstance(one, File)]
         size = images.ensure(store, root).stat().st_size
@@ -161,9 +170,9 @@ def workspaces(work: Path, source: Path, rounds: int) -> None:
                     action = partial(opened, store, root, point, read_only=False, origin=origin)
                     opening[name].append(milliseconds(action))
                     deepest(point).write_text(f"changed {number} {name}")
-                    found = record.find(store, point)
-                    committing[name].append(milliseconds(partial(workspace.commit, store, found)))
-                    workspace.close(store, record.find(store, point))
+                    found = registry.find(store, point)
+                    committing[name].append(milliseconds(partial(lifecycle.commit, store, found)))
+                    lifecycle.close(store, registry.find(store, point))
     rows = [["image made (once)", f"{making:.0f} ms", ""]]
     for title, times in (("open", opening), ("commit of one change", committing)):
         rows.append([title, *(f"{median(one):.1f} ms" for one in times.values())])
@@ -185,7 +194,7 @@ def suite(work: Path, source: Path, rounds: int) -> None:
                     if number:
                         add(times, name, taken)
                         add(busy, name, used)
-    modules = " ".join(f"test_{name}" for name in SUITE)
+    modules = " ".join(SUITE)
     print(f"\nOf the suite: {modules}; in turn, after one pass of each that is not counted.")
     rows = compared({"over": times, "busy": busy}, list(times), Copy.name, in_seconds)
     header = ["", "until it is over", "processors busy with it"]
@@ -209,7 +218,7 @@ def tested(top: Path, scratch: Path) -> tuple[float, float]:
         [python, "-c", where], cwd=top, env=env, check=True, capture_output=True, text=True
     ).stdout.split()
     assert all(Path(path).is_relative_to(top) for path in said), said
-    tests = [f"tests/test_{name}.py" for name in SUITE]
+    tests = [f"tests/{name}.py" for name in SUITE]
     command = [python, "-m", "pytest", "-q", f"--basetemp={scratch}", *tests]
     before = busy_children()
     taken = milliseconds(partial(checked, command, top, env)) / 1000
@@ -283,7 +292,7 @@ def main() -> None:
         print(common.machine(work), flush=True)
         with Store.init(work / "store") as store:
             assert store.root is not None
-            why = ways.WAYS[ways.NATIVE].missing(store.root / FORMAT_FILE)
+            why = strategies.WAYS[strategies.NATIVE].missing(store.root / FORMAT_FILE)
         if why is not None:
             sys.exit(f"no native mounts here: {why}")
         source = wanted.tree.resolve() if wanted.tree else make_tree(work)

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from casfs import checkpoint, kernel
-from casfs.checkpoint import Checkpoint
+from benchmarks.mount_peers import Kernel, Native, Peer, SquashLow
+from benchmarks.workspaces import run
+from casfs.checkpoints import checkpoint
+from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.store import Store
-from casfs.trees import snapshot
-from casfs.trees.ignore import Ignore
-from casfs.workspaces import record, ways, workspace
-from casfs.workspaces.record import Workspace
-
-from .mount_peers import Kernel, Native, Peer, SquashLow
-from .workspaces import run
+from casfs.system import mounts
+from casfs.trees.snapshot import walker
+from casfs.trees.snapshot.ignore import Ignore
+from casfs.workspaces import lifecycle, registry, strategies
+from casfs.workspaces.registry import Workspace
 
 
 class Copy(Native):
@@ -52,11 +52,11 @@ class Mkfs(Peer):
     @contextmanager
     def shown(self) -> Iterator[Path]:
         self.point.mkdir(exist_ok=True)
-        kernel.mount(str(self.place), self.point, "erofs", kernel.MS_RDONLY)
+        mounts.mount(str(self.place), self.point, "erofs", mounts.MS_RDONLY)
         try:
             yield self.point
         finally:
-            kernel.unmount(self.point)
+            mounts.unmount(self.point)
 
 
 PEERS: tuple[type[Peer], ...] = (Copy, Alone, Fuse, Mkfs, SquashLow)
@@ -68,8 +68,8 @@ def opened(
     def none(hash: str) -> Path:
         raise AssertionError("a native workspace asks for no mount")
 
-    way = ways.WAYS[ways.NATIVE]
-    return workspace.open(store, root, point, way, none, origin=origin, read_only=read_only)
+    way = strategies.WAYS[strategies.NATIVE]
+    return lifecycle.open(store, root, point, way, none, origin=origin, read_only=read_only)
 
 
 @contextmanager
@@ -78,9 +78,9 @@ def native(store: Store, root: str, point: Path, *, read_only: bool) -> Iterator
     try:
         yield found
     finally:
-        workspace.close(store, record.find(store, point), force=True)
+        lifecycle.close(store, registry.find(store, point), force=True)
 
 
 def stored(store: Store, folder: Path) -> str:
     with store.batch() as batch:
-        return snapshot.build(batch, folder, Ignore()).hash
+        return walker.build(batch, folder, Ignore()).hash

@@ -20,13 +20,13 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from casfs import mount
-from casfs.batch import Batch
 from casfs.digest import Digest
+from casfs.mount import mount_points
 from casfs.nodes import directory
 from casfs.nodes.directory import Entry, File, Subdirectory
 from casfs.store import Store
-from casfs.workspaces import record, ways, workspace
+from casfs.workspaces import lifecycle, registry, strategies
+from casfs.write_batch import Batch
 
 SIZES = (1_000, 10_000, 100_000)
 FILES, FOLDERS = 50, 20  # of a directory
@@ -64,24 +64,24 @@ def timed(action: Callable[[], object]) -> float:
 
 def measure(place: Path, shown: Path, root: str, rounds: int) -> tuple[float, float, float]:
     """Milliseconds: opening the workspace, a commit by a fresh store, a commit by the same."""
-    point, way = place / "work", ways.WAYS[ways.OVERLAY]
+    point, way = place / "work", strategies.WAYS[strategies.OVERLAY]
 
     def change(number: int) -> None:
         deepest(point).write_text(f"changed {root} {number} {time.time_ns()}")
 
     with Store.open(place / "store") as store:
         opening = timed(
-            lambda: workspace.open(store, root, point, way, lambda hash: shown / "trees" / hash)
+            lambda: lifecycle.open(store, root, point, way, lambda hash: shown / "trees" / hash)
         )
         fresh, again = [], []
         for number in range(rounds):
             change(number)
             with Store.open(place / "store") as other:
-                found = record.find(other, point)
-                fresh.append(timed(partial(workspace.commit, other, found)))
+                found = registry.find(other, point)
+                fresh.append(timed(partial(lifecycle.commit, other, found)))
             change(-number - 1)
-            again.append(timed(partial(workspace.commit, store, record.find(store, point))))
-        workspace.close(store, record.find(store, point))
+            again.append(timed(partial(lifecycle.commit, store, registry.find(store, point))))
+        lifecycle.close(store, registry.find(store, point))
     return opening, statistics.median(fresh), statistics.median(again)
 
 
@@ -111,7 +111,7 @@ def main() -> None:
                 figures = measure(place, shown, root, arguments.rounds)
                 print(f"| {files:,} | " + " | ".join(f"{one:.1f}" for one in figures) + " |")
         finally:
-            mount.unmount(shown)
+            mount_points.unmount(shown)
 
 
 if __name__ == "__main__":

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from casfs.digest import hash_stream
+from casfs.maintenance import fsck, gc
 from casfs.store import Store
-from casfs.upkeep import fsck, gc
 
 BATCH = 20
 WORDS = "the moderator asked a tester why every third build of that branch failed again".split()
@@ -246,7 +246,7 @@ def million(work: Path, count: int) -> None:
 
 def _grow(root: Path, count: int) -> None:
     """Nodes in chains of 50 that a head keeps, and every fifth chain without a head."""
-    from casfs.backend import Head
+    from casfs.backend.protocols import Head
 
     with Store.init(root) as store:
         for chain in range(count // 50):

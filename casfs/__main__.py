@@ -1,5 +1,5 @@
 """`python -m casfs`: how background processes are started."""
 
-from casfs.cli import main
+from casfs.cli.main import main
 
 main()

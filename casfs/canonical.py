@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from .errors import Invalid
+from casfs.errors import Invalid
 
 MAX_INT = 2**53 - 1
 MAX_DEPTH = 200  # below the recursion limits of every parser that will read it

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import Failed, Invalid
+from casfs.errors import Failed, Invalid
 
 FILE = "config.toml"
 

@@ -2,7 +2,7 @@
 
 Every error carries one line for a person: what, where, what to do. The command line
 prints it and exits with `exit_code`; the mount translates the class to an errno in one
-table (`casfs.fuse.errors`). Nothing outside this list may leave a public function on
+table (`casfs.fuse.views.errors`). Nothing outside this list may leave a public function on
 purpose; anything else is a bug.
 """
 

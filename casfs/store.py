@@ -7,7 +7,7 @@
     config.toml   settings of this store
 
 The root is 0700: whoever may read it may read everything. Reading is here; writing is
-`casfs.batch`.
+`casfs.write_batch`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from .backend import META, Backend
-from .backend.disk import DiskBackend
-from .backend.files import fsync, syncfs
-from .backend.memo import Memo
-from .backend.memory import MemoryBackend
-from .batch import Batch, retried
-from .digest import Digest, is_hash
-from .errors import Conflict, Failed, Invalid, NotFound, Refused
-from .nodes import node
-from .nodes.node import Node
-from .nodes.registry import Registry, builtin
-from .nodes.schema import Ref
+from casfs.backend.disk import DiskBackend
+from casfs.backend.memory import MemoryBackend
+from casfs.backend.protocols import META, Backend
+from casfs.digest import Digest, is_hash
+from casfs.errors import Conflict, Failed, Invalid, NotFound, Refused
+from casfs.lru_cache import Memo
+from casfs.nodes import node
+from casfs.nodes.node import Node
+from casfs.nodes.registry import Registry, builtin
+from casfs.nodes.schema import Ref
+from casfs.system.files import fsync, syncfs
+from casfs.write_batch import Batch, retried
 
 FORMAT = "casfs 1"
 FORMAT_FILE = "format"

@@ -29,9 +29,9 @@ The head `threads/<ULID>` points to the newest of these. Its record holds what i
     agents      a thread-agents node: who plays the roles of a fork that was given others
                 than its thread-start says; else null
 
-Only `engine.threads.journal` and `engine.threads.origin` write threads; everybody may read them.
-Reading pages backwards: a step knows up to 10 ancestors besides its predecessor (seed 000), and
-some know one far back (`leap`), so that any step of a long thread is a few reads away.
+Only `engine.threads.transitions` and `engine.threads.lifecycle` write threads; everybody may read
+them. Reading pages backwards: a step knows up to 10 ancestors besides its predecessor (seed 000),
+and some know one far back (`leap`), so that any step of a long thread is a few reads away.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .backend import Head
-from .errors import Conflict, Corrupt, NotFound
-from .nodes.node import Node
-from .store import Store
+from casfs.backend.protocols import Head
+from casfs.errors import Conflict, Corrupt, NotFound
+from casfs.nodes.node import Node
+from casfs.store import Store
 
 HEADS = "threads/"
 RUNNING, SUSPENDED, ENDED, CANCELLED = "running", "suspended", "ended", "cancelled"

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from casfs.batch import Batch
 from casfs.store import Store
+from casfs.write_batch import Batch
 
 TYPE = "content"
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 import trio
-from engine_helpers import Cli
 from hypothesis import settings
 
 from casfs.store import Store
+from tests.support.engine import Cli
 
 HANGS_AFTER = 120  # seconds; a test that waits for ever fails instead
 

@@ -16,15 +16,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from helpers import LARGE, private_files
-
-from casfs import walk
-from casfs.backend import Head, Swap
+from casfs import graph
+from casfs.backend.protocols import Head, Swap
 from casfs.errors import Conflict, NotFound
+from casfs.maintenance import fsck, gc
 from casfs.nodes import directory
 from casfs.nodes.directory import File
 from casfs.store import Store
-from casfs.upkeep import fsck, gc
+from tests.support.helpers import LARGE, private_files
 
 SCALE = int(os.environ.get("SCALE", "1"))
 WRITERS = 8
@@ -95,7 +94,7 @@ def read(root: Path, stop: Any) -> None:
         while not stop.is_set():
             for name, head in store.heads.list():
                 try:
-                    for hash in walk.walk(store, [head.hash]):
+                    for hash in graph.walk(store, [head.hash]):
                         assert store.get(hash)
                 except NotFound:
                     # A head that moved on leaves garbage to a reader that is still there.

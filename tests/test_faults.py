@@ -19,15 +19,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import LARGE, blobs, private_files, put_tree, write_tree
 
-from casfs import checkpoint, recording
-from casfs.backend import Head, objects, sqlite
+from casfs.backend import objects, sqlite
+from casfs.backend.protocols import Head
+from casfs.checkpoints import checkpoint, create
 from casfs.errors import CasfsError, Failed
+from casfs.graph import walk
+from casfs.maintenance import archive, fsck, gc
 from casfs.store import Store
-from casfs.trees.restore import restore
-from casfs.upkeep import archive, fsck, gc
-from casfs.walk import walk
+from casfs.trees.restore.restore import restore
+from tests.support.helpers import LARGE, blobs, private_files, put_tree, write_tree
 
 SIZE = 4 << 20  # of the small disk
 ROOM = 96 << 10  # what "full" leaves: enough to begin, never to finish
@@ -122,7 +123,7 @@ def move_heads(store: Store) -> None:
 def take_checkpoint(store: Store) -> None:
     folder = store.root.parent.parent / "work"
     write_tree(folder, {f"{n}": os.urandom(20_000) for n in range(40)})
-    recording.create(store, "name", folder)
+    create.create(store, "name", folder)
 
 
 WRITES = [put_large, put_many_nodes, put_in_portions, move_heads, take_checkpoint]

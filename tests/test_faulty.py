@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import contract_blobs
-import contract_heads
 import pytest
-from faulty import FaultyBackend
-from helpers import LARGE, blobs, private_files, write_tree
 
-from casfs import checkpoint, recording
-from casfs.backend import Backend, Head
 from casfs.backend.disk import DiskBackend
 from casfs.backend.memory import MemoryBackend
-from casfs.batch import PORTION
+from casfs.backend.protocols import Backend, Head
+from casfs.checkpoints import checkpoint, create
 from casfs.errors import Failed
+from casfs.graph import walk
+from casfs.maintenance import fsck
 from casfs.store import Store
-from casfs.upkeep import fsck
-from casfs.walk import walk
+from casfs.write_batch import PORTION
+from tests.backend import contract_blobs, contract_heads
+from tests.support.faulty import FaultyBackend
+from tests.support.helpers import LARGE, blobs, private_files, write_tree
 
 
 def disk(root: Path) -> Backend:
@@ -140,13 +139,13 @@ def test_a_checkpoint_that_fails_is_not_there(
     where: str, nth: int, faulty: Store, backend: FaultyBackend, tmp_path: Path
 ) -> None:
     folder = write_tree(tmp_path / "tree", {"a": b"1", "b": LARGE, "c": {"d": b"2"}})
-    recording.create(faulty, "name", folder)
+    create.create(faulty, "name", folder)
     before = checkpoint.listing(faulty)
     (folder / "a").write_bytes(LARGE * 2)
     (folder / "c" / "d").write_bytes(b"new")
     backend.arm(where, nth)
     with pytest.raises(Failed):
-        recording.create(faulty, "name", folder)
+        create.create(faulty, "name", folder)
     assert checkpoint.listing(faulty) == before
     assert fsck.check(faulty).faults == []
-    assert recording.create(faulty, "name", folder).stats["modified"] == 2
+    assert create.create(faulty, "name", folder).stats["modified"] == 2

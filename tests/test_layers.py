@@ -1,8 +1,9 @@
-"""The structure of the code: what may import what, and where each outside library is used.
+"""The structure of the code: which package may import which, and what no file may be.
 
-Each list below is an order: a module imports only modules above it, in its own list or in
-the trunk. So the two branches never meet. `casfs.cli` stands above all and nothing
-imports it. A module that is in no list fails: give a new one its place.
+PACKAGES is an order: a package imports only what stands above it, so packages form no circle.
+The three branches above the trunk never import each other. `casfs.cli` stands above all and
+nothing imports it. Inside a package no module imports itself by a detour. A package or a
+loose module without a place in the list fails: give a new one its place.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -17,88 +19,43 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 TRUNK = """
-    schemas casfs casfs.errors casfs.digest casfs.canonical casfs.log casfs.locks casfs.kernel
-    casfs.mount.signals
-    casfs.scratch casfs.zstd casfs.groups
-    casfs.backend casfs.backend.memo casfs.backend.memory casfs.backend.sqlite
-    casfs.backend.files casfs.backend.private
-    casfs.backend.objects casfs.backend.rows casfs.backend.sweep casfs.backend.disk
-    casfs.backend.seal
-    casfs.nodes casfs.nodes.keywords casfs.nodes.schema casfs.nodes.directory casfs.nodes.node
-    casfs.nodes.registry
-    casfs.batch casfs.store casfs.config casfs.walk
-    casfs.trees casfs.trees.tree casfs.trees.matching casfs.trees.textdiff casfs.trees.patch
-    casfs.trees.diffstat
-    casfs.trees.gitignore casfs.trees.ignore casfs.trees.intake casfs.trees.index
-    casfs.trees.readers
-    casfs.trees.plan casfs.trees.snapshot
-    casfs.trees.fill casfs.trees.sync casfs.trees.restored casfs.trees.restore
-    casfs.checkpoint casfs.recording casfs.threads
-    casfs.erofs casfs.erofs.layout casfs.erofs.dirents casfs.erofs.xattrs casfs.erofs.writer
-    casfs.images.tree casfs.images
-    casfs.workspaces casfs.workspaces.layers casfs.workspaces.overlay casfs.workspaces.native
-    casfs.workspaces.ways
-    casfs.workspaces.record
-    casfs.advance
-    casfs.workspaces.workspace
-    casfs.child
-    casfs.actions casfs.actions.outputs casfs.actions.cache casfs.actions.nearest
-    casfs.actions.runner
-    casfs.plugins casfs.plugins.sources casfs.plugins.transfer
-    casfs.upkeep casfs.upkeep.catalogue casfs.upkeep.gc casfs.upkeep.fsck casfs.upkeep.repair
-    casfs.upkeep.rehearsal casfs.upkeep.archive casfs.upkeep.search
+    schemas casfs casfs.errors casfs.canonical casfs.digest casfs.config casfs.lru_cache
+    casfs.system casfs.backend casfs.nodes casfs.write_batch casfs.store casfs.graph
+    casfs.threads casfs.trees casfs.trees.diff casfs.trees.snapshot casfs.trees.restore
+    casfs.checkpoints casfs.native.erofs casfs.native casfs.workspaces casfs.actions
+    casfs.plugins casfs.maintenance casfs.agents casfs.daemon_socket
 """.split()
-MOUNT = """
-    casfs.fuse casfs.fuse.errors casfs.fuse.vnode casfs.fuse.table casfs.fuse.inodes
-    casfs.fuse.moves casfs.fuse.reader casfs.fuse.blobs casfs.fuse.trees casfs.fuse.nodes
-    casfs.fuse.stats casfs.fuse.running casfs.fuse.threads casfs.fuse.events casfs.fuse.index
-    casfs.fuse.views casfs.fuse.session
-    casfs.fuse.wire casfs.fuse.negotiate casfs.fuse.pipe casfs.fuse.answers casfs.fuse.verifier
-    casfs.fuse.watch casfs.fuse.transport casfs.fuse.told casfs.fuse.ops
-    casfs.mount.attach casfs.mount.holders casfs.mount.record casfs.mount.server casfs.mount.ways
-    casfs.mount.child casfs.mount casfs.mount.keeper
-""".split()
-ENGINE = """
-    engine engine.moderator engine.moderator.syntax engine.moderator.jsonata
-    engine.moderator.conditions
-    engine.moderator.worker engine.moderator.workers engine.moderator.rules engine.workflow
-    engine.catalog engine.extract engine.marks engine.secrets engine.prompt engine.content
-    engine.running
-    engine.running.processes engine.running.workspace engine.running.layered engine.models
-    engine.models.replies engine.models.chat engine.models.forms engine.models.confined
-    engine.models.sandbox engine.agents engine.agents.program engine.agents.command
-    engine.agents.hermes engine.agents.cursor engine.models.tools engine.models.reactor
-    engine.agents.llm
-    engine.agents.react engine.agents.human engine.agents.workflow engine.agents.replay
-    engine.threads engine.threads.binding engine.threads.record engine.running.hold
-    engine.threads.origin engine.threads.stack engine.threads.journal engine.threads.recall
-    engine.running.answer
-    engine.running.cached engine.models.extractor engine.running.attempt engine.running.calls
-    engine.running.script engine.threads.summary engine.running.hooks engine.running.run
-    engine.threads.replay engine.threads.graph engine.control engine.runners engine.operations
-    engine.daemon
-""".split()
-CLI = "casfs.cli"
-ABOVE = ("casfs.cli", "casfs.__main__")
+BRANCHES = {
+    "fuse": "casfs.fuse.views casfs.fuse casfs.fuse.kernel casfs.fuse.pyfuse3 casfs.mount".split(),
+    "engine": """
+        engine engine.blocking engine.processes engine.content engine.output_parser
+        engine.moderator engine.secrets engine.workflow engine.llm engine.agents
+        engine.threads engine.runtime
+    """.split(),
+}
+TOP = ("casfs.cli", "casfs.__main__")
 
 LIBRARIES = {
     "blake3": "casfs.digest",
-    "click": CLI,
-    "httpx2": "engine.models.chat",
+    "click": "casfs.cli",
+    "httpx2": "engine.llm.client",
     "jsonata": "engine.moderator.jsonata",
     "jsonschema": "casfs.nodes.schema",
     "jsonschema_rs": "casfs.nodes.schema",
     "orjson": "casfs.canonical",
-    "pyfuse3": "casfs.fuse.ops",
+    "pyfuse3": "casfs.fuse.pyfuse3.operations",
     "rfc8785": "casfs.canonical",
     "sqlite3": "casfs.backend.sqlite",
     "ulid": "casfs.threads",
-    "zstandard": "casfs.zstd",
-    "yaml": "engine.extract",
+    "zstandard": "casfs.system.zstd",
+    "yaml": "engine.output_parser",
 }
 
 # Entry points of processes, and what hands its environment on to a program.
-ENVIRONMENT = {"engine.daemon", "engine.agents.program"}
+ENVIRONMENT = {"engine.runtime.daemon", "engine.agents.program"}
+
+MAX_LINES = 300
+MAX_TEST_LINES = 500
 
 
 def dotted(path: Path) -> str:
@@ -113,60 +70,79 @@ def modules() -> dict[str, Path]:
     return {dotted(path): path for path in paths if ROOT / "engine" / "demo" not in path.parents}
 
 
-def within(name: str, package: str) -> bool:
-    return name == package or name.startswith(package + ".")
+def package(name: str) -> str:
+    """The package of a module. A module that lies loose in a top package is one by itself."""
+    parent = name.rpartition(".")[0]
+    loose = modules()[name].name == "__init__.py" or parent in ("", "casfs", "engine")
+    return name if loose else parent
 
 
-def imports(name: str) -> Iterator[str]:
+def within(name: str, place: str) -> bool:
+    return name == place or name.startswith(place + ".")
+
+
+@cache
+def imports(name: str) -> frozenset[str]:
     """What a module imports, anywhere in it: modules of ours in full, others as written."""
-    path = modules()[name]
-    for found in ast.walk(ast.parse(path.read_text("utf-8"), str(path))):
+    return frozenset(_imports(name))
+
+
+def _imports(name: str) -> Iterator[str]:
+    for found in ast.walk(ast.parse(modules()[name].read_text("utf-8"))):
         if isinstance(found, ast.Import):
             yield from (alias.name for alias in found.names)
         elif isinstance(found, ast.ImportFrom):
-            base = origin(name, found)
+            assert found.level == 0, f"{name}: imports are absolute"
             for alias in found.names:
-                inner = f"{base}.{alias.name}"
-                yield inner if inner in modules() else base
+                inner = f"{found.module}.{alias.name}"
+                yield inner if inner in modules() else str(found.module)
 
 
-def origin(name: str, found: ast.ImportFrom) -> str:
-    """The absolute name of the module that a `from … import` names."""
-    if found.level == 0:
-        return found.module or ""
-    parts = name.split(".")
-    if modules()[name].name != "__init__.py":
-        parts.pop()
-    parts = parts[: len(parts) - found.level + 1]
-    return ".".join([*parts, found.module] if found.module else parts)
+def ours(name: str) -> set[str]:
+    return {used for used in imports(name) if used in modules()}
 
 
-def allowed(name: str) -> set[str]:
-    """Every module of ours that this one may import."""
-    if name.startswith(ABOVE):
-        return set(modules())
-    if name in TRUNK:
-        return set(TRUNK[: TRUNK.index(name)])
-    branch = MOUNT if name in MOUNT else ENGINE
-    return {*TRUNK, *branch[: branch.index(name)]}
+def allowed(place: str) -> set[str]:
+    """The packages that a package may import, itself among them."""
+    for order in ([*TRUNK], *([*TRUNK, *branch] for branch in BRANCHES.values())):
+        if place in order:
+            return set(order[: order.index(place) + 1])
+    raise AssertionError(f"{place} is in no list of {Path(__file__).name}")
 
 
 @pytest.mark.parametrize("name", sorted(modules()))
-def test_every_module_has_a_place(name: str) -> None:
-    assert name.startswith(ABOVE) or name in [*TRUNK, *MOUNT, *ENGINE], (
-        f"{name} is in no list of {Path(__file__).name}"
-    )
+def test_a_package_imports_only_from_above(name: str) -> None:
+    if not any(within(name, top) for top in TOP):
+        used = {package(used) for used in ours(name)}
+        assert used - allowed(package(name)) == set()
 
 
-def test_a_place_is_given_once() -> None:
-    places = [*TRUNK, *MOUNT, *ENGINE]
-    assert len(places) == len(set(places))
+def test_a_place_is_given_once_and_to_what_exists() -> None:
+    places = [*TRUNK, *(place for branch in BRANCHES.values() for place in branch)]
+    assert sorted(places) == sorted(set(places))
+    assert set(places) - {package(name) for name in modules()} == set()
+
+
+def test_no_module_imports_itself_by_a_detour() -> None:
+    """Also where the package order cannot tell: inside a package, and above the branches."""
+    try:
+        TopologicalSorter({name: ours(name) - {name} for name in modules()}).prepare()
+    except CycleError as error:
+        raise AssertionError(" -> ".join(error.args[1])) from None
+
+
+def lines(path: Path) -> int:
+    return len(path.read_text("utf-8").splitlines())
 
 
 @pytest.mark.parametrize("name", sorted(modules()))
-def test_imports_only_from_above(name: str) -> None:
-    ours = {used for used in imports(name) if used in modules()}
-    assert ours - allowed(name) == set()
+def test_a_file_holds_one_idea(name: str) -> None:
+    assert lines(modules()[name]) <= MAX_LINES
+
+
+@pytest.mark.parametrize("path", sorted(Path(__file__).parent.rglob("*.py")), ids=str)
+def test_a_test_file_is_bounded(path: Path) -> None:
+    assert lines(path) <= MAX_TEST_LINES
 
 
 @pytest.mark.parametrize("name", sorted(modules()))
@@ -181,7 +157,7 @@ def test_every_listed_library_is_used_where_it_is_listed() -> None:
         assert any(within(used, top) for name in users for used in imports(name)), (top, place)
 
 
-@pytest.mark.parametrize("name", sorted(name for name in modules() if not within(name, CLI)))
+@pytest.mark.parametrize("name", sorted(n for n in modules() if not within(n, "casfs.cli")))
 def test_the_library_reads_no_environment_and_prints_nothing(name: str) -> None:
     tree = ast.parse(modules()[name].read_text("utf-8"))
     calls = [found.func for found in ast.walk(tree) if isinstance(found, ast.Call)]

@@ -7,11 +7,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from engine_helpers import alive
 
-from casfs import mount, threads
+from casfs import daemon_socket, threads
+from casfs.mount import mount_points
 from casfs.store import Store
-from engine import control
+from tests.support.engine import alive
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = [ROOT / "mount.sh", ROOT / "tests/run.sh", ROOT / ".ci/run"]
@@ -60,10 +60,10 @@ def test_the_demo_and_its_end(tmp_path: Path) -> None:
         assert shown.returncode == 0, shown.stdout + shown.stderr
         assert "FAILED" in shown.stdout
         assert shown.stdout.count("\nidentical\n") == 2
-        found = control.find(store)
+        found = daemon_socket.find(store)
         assert found is not None
         pid = found["pid"]
-        assert mount.mounted(store) == [point]
+        assert mount_points.mounted(store) == [point]
         with Store.open(store) as opened:
             (thread,) = threads.listing(opened)
         assert (point / "threads" / thread.id / "status").read_text().strip() == "ended"
@@ -74,8 +74,8 @@ def test_the_demo_and_its_end(tmp_path: Path) -> None:
     finally:
         ended = run("stop", store=store)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert mount.mounted(store) == []
-    assert control.find(store) is None
+    assert mount_points.mounted(store) == []
+    assert daemon_socket.find(store) is None
     assert pid is not None
     assert not alive(pid)
     assert os.listdir(point) == []

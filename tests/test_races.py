@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import ABSENT, LARGE, blobs, private_files
 
-from casfs import walk
-from casfs.backend import Head, sweep, targets
+from casfs import graph
+from casfs.backend import mark_sweep
 from casfs.backend.disk import DiskBackend
-from casfs.backend.sweep import Sweep
+from casfs.backend.mark_sweep import Sweep
+from casfs.backend.protocols import Head, targets
 from casfs.errors import Conflict, Corrupt, NotFound
+from casfs.maintenance import fsck, gc
 from casfs.store import Store
-from casfs.upkeep import fsck, gc
+from tests.support.helpers import ABSENT, LARGE, blobs, private_files
 
 FORK = multiprocessing.get_context("fork")
 
@@ -55,7 +56,7 @@ def hold(store: Store, name: str, hash: str, **record: Any) -> None:
 
 def sound(store: Store) -> bool:
     for _, head in store.heads.list():
-        for hash in walk.walk(store, targets(head)):
+        for hash in graph.walk(store, targets(head)):
             store.get(hash)
     return fsck.check(store, quarantine=False).faults == []
 
@@ -141,7 +142,7 @@ def test_a_head_that_moves_to_garbage_during_a_gc_keeps_all_of_it(
         for level in range(3):
             node = content(disk_store, f"{level}", node, disk_store.put(b"%d" % level).hash)
         later()
-        monkeypatch.setattr(sweep, "CHUNK", 1)
+        monkeypatch.setattr(mark_sweep, "CHUNK", 1)
         for number, _ in enumerate(sweeping(other)):
             if number == instant:
                 try:
@@ -160,7 +161,7 @@ def sweeping(store: Store) -> Iterator[None]:
         def follow(hashes: list[str]) -> None:
             nodes = collection.mark(hashes)
             while nodes:
-                nodes = collection.mark([ref for hash in nodes for ref in walk.refs(store, hash)])
+                nodes = collection.mark([ref for hash in nodes for ref in graph.refs(store, hash)])
 
         for _, head in store.heads.list():
             follow(targets(head))
@@ -187,7 +188,7 @@ def test_a_gc_that_breaks_off_leaves_no_node_without_its_refs(
     leaf = disk_store.put(b"leaf").hash
     top = content(disk_store, "over", content(disk_store, "top", leaf))
     later()
-    monkeypatch.setattr(sweep, "CHUNK", 1)
+    monkeypatch.setattr(mark_sweep, "CHUNK", 1)
     left = len(blobs(disk_store))
     while top in blobs(disk_store) or leaf in blobs(disk_store):
         run = sweeping(other)

@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers import ABSENT, LARGE, private_files, put_unchecked
 
-from casfs.backend import Staged
+from casfs.backend.protocols import Staged
 from casfs.digest import Digest
 from casfs.errors import (
     CasfsError,
@@ -25,6 +24,7 @@ from casfs.nodes import node
 from casfs.nodes.registry import builtin
 from casfs.nodes.schema import Ref
 from casfs.store import FORMAT, Store
+from tests.support.helpers import ABSENT, LARGE, private_files, put_unchecked
 
 
 def content(store: Store, text: str = "text") -> str:

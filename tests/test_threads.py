@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import pytest
-from helpers import put_unchecked, set_head
-from thread_example import STARTED, Example, make_thread
 
 from casfs import threads
 from casfs.errors import Conflict, Corrupt, NotFound
 from casfs.store import Store
 from casfs.threads import StepRef
+from tests.support.helpers import put_unchecked, set_head
+from tests.support.thread_example import STARTED, Example, make_thread
 
 OTHER = "01JD000000000000000000000Z"
 

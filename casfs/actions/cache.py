@@ -2,12 +2,12 @@
 
 The key is the hash of the `action` node, so it covers the whole input tree by its digest,
 argv, the working directory, the environment, the outputs, the platform and the timeout.
-The head `actions/<key>` leads to the `action-result`; it is cache (`casfs.upkeep.gc`), so losing
-it is a miss later. A result that is damaged is a miss too.
+The head `actions/<key>` leads to the `action-result`; it is cache (`casfs.maintenance.gc`), so
+losing it is a miss later. A result that is damaged is a miss too.
 
     record  createdAt, usedAt; argv0; command: which argv, to find entries of the same
 
-An action is a command, or a step of a role marked cacheable (`engine.running.cached`).
+An action is a command, or a step of a role marked cacheable (`engine.runtime.step_cache`).
 
 The command sees only what is in the key: its environment is PATH and the variables that
 were named, stdin is empty. It is not in a sandbox, though: it runs in the real directory.
@@ -33,15 +33,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .. import canonical, recording
-from ..backend import Head
-from ..digest import hash_bytes
-from ..errors import Corrupt, Invalid, NotFound
-from ..store import Store
-from ..trees import snapshot
-from ..trees.ignore import Ignore
-from ..trees.snapshot import Report
-from . import outputs
+from casfs import canonical
+from casfs.actions import outputs
+from casfs.backend.protocols import Head
+from casfs.checkpoints import create
+from casfs.digest import hash_bytes
+from casfs.errors import Corrupt, Invalid, NotFound
+from casfs.store import Store
+from casfs.trees.snapshot import walker
+from casfs.trees.snapshot.ignore import Ignore
+from casfs.trees.snapshot.walker import Report
 
 HEADS = "actions/"
 ALWAYS = "PATH"  # the variable that needs no naming
@@ -199,9 +200,9 @@ def identify(store: Store, request: Request) -> Action:
     canonical.encode(payload)  # refused before anything is read
     report = Report()
     ignore = _inputs(store, request, report)
-    known = recording.index(store, request.root, ignore, "action")
+    known = create.index(store, request.root, ignore, "action")
     with store.batch() as batch:
-        root = snapshot.build(batch, request.root, ignore, report, known=known)
+        root = walker.build(batch, request.root, ignore, report, known=known)
         payload["inputRoot"] = root.hash
         node = batch.put_node("action", payload)
     if known is not None:
@@ -219,7 +220,7 @@ def host() -> dict[str, str]:
 def _inputs(store: Store, request: Request, report: Report) -> Inputs:
     ignore = Inputs.of(request.root, defaults=request.defaults)
     assert isinstance(ignore, Inputs)
-    recording.leave_out(store, request.root, ignore, report)
+    create.leave_out(store, request.root, ignore, report)
     excluded = {*map(os.fsdecode, ignore.excluded), *request.outputs}
     for above in sorted(outputs.parents(request.outputs), key=len, reverse=True):
         if _holds_only(request.root / above, above, excluded):

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from ..errors import Corrupt, NotFound
-from ..store import Store
-from ..trees import tree
-from . import cache as actions
-from .cache import HEADS, Action
+from casfs.actions import cache as actions
+from casfs.actions.cache import HEADS, Action
+from casfs.errors import Corrupt, NotFound
+from casfs.store import Store
+from casfs.trees import tree
 
 NEAREST = 50  # entries that a miss is compared with
 SHOWN = 3  # paths of the input that are named

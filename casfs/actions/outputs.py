@@ -23,15 +23,16 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from .. import scratch
-from ..batch import Batch
-from ..digest import Digest
-from ..errors import Failed, NotFound, Refused
-from ..store import Store
-from ..trees import snapshot, tree
-from ..trees.fill import Tally, fill
-from ..trees.ignore import Ignore
-from ..trees.intake import DIR_FLAGS
+from casfs.digest import Digest
+from casfs.errors import Failed, NotFound, Refused
+from casfs.store import Store
+from casfs.system import rmtree
+from casfs.trees import tree
+from casfs.trees.restore.write import Tally, fill
+from casfs.trees.snapshot import walker
+from casfs.trees.snapshot.file_reader import DIR_FLAGS
+from casfs.trees.snapshot.ignore import Ignore
+from casfs.write_batch import Batch
 
 ASIDE = ".casfs.out."
 PRIVATE = re.compile(rb"\.casfs\.(out\.)?[0-9a-f]{16}")  # directories on their way, also restore's
@@ -72,7 +73,7 @@ def make_parents(root: Path, paths: Collection[str]) -> None:
 
 def take(batch: Batch, root: Path, paths: Collection[str]) -> Digest:
     """Store the outputs of the input directory `root` as one tree."""
-    return snapshot.build(batch, root, Only(paths))
+    return walker.build(batch, root, Only(paths))
 
 
 def missing(store: Store, outputs: str, paths: Collection[str]) -> list[str]:
@@ -128,7 +129,7 @@ def prepared(store: Store, outputs: str, root: Path, paths: Collection[str]) -> 
         yield Placement(root, aside, paths)
     finally:
         with suppress(Failed):  # what was replaced goes with it; what stays is no input
-            scratch.delete(aside)
+            rmtree.delete(aside)
         os.close(fd)
 
 
@@ -154,7 +155,7 @@ def _sweep(root: Path) -> None:
                 fd = _claimed(path)
                 if fd is not None:
                     with suppress(Failed):
-                        scratch.delete(path)
+                        rmtree.delete(path)
                     os.close(fd)
 
 

@@ -19,15 +19,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from .. import child, groups, locks
-from ..batch import retried
-from ..child import Ended, Sinks
-from ..errors import CasfsError, Corrupt, Failed, NotFound
-from ..locks import Lock
-from ..store import Store
-from . import cache as actions
-from . import nearest, outputs
-from .cache import Action, Request, Result
+from casfs.actions import cache as actions
+from casfs.actions import nearest, outputs
+from casfs.actions.cache import Action, Request, Result
+from casfs.errors import CasfsError, Corrupt, Failed, NotFound
+from casfs.store import Store
+from casfs.system import locks, processes, run_command
+from casfs.system.locks import Lock
+from casfs.system.run_command import Ended, Sinks
+from casfs.write_batch import retried
 
 Tell = Callable[[str], None]
 
@@ -69,7 +69,7 @@ def run(store: Store, request: Request, streams: Streams, *, cached: bool) -> Ou
 
 
 def _execute(request: Request, out: Sinks, err: Sinks, lock: Lock) -> Ended:
-    return child.run(
+    return run_command.run(
         request.argv,
         cwd=request.directory,
         env=request.env,
@@ -108,8 +108,8 @@ class _Cached:
             found = self._replayed()
             if found is not None:
                 return found
-            left = groups.Identity.parse(lock.left)
-            if left is not None and groups.end(left):
+            left = processes.Identity.parse(lock.left)
+            if left is not None and processes.end(left):
                 self._tell(f"ended process {left.pid}, left over by a run that was killed")
             self._tell(f"miss {self._name}: {nearest.explain(self.store, self.action)}")
             return self._run(lock)

@@ -13,7 +13,7 @@ the WAL. Nodes are rows whatever their size; other blobs up to `SMALL` bytes are
 `type` is a row of `types`, which holds the hashes of schema nodes (and META, empty, for
 the meta-schema node's own type); it is NULL for bytes that are no node. `touched` (UTC
 seconds) is the last time that somebody put the blob or published a node that refers to it.
-While a collection runs (`casfs.backend.sweep`), what is touched is noted in `young` as well.
+While a collection runs (`casfs.backend.mark_sweep`), what is touched is noted in `young` as well.
 `id` is the order of arrival and never given twice; plain bytes that become a node arrive
 anew, so a node's id is above those of all that it refers to (what fsck took away and
 somebody put back is the exception).
@@ -29,11 +29,21 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-from ..digest import Digest
-from ..errors import CorruptBlob, NotFound
-from . import META, MOVES_AT_ONCE, SMALL, Blob, BlobInfo, Head, Move, Staged, Swap, Total
-from .objects import Objects
-from .rows import (
+from casfs.backend.mark_sweep import Sweep
+from casfs.backend.objects import Objects
+from casfs.backend.protocols import (
+    META,
+    MOVES_AT_ONCE,
+    SMALL,
+    Blob,
+    BlobInfo,
+    Head,
+    Move,
+    Staged,
+    Swap,
+    Total,
+)
+from casfs.backend.sql import (
     CHUNK,
     SCHEMA,
     head_of,
@@ -48,8 +58,9 @@ from .rows import (
     type_of,
     verified,
 )
-from .sqlite import Database
-from .sweep import Sweep
+from casfs.backend.sqlite import Database
+from casfs.digest import Digest
+from casfs.errors import CorruptBlob, NotFound
 
 LONG = 1 << 16  # bytes; a longer row is read by itself, so that a portion stays small
 

@@ -10,10 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import BinaryIO
 
-from .. import canonical
-from ..digest import Digest, hash_bytes
-from ..errors import Conflict, CorruptBlob, Invalid, NotFound
-from . import (
+from casfs import canonical
+from casfs.backend.protocols import (
     MAX_RECORD,
     META,
     MOVES,
@@ -26,6 +24,8 @@ from . import (
     Swap,
     Total,
 )
+from casfs.digest import Digest, hash_bytes
+from casfs.errors import Conflict, CorruptBlob, Invalid, NotFound
 
 
 class MemoryBackend:

@@ -6,7 +6,7 @@ under a private name in `tmp/`, made durable, renamed into place. The rename hap
 under the store's write lock (`casfs.backend.disk`), and so does removal; hence nobody ever finds
 a half-written object, and gc cannot delete one that a writer has just found.
 
-Private names are those of `casfs.backend.private`. Sync is batched: a handful of files is
+Private names are those of `casfs.backend.staging`. Sync is batched: a handful of files is
 fsynced one by one, more than that by one syncfs.
 """
 
@@ -20,11 +20,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from ..digest import CHUNK, Digest, Hasher, hash_bytes, hash_stream, is_hash
-from ..errors import CorruptBlob, Failed, NotFound
-from . import SMALL, Staged
-from .files import NEW_FILE, copy_extents, fsync, read_up_to, syncfs, write_all, writing
-from .private import Private
+from casfs.backend.protocols import SMALL, Staged
+from casfs.backend.staging import Private
+from casfs.digest import CHUNK, Digest, Hasher, hash_bytes, hash_stream, is_hash
+from casfs.errors import CorruptBlob, Failed, NotFound
+from casfs.system.files import NEW_FILE, copy_extents, fsync, read_up_to, syncfs, write_all, writing
 
 FEW = 8  # up to this many fsyncs are cheaper than one syncfs
 REMEMBERED = 1 << 17  # verified files that a process remembers

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..errors import Corrupt, Failed
+from casfs.errors import Corrupt, Failed
 
 WAIT = 60.0  # seconds that a writer waits for the other writers
 MOMENT = 1.0  # seconds

@@ -6,7 +6,7 @@ import click
 
 from casfs.cli.common import json_option, say, say_json
 from casfs.errors import CasfsError
-from engine import agents
+from engine.agents import loader
 
 
 @click.group()
@@ -27,7 +27,7 @@ def list_(as_json: bool) -> None:
     \b
     casfs agent list
     """
-    found = [_summary(name) for name in agents.names()]
+    found = [_summary(name) for name in loader.names()]
     if as_json:
         say_json(found)
     else:
@@ -46,13 +46,13 @@ def describe(name: str, as_json: bool) -> None:
     casfs agent describe command
     """
     del as_json  # it is JSON either way
-    package = agents.load(name)
+    package = loader.load(name)
     say_json({**package.descriptor, "name": name, "version": package.version})
 
 
 def _summary(name: str) -> dict[str, object]:
     try:
-        package = agents.load(name)
+        package = loader.load(name)
     except CasfsError as error:
         return {"name": name, "error": str(error)}
     capabilities = package.descriptor.get("capabilities", [])

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from casfs.errors import CasfsError
-from casfs.groups import TOKEN
+from casfs.system.processes import TOKEN
 
 READY = "ready"
 

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from casfs import walk as reach
+from casfs import graph as reach
 from casfs.cli.common import answer, json_option, opened, root, say, say_json
 from casfs.digest import is_hash
 from casfs.errors import Failed, Invalid, NotFound

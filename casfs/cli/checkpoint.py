@@ -8,8 +8,9 @@ from pathlib import Path
 
 import click
 
-from casfs import checkpoint as checkpoints
-from casfs import recording
+from casfs.checkpoints import checkpoint as checkpoints
+from casfs.checkpoints import create as recording
+from casfs.checkpoints.create import Created
 from casfs.cli.common import (
     answer,
     force_option,
@@ -20,13 +21,12 @@ from casfs.cli.common import (
     say_json,
     warn,
 )
-from casfs.cli.differences import Form, diff_options, show
-from casfs.cli.restoring import How, bring, report, restore_options
+from casfs.cli.diff_output import Form, diff_options, show
+from casfs.cli.restore_options import How, bring, report, restore_options
 from casfs.cli.terminal import Size, counter
 from casfs.cli.tree import excludes_option
 from casfs.errors import NotFound, Usage
-from casfs.recording import Created
-from casfs.trees.snapshot import Options
+from casfs.trees.snapshot.walker import Options
 
 MAX_SIZE = 20 << 30  # bytes
 

@@ -91,7 +91,7 @@ def read_json(name: str) -> Any:
 def tree_root(store: Store, text: str) -> str:
     """The tree that a person means: a directory's hash, a checkpoint's or a step's, or the
     name of a checkpoint, NAME[@ID]. Raises NotFound."""
-    from casfs import checkpoint
+    from casfs.checkpoints import checkpoint
 
     one = checkpoint.named(store, text)
     if one is not None:

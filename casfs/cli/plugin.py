@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from casfs import plugins
 from casfs.cli.common import answer, json_option, opened, say, say_json, warn
+from casfs.plugins import registry
 
 
 @click.group()
@@ -82,7 +82,7 @@ def list_(ctx: click.Context, as_json: bool) -> None:
     casfs plugin list
     """
     with opened(ctx) as store:
-        found = plugins.listing(store)
+        found = registry.listing(store)
     if as_json:
         say_json([asdict(one) for one in found])
     else:

@@ -14,12 +14,12 @@ from casfs import config as settings
 from casfs.cli import background
 from casfs.cli.common import answer, json_option, opened, root, say, say_json
 from casfs.errors import CasfsError, Invalid, NotFound, Usage
-from casfs.log import Log, to_file
+from casfs.system.log import Log, to_file
 
 if TYPE_CHECKING:
-    from casfs.mount.server import Plan
+    from casfs.mount.worker import Plan
     from casfs.store import Store
-    from engine.running.workspace import Workspaces
+    from engine.runtime.workspace import Workspaces
 
 TRANSPORTS = ("auto", "kernel", "pyfuse3")
 foreground_option = click.option("--foreground", is_flag=True, help="Do not go to the background.")
@@ -84,8 +84,8 @@ def mount(
 def _plan(
     where: Path, point: Path, transport: str | None, allow_other: bool, xattr: bool, mounted: bool
 ) -> Plan:
-    from casfs import mount as mounts
-    from casfs.mount.server import Plan
+    from casfs.mount import mount_points as mounts
+    from casfs.mount.worker import Plan
 
     if not mounted:
         _check_store(where)
@@ -103,7 +103,7 @@ def _plan(
 def _keep(
     make: Callable[[], Plan], flags: list[str], state: str | None, report: background.Reporter
 ) -> None:
-    from casfs.mount import keeper
+    from casfs.mount import supervisor
 
     def serve(ready: Callable[[], None]) -> None:
         plan = make()
@@ -114,20 +114,20 @@ def _keep(
             return [*program, "mount", str(plan.point), "--foreground", *chosen, "--resume", left]
 
         log = to_file(plan.store / "log" / "mount.jsonl")
-        caller = keeper.Caller(ready, report.close, again)
+        caller = supervisor.Caller(ready, report.close, again)
         if state is None:
-            keeper.keep(plan, caller, log)
+            supervisor.keep(plan, caller, log)
         else:
-            keeper.resume(plan, caller, state, log)
+            supervisor.resume(plan, caller, state, log)
 
     _be(serve, report)
 
 
 def _replace(where: Path, point: Path, as_json: bool) -> None:
-    from casfs import mount as mounts
-    from casfs.mount import keeper
+    from casfs.mount import mount_points as mounts
+    from casfs.mount import supervisor
 
-    now = keeper.replace_program(mounts.served(where, point))
+    now = supervisor.replace_program(mounts.served(where, point))
     line = f"{now.mount} served anew (pid {now.keeper})"
     answer(as_json, {"mount": str(now.mount), "pid": now.keeper}, line)
 
@@ -143,13 +143,13 @@ def umount(ctx: click.Context, directory: str, lazy: bool, as_json: bool) -> Non
     A workspace that is unmounted keeps its changes, and is opened again by `workspace open`.
     When it is busy, the message names who uses it; with -l those go on until they are done.
     """
-    from casfs import mount as mounts
-    from casfs.workspaces import record, workspace
+    from casfs.mount import mount_points as mounts
+    from casfs.workspaces import lifecycle, registry
 
-    point = record.absolute(Path(directory))
+    point = registry.absolute(Path(directory))
     try:
         with opened(ctx) as store:
-            workspace.detach(record.find(store, point), lazy=lazy)
+            lifecycle.detach(registry.find(store, point), lazy=lazy)
     except NotFound:  # no such workspace, or no store at all
         mounts.unmount(point, root=root(ctx), lazy=lazy)
     answer(as_json, {"unmounted": directory}, f"{directory} unmounted")
@@ -168,12 +168,12 @@ def daemon(
 
     Threads that were running when a daemon ended, however it ended, are carried on.
     """
-    from engine import control
+    from casfs import daemon_socket
 
     where = root(ctx)
     if verb == "stop":
         _check_store(where)
-        pid = control.stop(where)
+        pid = daemon_socket.stop(where)
         answer(as_json, {"pid": pid}, f"{pid} stopped")
         return
     if not (foreground or ready_fd):
@@ -182,11 +182,11 @@ def daemon(
         pid = background.detach(arguments, where / "log" / "daemon.err")
         answer(as_json, {"pid": pid}, f"{pid} daemon of {where}")
         return
-    from engine.daemon import serve
-    from engine.models.extractor import configured
+    from engine.llm.llm_extractor import configured
+    from engine.runtime.daemon import serve
 
     values = settings.values(where, os.environ)
-    path = control.socket_path(where, os.environ)
+    path = daemon_socket.socket_path(where, os.environ)
     log = to_file(where / "log" / "daemon.jsonl")
     limit, upkeep = values["threads.limit"], _upkeep(values)
     made = _workspaces(where, log)
@@ -201,23 +201,25 @@ def daemon(
 def _workspaces(where: Path, log: Log) -> Workspaces:
     """Overlays for root, who alone may mount them, over a mount only where the kernel cannot show
     a tree alone; copies for everybody else."""
-    from casfs.cli import lower
-    from casfs.workspaces import ways
-    from engine.running.layered import Layered
-    from engine.running.workspace import PLAIN, Workspace, Workspaces
+    from casfs.cli import implicit_mount
+    from casfs.workspaces import strategies
+    from engine.runtime.overlay_workspace import Layered
+    from engine.runtime.workspace import PLAIN, Workspace, Workspaces
 
-    if ways.WAYS[ways.OVERLAY].missing() is not None:
+    if strategies.WAYS[strategies.OVERLAY].missing() is not None:
         return PLAIN
 
     def open(store: Store, folder: Path) -> Workspace:
-        return Layered(store, folder, lambda hash: lower.tree(store, os.environ, hash), log)
+        return Layered(
+            store, folder, lambda hash: implicit_mount.tree(store, os.environ, hash), log
+        )
 
-    return Workspaces(open, lambda: lower.end(where, os.environ))
+    return Workspaces(open, lambda: implicit_mount.end(where, os.environ))
 
 
 def _upkeep(values: Mapping[str, Any]) -> Callable[[Store], None] | None:
     """What the daemon does to keep the limits of the config; nothing where there are none."""
-    from casfs.upkeep import gc
+    from casfs.maintenance import gc
 
     if not values["gc.max_size"] and not values["gc.max_inodes"]:
         return None
@@ -235,13 +237,13 @@ def _upkeep(values: Mapping[str, Any]) -> Callable[[Store], None] | None:
 @click.pass_context
 def status(ctx: click.Context, as_json: bool) -> None:
     """Where the store is, whether its daemon runs, where it is mounted."""
-    from casfs import mount as mounts
-    from casfs.mount import record as records
-    from engine import control
+    from casfs import daemon_socket
+    from casfs.mount import mount_points as mounts
+    from casfs.mount import registry as records
 
     with opened(ctx) as store:
         assert store.root is not None
-        found = control.find(store.root)
+        found = daemon_socket.find(store.root)
         points = [str(point) for point in mounts.mounted(store.root)]
         serving = {str(one.mount): one for one in records.listing(store.root)}
         value = {

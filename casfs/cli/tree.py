@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from casfs import recording
+from casfs.checkpoints import create
 from casfs.cli.common import (
     answer,
     force_option,
@@ -20,12 +20,12 @@ from casfs.cli.common import (
     tree_root,
     warn,
 )
-from casfs.cli.differences import Form, diff_options, show
-from casfs.cli.restoring import How, bring, report, restore_options
+from casfs.cli.diff_output import Form, diff_options, show
+from casfs.cli.restore_options import How, bring, report, restore_options
 from casfs.errors import Refused
 from casfs.nodes.directory import Entry, File, Symlink
-from casfs.trees import snapshot
 from casfs.trees import tree as trees
+from casfs.trees.snapshot import walker
 
 excludes_option = click.option(
     "--default-excludes/--no-default-excludes",
@@ -57,11 +57,11 @@ def build(ctx: click.Context, directory: str, defaults: bool, force: bool, as_js
     \b
     casfs tree build ./project
     """
-    path, report = Path(directory), snapshot.Report()
+    path, report = Path(directory), walker.Report()
     refuse_too_much(path, force)
     with opened(ctx) as store, store.batch() as batch:
-        ignore = recording.rules(store, path, report, defaults=defaults)
-        root = snapshot.build(batch, path, ignore, report)
+        ignore = create.rules(store, path, report, defaults=defaults)
+        root = walker.build(batch, path, ignore, report)
     for warning in report.warnings:
         warn(warning)
     value = {"hash": root.hash, "files": report.files, "bytes": report.bytes}
@@ -143,15 +143,17 @@ def mount(ctx: click.Context, tree: str, directory: str, as_json: bool) -> None:
     casfs tree mount work ./look
     casfs tree mount work@20261122 ./before
     """
-    from casfs.cli import lower
-    from casfs.workspaces import ways, workspace
+    from casfs.cli import implicit_mount
+    from casfs.workspaces import lifecycle, strategies
 
     with opened(ctx) as store:
         root = tree_root(store, tree)
-        workspace.sweep(store)
-        (way,) = ways.choices(ways.NATIVE, store)
-        shown = lower.trees(store, os.environ)  # of no use to this way, but to one from before
-        found = workspace.open(store, root, Path(directory), way, shown, read_only=True)
+        lifecycle.sweep(store)
+        (way,) = strategies.choices(strategies.NATIVE, store)
+        shown = implicit_mount.trees(
+            store, os.environ
+        )  # of no use to this way, but to one from before
+        found = lifecycle.open(store, root, Path(directory), way, shown, read_only=True)
     answer(as_json, {"root": root, "mounted": str(found.path)}, f"{root} {found.path}")
 
 
@@ -167,13 +169,13 @@ def umount(ctx: click.Context, directory: str, as_json: bool) -> None:
     \b
     casfs tree umount ./look
     """
-    from casfs.workspaces import record, workspace
+    from casfs.workspaces import lifecycle, registry
 
     with opened(ctx) as store:
-        found = record.find(store, Path(directory))
+        found = registry.find(store, Path(directory))
         if not found.record["readOnly"]:
             raise Refused(f"{found.path} is a workspace; `casfs workspace close` ends it")
-        over = workspace.close(store, found)
+        over = lifecycle.close(store, found)
     rest = "" if over else "; a container goes on with it, so the tree is kept"
     answer(as_json, {"unmounted": str(found.path), "over": over}, f"{found.path} unmounted{rest}")
 

@@ -8,8 +8,9 @@ import click
 
 from casfs.cli.common import answer, json_option, opened, read_json, say, say_json, source, warn
 from casfs.errors import Failed, Invalid
-from engine import catalog, moderator
-from engine.workflow import check
+from engine.moderator import decision as moderator
+from engine.workflow import registry as workflows
+from engine.workflow.definition import check
 
 FILE_ENDING = ".json"
 
@@ -37,7 +38,7 @@ def add(ctx: click.Context, file: str, as_json: bool) -> None:
     definition = read_json(file)
     with opened(ctx) as store:
         try:
-            hash, report = catalog.add(store, definition)
+            hash, report = workflows.add(store, definition)
         except Invalid as error:
             raise Invalid(f"{source(file)}: {error}") from None
     for warning in report.warnings:
@@ -82,7 +83,7 @@ def list_(ctx: click.Context, as_json: bool) -> None:
     casfs workflow list
     """
     with opened(ctx) as store:
-        found = catalog.listing(store)
+        found = workflows.listing(store)
     if as_json:
         say_json([{"name": name, "hash": hash} for name, hash in found])
     else:
@@ -101,7 +102,7 @@ def show(ctx: click.Context, name: str, as_json: bool) -> None:
     casfs workflow show develop
     """
     with opened(ctx) as store:
-        definition = catalog.definition(store, catalog.find(store, name))
+        definition = workflows.definition(store, workflows.find(store, name))
     if as_json:
         say_json(definition)
         return
@@ -160,7 +161,7 @@ def _rules(ctx: click.Context, text: str) -> list[moderator.Rule]:
         rules: list[moderator.Rule] = definition["moderator"]
         return rules
     with opened(ctx) as store:
-        return catalog.load(store, catalog.find(store, text)).rules
+        return workflows.load(store, workflows.find(store, text)).rules
 
 
 def _steps(value: Any) -> list[dict[str, Any]]:

@@ -9,17 +9,24 @@ from typing import Any
 
 import click
 
-from casfs import checkpoint as checkpoints
-from casfs.checkpoint import Checkpoint
-from casfs.cli import lower
+from casfs.checkpoints import checkpoint as checkpoints
+from casfs.checkpoints.checkpoint import Checkpoint
+from casfs.cli import implicit_mount
 from casfs.cli.common import answer, json_option, opened, say, say_json, tree_root, warn
 from casfs.errors import CasfsError, Refused
 from casfs.store import Store
-from casfs.workspaces import record, ways
-from casfs.workspaces import workspace as workspaces
-from casfs.workspaces.record import Workspace
+from casfs.workspaces import lifecycle as workspaces
+from casfs.workspaces import registry, strategies
+from casfs.workspaces.registry import Workspace
 
-VIA = (ways.NATIVE, ways.ANY_FUSE, ways.COPY, ways.OVERLAY, ways.NAMESPACE, ways.FUSE)
+VIA = (
+    strategies.NATIVE,
+    strategies.ANY_FUSE,
+    strategies.COPY,
+    strategies.OVERLAY,
+    strategies.NAMESPACE,
+    strategies.FUSE,
+)
 
 
 @click.group()
@@ -72,10 +79,10 @@ def _open(
     store: Store, root: str, path: Path, via: str | None, origin: Checkpoint | None, read_only: bool
 ) -> Workspace:
     """By the way that was asked for, or the best; by the next one where that fails unasked."""
-    found = ways.choices(via, store)
+    found = strategies.choices(via, store)
     if read_only and via is None:
         found = [way for way in found if way.layered]
-    trees = lower.trees(store, os.environ)
+    trees = implicit_mount.trees(store, os.environ)
     while True:
         way = found.pop(0)
         try:
@@ -107,13 +114,13 @@ def exec_(ctx: click.Context, directory: str, command: tuple[str, ...]) -> None:
     casfs workspace exec ./work -- sh -c 'make && make test'
     """
     with opened(ctx) as store:
-        found = record.find(store, Path(directory))
+        found = registry.find(store, Path(directory))
         inside = found.way.layered and found.way.mount is None
-        layers = found.layers(lower.trees(store, os.environ)) if inside else None
-        record.check_open(found)
+        layers = found.layers(implicit_mount.trees(store, os.environ)) if inside else None
+        registry.check_open(found)
     if layers is not None:
-        record.lock(found)  # held by the command, for as long as it runs
-        ways.enter(layers)
+        registry.lock(found)  # held by the command, for as long as it runs
+        strategies.enter(layers)
     os.chdir(found.path)
     try:
         os.execvp(command[0], command)
@@ -136,7 +143,7 @@ def commit(ctx: click.Context, directory: str, message: str, as_json: bool) -> N
     casfs workspace commit ./work -m "the tests pass"
     """
     with opened(ctx) as store:
-        made = workspaces.commit(store, record.find(store, Path(directory)), message)
+        made = workspaces.commit(store, registry.find(store, Path(directory)), message)
     for warning in made.report.warnings:
         warn(warning)
     one = made.checkpoint
@@ -155,8 +162,8 @@ def discard(ctx: click.Context, directory: str, as_json: bool) -> None:
     casfs workspace discard ./work
     """
     with opened(ctx) as store:
-        found = record.find(store, Path(directory))
-        found = workspaces.discard(store, found, lower.trees(store, os.environ))
+        found = registry.find(store, Path(directory))
+        found = workspaces.discard(store, found, implicit_mount.trees(store, os.environ))
     answer(as_json, _json(found), f"{found.root} {found.path}")
 
 
@@ -173,7 +180,7 @@ def close(ctx: click.Context, directory: str, force: bool, as_json: bool) -> Non
     casfs workspace close ./work --force
     """
     with opened(ctx) as store:
-        found = record.find(store, Path(directory))
+        found = registry.find(store, Path(directory))
         workspaces.close(store, found, force=force)
     answer(as_json, {"closed": str(found.path), "root": found.root}, f"{found.path} closed")
 
@@ -188,7 +195,7 @@ def list_(ctx: click.Context, as_json: bool) -> None:
     casfs workspace list --json
     """
     with opened(ctx) as store:
-        found = record.listing(store)
+        found = registry.listing(store)
     if as_json:
         say_json([_json(one) for one in found])
         return

@@ -6,7 +6,7 @@ can collide, and somebody could make them collide; keys do not. So a vnode whose
 is taken by another key gets the next free number, and keeps it while it is held.
 
 The kernel counts how often it was told of an inode and gives that count back when it
-forgets it; the counts are in the table (`casfs.fuse.table`), which knows by which name an
+forgets it; the counts are in the table (`casfs.fuse.inode_table`), which knows by which name an
 inode was found. A vnode is made again from that when it is wanted and not among the last
 ones used. When its name has come to mean something else meanwhile, it is gone: ESTALE.
 """
@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from .table import ROOT, Table
-from .vnode import Directory, Vnode
+from casfs.fuse.inode_table import ROOT, Table
+from casfs.fuse.views.vnode import Directory, Vnode
 
 LIMIT = 1 << 60
 FIRST = 2

@@ -28,13 +28,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import CasfsError
-from ..log import Log
-from .errors import OURS, Denied, errno_of
-from .inodes import Inodes, number
-from .stats import Stats
-from .table import ROOT, Table
-from .vnode import (
+from casfs.errors import CasfsError
+from casfs.fuse.inode_table import ROOT, Table
+from casfs.fuse.inodes import Inodes, number
+from casfs.fuse.views.errors import OURS, Denied, errno_of
+from casfs.fuse.views.stats import Stats
+from casfs.fuse.views.vnode import (
     LONG_AGO,
     READ_DIRECTORY,
     READ_FILE,
@@ -47,6 +46,7 @@ from .vnode import (
     Vnode,
     below,
 )
+from casfs.system.log import Log
 
 FOREVER = 10.0**9  # seconds
 MOMENT = 1.0  # seconds that a name which vanished may be stale

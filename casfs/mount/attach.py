@@ -22,15 +22,15 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-from .. import kernel
-from ..errors import Failed
+from casfs.errors import Failed
+from casfs.system import mounts
 
 TYPE = "fuse.casfs"
 DEVICE = Path("/dev/fuse")
 SETTINGS = Path("/etc/fuse.conf")
 HELPER = "fusermount3"
 HANDOVER = "_FUSE_COMMFD"  # names to the helper the socket that it answers on
-FLAGS = kernel.MS_RDONLY | kernel.MS_NODEV | kernel.MS_NOSUID
+FLAGS = mounts.MS_RDONLY | mounts.MS_NODEV | mounts.MS_NOSUID
 MAX_READ = 1 << 20  # bytes in one request
 DEVICES = Path("/sys/class/bdi")  # one for each device that is mounted anywhere
 AHEAD = 1024  # KiB
@@ -92,7 +92,7 @@ def _mounted(source: str, point: Path, options: list[str]) -> int:
     fd = os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC)
     who = [f"fd={fd}", "rootmode=40000", f"user_id={os.geteuid()}", f"group_id={os.getegid()}"]
     try:
-        kernel.mount(source, point, TYPE, FLAGS, ",".join(who + options).encode())
+        mounts.mount(source, point, TYPE, FLAGS, ",".join(who + options).encode())
     except BaseException:
         os.close(fd)
         raise
@@ -142,7 +142,7 @@ def detach(point: Path, *, lazy: bool) -> None:
     """Unmount what is at an absolute path; `lazy`: out of sight at once, gone with its last
     user. Raises OSError: EBUSY; EPERM with the reason of whoever was asked instead."""
     try:
-        kernel.unmount(point, lazy=lazy)
+        mounts.unmount(point, lazy=lazy)
     except OSError as error:
         if error.errno not in DENIED or (helper := shutil.which(HELPER)) is None:
             raise

@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ..digest import Digest
-from ..errors import Invalid
+from casfs.digest import Digest
+from casfs.errors import Invalid
 
 HARMFUL = (b"", b".", b"..")
 MAX_NAME = 255  # bytes, as on every Linux file system

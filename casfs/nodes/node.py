@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .. import canonical
-from ..errors import Corrupt
-from . import directory
+from casfs import canonical
+from casfs.errors import Corrupt
+from casfs.nodes import directory
 
 # What a schema cannot state, by type name.
 CHECKS: dict[str, Callable[[Any], object]] = {"directory": directory.check}

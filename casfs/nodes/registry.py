@@ -16,10 +16,10 @@ from collections.abc import Collection, Mapping
 from importlib import resources
 from typing import Any
 
-from ..backend import META, Backend, Head
-from ..errors import Corrupt, NotFound
-from . import node
-from .schema import Schema
+from casfs.backend.protocols import META, Backend, Head
+from casfs.errors import Corrupt, NotFound
+from casfs.nodes import node
+from casfs.nodes.schema import Schema
 
 HEADS = "schemas/"
 REMEMBERED = 20_000  # nodes whose type is known

@@ -22,10 +22,10 @@ from urllib.parse import quote
 
 import jsonschema_rs
 
-from .. import canonical
-from ..digest import HEX
-from ..errors import Invalid
-from .keywords import (
+from casfs import canonical
+from casfs.digest import HEX
+from casfs.errors import Invalid
+from casfs.nodes.schema_dialect import (
     DIALECT,
     Document,
     assert_refs,

@@ -23,14 +23,15 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 from urllib.parse import urlsplit, urlunsplit
 
-from .. import zstd
-from ..batch import Batch
-from ..digest import Digest
-from ..errors import Corrupt, Failed, Invalid, NotFound
-from ..nodes import directory
-from ..nodes.directory import Entry, File, Subdirectory, Symlink
-from ..trees import snapshot, tree
-from ..trees.ignore import Ignore
+from casfs.digest import Digest
+from casfs.errors import Corrupt, Failed, Invalid, NotFound
+from casfs.nodes import directory
+from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
+from casfs.system import zstd
+from casfs.trees import tree
+from casfs.trees.snapshot import walker
+from casfs.trees.snapshot.ignore import Ignore
+from casfs.write_batch import Batch
 
 WITHOUT_GIT = Ignore(frozenset({b".git"}))
 REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|[A-Za-z0-9._-]+(@[A-Za-z0-9._-]+)?:(?!/?/)")
@@ -52,7 +53,7 @@ def is_git(source: str) -> bool:
 def take(batch: Batch, source: Path) -> Digest:
     """Store a directory or a tarball. Raises NotFound, Invalid, Failed."""
     if source.is_dir():
-        return snapshot.build(batch, source, WITHOUT_GIT)
+        return walker.build(batch, source, WITHOUT_GIT)
     if not source.exists():
         raise NotFound(f"{source} is no directory, no tarball and no URL of a git repository")
     return _tarball(batch, source)
@@ -162,8 +163,8 @@ def _add(batch: Batch, tar: tarfile.TarFile, member: tarfile.TarInfo, top: Level
     parts = tree.split(os.fsencode(member.name))
     if not parts:
         return
-    if len(parts) > snapshot.MAX_DEPTH:
-        raise Invalid(f"{parts[0]!r} is more than {snapshot.MAX_DEPTH} directories deep")
+    if len(parts) > walker.MAX_DEPTH:
+        raise Invalid(f"{parts[0]!r} is more than {walker.MAX_DEPTH} directories deep")
     level = _level(top, parts[:-1])
     if member.isdir():
         _level(level, parts[-1:])

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..backend import Head
-from ..checkpoint import NAME
-from ..digest import is_hash
-from ..errors import Failed, Invalid, NotFound
-from ..store import Store
-from ..trees.restore import restore
-from . import HEADS, Plugin, find, get, of_head, sources
+from casfs.backend.protocols import Head
+from casfs.checkpoints.checkpoint import NAME
+from casfs.digest import is_hash
+from casfs.errors import Failed, Invalid, NotFound
+from casfs.plugins import sources
+from casfs.plugins.registry import HEADS, Plugin, find, get, of_head
+from casfs.store import Store
+from casfs.trees.restore.restore import restore
 
 MAX_SOURCE = 1000  # characters in a record
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..errors import Corrupt, Invalid, NotFound
-from ..nodes import directory
-from ..nodes.directory import Entry, File, Properties, Subdirectory, Symlink
-from ..store import Store
+from casfs.errors import Corrupt, Invalid, NotFound
+from casfs.nodes import directory
+from casfs.nodes.directory import Entry, File, Properties, Subdirectory, Symlink
+from casfs.store import Store
 
 Entries = dict[bytes, Entry]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import kernel
+from casfs.system import mounts
 
 SOURCE = "casfs"  # of an overlay in the table of mounts, where nobody asks whose it is
-FLAGS = kernel.MS_NOSUID | kernel.MS_NODEV
+FLAGS = mounts.MS_NOSUID | mounts.MS_NODEV
 
 
 @dataclass(frozen=True, slots=True)

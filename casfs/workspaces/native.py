@@ -1,6 +1,6 @@
 """The native way: the kernel shows a tree from its image, with no process of ours behind it.
 
-The image (`casfs.images`) is mounted from its plain file by mount(2), with no loop device,
+The image (`casfs.native.images`) is mounted from its plain file by mount(2), with no loop device,
 and stands in an overlay over `objects/`, which only gives data:
 
     lowerdir=[CHANGES:]IMAGE::OBJECTS, metacopy=on, redirect_dir=on [, upperdir, workdir]
@@ -28,11 +28,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-from .. import images, kernel
-from ..backend import seal
-from ..errors import Failed, Invalid, NotFound
-from ..store import Store
-from .layers import FLAGS, Layers
+from casfs.errors import Failed, Invalid, NotFound
+from casfs.native import images, verity
+from casfs.store import Store
+from casfs.system import mounts
+from casfs.workspaces.layers import FLAGS, Layers
 
 TYPE = "erofs"
 WHY = {
@@ -50,10 +50,10 @@ def missing(near: Path) -> str | None:
     if os.geteuid() != 0:
         return "only root may mount an image"
     try:
-        kernel.mount(str(near), near.parent, TYPE, FLAGS | kernel.MS_RDONLY)
+        mounts.mount(str(near), near.parent, TYPE, FLAGS | mounts.MS_RDONLY)
     except OSError as error:
         return WHY.get(error.errno or 0)
-    kernel.unmount(near.parent)  # it was an image after all
+    mounts.unmount(near.parent)  # it was an image after all
     return None
 
 
@@ -69,7 +69,7 @@ def mount(layers: Layers) -> None:
     """`layers.lower` is the tree's image. Raises NotFound (no such image), Failed: also where
     the objects are not safe from other users."""
     objects = images.objects(layers.lower)
-    seal.check(objects)
+    verity.check(objects)
     stack = [path for path in (layers.changes, layers.lower) if path is not None]
     with ExitStack() as held:
         lower: list[Path | None] = []
@@ -80,12 +80,12 @@ def mount(layers: Layers) -> None:
             **{"metacopy": "on", "redirect_dir": "on", "index": "off", "xino": "off"},
             "lowerdir": [*lower, None, objects],
         }
-        flags = FLAGS | kernel.MS_RDONLY
+        flags = FLAGS | mounts.MS_RDONLY
         if not layers.read_only:
             flags = FLAGS
             values |= {"upperdir": [layers.upper], "workdir": [layers.work]}
         try:
-            kernel.mount(layers.source, layers.point, "overlay", flags, kernel.options(values))
+            mounts.mount(layers.source, layers.point, "overlay", flags, mounts.options(values))
         except OSError as error:
             raise Failed(
                 f"cannot mount an overlay over images at {layers.point}: {error.strerror}"
@@ -97,7 +97,7 @@ def _mounted(image: Path, spot: Path) -> Iterator[Path]:
     """A path to the image's root that means nothing else as long as the block lasts."""
     try:
         spot.mkdir(exist_ok=True)
-        kernel.mount(str(image), spot, TYPE, FLAGS | kernel.MS_RDONLY)
+        mounts.mount(str(image), spot, TYPE, FLAGS | mounts.MS_RDONLY)
     except FileNotFoundError:
         raise NotFound(f"the image {image} has been removed") from None
     except OSError as error:
@@ -112,6 +112,6 @@ def _mounted(image: Path, spot: Path) -> Iterator[Path]:
             os.close(fd)
     finally:
         with suppress(OSError):  # unmounted by somebody
-            kernel.unmount(spot, lazy=True)
+            mounts.unmount(spot, lazy=True)
         with suppress(OSError):
             spot.rmdir()

@@ -34,17 +34,18 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..batch import Batch
-from ..digest import Digest
-from ..errors import CasfsError, Corrupt, Failed, NotFound
-from ..nodes import directory
-from ..nodes.directory import Entry, File, Properties, Subdirectory, Symlink
-from ..store import Store
-from ..trees import plan, tree
-from ..trees.intake import DIR_FLAGS, FILE_FLAGS
-from ..trees.plan import Report, X
-from ..trees.snapshot import MAX_DEPTH
-from ..trees.tree import Entries
+from casfs.digest import Digest
+from casfs.errors import CasfsError, Corrupt, Failed, NotFound
+from casfs.nodes import directory
+from casfs.nodes.directory import Entry, File, Properties, Subdirectory, Symlink
+from casfs.store import Store
+from casfs.trees import tree
+from casfs.trees.snapshot import encoder
+from casfs.trees.snapshot.encoder import Report, X
+from casfs.trees.snapshot.file_reader import DIR_FLAGS, FILE_FLAGS
+from casfs.trees.snapshot.walker import MAX_DEPTH
+from casfs.trees.tree import Entries
+from casfs.write_batch import Batch
 
 WHITEOUT = b".wh."
 OPAQUE = b".wh..wh..opq"
@@ -107,7 +108,7 @@ class _Merge:
         self._upper = os.fsencode(upper)
         self._report = report
         self._marks = marks
-        self._preserve = plan.preserving(tree.preserved(store, base))
+        self._preserve = encoder.preserving(tree.preserved(store, base))
 
     def directory(self, fd: int, path: bytes, lower: str | None) -> Digest:
         """What is below `path` of the overlay. `fd`: the upper's directory, taken over here;
@@ -231,7 +232,7 @@ class _Merge:
 
     def _properties(self, found: os.stat_result) -> Properties | None:
         """What the tree keeps of its entries, this one keeps too."""
-        return plan.properties(found, self._preserve)
+        return encoder.properties(found, self._preserve)
 
     def _warn(self, path: bytes, what: str) -> None:
         self._report.warnings.append(f"{self._show(path)}: {what}")

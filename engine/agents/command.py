@@ -12,8 +12,9 @@ from typing import Any
 
 import trio
 
-from engine.agents import AgentContext, AgentFailed, AgentFn, AgentResult, program
-from engine.running.processes import Outcome
+from casfs.agents import AgentContext, AgentFailed, AgentFn, AgentResult
+from engine.agents import program
+from engine.processes import Outcome
 
 package_descriptor = {
     "name": "command",

@@ -19,11 +19,12 @@ from typing import Any
 
 import trio
 
-from casfs.batch import Batch
+from casfs.agents import AgentContext, AgentFailed, AgentFn, AgentResult
 from casfs.digest import Digest
+from casfs.write_batch import Batch
 from engine import content
-from engine.agents import AgentContext, AgentFailed, AgentFn, AgentResult, program
-from engine.running.processes import Outcome
+from engine.agents import program
+from engine.processes import Outcome
 
 package_descriptor = {
     "name": "cursor",

@@ -22,9 +22,10 @@ from typing import Any
 
 import trio
 
+from casfs.agents import AgentContext, AgentFailed, AgentFn, AgentResult
 from casfs.digest import Digest
 from casfs.errors import Failed
-from engine.agents import AgentContext, AgentFailed, AgentFn, AgentResult, program
+from engine.agents import program
 
 SESSION = re.compile(r"^\s*session[_ ]id:[ \t]*([A-Za-z0-9._-]+)[ \t]*$", re.M | re.I)
 

@@ -14,9 +14,9 @@ from typing import Any
 import trio
 
 from casfs import canonical
+from casfs.agents import HUMAN, AgentContext, AgentFn, AgentResult, Waiting
 from casfs.errors import Invalid
 from engine import content
-from engine.agents import HUMAN, AgentContext, AgentFn, AgentResult, Waiting
 
 package_descriptor = {
     "name": "human",

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from casfs.agents import AgentContext, AgentFn, AgentResult
 from casfs.errors import Failed
-from engine.agents import AgentContext, AgentFn, AgentResult
-from engine.models import reactor
-from engine.models.chat import ATTEMPTS, TIMEOUT, Endpoint
+from engine.llm import react
+from engine.llm.client import ATTEMPTS, TIMEOUT, Endpoint
 
 ENDPOINT: dict[str, Any] = {
     "baseUrl": {"type": "string", "description": "Such as http://127.0.0.1:8080/v1."},
@@ -55,7 +55,7 @@ package_descriptor = {
 
 def create_agent(config: Mapping[str, Any]) -> AgentFn:
     async def agent(context: AgentContext) -> AgentResult:
-        return await reactor.answer(
+        return await react.answer(
             context,
             endpoint(config, context.env),
             structured=config.get("reply") == "json",

@@ -2,7 +2,7 @@
 program sees, a prompt as an argument, and what is kept of one that failed.
 
 Every program carries the token of its step's intent, so that whatever it starts is found again
-(`engine.running.processes`).
+(`engine.processes`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 
 import trio
 
-from casfs.batch import Batch
+from casfs.agents import AgentContext, AgentFailed
 from casfs.digest import Digest
 from casfs.errors import Refused
-from engine.agents import AgentContext, AgentFailed
-from engine.running.processes import TOKEN, Outcome, TimedOut, run
+from casfs.write_batch import Batch
+from engine.processes import TOKEN, Outcome, TimedOut, run
 
 TIMEOUT = 3600.0  # seconds
 LONGEST = 120_000  # bytes of a prompt: the kernel takes 128 KiB for one argument

@@ -1,16 +1,16 @@
-"""The `react` agent: a chat model with tools in its workspace (`engine.models.reactor`)."""
+"""The `react` agent: a chat model with tools in its workspace (`engine.llm.react`)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from engine.agents import AgentContext, AgentFn, AgentResult
+from casfs.agents import AgentContext, AgentFn, AgentResult
 from engine.agents.llm import ENDPOINT, SOMEWHERE, endpoint
-from engine.models import reactor
-from engine.models.reactor import JSON, NATIVE, TURNS, Options
-from engine.models.sandbox import Settings
-from engine.models.tools import TOOLS
+from engine.llm import react
+from engine.llm.react import JSON, NATIVE, TURNS, Options
+from engine.llm.sandbox import Settings
+from engine.llm.tools import TOOLS
 
 package_descriptor = {
     "name": "react",
@@ -59,6 +59,6 @@ def create_agent(config: Mapping[str, Any]) -> AgentFn:
     )
 
     async def agent(context: AgentContext) -> AgentResult:
-        return await reactor.react(context, endpoint(config, context.env), options)
+        return await react.react(context, endpoint(config, context.env), options)
 
     return agent

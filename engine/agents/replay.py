@@ -3,7 +3,7 @@
 The n-th time that its role is asked in a thread, it gives the output, artifacts, detail and
 workspace of the role's n-th step in the recorded one. So a thread whose roles are all played by
 it runs through any workflow with these roles, and no model is asked. What a changed workflow does
-with recorded steps without a thread being made is `engine.threads.replay`.
+with recorded steps without a thread being made is `engine.threads.reroute`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 import trio
 
 from casfs import threads
+from casfs.agents import AgentContext, AgentFn, AgentResult
 from casfs.digest import Digest
 from casfs.errors import Failed
 from casfs.store import Store
-from engine.agents import AgentContext, AgentFn, AgentResult
 
 package_descriptor = {
     "name": "replay",

@@ -16,7 +16,7 @@ from typing import Any
 
 import trio
 
-from engine.agents import AgentContext, AgentFn, AgentResult, Call, Called
+from casfs.agents import AgentContext, AgentFn, AgentResult, Call, Called
 
 AGENT = {
     "type": "object",

@@ -18,7 +18,8 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from engine.moderator import Context, jsonata
+from engine.moderator import jsonata
+from engine.moderator.decision import Context
 
 BINDINGS = frozenset(("steps", "start", "threadId"))
 FUNCTIONS = frozenset(("first", "last"))

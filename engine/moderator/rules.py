@@ -20,8 +20,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from casfs.errors import Invalid
-from engine.moderator import END, START, Rule, jsonata, syntax
+from engine.moderator import jsonata, syntax
 from engine.moderator.conditions import BINDINGS, FUNCTIONS
+from engine.moderator.decision import END, START, Rule
 
 REFUSED = frozenset(("now", "millis", "random", "shuffle", "eval"))
 

@@ -31,8 +31,9 @@ from typing import Any
 import trio
 
 from casfs.errors import Failed, Invalid
-from casfs.log import Log, silent
-from engine.moderator import Context, worker
+from casfs.system.log import Log, silent
+from engine.moderator import worker
+from engine.moderator.decision import Context
 
 MEMORY = 512 << 20  # bytes of address space of a process
 SECONDS = 1.0  # of processor time for an expression

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
-from engine.catalog import Workflow
-from engine.moderator import END, START
+from engine.moderator.decision import END, START
+from engine.workflow.registry import Workflow
 
 LABEL = 48  # characters of a condition
 ESCAPES = {"&": "&amp;", '"': "&quot;", "<": "&lt;", ">": "&gt;", "|": "&#124;", "#": "&#35;"}

@@ -2,8 +2,8 @@
 
 A record has at most 4 KiB, whatever agents say and however often they fail. So its lists keep
 their newest members only, and its texts are cut by their bytes; what is dropped here is in
-no other place, so the limits are as wide as they can be together. Pure; `engine.threads.journal`
-moves heads.
+no other place, so the limits are as wide as they can be together. Pure;
+`engine.threads.transitions` moves heads.
 """
 
 from __future__ import annotations

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engine_helpers import Cli
-from lasting import another, lasting
-from served import TRANSPORTS, Mount, serving
-from thread_example import Example, make_thread
 
-from casfs import kernel
-from casfs.mount import mounted
+from casfs.mount.mount_points import mounted
 from casfs.store import Store
+from casfs.system import mounts
+from tests.support.engine import Cli
+from tests.support.lasting import another, lasting
+from tests.support.served import TRANSPORTS, Mount, serving
+from tests.support.thread_example import Example, make_thread
 
 
 @pytest.fixture(params=TRANSPORTS)
@@ -39,8 +39,8 @@ def xattr_mount(disk_store: Store, tmp_path: Path, transport: str) -> Iterator[M
 def cli(cli: Cli, tmp_path: Path) -> Iterator[Cli]:
     """The command line on a new store; what it mounts is unmounted."""
     yield cli
-    for point in dict.fromkeys([*kernel.mounted_below(tmp_path), *mounted(cli.root)]):
-        kernel.unmount(point, lazy=True)
+    for point in dict.fromkeys([*mounts.mounted_below(tmp_path), *mounted(cli.root)]):
+        mounts.unmount(point, lazy=True)
 
 
 @pytest.fixture(scope="module", params=TRANSPORTS)

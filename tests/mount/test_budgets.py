@@ -23,8 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from lasting import PLAIN, ROOT_ONLY, asked, drop_caches, opened, record
-from served import Mount
+
+from tests.support.lasting import PLAIN, ROOT_ONLY, asked, drop_caches, opened, record
+from tests.support.served import Mount
 
 LARGE = 400_000  # bytes
 ABOVE = 2  # live directories on the way to a checkpoint: trees/ and trees/<name>/

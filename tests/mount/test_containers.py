@@ -20,13 +20,14 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import pytest
-from helpers import Link, Program, Tree, put_tree, read_tree, write_tree
-from served import PATIENCE, Mount
 
 import casfs
-from casfs import kernel, recording
-from casfs.mount import unmount
+from casfs.checkpoints import create
+from casfs.mount.mount_points import unmount
 from casfs.store import Store
+from casfs.system import mounts
+from tests.support.helpers import Link, Program, Tree, put_tree, read_tree, write_tree
+from tests.support.served import PATIENCE, Mount
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="what root may, and what root may drop")
 
@@ -132,8 +133,8 @@ class Podman(Container):
     def end(self) -> None:
         command = [*self.podman, "rm", "--force", "--time", "0", "--ignore", self.name]
         done = finished(command, env=self.env)
-        for point in kernel.mounted_below(self.folder):
-            kernel.unmount(point, lazy=True)
+        for point in mounts.mounted_below(self.folder):
+            mounts.unmount(point, lazy=True)
         assert done.returncode == 0, done.stderr
 
 
@@ -213,7 +214,7 @@ def system(tmp_path: Path) -> Path:
 
 def recorded(mount: Mount, name: str, folder: Path) -> Path:
     """A checkpoint of the folder, as it is shown."""
-    made = recording.create(mount.store, name, folder, defaults=False).checkpoint
+    made = create.create(mount.store, name, folder, defaults=False).checkpoint
     return mount.path / "trees" / name / made.id
 
 
@@ -228,8 +229,8 @@ def work(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "try"
     folder.mkdir()
     yield folder / "w"
-    for point in kernel.mounted_below(folder):
-        kernel.unmount(point, lazy=True)
+    for point in mounts.mounted_below(folder):
+        mounts.unmount(point, lazy=True)
 
 
 def run(store: Store, *words: str | Path) -> str:
@@ -337,7 +338,7 @@ def test_as_another_user(
     runtime_dir.chmod(0o755)
     source = write_tree(tmp_path / "project", PROJECT)
     ids = [
-        recording.create(disk_store, name, folder, defaults=False).checkpoint.id
+        create.create(disk_store, name, folder, defaults=False).checkpoint.id
         for name, folder in (("system", system), ("app", source))
     ]
     script = "id -u; cat /src/words; touch /src/new"

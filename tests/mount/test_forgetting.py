@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from lasting import CACHES, ROOT_ONLY, inodes
-from served import Mount
 
-from casfs import checkpoint
-from casfs.checkpoint import Content
+from casfs.checkpoints import checkpoint
+from casfs.checkpoints.checkpoint import Content
 from casfs.digest import Digest
 from casfs.nodes import directory
 from casfs.nodes.directory import File, Subdirectory
+from tests.support.lasting import CACHES, ROOT_ONLY, inodes
+from tests.support.served import Mount
 
 CHECKPOINTS = 100  # of each name
 NAMES = ["first", "second", "third", "fourth"]

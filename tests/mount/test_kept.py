@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
-from helpers import write_tree
-from lasting import ROOT_ONLY, asked, drop_caches, opened, record
-from served import Mount
 
 from casfs.mount.attach import AHEAD, DEVICES, MAX_READ
+from tests.support.helpers import write_tree
+from tests.support.lasting import ROOT_ONLY, asked, drop_caches, opened, record
+from tests.support.served import Mount
 
 FILES = 40
 CHANGED = 3

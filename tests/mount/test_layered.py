@@ -7,9 +7,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import operations
 import pytest
-from engine_helpers import (
+
+from casfs import daemon_socket, threads
+from casfs.errors import Failed
+from casfs.mount import registry
+from casfs.mount.mount_points import mounted, unmount
+from casfs.native import images
+from casfs.store import Store
+from casfs.system import mounts
+from casfs.trees.restore.restore import restore
+from casfs.workspaces import strategies
+from engine.runtime import overlay_workspace
+from engine.runtime.overlay_workspace import Layered
+from engine.workflow import registry as workflows
+from tests.support import operations
+from tests.support.engine import (
     alive,
     daemon,
     kill,
@@ -21,28 +34,18 @@ from engine_helpers import (
     steps,
     until,
 )
-from helpers import Program, put_tree, read_tree, take, write_tree
-from served import Mount
-
-from casfs import images, kernel, threads
-from casfs.errors import Failed
-from casfs.mount import mounted, record, unmount
-from casfs.store import Store
-from casfs.trees.restore import restore
-from casfs.workspaces import ways
-from engine import catalog, control
-from engine.running import layered
-from engine.running.layered import Layered
+from tests.support.helpers import Program, put_tree, read_tree, take, write_tree
+from tests.support.served import Mount
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount overlays")
 MOUNTED = [
     pytest.param(
         name,
         marks=pytest.mark.skipif(
-            (reason := ways.WAYS[name].missing()) is not None, reason=f"{name}: {reason}"
+            (reason := strategies.WAYS[name].missing()) is not None, reason=f"{name}: {reason}"
         ),
     )
-    for name in (ways.NATIVE, ways.OVERLAY)
+    for name in (strategies.NATIVE, strategies.OVERLAY)
 ]
 EACH = pytest.mark.parametrize("way", MOUNTED)
 SAMPLE = {"a": {"f": b"one", "g": b"two" * 1000}, "run": Program(b"#!"), "empty": {}}
@@ -73,7 +76,7 @@ def trees(mount: Mount) -> Any:
 def points(store: Store | Path) -> list[Path]:
     folder = store if isinstance(store, Path) else store.root
     assert folder is not None
-    return kernel.mounted_below(folder / "workspaces")
+    return mounts.mounted_below(folder / "workspaces")
 
 
 def test_it_holds_and_records_trees(mount: Mount, workspace: Layered, root: str) -> None:
@@ -131,18 +134,18 @@ def test_without_a_mount_it_is_a_copy(disk_store: Store, tmp_path: Path) -> None
     (workspace.path / "a/f").write_text("changed")
     assert points(disk_store) == []
     assert workspace.record() == take(disk_store, workspace.path) != root
-    assert said[-1] == ways.OVERLAY
+    assert said[-1] == strategies.OVERLAY
     workspace.remove()
     assert os.listdir(folder.parent) == []
 
 
 @EACH
-@pytest.mark.parametrize("little", [0, layered.LITTLE])
+@pytest.mark.parametrize("little", [0, overlay_workspace.LITTLE])
 def test_steps_are_what_a_plain_copy_holds(
     mount: Mount, way: str, little: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many earlier steps its layers are made of."""
-    monkeypatch.setattr(layered, "LITTLE", little)
+    monkeypatch.setattr(overlay_workspace, "LITTLE", little)
     many = {f"file-{number}": b"%d\n" % number for number in range(400)}
     root = put_tree(mount.store, {**SAMPLE, "many": many, "large": {"l": bytes(5000)}})
     workspace = of_thread(mount, way)
@@ -159,7 +162,7 @@ def test_steps_are_what_a_plain_copy_holds(
     finally:
         workspace.remove()
     count = len(images.roots(mount.store))
-    if way == ways.NATIVE:
+    if way == strategies.NATIVE:
         assert count == 1 if little else 1 < count < 12
 
 
@@ -168,7 +171,7 @@ def test_unmounted_by_somebody_it_is_not_recorded(
 ) -> None:
     """An empty directory is not what the agent left."""
     workspace.reset(root)
-    kernel.unmount(workspace.path)
+    mounts.unmount(workspace.path)
     with pytest.raises(Failed, match="unmounted by somebody"):
         workspace.record()
 
@@ -179,9 +182,9 @@ def test_what_a_killed_daemon_left_is_unmounted(
     assert mount.store.root is not None
     workspace.reset(root)
     with (workspace.path / "a/f").open():
-        assert layered.clean(mount.store.root) == 1
+        assert overlay_workspace.clean(mount.store.root) == 1
     assert points(mount.store) == []
-    assert layered.clean(mount.store.root) == 0
+    assert overlay_workspace.clean(mount.store.root) == 0
     workspace.reset(root)
     assert workspace.record() == root
 
@@ -194,11 +197,11 @@ def place(tmp_path: Path) -> Iterator[tuple[Path, str]]:
     """(a store with a workflow of three steps, a tree)"""
     folder = tmp_path / "place"
     with Store.init(folder) as store:
-        catalog.add(store, loop(3))
+        workflows.add(store, loop(3))
         tree = put_tree(store, {**SAMPLE, "log": b""})
     yield folder, tree
     for point in [*points(folder), *mounted(folder)]:
-        kernel.unmount(point, lazy=True)
+        mounts.unmount(point, lazy=True)
 
 
 def logs(root: Path, id: str, where: Path) -> list[bytes]:
@@ -213,7 +216,7 @@ def logs(root: Path, id: str, where: Path) -> list[bytes]:
 @EACH
 def test_the_engine_works_in_overlays(place: tuple[Path, str], way: str, tmp_path: Path) -> None:
     root, tree = place
-    if way != ways.NATIVE:
+    if way != strategies.NATIVE:
         (root / "images").touch()  # so that there can be none
     go = tmp_path / "go"
     wait = f"echo $$ >>{tmp_path}/pids; while [ ! -e {go} ]; do sleep 0.01; done"
@@ -222,13 +225,13 @@ def test_the_engine_works_in_overlays(place: tuple[Path, str], way: str, tmp_pat
         id = start_thread(root, "sample", {"a": agent}, workspace=tree)
         until(lambda: pids(tmp_path / "pids"), "the agent")
         assert points(root) == [root / "workspaces" / id / "tree"]
-        assert len(mounted(root)) == (way != ways.NATIVE), "it needs no process to serve it"
+        assert len(mounted(root)) == (way != strategies.NATIVE), "it needs no process to serve it"
         go.touch()
-        assert control.request(root, "wait", id=id)["status"] == "ended"
+        assert daemon_socket.request(root, "wait", id=id)["status"] == "ended"
         assert points(root) == []
         assert os.listdir(root / "workspaces") == []
-        made = control.request(root, "fork", id=id, at=1)
-        assert control.request(root, "wait", id=made["id"])["status"] == "ended"
+        made = daemon_socket.request(root, "fork", id=id, at=1)
+        assert daemon_socket.request(root, "wait", id=made["id"])["status"] == "ended"
     wanted = [b"overlayfs\n" * number for number in (1, 2, 3)]
     assert logs(root, id, tmp_path / "out") == wanted
     assert logs(root, made["id"], tmp_path / "forked") == wanted
@@ -251,7 +254,7 @@ def test_killed_with_an_overlay_mounted(place: tuple[Path, str], tmp_path: Path)
             assert not alive(pids(side)[0])
             assert len(points(root)) == 1
             go.touch()
-            assert control.request(root, "wait", id=id)["status"] == "ended"
+            assert daemon_socket.request(root, "wait", id=id)["status"] == "ended"
     assert points(root) == mounted(root) == []
     assert os.listdir(root / "workspaces") == []
     assert logs(root, id, tmp_path / "out") == [b"1\n", b"1\n2\n", b"1\n2\n3\n"]
@@ -269,7 +272,7 @@ def test_stopping_leaves_nothing_mounted(place: tuple[Path, str], tmp_path: Path
     assert not alive(pids(side)[0])
     with daemon(root):
         until(lambda: len(pids(side)) == 2, "the agent that is run again")
-        control.request(root, "cancel", id=id)
+        daemon_socket.request(root, "cancel", id=id)
         assert points(root) == []
         assert os.listdir(root / "workspaces") == []
 
@@ -286,11 +289,11 @@ def test_a_mount_that_dies_costs_one_try(place: tuple[Path, str], tmp_path: Path
         id = start_thread(root, "sample", {"a": says({}, script)}, workspace=tree)
         until(lambda: pids(side), "the agent")
         (point,) = mounted(root)
-        (serving,) = record.listing(root)
+        (serving,) = registry.listing(root)
         unmount(point, lazy=True)
         kill(serving.keeper)
         kill(serving.server)
         go.touch()
-        assert control.request(root, "wait", id=id)["status"] == "suspended"
-        control.request(root, "resume", id=id)
-        assert control.request(root, "wait", id=id)["status"] == "ended"
+        assert daemon_socket.request(root, "wait", id=id)["status"] == "suspended"
+        daemon_socket.request(root, "resume", id=id)
+        assert daemon_socket.request(root, "wait", id=id)["status"] == "ended"

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import set_head
-from lasting import record
-from served import Mount
-from thread_example import STARTED, Example
 
 from casfs.digest import Digest
-from casfs.mount.record import until
+from casfs.mount.registry import until
 from casfs.threads import new_id
+from tests.support.helpers import set_head
+from tests.support.lasting import record
+from tests.support.served import Mount
+from tests.support.thread_example import STARTED, Example
 
 SOON = 10.0  # seconds; a second is what it should take, on a machine that has nothing else to do
 CHANGES = 20

@@ -9,8 +9,9 @@ import subprocess
 import threading
 
 import pytest
-from served import Mount
-from thread_example import Example
+
+from tests.support.served import Mount
+from tests.support.thread_example import Example
 
 PATIENCE = 30  # seconds
 

@@ -14,16 +14,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from served import Mount, serving
-from thread_example import make_thread
 
-from casfs import checkpoint, recording
+from casfs.checkpoints import checkpoint
+from casfs.checkpoints import create as recording
 from casfs.digest import Digest
 from casfs.errors import NotFound, Refused
-from casfs.mount import check, mounted, unmount
+from casfs.mount.mount_points import check, mounted, unmount
 from casfs.store import Store
-from casfs.trees import snapshot
-from casfs.trees.ignore import Ignore
+from casfs.trees.snapshot import walker
+from casfs.trees.snapshot.ignore import Ignore
+from tests.support.served import Mount, serving
+from tests.support.thread_example import make_thread
 
 pytestmark = pytest.mark.skipif(
     not Path("/dev/fuse").exists(), reason="this machine has no /dev/fuse"
@@ -139,7 +140,7 @@ def test_cp_gives_the_tree_back(mount: Mount, source: Path, tree: Path, tmp_path
     drop_caches()
     assert run("diff", "-r", "--no-dereference", copy, tree) == b""
     with mount.store.batch() as batch:
-        again = snapshot.build(batch, copy, Ignore.of(copy, defaults=False))
+        again = walker.build(batch, copy, Ignore.of(copy, defaults=False))
     made = checkpoint.latest(mount.store, "ws")
     assert made is not None
     assert again.hash == made.root

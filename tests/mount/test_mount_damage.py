@@ -13,12 +13,12 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
-from lasting import ROOT_ONLY, drop_caches, fill, object_of, record
-from served import Mount
 
-from casfs import checkpoint
+from casfs.checkpoints import checkpoint
 from casfs.digest import Digest
 from casfs.store import Store
+from tests.support.lasting import ROOT_ONLY, drop_caches, fill, object_of, record
+from tests.support.served import Mount
 
 
 @pytest.fixture(scope="module")

@@ -11,15 +11,16 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from lasting import ROOT_ONLY, fill, record
-from served import TRANSPORTS, Mount, serving
-from test_faults import full
 
-from casfs import checkpoint, kernel
+from casfs.checkpoints import checkpoint
 from casfs.errors import CasfsError
 from casfs.fuse.session import MAX_NAME
+from casfs.maintenance import gc
 from casfs.store import Store
-from casfs.upkeep import gc
+from casfs.system import mounts
+from tests.support.lasting import ROOT_ONLY, fill, record
+from tests.support.served import TRANSPORTS, Mount, serving
+from tests.test_faults import full
 
 DISK = 24 << 20  # bytes
 GUESSES = 10_000
@@ -73,7 +74,7 @@ def test_a_full_disk(tmp_path: Path, transport: str) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     contents = fill(tmp_path / "work")
-    kernel.mount("small", disk, "tmpfs", 0, b"size=%d" % DISK)
+    mounts.mount("small", disk, "tmpfs", 0, b"size=%d" % DISK)
     try:
         with (
             Store.init(disk / "store") as store,
@@ -92,7 +93,7 @@ def test_a_full_disk(tmp_path: Path, transport: str) -> None:
             assert (again / "new").read_bytes() == (tmp_path / "work/new").read_bytes()
             assert mount.record().starts == 1
     finally:
-        kernel.unmount(disk, lazy=True)
+        mounts.unmount(disk, lazy=True)
 
 
 # -- anything at all ----------------------------------------------------------------------

@@ -7,10 +7,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from helpers import Program, write_tree
-from served import Mount
 
 from casfs.plugins import transfer
+from tests.support.helpers import Program, write_tree
+from tests.support.served import Mount
 
 pytestmark = pytest.mark.skipif(
     not Path("/dev/fuse").exists(), reason="this machine has no /dev/fuse"

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from helpers import put_tree, write_tree
-from served import Mount
-
-from casfs import recording
-from casfs.mount import TYPE
+from casfs.checkpoints import create
+from casfs.mount.mount_points import TYPE
+from tests.support.helpers import put_tree, write_tree
+from tests.support.served import Mount
 
 
 def test_what_is_mounted_there_is_left_out_and_named(mount: Mount) -> None:
     folder = mount.path.parent / "w"
-    assert recording.MOUNT == TYPE
+    assert create.MOUNT == TYPE
     write_tree(folder, {"f": b"1"})
     (folder / "link").symlink_to(mount.path)
-    made = recording.create(mount.store, "x", mount.path.parent, defaults=False)
+    made = create.create(mount.store, "x", mount.path.parent, defaults=False)
     assert f"{mount.path}: left out, it is a mount of casfs" in made.report.warnings
     assert made.report.files < 10
-    alone = recording.create(mount.store, "alone", folder)
+    alone = create.create(mount.store, "alone", folder)
     assert alone.report.warnings == []
     assert put_tree(mount.store, {}) != alone.checkpoint.root

@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
-from served import serving
-from upkeep_helpers import export, fill
 
+from casfs.maintenance import archive
 from casfs.store import Store
-from casfs.upkeep import archive
+from tests.support.maintenance import export, fill
+from tests.support.served import serving
 
 pytestmark = pytest.mark.skipif(
     not Path("/dev/fuse").exists(), reason="this machine has no /dev/fuse"

@@ -7,13 +7,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers import put_tree, read_tree, write_tree
-from native import not_mountable
-from test_containers import BUILT, PROJECT, Container, Crun, Podman, a_system, committed, ready, run
 
-from casfs import kernel, recording
-from casfs.mount import mounted
+from casfs.checkpoints import create
+from casfs.mount.mount_points import mounted
 from casfs.store import Store
+from casfs.system import mounts
+from tests.mount.test_containers import (
+    BUILT,
+    PROJECT,
+    Container,
+    Crun,
+    Podman,
+    a_system,
+    committed,
+    ready,
+    run,
+)
+from tests.support.helpers import put_tree, read_tree, write_tree
+from tests.support.native import not_mountable
 
 pytestmark = pytest.mark.skipif(not_mountable() is not None, reason=str(not_mountable()))
 
@@ -29,12 +40,12 @@ def place(disk_store: Store, tmp_path: Path) -> Iterator[Path]:
     """Where trees are mounted, of a store with a system and a project."""
     for name, tree in (("system", a_system()), ("work", PROJECT)):
         folder = write_tree(tmp_path / name, tree)
-        recording.create(disk_store, name, folder, defaults=False)
+        create.create(disk_store, name, folder, defaults=False)
     folder = tmp_path / "place"
     folder.mkdir()
     yield folder
-    for point in kernel.mounted_below(folder):
-        kernel.unmount(point, lazy=True)
+    for point in mounts.mounted_below(folder):
+        mounts.unmount(point, lazy=True)
 
 
 def shown(store: Store, name: str, place: Path) -> Path:

@@ -9,19 +9,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers import LARGE, Program, Tree, put_tree, read_tree
-from native import not_mountable
-from upkeep_helpers import age
 
-from casfs import images, kernel
 from casfs.digest import Digest
+from casfs.maintenance import gc
+from casfs.native import images
 from casfs.store import Store
-from casfs.upkeep import gc
-from casfs.workspaces import layers, record, ways, workspace
-from casfs.workspaces.record import Workspace
+from casfs.system import mounts
+from casfs.workspaces import layers, lifecycle, registry, strategies
+from casfs.workspaces.registry import Workspace
+from tests.support.helpers import LARGE, Program, Tree, put_tree, read_tree
+from tests.support.maintenance import age
+from tests.support.native import not_mountable
 
 pytestmark = pytest.mark.skipif(not_mountable() is not None, reason=str(not_mountable()))
-NATIVE = ways.WAYS[ways.NATIVE]
+NATIVE = strategies.WAYS[strategies.NATIVE]
 TREE: Tree = {"a": {"large": LARGE, "small": b"small"}, "run": Program(b"#!")}
 SHOWN = {b"a": {b"large": LARGE, b"small": b"small"}, b"run": Program(b"#!")}
 BYTES = b"never read before\n" * 30_000
@@ -33,8 +34,8 @@ def place(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "place"
     folder.mkdir()
     yield folder
-    for point in kernel.mounted_below(tmp_path):
-        kernel.unmount(point, lazy=True)
+    for point in mounts.mounted_below(tmp_path):
+        mounts.unmount(point, lazy=True)
 
 
 def nowhere(hash: str) -> Path:
@@ -43,7 +44,7 @@ def nowhere(hash: str) -> Path:
 
 def opened(store: Store, point: Path, tree: Tree = TREE, *, read_only: bool = True) -> Workspace:
     root = put_tree(store, tree)
-    return workspace.open(store, root, point, NATIVE, nowhere, read_only=read_only)
+    return lifecycle.open(store, root, point, NATIVE, nowhere, read_only=read_only)
 
 
 # -- beside gc ----------------------------------------------------------------------------
@@ -62,7 +63,7 @@ def test_an_image_that_is_mounted_may_be_evicted(
     if not read_only:
         (place / "m/a/large").chmod(0o755)
         changed = {**TREE, "a": {"large": Program(LARGE), "small": b"small"}}
-        made = workspace.commit(disk_store, found)
+        made = lifecycle.commit(disk_store, found)
         assert made.root == put_tree(disk_store, changed)
         assert made.report.read == 0
 
@@ -82,7 +83,7 @@ def test_an_image_that_goes_before_it_is_mounted_is_made_again(
             image.unlink()
         return layers.Layers(image, work.with_name("upper"), work, point)
 
-    ways.mount(NATIVE, taken_away)
+    strategies.mount(NATIVE, taken_away)
     assert len(asked) == 2
     assert read_tree(point) == SHOWN
 
@@ -93,15 +94,15 @@ def test_an_image_that_goes_before_it_is_mounted_is_made_again(
 def test_images_that_a_crash_has_left_mounted(disk_store: Store, place: Path) -> None:
     """Killed between the mount of the image and that of the overlay."""
     root = put_tree(disk_store, TREE)
-    new = record.new(disk_store, place / "m", root, NATIVE, None, read_only=True, made=True)
-    record.swap(disk_store, new.id, None, new.head)
+    new = registry.new(disk_store, place / "m", root, NATIVE, None, read_only=True, made=True)
+    registry.swap(disk_store, new.id, None, new.head)
     (place / "m").mkdir()
     spot = new.upper.with_name("lower-0")
     spot.mkdir(parents=True)
     image = images.ensure(disk_store, root)
-    kernel.mount(str(image), spot, "erofs", kernel.MS_RDONLY)
-    assert workspace.sweep(disk_store) == [new]
-    assert kernel.mounted_below(new.folder) == []
+    mounts.mount(str(image), spot, "erofs", mounts.MS_RDONLY)
+    assert lifecycle.sweep(disk_store) == [new]
+    assert mounts.mounted_below(new.folder) == []
     assert not new.folder.exists()
     assert not (place / "m").exists()
     assert image.exists()

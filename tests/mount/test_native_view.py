@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from native import Seen, fsck, look, mounted, not_mountable, overlaid
-from served import Mount
 
-from casfs.batch import Batch
 from casfs.digest import Digest
-from casfs.images import ensure
+from casfs.native.images import ensure
 from casfs.nodes import directory
 from casfs.nodes.directory import Entry, File, Properties, Subdirectory, Symlink
 from casfs.store import Store
+from casfs.write_batch import Batch
+from tests.support.native import Seen, fsck, look, mounted, not_mountable, overlaid
+from tests.support.served import Mount
 
 pytestmark = pytest.mark.skipif(not_mountable() is not None, reason=str(not_mountable()))
 

@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from helpers import Link, Program, write_tree
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, multiple, rule
 from hypothesis.stateful import run_state_machine_as_test as explore
-from lasting import ROOT_ONLY, lasting, read_only, record
-from served import TRANSPORTS
+
+from tests.support.helpers import Link, Program, write_tree
+from tests.support.lasting import ROOT_ONLY, lasting, read_only, record
+from tests.support.served import TRANSPORTS
 
 DEPTH = 5  # directories between the root of the tree and where paths begin
 PAGE = mmap.PAGESIZE

@@ -14,19 +14,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import mutations
 import pytest
-from lasting import ROOT_ONLY, read_only
-from mutations import MUTATIONS, NOBODY, outcomes
-from served import TRANSPORTS, end, start
-from test_containers import AS_NOBODY, environment, finished, interpreter
-from test_keeper import CASFS, USES, kill, records, user
-from test_readonly import LEAST, plant
 
-from casfs import kernel
-from casfs.mount import record
+from casfs.mount import registry
 from casfs.mount.attach import SETTINGS
 from casfs.store import Store
+from casfs.system import mounts
+from tests.mount.test_containers import AS_NOBODY, environment, finished, interpreter
+from tests.mount.test_readonly import LEAST, plant
+from tests.mount.test_supervisor import CASFS, USES, kill, records, user
+from tests.support import mutations
+from tests.support.lasting import ROOT_ONLY, read_only
+from tests.support.mutations import MUTATIONS, NOBODY, outcomes
+from tests.support.served import TRANSPORTS, end, start
 
 DEVICE = Path("/dev/fuse")
 SOMEBODY = 4321  # neither root nor who has mounted
@@ -90,9 +90,9 @@ def mounted_by_nobody(folder: Path, *options: str) -> Iterator[Path]:
         yield where / "trees/app/latest"
         ran(by_nobody(folder, *casfs, "umount", where))
     finally:
-        if kernel.mounted_at(where) is not None:
-            kernel.unmount(where, lazy=True)
-    assert kernel.mounted_at(where) is None
+        if mounts.mounted_at(where) is not None:
+            mounts.unmount(where, lazy=True)
+    assert mounts.mounted_at(where) is None
 
 
 @pytest.fixture
@@ -204,7 +204,7 @@ def check_without_root(store: Store, where: Path, casfs: Sequence[str]) -> None:
     with pytest.raises(PermissionError):  # nobody else comes in, not even root
         os.listdir(where)
     kill(before.server)
-    record.until(
+    registry.until(
         lambda: (now := before.again()) is not None and now.starts == 2 and now.serves,
         "there is no successor",
     )
@@ -214,7 +214,7 @@ def check_without_root(store: Store, where: Path, casfs: Sequence[str]) -> None:
         assert done.returncode == 4
         assert f"pid {process.pid} (" in done.stderr
     assert finished([*casfs, "umount", str(where)]).returncode == 0
-    assert kernel.mounted_at(where) is None
+    assert mounts.mounted_at(where) is None
 
 
 # -- in a user namespace ------------------------------------------------------------------

@@ -12,17 +12,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import operations
 import pytest
-from helpers import put_tree, take
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from served import Mount, serving
 
 from casfs.store import Store
 from casfs.trees import tree
-from casfs.workspaces import overlay, ways, workspace
+from casfs.workspaces import lifecycle, overlay, strategies
 from casfs.workspaces.layers import Layers
+from tests.support import operations
+from tests.support.helpers import put_tree, take
+from tests.support.served import Mount, serving
 
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount overlays")
@@ -32,36 +32,38 @@ MOUNTED = [
     pytest.param(
         name,
         marks=pytest.mark.skipif(
-            (reason := ways.WAYS[name].missing()) is not None, reason=f"{name}: {reason}"
+            (reason := strategies.WAYS[name].missing()) is not None, reason=f"{name}: {reason}"
         ),
     )
-    for name in (ways.NATIVE, ways.OVERLAY, ways.FUSE)
+    for name in (strategies.NATIVE, strategies.OVERLAY, strategies.FUSE)
 ]
 KERNELS = MOUNTED[:2]
 
 
 @contextmanager
-def laid(mount: Mount, root: str, folder: Path, way: str = ways.OVERLAY) -> Iterator[Layers]:
+def laid(mount: Mount, root: str, folder: Path, way: str = strategies.OVERLAY) -> Iterator[Layers]:
     """An overlay over the tree `root`, mounted for the time of the block."""
     layers = stacked(mount, root, folder, way)
     try:
-        ways.mount(ways.WAYS[way], lambda: layers)
+        strategies.mount(strategies.WAYS[way], lambda: layers)
         yield layers
     finally:
-        ways.unmount(layers.point)
+        strategies.unmount(layers.point)
 
 
-def stacked(mount: Mount, root: str, folder: Path, way: str = ways.OVERLAY) -> Layers:
+def stacked(mount: Mount, root: str, folder: Path, way: str = strategies.OVERLAY) -> Layers:
     upper, point = folder / "upper", folder / "point"
-    workspace.prepare(mount.store, root, upper)
+    lifecycle.prepare(mount.store, root, upper)
     point.mkdir()
-    lower = ways.lowers(mount.store, ways.WAYS[way], lambda hash: mount.path / "trees" / hash)
+    lower = strategies.lowers(
+        mount.store, strategies.WAYS[way], lambda hash: mount.path / "trees" / hash
+    )
     return Layers(lower(root), upper, folder / "work", point)
 
 
-def commit(store: Store, root: str, upper: Path, way: str = ways.OVERLAY) -> str:
+def commit(store: Store, root: str, upper: Path, way: str = strategies.OVERLAY) -> str:
     with store.batch() as batch:
-        return overlay.commit(store, batch, root, upper, marks=ways.WAYS[way].marks).hash
+        return overlay.commit(store, batch, root, upper, marks=strategies.WAYS[way].marks).hash
 
 
 # -- many files that are alike ------------------------------------------------------------
@@ -168,10 +170,10 @@ def played(mount: Mount, seed: int, count: int, folder: Path, way: str) -> None:
             assert changes == []
             assert found == wanted
     try:
-        ways.mount(ways.WAYS[way], lambda: layers)
+        strategies.mount(strategies.WAYS[way], lambda: layers)
         assert take(mount.store, layers.point) == found
     finally:
-        ways.unmount(layers.point)
+        strategies.unmount(layers.point)
 
 
 @pytest.mark.parametrize("way", KERNELS)
@@ -200,14 +202,14 @@ def test_short_scripts(
 ENTER = """
 import os, sys
 from pathlib import Path
-from casfs.workspaces import layers, ways
-ways.enter(layers.Layers(*map(Path, sys.argv[2:])))
+from casfs.workspaces import layers, strategies
+strategies.enter(layers.Layers(*map(Path, sys.argv[2:])))
 os.execv(sys.executable, [sys.executable, sys.argv[1], sys.argv[-1]])
 """
 
 
 @pytest.mark.skipif(
-    ways.WAYS[ways.NAMESPACE].missing() is not None, reason="no user namespaces here"
+    strategies.WAYS[strategies.NAMESPACE].missing() is not None, reason="no user namespaces here"
 )
 @pytest.mark.parametrize("seed", range(3))
 def test_a_commit_of_a_user_namespaces_overlay(mount: Mount, seed: int, tmp_path: Path) -> None:
@@ -225,11 +227,12 @@ def test_a_commit_of_a_user_namespaces_overlay(mount: Mount, seed: int, tmp_path
     )
     assert done.returncode == 0
     assert os.listdir(layers.point) == []
-    assert commit(mount.store, root, layers.upper, ways.NAMESPACE) == take(mount.store, plain)
+    assert commit(mount.store, root, layers.upper, strategies.NAMESPACE) == take(mount.store, plain)
 
 
 @pytest.mark.skipif(
-    (reason := ways.WAYS[ways.FUSE].missing()) is not None, reason=f"{ways.FUSE}: {reason}"
+    (reason := strategies.WAYS[strategies.FUSE].missing()) is not None,
+    reason=f"{strategies.FUSE}: {reason}",
 )
 @pytest.mark.parametrize("seed", range(3))
 def test_a_commit_of_fuse_overlayfs_is_what_it_shows(
@@ -237,11 +240,11 @@ def test_a_commit_of_fuse_overlayfs_is_what_it_shows(
 ) -> None:
     """Which is not always what it should show, so the script goes by that and may fail."""
     root = put_tree(mount.store, sample())
-    with laid(mount, root, tmp_path, ways.FUSE) as layers:
+    with laid(mount, root, tmp_path, strategies.FUSE) as layers:
         for step in range(20):
             with suppress(OSError):
                 operations.script(seed * 100 + step, 10, str(layers.point), links=False)
-            found = commit(mount.store, root, layers.upper, ways.FUSE)
+            found = commit(mount.store, root, layers.upper, strategies.FUSE)
             assert found == take(mount.store, layers.point)
         assert found != root
 

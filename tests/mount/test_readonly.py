@@ -15,13 +15,22 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from helpers import read_tree, write_tree
-from lasting import ROOT_ONLY, lasting, opened, read_only, record
-from mutations import LONG, MUTATIONS, NOBODY, PLANTED, Call, called, opening, outcomes
-from served import TRANSPORTS, Mount
-from thread_example import make_thread
 
 from casfs.digest import Digest
+from tests.support.helpers import read_tree, write_tree
+from tests.support.lasting import ROOT_ONLY, lasting, opened, read_only, record
+from tests.support.mutations import (
+    LONG,
+    MUTATIONS,
+    NOBODY,
+    PLANTED,
+    Call,
+    called,
+    opening,
+    outcomes,
+)
+from tests.support.served import TRANSPORTS, Mount
+from tests.support.thread_example import make_thread
 
 LEAST = 30  # calls that must be told EROFS
 HASH = "user.blake3"

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers import write_tree
-from lasting import ROOT_ONLY, drop_caches, record
-from served import TRANSPORTS, Mount, serving
 
-from casfs import recording
+from casfs.checkpoints import create
 from casfs.store import Store
+from tests.support.helpers import write_tree
+from tests.support.lasting import ROOT_ONLY, drop_caches, record
+from tests.support.served import TRANSPORTS, Mount, serving
 
 LARGE = (24 << 20) + 4321  # bytes
 HUGE = 4 << 30
@@ -112,7 +112,7 @@ def huge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Store, str]
             file.seek(at)
             file.write(data)
     with Store.init(top / "store") as store:
-        yield store, recording.create(store, "ws", top / "work").checkpoint.id
+        yield store, create.create(store, "ws", top / "work").checkpoint.id
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

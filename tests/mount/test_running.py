@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_helpers import ONE, STATUS, daemon, loop, rule, says, until, workflow
-from model_server import Say, served, status, text, tool_calls
-from served import Mount
 
+from casfs import daemon_socket
 from casfs.store import Store
-from engine import catalog, control
+from engine.workflow import registry as workflows
+from tests.support.engine import ONE, STATUS, daemon, loop, rule, says, until, workflow
+from tests.support.model_server import Say, served, status, text, tool_calls
+from tests.support.served import Mount
 
 pytestmark = pytest.mark.skipif(
     not Path("/dev/fuse").exists(), reason="this machine has no /dev/fuse"
@@ -28,7 +29,7 @@ DONE = '```json\n{"status": "done"}\n```'
 def start(store: Store, agents: dict[str, Any]) -> str:
     assert store.root is not None
     asked = {"workflow": "sample", "input": "Go.", "agents": agents}
-    return str(control.request(store.root, "start", **asked)["id"])
+    return str(daemon_socket.request(store.root, "start", **asked)["id"])
 
 
 def grep(words: str, where: Path) -> list[str]:
@@ -49,7 +50,7 @@ def test_a_step_is_seen_while_it_runs_and_what_failed_before_it(mount: Mount) ->
     script: list[Say] = [tool_calls(("cas_put", '{"text": "lost"}')), status(400, "no"), *put, late]
     definition = workflow(ONE["moderator"], a=STATUS)
     definition["roles"]["a"]["policy"] = {"retries": 1}
-    catalog.add(mount.store, definition)
+    workflows.add(mount.store, definition)
     assert mount.store.root is not None
     with served(*script) as model, daemon(mount.store.root):
         config = {"baseUrl": model.url, "model": "m"}
@@ -64,7 +65,7 @@ def test_a_step_is_seen_while_it_runs_and_what_failed_before_it(mount: Mount) ->
             assert grep("needle 0", running / "turns") != []
         finally:
             go_on.set()
-        control.request(mount.store.root, "wait", id=id)
+        daemon_socket.request(mount.store.root, "wait", id=id)
     where = mount.path / "threads" / id
     until(lambda: not running.exists(), "the end of running/")
     assert (where / "status").read_text() == "ended\n"
@@ -76,15 +77,15 @@ def test_a_step_is_seen_while_it_runs_and_what_failed_before_it(mount: Mount) ->
 
 
 def test_who_called_and_who_was_called(mount: Mount) -> None:
-    catalog.add(mount.store, {**loop(1), "name": "inner"})
+    workflows.add(mount.store, {**loop(1), "name": "inner"})
     rules = [rule("__start__", "a"), rule("a", "__end__")]
-    catalog.add(mount.store, workflow(rules, a=None))
+    workflows.add(mount.store, workflow(rules, a=None))
     inner = {"a": {"name": "command", "config": says({}, "echo I am the child.")}}
     assert mount.store.root is not None
     with daemon(mount.store.root):
         agent = {"name": "workflow", "config": {"workflow": "inner", "agents": inner}}
         id = start(mount.store, {"a": agent})
-        control.request(mount.store.root, "wait", id=id)
+        daemon_socket.request(mount.store.root, "wait", id=id)
     where = mount.path / "threads" / id
     (child,) = os.listdir(where / "children")
     output = (where / "children" / child / "steps/000001-a/output.md").read_text()

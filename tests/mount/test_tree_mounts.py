@@ -9,16 +9,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from engine_helpers import Cli
-from helpers import LARGE, Program, put_tree, read_tree, write_tree
-from native import not_mountable
-from upkeep_helpers import age
 
-from casfs import kernel
 from casfs.errors import NotFound
+from casfs.maintenance import gc
 from casfs.store import Store
-from casfs.upkeep import gc
-from casfs.workspaces import record, ways, workspace
+from casfs.system import mounts
+from casfs.workspaces import lifecycle, registry, strategies
+from tests.support.engine import Cli
+from tests.support.helpers import LARGE, Program, put_tree, read_tree, write_tree
+from tests.support.maintenance import age
+from tests.support.native import not_mountable
 
 pytestmark = pytest.mark.skipif(not_mountable() is not None, reason=str(not_mountable()))
 SAMPLE = {"a": {"f": b"one", "g": LARGE}, "run": Program(b"#!"), "empty": {}}
@@ -98,30 +98,30 @@ def test_gc_keeps_a_tree_while_it_is_mounted(cli: Cli, tmp_path: Path) -> None:
 def test_what_a_crash_has_ended_is_forgotten(cli: Cli, tmp_path: Path) -> None:
     """By gc; and the directory is free for another tree at once."""
     root = mounted(cli, tmp_path / "m")
-    kernel.unmount(tmp_path / "m")
+    mounts.unmount(tmp_path / "m")
     collect(cli)
     assert not is_stored(cli, root)
     assert not (tmp_path / "m").exists()
     assert cli("workspace", "list", "--json").json == []
     mounted(cli, tmp_path / "m")
-    kernel.unmount(tmp_path / "m")
+    mounts.unmount(tmp_path / "m")
     mounted(cli, tmp_path / "m", OTHER)
     assert read_tree(tmp_path / "m") == {b"other": LARGE[1:]}
 
 
 def test_after_a_reboot_it_is_gone_whoever_asks(cli: Cli, tmp_path: Path) -> None:
     mounted(cli, tmp_path / "m")
-    kernel.unmount(tmp_path / "m")
+    mounts.unmount(tmp_path / "m")
     with Store.open(cli.root) as store:
-        (found,) = record.listing(store)
+        (found,) = registry.listing(store)
         boot, namespace = found.record["system"].split()
         for system, gone in ((f"{boot} 1", boot), ("another-boot 1", "another-boot")):
-            head = record.Head(found.root, {**found.record, "system": system})
-            record.swap(store, found.id, store.heads.get(record.HEADS + found.id), head)
-            (now,) = record.listing(store)
-            seen = namespace == record.SEES_ALL
+            head = registry.Head(found.root, {**found.record, "system": system})
+            registry.swap(store, found.id, store.heads.get(registry.HEADS + found.id), head)
+            (now,) = registry.listing(store)
+            seen = namespace == registry.SEES_ALL
             assert now.is_gone == (seen or gone != boot)
-        assert [one.id for one in workspace.sweep(store)] == [found.id]
+        assert [one.id for one in lifecycle.sweep(store)] == [found.id]
 
 
 def test_a_container_goes_on_with_it(cli: Cli, tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_container_goes_on_with_it(cli: Cli, tmp_path: Path) -> None:
         assert is_stored(cli, root)
         assert is_stored(cli, other)
         with Store.open(cli.root) as store:
-            assert record.find(store, path).root == other
+            assert registry.find(store, path).root == other
         assert process.communicate(b"\n")[0] == LARGE
     collect(cli)
     assert not is_stored(cli, root)
@@ -146,13 +146,13 @@ def test_a_container_goes_on_with_it(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_one_that_is_being_opened_is_not_swept(disk_store: Store, tmp_path: Path) -> None:
-    root, way = put_tree(disk_store, SAMPLE), ways.WAYS[ways.NATIVE]
-    new = record.new(disk_store, tmp_path / "m", root, way, None, read_only=True, made=True)
-    lock = record.lock(new, inherited=False)
-    record.swap(disk_store, new.id, None, new.head)
-    assert workspace.sweep(disk_store) == []
+    root, way = put_tree(disk_store, SAMPLE), strategies.WAYS[strategies.NATIVE]
+    new = registry.new(disk_store, tmp_path / "m", root, way, None, read_only=True, made=True)
+    lock = registry.lock(new, inherited=False)
+    registry.swap(disk_store, new.id, None, new.head)
+    assert lifecycle.sweep(disk_store) == []
     os.close(lock)
-    assert workspace.sweep(disk_store) == [new]
+    assert lifecycle.sweep(disk_store) == [new]
 
 
 def test_what_cannot_be_mounted_natively(cli: Cli, tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_what_cannot_be_mounted_natively(cli: Cli, tmp_path: Path) -> None:
     cli("workspace", "close", tmp_path / "m")
     cli("umount", cli("status", "--json").json["mounts"][0])
     with pytest.raises(NotFound), Store.open(cli.root) as store:
-        record.find(store, tmp_path / "m")
+        registry.find(store, tmp_path / "m")
 
 
 def test_objects_that_others_may_write_to_are_not_shown(cli: Cli, tmp_path: Path) -> None:

@@ -9,21 +9,22 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from engine_helpers import Cli
-from helpers import LARGE, Program, put_tree, read_tree, take, write_tree
-from served import Mount, serving
-from upkeep_helpers import age
 
-from casfs import checkpoint, kernel, recording
+from casfs.checkpoints import checkpoint, create
 from casfs.errors import Conflict, Failed, Invalid, NotFound, Refused
-from casfs.mount import mounted, unmount
+from casfs.maintenance import gc
+from casfs.mount.mount_points import mounted, unmount
 from casfs.nodes import directory
 from casfs.nodes.directory import File, Properties
 from casfs.store import Store
+from casfs.system import mounts
 from casfs.trees import tree
-from casfs.upkeep import gc
-from casfs.workspaces import record, ways, workspace
-from casfs.workspaces.record import Workspace
+from casfs.workspaces import lifecycle, registry, strategies
+from casfs.workspaces.registry import Workspace
+from tests.support.engine import Cli
+from tests.support.helpers import LARGE, Program, put_tree, read_tree, take, write_tree
+from tests.support.maintenance import age
+from tests.support.served import Mount, serving
 
 SAMPLE = {"a": {"f": b"one", "g": b"two" * 1000}, "run": Program(b"#!"), "empty": {}}
 CHANGED = {**SAMPLE, "a": {"f": b"changed", "new": b"new"}}
@@ -31,28 +32,30 @@ CHANGE = "rm a/g && printf changed >a/f && printf new >a/new"
 
 
 def able(name: str) -> object:
-    why = ways.WAYS[name].missing()
+    why = strategies.WAYS[name].missing()
     return pytest.param(name, marks=pytest.mark.skipif(why is not None, reason=f"{name}: {why}"))
 
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount overlays")
 NATIVELY = pytest.mark.skipif(
-    (lacks := ways.WAYS[ways.NATIVE].missing()) is not None, reason=f"native: {lacks}"
+    (lacks := strategies.WAYS[strategies.NATIVE].missing()) is not None, reason=f"native: {lacks}"
 )
-EACH = pytest.mark.parametrize("way", [able(name) for name in ways.WAYS])
-SEEN = pytest.mark.parametrize("way", [able(name) for name in ways.WAYS if name != ways.NAMESPACE])
+EACH = pytest.mark.parametrize("way", [able(name) for name in strategies.WAYS])
+SEEN = pytest.mark.parametrize(
+    "way", [able(name) for name in strategies.WAYS if name != strategies.NAMESPACE]
+)
 CASFS = (sys.executable, "-m", "casfs")
 RUN = """
 import os, sys
 from pathlib import Path
-from casfs.workspaces import record, ways, workspace
+from casfs.workspaces import registry, strategies
 from casfs.store import Store
 root, trees, directory, script = sys.argv[1:]
 with Store.open(Path(root)) as store:
-    found = record.find(store, Path(directory))
-    if found.way.name == ways.NAMESPACE:
-        record.lock(found)
-        ways.enter(found.layers(lambda hash: Path(trees, hash)))
+    found = registry.find(store, Path(directory))
+    if found.way.name == strategies.NAMESPACE:
+        registry.lock(found)
+        strategies.enter(found.layers(lambda hash: Path(trees, hash)))
 os.chdir(found.path)
 os.execvp("sh", ["sh", "-c", script])
 """
@@ -64,8 +67,8 @@ def work(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "work"
     folder.mkdir()
     yield folder
-    for point in kernel.mounted_below(folder):
-        ways.unmount(point, lazy=True)
+    for point in mounts.mounted_below(folder):
+        strategies.unmount(point, lazy=True)
 
 
 def trees(mount: Mount) -> Callable[[str], Path]:
@@ -76,7 +79,7 @@ def opened(
     mount: Mount, path: Path, way: str, root: str | None = None, **more: object
 ) -> Workspace:
     root = root or put_tree(mount.store, SAMPLE)
-    return workspace.open(mount.store, root, path, ways.WAYS[way], trees(mount), **more)  # type: ignore[arg-type]
+    return lifecycle.open(mount.store, root, path, strategies.WAYS[way], trees(mount), **more)  # type: ignore[arg-type]
 
 
 def run(mount: Mount, path: Path, script: str) -> str:
@@ -92,7 +95,7 @@ def run(mount: Mount, path: Path, script: str) -> str:
 
 def left(mount: Mount) -> list[str]:
     assert mount.store.root is not None
-    heads = [name for name, _ in mount.store.heads.list(record.HEADS)]
+    heads = [name for name, _ in mount.store.heads.list(registry.HEADS)]
     return heads + os.listdir(mount.store.root / "workspaces")
 
 
@@ -101,24 +104,24 @@ def test_a_life(mount: Mount, work: Path, way: str) -> None:
     store, path = mount.store, work / "w"
     first = opened(mount, path, way)
     assert run(mount, path, "cat a/f; ls") == "onea\nempty\nrun\n"
-    assert not workspace.is_dirty(store, first)
+    assert not lifecycle.is_dirty(store, first)
     run(mount, path, CHANGE)
-    assert workspace.is_dirty(store, first)
+    assert lifecycle.is_dirty(store, first)
     with pytest.raises(Refused, match="not committed"):
-        workspace.close(store, first)
-    made = workspace.commit(store, record.find(store, path))
+        lifecycle.close(store, first)
+    made = lifecycle.commit(store, registry.find(store, path))
     assert made.root == put_tree(store, CHANGED)
     assert made.checkpoint is None
-    assert workspace.commit(store, record.find(store, path)).root == made.root
+    assert lifecycle.commit(store, registry.find(store, path)).root == made.root
     run(mount, path, "mkdir more; mv a more; chmod -x run")
-    second = record.find(store, path)
+    second = registry.find(store, path)
     assert second.root == made.root
-    third = workspace.commit(store, second)
+    third = lifecycle.commit(store, second)
     assert third.root == put_tree(store, {"more": {"a": CHANGED["a"]}, "run": b"#!", "empty": {}})
-    workspace.close(store, record.find(store, path))
+    lifecycle.close(store, registry.find(store, path))
     assert not path.exists()
     assert left(mount) == []
-    assert not ways.is_mounted(path)
+    assert not strategies.is_mounted(path)
 
 
 @EACH
@@ -126,17 +129,17 @@ def test_discard_goes_back_to_the_last_commit(mount: Mount, work: Path, way: str
     store, path = mount.store, work / "w"
     opened(mount, path, way)
     run(mount, path, CHANGE)
-    committed = workspace.commit(store, record.find(store, path)).root
+    committed = lifecycle.commit(store, registry.find(store, path)).root
     run(mount, path, "rm -r a run; mkdir -p x/y; touch x/y/z; chmod 0 x/y")
-    found = workspace.discard(store, record.find(store, path), trees(mount))
+    found = lifecycle.discard(store, registry.find(store, path), trees(mount))
     assert found.root == found.record["base"] == committed
-    assert not workspace.is_dirty(store, found)
+    assert not lifecycle.is_dirty(store, found)
     assert run(mount, path, "cat a/f a/new; ls") == "changednewa\nempty\nrun\n"
     run(mount, path, "rm -r a")
-    assert workspace.commit(store, found).root == put_tree(
+    assert lifecycle.commit(store, found).root == put_tree(
         store, {"run": Program(b"#!"), "empty": {}}
     )
-    workspace.close(store, record.find(store, path))
+    lifecycle.close(store, registry.find(store, path))
     assert left(mount) == []
 
 
@@ -146,7 +149,7 @@ def test_closing_by_force_loses_changes(mount: Mount, work: Path, way: str) -> N
     path.mkdir()
     opened(mount, path, way)
     run(mount, path, CHANGE)
-    workspace.close(mount.store, record.find(mount.store, path), force=True)
+    lifecycle.close(mount.store, registry.find(mount.store, path), force=True)
     assert os.listdir(path) == [], "it was there before, so it stays"
     assert left(mount) == []
 
@@ -158,17 +161,17 @@ def test_the_directory_is_the_tree(mount: Mount, work: Path, way: str) -> None:
     assert take(mount.store, path) == found.root
     assert found.state == "open"
     write_tree(path / "a", {"f": b"by hand"})
-    assert workspace.commit(mount.store, found).root == take(mount.store, path)
+    assert lifecycle.commit(mount.store, found).root == take(mount.store, path)
 
 
 @EACH
 def test_a_checkpoint_goes_on(mount: Mount, work: Path, way: str, tmp_path: Path) -> None:
     store, path = mount.store, work / "w"
     source = write_tree(tmp_path / "source", SAMPLE)
-    origin = recording.create(store, "ws", source).checkpoint
+    origin = create.create(store, "ws", source).checkpoint
     opened(mount, path, way, origin.root, origin=origin)
     run(mount, path, CHANGE)
-    made = workspace.commit(store, record.find(store, path), "better")
+    made = lifecycle.commit(store, registry.find(store, path), "better")
     one = made.checkpoint
     assert one is not None
     assert checkpoint.listing(store, "ws") == [origin, one]
@@ -177,17 +180,19 @@ def test_a_checkpoint_goes_on(mount: Mount, work: Path, way: str, tmp_path: Path
     assert node["previous"] == origin.hash
     assert node["changed_files"] == ["a/f", "a/g", "a/new"]
     assert node["stats"] == {"files": 3, "bytes": 12, "added": 1, "modified": 1, "deleted": 1}
-    assert workspace.commit(store, record.find(store, path)).checkpoint is None
-    recording.create(store, "ws", source)
+    assert lifecycle.commit(store, registry.find(store, path)).checkpoint is None
+    create.create(store, "ws", source)
     run(mount, path, "rm a/new")
-    last = workspace.commit(store, record.find(store, path)).checkpoint
+    last = lifecycle.commit(store, registry.find(store, path)).checkpoint
     assert last is not None
     node = store.node(last.hash, "checkpoint").payload
     assert node["stats"] == {"files": 2, "bytes": 9, "added": 0, "modified": 1, "deleted": 1}
-    workspace.close(store, record.find(store, path))
+    lifecycle.close(store, registry.find(store, path))
 
 
-@pytest.mark.parametrize("way", [able(ways.NATIVE), able(ways.OVERLAY), able(ways.FUSE)])
+@pytest.mark.parametrize(
+    "way", [able(strategies.NATIVE), able(strategies.OVERLAY), able(strategies.FUSE)]
+)
 def test_read_only(mount: Mount, work: Path, way: str) -> None:
     path = work / "w"
     found = opened(mount, path, way, read_only=True)
@@ -195,18 +200,18 @@ def test_read_only(mount: Mount, work: Path, way: str) -> None:
     with pytest.raises(OSError, match="Read-only"):
         (path / "a/f").write_text("no")
     for refused in (
-        lambda: workspace.commit(mount.store, found),
-        lambda: workspace.discard(mount.store, found, trees(mount)),
+        lambda: lifecycle.commit(mount.store, found),
+        lambda: lifecycle.discard(mount.store, found, trees(mount)),
     ):
         with pytest.raises(Refused, match="read-only"):
             refused()
-    workspace.close(mount.store, found)
+    lifecycle.close(mount.store, found)
     assert left(mount) == []
 
 
 def test_a_copy_cannot_be_read_only(mount: Mount, work: Path) -> None:
     with pytest.raises(Refused, match="read-only"):
-        opened(mount, work / "w", ways.COPY, read_only=True)
+        opened(mount, work / "w", strategies.COPY, read_only=True)
 
 
 @EACH
@@ -214,12 +219,12 @@ def test_gc_keeps_what_a_workspace_stands_on(mount: Mount, work: Path, way: str)
     store, path = mount.store, work / "w"
     found = opened(mount, path, way)
     run(mount, path, CHANGE)
-    committed = workspace.commit(store, found).root
+    committed = lifecycle.commit(store, found).root
     age(store)
     gc.collect(store)
     assert list(tree.walk(store, found.root))
     assert list(tree.walk(store, committed))
-    workspace.close(store, record.find(store, path))
+    lifecycle.close(store, registry.find(store, path))
     age(store)
     gc.collect(store)
     with pytest.raises(NotFound):
@@ -233,10 +238,10 @@ def test_preserved_times_and_modes_survive(mount: Mount, work: Path, way: str) -
         kept = File(b"kept", batch.put(b"kept"), False, Properties((5, 7), 0o600))
         root = batch.put_node("directory", directory.encode([kept], Properties((9, 0), 0o750)))
     found = opened(mount, path, way, root.hash)
-    assert not workspace.is_dirty(store, found)
+    assert not lifecycle.is_dirty(store, found)
     (path / "new").write_text("new")
     (path / "new").chmod(0o640)
-    made = tree.load(store, workspace.commit(store, found).root)
+    made = tree.load(store, lifecycle.commit(store, found).root)
     assert made[b"kept"] == kept
     properties = made[b"new"].properties  # type: ignore[union-attr]
     assert properties is not None
@@ -258,22 +263,22 @@ def test_directories_that_will_not_do(mount: Mount, work: Path) -> None:
         (mount.store.root.parent, "in one another"),
     ):
         with pytest.raises(Refused, match=reason):
-            opened(mount, path, ways.COPY)
+            opened(mount, path, strategies.COPY)
     with pytest.raises(Invalid, match="UTF-8"):
-        opened(mount, work / os.fsdecode(b"caf\xe9"), ways.COPY)
+        opened(mount, work / os.fsdecode(b"caf\xe9"), strategies.COPY)
     with pytest.raises(NotFound):
-        opened(mount, work / "w", ways.COPY, "0f" * 32)
+        opened(mount, work / "w", strategies.COPY, "0f" * 32)
     with pytest.raises(NotFound, match="no open workspace"):
-        record.find(mount.store, work)
+        registry.find(mount.store, work)
     assert left(mount) == []
 
 
 @AS_ROOT
 def test_what_cannot_be_mounted_leaves_nothing(mount: Mount, work: Path) -> None:
     root = put_tree(mount.store, SAMPLE)
-    way = ways.WAYS[ways.OVERLAY]
+    way = strategies.WAYS[strategies.OVERLAY]
     with pytest.raises(Failed, match="cannot mount"):
-        workspace.open(mount.store, root, work / "w", way, lambda hash: work / "none")
+        lifecycle.open(mount.store, root, work / "w", way, lambda hash: work / "none")
     assert left(mount) == []
     assert os.listdir(work) == []
 
@@ -283,58 +288,62 @@ def test_a_directory_is_one_workspace(mount: Mount, work: Path, way: str) -> Non
     found = opened(mount, work / "w", way)
     with pytest.raises(Conflict, match="workspace already"):
         opened(mount, work / "w", way)
-    assert record.listing(mount.store) == [found]
-    workspace.close(mount.store, found)
+    assert registry.listing(mount.store) == [found]
+    lifecycle.close(mount.store, found)
 
 
-@pytest.mark.parametrize("way", [able(ways.NATIVE), able(ways.OVERLAY), able(ways.FUSE)])
+@pytest.mark.parametrize(
+    "way", [able(strategies.NATIVE), able(strategies.OVERLAY), able(strategies.FUSE)]
+)
 def test_one_that_is_in_use_stays_open(mount: Mount, work: Path, way: str) -> None:
     found = opened(mount, work / "w", way)
     with (found.path / "a/f").open():
         for end in (
-            lambda: workspace.close(mount.store, found),
-            lambda: workspace.discard(mount.store, found, trees(mount)),
+            lambda: lifecycle.close(mount.store, found),
+            lambda: lifecycle.discard(mount.store, found, trees(mount)),
         ):
             with pytest.raises(Refused, match="busy"):
                 end()
     assert found.state == "open"
-    workspace.close(mount.store, found)
+    lifecycle.close(mount.store, found)
 
 
-@pytest.mark.parametrize("way", [able(ways.NAMESPACE)])
+@pytest.mark.parametrize("way", [able(strategies.NAMESPACE)])
 def test_one_command_at_a_time_in_a_namespace(mount: Mount, work: Path, way: str) -> None:
     found = opened(mount, work / "w", way)
-    held = record.lock(found)
+    held = registry.lock(found)
     for again in (
-        lambda: record.lock(found),
-        lambda: workspace.close(mount.store, found, force=True),
+        lambda: registry.lock(found),
+        lambda: lifecycle.close(mount.store, found, force=True),
     ):
         with pytest.raises(Refused, match="a command runs"):
             again()
     os.close(held)
-    workspace.close(mount.store, found)
+    lifecycle.close(mount.store, found)
 
 
-@pytest.mark.parametrize("way", [able(ways.NATIVE), able(ways.OVERLAY), able(ways.FUSE)])
+@pytest.mark.parametrize(
+    "way", [able(strategies.NATIVE), able(strategies.OVERLAY), able(strategies.FUSE)]
+)
 def test_after_a_reboot_it_is_mounted_again(mount: Mount, work: Path, way: str) -> None:
     path = work / "w"
     found = opened(mount, path, way)
     run(mount, path, CHANGE)
-    workspace.detach(found)
+    lifecycle.detach(found)
     assert found.state == "unmounted"
     assert os.listdir(path) == []
     with pytest.raises(Conflict, match="close it first"):
         opened(mount, path, way, put_tree(mount.store, {}))
     with pytest.raises(Refused, match="open it again"):
-        record.check_open(found)
+        registry.check_open(found)
     opened(mount, path, way)
     assert take(mount.store, path) == put_tree(mount.store, CHANGED)
-    workspace.detach(found)
-    assert workspace.commit(mount.store, found).root == put_tree(mount.store, CHANGED)
-    workspace.close(mount.store, record.find(mount.store, path))
+    lifecycle.detach(found)
+    assert lifecycle.commit(mount.store, found).root == put_tree(mount.store, CHANGED)
+    lifecycle.close(mount.store, registry.find(mount.store, path))
 
 
-@pytest.mark.parametrize("way", [able(ways.OVERLAY)])
+@pytest.mark.parametrize("way", [able(strategies.OVERLAY)])
 def test_when_the_mount_dies_nothing_is_lost(
     disk_store: Store, tmp_path: Path, work: Path, way: str
 ) -> None:
@@ -348,18 +357,18 @@ def test_when_the_mount_dies_nothing_is_lost(
     with serving(disk_store, tmp_path / "mnt2") as mount:
         opened(mount, path, way)
         assert take(disk_store, path) == put_tree(disk_store, CHANGED)
-        found = record.find(disk_store, path)
-        workspace.close(disk_store, found, force=True)
+        found = registry.find(disk_store, path)
+        lifecycle.close(disk_store, found, force=True)
 
 
-@pytest.mark.parametrize("way", [able(ways.OVERLAY)])
+@pytest.mark.parametrize("way", [able(strategies.OVERLAY)])
 def test_an_unmounted_mount_serves_until_the_overlay_is_gone(
     mount: Mount, work: Path, way: str
 ) -> None:
     found = opened(mount, work / "w", way)
     unmount(mount.path)
     assert (found.path / "a/f").read_bytes() == b"one"
-    workspace.close(mount.store, found)
+    lifecycle.close(mount.store, found)
     assert mount.server.wait(60) == 0
 
 
@@ -388,17 +397,19 @@ def test_the_command_line(cli: Cli, work: Path, tmp_path: Path, way: str) -> Non
     assert cli("workspace", "list").out == b""
     assert "no open workspace" in cli("workspace", "commit", path, code=3).err
     shown = cli("status", "--json").json["mounts"]
-    assert len(shown) == (way not in (ways.COPY, ways.NATIVE)), "they stand on a mount of their own"
+    assert len(shown) == (way not in (strategies.COPY, strategies.NATIVE)), (
+        "they stand on a mount of their own"
+    )
 
 
 @pytest.mark.parametrize("read_only", [False, True])
 @pytest.mark.parametrize(
     ("via", "way"),
     [
-        pytest.param((), ways.NATIVE, id="best", marks=NATIVELY),
-        pytest.param(("--via", "native"), ways.NATIVE, id="native", marks=NATIVELY),
-        pytest.param(("--via", "fuse"), ways.OVERLAY, id="fuse", marks=AS_ROOT),
-        pytest.param(("--via", "copy"), ways.COPY, id="copy"),
+        pytest.param((), strategies.NATIVE, id="best", marks=NATIVELY),
+        pytest.param(("--via", "native"), strategies.NATIVE, id="native", marks=NATIVELY),
+        pytest.param(("--via", "fuse"), strategies.OVERLAY, id="fuse", marks=AS_ROOT),
+        pytest.param(("--via", "copy"), strategies.COPY, id="copy"),
     ],
 )
 def test_the_way_is_chosen_and_said(
@@ -407,7 +418,7 @@ def test_the_way_is_chosen_and_said(
     path = work / "w"
     cli("checkpoint", "create", "ws", write_tree(tmp_path / "source", SAMPLE))
     command = ("workspace", "open", "ws", path, *via, *["--read-only"] * read_only)
-    if read_only and way == ways.COPY:
+    if read_only and way == strategies.COPY:
         assert "cannot be read-only" in cli(*command, code=4).err
         return
     assert f"by {way}\n" in cli(*command).text
@@ -423,7 +434,7 @@ def test_the_way_is_chosen_and_said(
     cli("workspace", "close", path)
 
 
-@pytest.mark.parametrize("way", [able(ways.NATIVE), able(ways.OVERLAY)])
+@pytest.mark.parametrize("way", [able(strategies.NATIVE), able(strategies.OVERLAY)])
 def test_new_modes_and_places_cost_no_content(mount: Mount, work: Path, way: str) -> None:
     """The upper has marks for them, and a commit understands those."""
     tree = {"d": {"big": LARGE, "more": LARGE[1:]}, "big": LARGE}
@@ -431,11 +442,11 @@ def test_new_modes_and_places_cost_no_content(mount: Mount, work: Path, way: str
     run(
         mount, found.path, "chmod +x big; mv big d/moved; chmod -x d/moved; chmod +x d/more; mv d e"
     )
-    made = workspace.commit(mount.store, found)
+    made = lifecycle.commit(mount.store, found)
     moved = {"e": {"big": LARGE, "more": Program(LARGE[1:]), "moved": LARGE}}
     assert made.root == put_tree(mount.store, moved)
     assert (made.report.read, made.report.read_bytes) == (0, 0)
-    workspace.close(mount.store, record.find(mount.store, found.path))
+    lifecycle.close(mount.store, registry.find(mount.store, found.path))
 
 
 def test_by_hash_there_is_no_checkpoint(cli: Cli, work: Path, tmp_path: Path) -> None:
@@ -446,7 +457,9 @@ def test_by_hash_there_is_no_checkpoint(cli: Cli, work: Path, tmp_path: Path) ->
     cli("workspace", "close", work / "w")
 
 
-@pytest.mark.parametrize("way", [able(ways.NATIVE), able(ways.OVERLAY), able(ways.FUSE)])
+@pytest.mark.parametrize(
+    "way", [able(strategies.NATIVE), able(strategies.OVERLAY), able(strategies.FUSE)]
+)
 def test_umount_keeps_a_workspace(cli: Cli, work: Path, tmp_path: Path, way: str) -> None:
     path = work / "w"
     cli("checkpoint", "create", "ws", write_tree(tmp_path / "source", SAMPLE))

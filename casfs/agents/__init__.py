@@ -1,0 +1,28 @@
+"""What the author of an agent imports; the entry point's contract is in `casfs.agents.contract`."""
+
+from casfs.agents.contract import (
+    CHILD,
+    HUMAN,
+    AgentContext,
+    AgentFailed,
+    AgentFn,
+    AgentResult,
+    Call,
+    Called,
+    Waiting,
+)
+from casfs.agents.prompt import Prompt, Turn
+
+__all__ = [
+    "CHILD",
+    "HUMAN",
+    "AgentContext",
+    "AgentFailed",
+    "AgentFn",
+    "AgentResult",
+    "Call",
+    "Called",
+    "Prompt",
+    "Turn",
+    "Waiting",
+]

@@ -1,0 +1,90 @@
+"""Secrets: values that an agent's config takes from the environment, and how a text is masked.
+
+The engine hands an agent the secrets of its thread (`AgentContext.secrets`). What the agent puts
+through `AgentContext.store` is masked already; what it sends elsewhere it masks by `hide`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, BinaryIO
+
+from casfs.system.log import Log
+
+SHORTEST = 6  # characters; what is shorter stands in innocent text, too
+PIECE = 1 << 20  # bytes of a file that are searched at once
+
+
+class Secrets:
+    """Variables by name. `hide` has no effect on a text without any of their values."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = values
+        found = {value: name for name, value in values.items() if len(value) >= SHORTEST}
+        forms = {form: name for value, name in found.items() for form in _forms(value)}
+        self._forms = sorted(forms.items(), key=lambda pair: -len(pair[0]))
+
+    def __bool__(self) -> bool:
+        return bool(self._forms)
+
+    def __or__(self, other: Secrets) -> Secrets:
+        return Secrets({**self._values, **other._values})
+
+    def hide(self, text: str) -> str:
+        for value, name in self._forms:
+            text = text.replace(value, f"${name}")
+        return text
+
+    def hide_bytes(self, data: bytes) -> bytes:
+        for value, name in self._forms:
+            data = data.replace(_bytes(value), f"${name}".encode())
+        return data
+
+    def hide_all(self, value: Any) -> Any:
+        """A JSON value with every string in it hidden, keys too."""
+        if isinstance(value, str):
+            return self.hide(value)
+        if isinstance(value, Mapping):
+            return {self.hide(key): self.hide_all(one) for key, one in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.hide_all(one) for one in value]
+        return value
+
+    def names_in(self, data: bytes) -> list[str]:
+        """The variables whose values stand in `data`."""
+        return sorted({name for value, name in self._forms if _bytes(value) in data})
+
+    def names_in_file(self, file: BinaryIO) -> list[str]:
+        """The same for a file of any size."""
+        longest = max((len(_bytes(value)) for value, _ in self._forms), default=0)
+        found: set[str] = set()
+        data = b""
+        while piece := file.read(PIECE):
+            data = data[-longest:] + piece  # a value may begin in one and end in the next
+            found.update(self.names_in(data))
+        return sorted(found)
+
+    def log(self, log: Log) -> Log:
+        def hidden(event: str, **fields: Any) -> None:
+            texts = {
+                key: one if one is None or isinstance(one, bool | int) else self.hide(str(one))
+                for key, one in fields.items()
+            }
+            log(event, **texts)
+
+        return hidden if self else log
+
+
+NONE = Secrets({})
+
+
+def _forms(value: str) -> set[str]:
+    """How a value may stand in a text: as it is, inside a JSON string, and where it has several
+    lines, in a diff."""
+    in_json = {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
+    return {value, *in_json, *(value.replace("\n", f"\n{mark}") for mark in "+- ")}
+
+
+def _bytes(value: str) -> bytes:
+    return value.encode("utf-8", "surrogateescape")

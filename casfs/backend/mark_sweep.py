@@ -1,0 +1,187 @@
+"""A gc run over the disk store: marks in a bitmap by row, deletion in short transactions.
+
+Marks cost a bit per row, so a million nodes need 125 KB. Rows that arrive during the run
+lie above the bitmap and are never considered. Nodes go before what they refer to: the
+newest first, then plain bytes. A row that is touched meanwhile (a dedup
+hit, a new node that refers to it, a head that moves to it) is noted in `young` by the
+writer's own transaction; each deleting transaction first has what was noted followed, so
+at its commit no live row refers to a deleted one, wherever a crash ends the run.
+
+A large blob goes in two transactions: its row, then, if it has no row still, its file.
+`objects/` is thus changed under the write lock only, and a writer who brought the blob
+back in between keeps it. A crash between the two leaves a file without a row, which the
+next run removes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Collection as Hashes
+from pathlib import Path
+
+from casfs.backend.objects import Objects
+from casfs.backend.protocols import META, BlobInfo, Total
+from casfs.backend.sqlite import Connection, Database
+from casfs.errors import Conflict, Failed
+
+CHUNK = 500  # rows a statement, deletions a transaction
+Row = tuple[int, bytes, int, bytes | None, int]  # id, hash, size, type's hash, is a file
+
+
+class Sweep:
+    def __init__(self, db: Database, objects: Objects, lock: Path) -> None:
+        """Raises Conflict while another run holds `lock`."""
+        self._db = db
+        self._objects = objects
+        self._lock = _locked(lock)
+        try:
+            self._begin()
+        except BaseException:
+            os.close(self._lock)
+            raise
+        self.reset()
+
+    def _begin(self) -> None:
+        with self._db.write() as db:
+            db.execute("DELETE FROM young")
+            db.execute("INSERT OR REPLACE INTO collecting (id) VALUES (1)")
+            (self._last,) = db.execute("SELECT coalesce(max(id), 0) FROM blobs").fetchone()
+
+    def __enter__(self) -> Sweep:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            with self._db.write() as connection:
+                connection.execute("DELETE FROM collecting")
+                connection.execute("DELETE FROM young")
+        finally:
+            os.close(self._lock)
+
+    def reset(self) -> None:
+        self._bits = bytearray(self._last // 8 + 1)
+        self.marked = Total()
+
+    # -- marks ----------------------------------------------------------------------------
+
+    def mark(self, hashes: Hashes[str]) -> list[str]:
+        nodes: list[str] = []
+        keys = [bytes.fromhex(hash) for hash in hashes]
+        for start in range(0, len(keys), CHUNK):
+            part = keys[start : start + CHUNK]
+            with self._db.read() as db:
+                rows = db.execute(
+                    f"{SELECT} WHERE b.hash IN ({','.join('?' * len(part))})", part
+                ).fetchall()
+            nodes += [row[1].hex() for row in rows if self._set(row) and row[3] is not None]
+        return nodes
+
+    def _set(self, row: Row) -> bool:
+        """Mark a row; False when it was marked already."""
+        id, _, size, _, is_file = row
+        if id > self._last or self._is_marked(id):
+            return False  # what came later is safe, and what it refers to is noted
+        self._bits[id >> 3] |= 1 << (id & 7)
+        self.marked.blobs += 1
+        self.marked.bytes += size
+        self.marked.files += is_file
+        return True
+
+    def _is_marked(self, id: int) -> bool:
+        return bool(self._bits[id >> 3] & (1 << (id & 7)))
+
+    def young(self, since: int) -> Iterator[list[str]]:
+        for rows in self._rows("AND b.touched >= ?", since):
+            yield [row[1].hex() for row in rows]
+
+    def _rows(self, condition: str, *values: int) -> Iterator[list[Row]]:
+        """Rows of before the run, newest first, in portions; no read transaction stays open."""
+        last = self._last + 1
+        while True:
+            with self._db.read() as db:
+                rows: list[Row] = db.execute(
+                    f"{SELECT} WHERE b.id < ? {condition} ORDER BY b.id DESC LIMIT {CHUNK}",
+                    (last, *values),
+                ).fetchall()
+            if not rows:
+                return
+            yield rows
+            last = rows[-1][0]
+
+    # -- deletion -------------------------------------------------------------------------
+
+    def sweep(
+        self, before: int, follow: Callable[[list[str]], None], *, dry_run: bool
+    ) -> Iterator[tuple[str, BlobInfo]]:
+        for kind in ("NOT NULL", "NULL"):  # nodes, then plain bytes; + keeps to the order of ids
+            for rows in self._rows(f"AND b.touched < ? AND +b.type IS {kind}", before):
+                doomed = [row for row in rows if not self._is_marked(row[0])]
+                if doomed and not dry_run:
+                    doomed = self._delete(doomed, before, follow)
+                for _, key, size, type, _ in doomed:
+                    yield key.hex(), BlobInfo(size, None if type is None else type.hex() or META)
+        if not dry_run:
+            self._remove_strays(before)
+            self._db.shrink()
+
+    def _delete(
+        self, doomed: list[Row], before: int, follow: Callable[[list[str]], None]
+    ) -> list[Row]:
+        with self._db.write() as db:
+            while noted := self._take_noted(db):
+                follow(noted)
+            delete = "DELETE FROM blobs WHERE id = ? AND touched < ?"
+            unmarked = [row for row in doomed if not self._is_marked(row[0])]
+            gone = [row for row in unmarked if db.execute(delete, (row[0], before)).rowcount]
+        self._unlink(row[1] for row in gone if row[4])
+        return gone
+
+    def _take_noted(self, db: Connection) -> list[str]:
+        rows = db.execute(
+            "SELECT b.id, b.hash FROM young y CROSS JOIN blobs b ON b.id = y.id"
+        ).fetchall()
+        db.execute("DELETE FROM young")
+        return [key.hex() for id, key in rows if id <= self._last and not self._is_marked(id)]
+
+    def _unlink(self, keys: Iterable[bytes]) -> None:
+        """Remove the files of blobs that have no row (any more)."""
+        with self._db.write() as db:
+            for key in keys:
+                if not db.execute("SELECT 1 FROM blobs WHERE hash = ?", (key,)).fetchone():
+                    self._objects.remove(key.hex())
+
+    def _remove_strays(self, before: int) -> None:
+        """Files that a crash left without a row."""
+        for hashes in self._objects.shards():
+            keys = [bytes.fromhex(hash) for hash, changed in hashes if changed < before]
+            stray = []
+            with self._db.read() as db:
+                for key in keys:
+                    if not db.execute("SELECT 1 FROM blobs WHERE hash = ?", (key,)).fetchone():
+                        stray.append(key)
+            if stray:
+                self._unlink(stray)
+
+
+def _locked(path: Path) -> int:
+    """A descriptor that holds the lock until it is closed. Raises Conflict, Failed."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise Failed(f"cannot lock {path}: {error.strerror}") from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        if isinstance(error, BlockingIOError):
+            raise Conflict("another gc is running on this store; wait for it") from None
+        raise Failed(f"cannot lock {path}: {error.strerror}") from error
+    return fd
+
+
+SELECT = (
+    "SELECT b.id, b.hash, b.size, t.hash, b.data IS NULL"
+    " FROM blobs b LEFT JOIN types t ON t.id = b.type"
+)

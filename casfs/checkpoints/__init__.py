@@ -1,0 +1,1 @@
+"""Checkpoints: a tree root at a moment, under a name."""

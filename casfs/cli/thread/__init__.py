@@ -1,0 +1,1 @@
+"""`casfs thread`."""

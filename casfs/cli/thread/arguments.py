@@ -1,0 +1,94 @@
+"""What a person gives to `casfs thread`, as the daemon takes it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+
+from casfs import canonical
+from casfs.checkpoints import create
+from casfs.cli.common import opened, read_input, refuse_too_much, source, tree_root, warn
+from casfs.errors import Invalid, NotFound, Usage
+from casfs.trees.snapshot import walker
+from casfs.trees.snapshot.ignore import Ignore
+
+NAMED = re.compile(r"(?P<name>[^<>=!~\s]+)(?P<version>(?:\s*[<>=!~].*)?)", re.S)
+
+
+def limits(
+    max_tokens: int | None,
+    max_seconds: float | None,
+    compact_above: int | None,
+    compact_by: str | None,
+    idempotency_key: str | None,
+) -> dict[str, Any]:
+    """What of a request is optional, as the daemon names it."""
+    if (compact_above is None) != (compact_by is None):
+        raise Usage("--compact-above and --compact-by belong together")
+    if idempotency_key == "":
+        raise Usage("--idempotency-key must not be empty")
+    compact = None
+    if compact_by is not None:
+        compact = {"above": compact_above, "agent": agent(compact_by, "--compact-by")}
+    return {
+        "tokens": max_tokens,
+        "wall_ms": None if max_seconds is None else max(1, round(max_seconds * 1000)),
+        "compact": compact,
+        "key": idempotency_key,
+    }
+
+
+def given(text: str) -> str:
+    """A text on the command line, or the file that it names."""
+    return _text(text[1:]) if text.startswith("@") else text
+
+
+def _text(file: str) -> str:
+    try:
+        return read_input(file).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Invalid(f"{source(file)}: byte {error.start} is not UTF-8") from None
+
+
+def binding(text: str) -> tuple[str, dict[str, Any]]:
+    """ROLE=NAME[VERSION][:JSON]"""
+    role, equals, rest = text.partition("=")
+    if not equals or not role or not rest.partition(":")[0]:
+        raise Usage(f"--agent {text!r}: give ROLE=NAME or ROLE=NAME:JSON")
+    return role, agent(rest, f"--agent {role}")
+
+
+def agent(text: str, where: str) -> dict[str, Any]:
+    """NAME[VERSION][:JSON]; the version is a PEP 440 specifier, as in `mine>=1.2,<2`."""
+    named, colon, config = text.partition(":")
+    found = NAMED.fullmatch(named)
+    if found is None:
+        raise Usage(f"{where}: give NAME or NAME:JSON")
+    try:
+        value = canonical.parse(config) if colon else {}
+    except Invalid as error:
+        raise Usage(f"{where}: its config is {error}") from None
+    if not isinstance(value, dict):
+        raise Usage(f"{where}: its config must be a JSON object")
+    return {"name": found["name"], "config": value, "version": found["version"].strip()}
+
+
+def recorded(ctx: click.Context, text: str) -> str:
+    """The tree of a directory, recorded whole, or the tree that a person names."""
+    with opened(ctx) as store:
+        if not Path(text).is_dir():
+            try:
+                return tree_root(store, text)
+            except NotFound as error:
+                raise NotFound(f"no directory {text}, and no such tree: {error}") from None
+        refuse_too_much(Path(text), force=False)
+        ignore, report = Ignore(), walker.Report()
+        create.leave_out(store, Path(text), ignore, report)
+        with store.batch() as batch:
+            tree = walker.build(batch, Path(text), ignore, report)
+    for warning in report.warnings:
+        warn(warning)
+    return tree.hash

@@ -1,0 +1,123 @@
+"""What can be done with a thread's past: context, replay, graph, rm. Needs no daemon."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from casfs import threads
+from casfs.cli.common import answer, json_option, opened, say, say_json
+
+
+@click.command()
+@click.argument("id")
+@json_option
+@click.pass_context
+def context(ctx: click.Context, id: str, as_json: bool) -> None:
+    """Print what a model would be told of a thread: the task, the newest summary, and every
+    step since.
+
+    \b
+    casfs thread context 01K2
+    """
+    from engine import content
+    from engine.threads import history
+
+    with opened(ctx) as store:
+        found = threads.expand(store, id)
+        past = history.recall(store, found)
+        task = content.text(store, threads.start(store, found).payload["input"])
+    if as_json:
+        turns = [vars(turn) for turn in past.turns]
+        told = {"task": task, "summary": past.summary, "steps": turns, "tokens": past.tokens()}
+        say_json(told)
+        return
+    parts = [f"# Task\n\n{task.strip()}"]
+    if past.summary is not None:
+        parts.append(f"# Summary of what went before\n\n{past.summary.strip()}")
+    say("\n\n".join([*parts, *(turn.text() for turn in past.turns)]))
+
+
+@click.command()
+@click.argument("id")
+@click.option("--workflow", metavar="NAME|HASH", help="Another workflow than its own.")
+@json_option
+@click.pass_context
+def replay(ctx: click.Context, id: str, workflow: str | None, as_json: bool) -> None:
+    """Let a workflow decide again on a thread's recorded outputs, without any agent, and print
+    where the routing differs.
+
+    \b
+    casfs thread replay 01K2 --workflow develop
+    """
+    import trio
+
+    from engine.moderator import workers
+    from engine.threads.reroute import Row, replay
+    from engine.workflow import registry as workflows
+
+    with opened(ctx) as store:
+        found = threads.expand(store, id)
+        hash = None if workflow is None else workflows.find(store, workflow)
+
+        async def judged() -> list[Row]:
+            async with workers.Workers() as judge:
+                return await replay(store, found, hash, judge)
+
+        rows = trio.run(judged)
+    if as_json:
+        say_json([{**_row(one), "differs": one.differs} for one in rows])
+        return
+    for one in rows:
+        mark = "*" if one.differs else " "
+        fault = f"  {one.fault}" if one.fault else ""
+        say(f"{mark} {one.index:6} {one.role:14} {one.recorded or '-':14} {one.now or '-'}{fault}")
+    count = sum(one.differs for one in rows)
+    say(f"{count} of {len(rows)} decisions differ")
+
+
+def _row(row: Any) -> dict[str, Any]:
+    return {key: getattr(row, key) for key in ("index", "role", "recorded", "now", "fault")}
+
+
+@click.command()
+@click.argument("id")
+@json_option
+@click.pass_context
+def graph(ctx: click.Context, id: str, as_json: bool) -> None:
+    """Print the workflow of a thread, with the path that it took, as Mermaid text.
+
+    \b
+    casfs thread graph 01K2 > path.mmd
+    """
+    from engine.threads.graph import mermaid
+    from engine.workflow import registry as workflows
+
+    with opened(ctx) as store:
+        found = threads.expand(store, id)
+        flow = workflows.load(store, threads.start(store, found).payload["workflow"])
+        path = [node.payload["role"] for node in threads.last_steps(store, found, None)]
+        ended = found.record.get("returnCode") == 0
+    running = (found.record.get("intent") or {}).get("role")
+    text = mermaid(flow, path, ended, running)
+    answer(as_json, {"id": found.id, "path": path, "mermaid": text}, text.rstrip())
+
+
+@click.command()
+@click.argument("id")
+@json_option
+@click.pass_context
+def rm(ctx: click.Context, id: str, as_json: bool) -> None:
+    """Drop the name of a thread that has ended. Its nodes go with the next gc, where nothing
+    else reaches them.
+
+    \b
+    casfs thread rm 01K2
+    """
+    from engine.threads import lifecycle
+
+    with opened(ctx) as store:
+        found = threads.expand(store, id)
+        lifecycle.remove(store, found)
+    answer(as_json, {"id": found.id}, f"{found.id} removed")

@@ -1,0 +1,1 @@
+"""The built-in transport: the FUSE protocol on /dev/fuse."""

@@ -1,0 +1,60 @@
+"""A long answer without copying it: the kernel moves pages of the store's own file.
+
+    file → pipe → /dev/fuse
+
+A pipe must hold the whole answer, its header included, for the second move to be one message.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+
+from casfs.fuse.views.errors import Denied
+from casfs.fuse.views.vnode import Extent
+
+SIZE = 1 << 20  # bytes, which is what a user may have
+
+
+class Pipe:
+    def __init__(self) -> None:
+        self._ends = _ends()
+
+    def send(self, fd: int, header: bytes, extent: Extent) -> bool:
+        """Write `header` and the extent to `fd` as one message; False where the system allows no
+        pipe of that size. Raises OSError, Denied (the file has become shorter)."""
+        if self._ends is None:
+            return False
+        read_end, write_end = self._ends
+        try:
+            os.write(write_end, header)
+            moved = 0
+            while moved < extent.size:
+                left, at = extent.size - moved, extent.offset + moved
+                count = os.splice(extent.fd, write_end, left, offset_src=at)
+                if count == 0:
+                    raise Denied(errno.EIO)
+                moved += count
+            os.splice(read_end, fd, len(header) + extent.size)
+        except BaseException:  # what is left in the pipe goes with it
+            self.close()
+            self._ends = _ends()
+            raise
+        return True
+
+    def close(self) -> None:
+        for end in self._ends or ():
+            os.close(end)
+        self._ends = None
+
+
+def _ends() -> tuple[int, int] | None:
+    ends = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        fcntl.fcntl(ends[1], fcntl.F_SETPIPE_SZ, SIZE)
+    except OSError:
+        for end in ends:
+            os.close(end)
+        return None
+    return ends

@@ -1,0 +1,1 @@
+"""The pyfuse3 transport: libfuse3 under trio."""

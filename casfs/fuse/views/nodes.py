@@ -1,0 +1,254 @@
+"""The view of nodes: any node as a directory, its payload's fields as files.
+
+    .node.json, .type     the node's exact bytes; the name of its type
+    a string              a file with the raw text, named as the field
+    a ref                 a directory of the same kind; a file when it is a plain blob
+    a list of refs        a directory with 0000, 0001, …
+    an object of refs     a directory with the object's keys
+    anything else         <field>.json, null too
+
+A reference to a node of a thread is a symlink into `nodes/`: threads are long chains, and
+a recursive grep must not run along them. Whether an empty list is a list of refs, the
+schema knows: it is asked what it would say about one ref there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from casfs.backend.protocols import BlobInfo
+from casfs.errors import Corrupt
+from casfs.fuse.views.blobs import BlobFile
+from casfs.fuse.views.store_reader import Reader
+from casfs.fuse.views.vnode import (
+    LONG_AGO,
+    READ_DIRECTORY,
+    Attr,
+    ByDigest,
+    Composed,
+    Computed,
+    Directory,
+    Link,
+    Maker,
+    Static,
+    Text,
+    Vnode,
+    below,
+    identity,
+)
+from casfs.nodes.node import Node
+
+ANY_HASH = "0" * 64
+MAX_NAME = 255  # bytes
+PORTION = 500  # references that are looked up together
+OURS = (".", "..", ".node.json", ".type")
+JSON = ".json"
+
+
+def pretty(value: Any) -> bytes:
+    """JSON for people, one line at least."""
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8")
+
+
+def file_name(text: str) -> bytes:
+    """Any text as a file name, never two texts as one: what cannot stand is percent-encoded."""
+    if text in OURS:
+        text = "%2E" + text[1:]
+    else:
+        text = text.replace("%", "%25").replace("/", "%2F").replace("\0", "%00") or "%"
+    name = text.encode("utf-8")
+    if len(name) > MAX_NAME:
+        tail = b"~" + identity(name).hex().encode("ascii")
+        name = name[: MAX_NAME - len(tail)] + tail
+    return name
+
+
+class NodeDirectory(Composed):
+    """`depth`: how many directories below the mount it is, for links that lead out of it."""
+
+    __slots__ = ("_depth", "_hash", "_mtime_ns", "_reader")
+
+    def __init__(
+        self, key: bytes, reader: Reader, hash: str, depth: int, mtime_ns: int = LONG_AGO
+    ) -> None:
+        super().__init__(key)
+        self._reader = reader
+        self._hash = hash
+        self._depth = depth
+        self._mtime_ns = mtime_ns
+
+    @property
+    def digest(self) -> str:
+        return self._hash
+
+    def attr(self) -> Attr:
+        return Attr(READ_DIRECTORY, 0, self._mtime_ns)
+
+    def makers(self) -> Mapping[bytes, Maker]:
+        return _Fields(self._reader, self._hash, self._depth, self._mtime_ns).makers()
+
+
+class _Fields:
+    """What stands in the directory of one node; lives for one question."""
+
+    def __init__(self, reader: Reader, hash: str, depth: int, mtime_ns: int) -> None:
+        self._reader = reader
+        self._node = reader.node(hash)
+        self._refs = reader.refs(self._node)
+        self._depth = depth
+        self._mtime_ns = mtime_ns
+
+    def makers(self) -> dict[bytes, Maker]:
+        node = self._node
+        found: dict[bytes, Maker] = {
+            b".node.json": partial(self._blob, node.hash),
+            b".type": partial(Text, data=node.type.encode() + b"\n", mtime_ns=self._mtime_ns),
+        }
+        whole = not isinstance(node.payload, dict)
+        fields = {"payload": node.payload} if whole else node.payload
+        for key, value in fields.items():
+            is_json, maker = self._maker(key, value, whole)
+            name = file_name(key + JSON) if is_json else _not_json(file_name(key))
+            found[name] = maker
+        return found
+
+    def _maker(self, key: str, value: Any, whole: bool) -> tuple[bool, Maker]:
+        """Whether the field is shown as JSON, and how its vnode is made."""
+        if isinstance(value, str) and value in self._refs:
+            return False, partial(self._ref, value)
+        of_refs = not whole and isinstance(value, list | dict) and self._of_refs(key, value)
+        if of_refs:
+            return False, partial(self._directory, key)
+        make = partial(field_bytes, self._reader, self._node.hash, None if whole else key)
+        return not isinstance(value, str), partial(Computed, make=make, mtime_ns=self._mtime_ns)
+
+    def _of_refs(self, key: str, value: list[Any] | dict[str, Any]) -> bool:
+        inside = value if isinstance(value, list) else list(value.values())
+        if inside:
+            return all(isinstance(one, str) and one in self._refs for one in inside)
+        probe = [ANY_HASH] if isinstance(value, list) else {"any": ANY_HASH}
+        payload = {**self._node.payload, key: probe}
+        node = Node(self._node.hash, self._node.type, self._node.type_hash, payload)
+        return ANY_HASH in self._reader.refs(node)
+
+    def _blob(self, hash: str, key: bytes) -> Vnode:
+        return ref_maker(self._reader, hash, self._depth, self._mtime_ns, plain=True)(key)
+
+    def _ref(self, hash: str, key: bytes) -> Vnode:
+        return ref_maker(self._reader, hash, self._depth, self._mtime_ns)(key)
+
+    def _directory(self, field: str, key: bytes) -> Vnode:
+        return Refs(key, self._reader, self._node.hash, field, self._depth + 1, self._mtime_ns)
+
+
+class Refs(Directory):
+    """A field that is a list or an object of refs, at `depth`. There may be thousands: a name
+    is found without looking at the others."""
+
+    __slots__ = ("_depth", "_field", "_hash", "_mtime_ns", "_reader")
+
+    def __init__(
+        self, key: bytes, reader: Reader, hash: str, field: str, depth: int, mtime_ns: int
+    ) -> None:
+        super().__init__(key)
+        self._reader = reader
+        self._hash = hash
+        self._field = field
+        self._depth = depth
+        self._mtime_ns = mtime_ns
+
+    def attr(self) -> Attr:
+        return Attr(READ_DIRECTORY, 0, self._mtime_ns)
+
+    def lookup(self, name: bytes) -> Vnode | None:
+        hash = _named(self._value(), name)
+        if hash is None:
+            return None
+        return ref_maker(self._reader, hash, self._depth, self._mtime_ns)(below(self.key, name))
+
+    def entries(self) -> Iterable[tuple[bytes, Vnode]]:
+        remaining = iter(_names(self._value()))
+        while portion := dict(islice(remaining, PORTION)):
+            makers = refs_makers(self._reader, portion, self._depth, self._mtime_ns)
+            yield from Static(self.key, makers).entries()
+
+    def _value(self) -> list[str] | dict[str, str]:
+        value: list[str] | dict[str, str] = self._reader.node(self._hash).payload[self._field]
+        return value
+
+
+def _names(value: list[str] | dict[str, str]) -> Iterator[tuple[bytes, str]]:
+    if isinstance(value, list):
+        return ((b"%04d" % place, hash) for place, hash in enumerate(value))
+    return ((file_name(key), hash) for key, hash in value.items())
+
+
+def _named(value: list[str] | dict[str, str], name: bytes) -> str | None:
+    text = name.decode("utf-8", "replace")
+    if isinstance(value, list):
+        place = int(text) if text.isascii() and text.isdigit() else len(value)
+        return value[place] if place < len(value) and b"%04d" % place == name else None
+    if text in value and file_name(text) == name:
+        return value[text]
+    return next((hash for key, hash in value.items() if file_name(key) == name), None)
+
+
+def field_bytes(reader: Reader, hash: str, field: str | None) -> bytes:
+    """A field of a payload (None: all of it): a string as it is, anything else as JSON."""
+    payload = reader.node(hash).payload
+    value = payload if field is None else payload[field]
+    return value.encode("utf-8") if isinstance(value, str) else pretty(value)
+
+
+def refs_makers(
+    reader: Reader, hashes: Mapping[bytes, str], depth: int, mtime_ns: int
+) -> dict[bytes, Maker]:
+    """What references are in a directory at `depth`; one question for all of them."""
+    infos = reader.info(set(hashes.values()))
+    return {
+        name: partial(_make, reader, hash, infos.get(hash), depth, mtime_ns)
+        for name, hash in hashes.items()
+    }
+
+
+def ref_maker(
+    reader: Reader, hash: str, depth: int, mtime_ns: int = LONG_AGO, *, plain: bool = False
+) -> Maker:
+    """What a reference is in a directory at `depth`. `plain`: the bytes, even of a node."""
+    info = reader.info([hash]).get(hash)
+    if plain and info is not None:
+        info = BlobInfo(info.size, None)
+    return partial(_make, reader, hash, info, depth, mtime_ns)
+
+
+def _make(
+    reader: Reader, hash: str, info: BlobInfo | None, depth: int, mtime_ns: int, key: bytes
+) -> Vnode:
+    if info is None:
+        raise Corrupt(f"{hash} is referred to, but not in this store; try `casfs fsck`")
+    if info.type is None:
+        return BlobFile(key, reader, hash, info.size, mtime_ns=mtime_ns)
+    if reader.type_name(info.type).startswith("thread-"):
+        return Link(key, b"../" * depth + b"nodes/" + hash.encode("ascii"), mtime_ns)
+    return NodeDirectory(key, reader, hash, depth + 1, mtime_ns)
+
+
+def _not_json(name: bytes) -> bytes:
+    """Keep a field that is called `x.json` apart from the field `x` that is shown as JSON."""
+    return name[: -len(JSON)] + b"%2Ejson" if name.endswith(JSON.encode()) else name
+
+
+def nodes(key: bytes, reader: Reader) -> ByDigest:
+    """`nodes/`: any node of the store."""
+
+    def find(key: bytes, hash: str) -> Vnode | None:
+        info = reader.info([hash]).get(hash)
+        if info is None or info.type is None:
+            return None
+        return NodeDirectory(key, reader, hash, depth=2)
+
+    return ByDigest(key, find)

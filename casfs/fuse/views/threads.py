@@ -1,0 +1,281 @@
+"""The view `threads/<ULID>/`: one run of a workflow, as files for `ls`, `cat` and `grep`.
+
+    status            one word; changes
+    thread.json       the thread-start node's payload with id, status, head, record; changes
+    input.md          the task, raw text
+    moderator.json    the workflow's rules;  workflow → the workflow's node
+    parent, children/<ULID>    → other threads, where there are any
+    running/          the step in flight, as long as there is one (`casfs.fuse.views.running`)
+    end.json          how it ended, once it has
+    steps/000001-planner/
+        step.json, meta.json, output.md, changes.diff
+        workspace → the tree after the step
+        detail/ and artifacts/ in the form of `casfs.fuse.views.nodes`
+        attempts/ in the same form, where tries failed before: what each of them left
+
+A thread's directory only gains names, but for `running`, and a step never changes; `threads/`
+itself changes in every way. Each question looks at the thread's head, so nothing here can be
+stale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from casfs import threads
+from casfs.digest import is_hash
+from casfs.errors import CasfsError, Corrupt, NotFound
+from casfs.fuse.views.nodes import NodeDirectory, Refs, field_bytes, file_name, pretty, ref_maker
+from casfs.fuse.views.running import Running
+from casfs.fuse.views.store_reader import Reader, Seen
+from casfs.fuse.views.vnode import (
+    MILLISECOND,
+    READ_DIRECTORY,
+    Attr,
+    Broken,
+    Changing,
+    Composed,
+    Computed,
+    Directory,
+    Link,
+    Live,
+    Maker,
+    Vnode,
+    below,
+)
+from casfs.threads import StepRef, Thread
+
+STEP_DEPTH = 4  # threads / <ULID> / steps / <step>
+RUNNING = b"running"
+
+
+class Threads(Directory):
+    __slots__ = ("_reader",)
+    live = True
+    fixed = False
+    watched = True
+
+    def __init__(self, key: bytes, reader: Reader) -> None:
+        super().__init__(key)
+        self._reader = reader
+
+    def binds(self, name: bytes) -> bool:
+        return True
+
+    def attr(self) -> Attr:
+        return Attr(READ_DIRECTORY, 0, self._reader.moves.newest(threads.HEADS).ns)
+
+    def lookup(self, name: bytes) -> Vnode | None:
+        try:
+            seen = self._reader.thread(name.decode("ascii", "replace"))
+        except NotFound:
+            return None
+        return ThreadDirectory(below(self.key, name), self._reader, seen)
+
+    def entries(self) -> Iterable[tuple[bytes, Vnode]]:
+        for seen in self._reader.threads():
+            name = seen.thread.id.encode("ascii")
+            yield name, ThreadDirectory(below(self.key, name), self._reader, seen)
+
+
+class ThreadDirectory(Composed):
+    __slots__ = ("_id", "_mtime_ns", "_reader")
+    live = True
+    fixed = False
+
+    def __init__(self, key: bytes, reader: Reader, seen: Seen) -> None:
+        super().__init__(key)
+        self._reader = reader
+        self._id = seen.thread.id
+        self._mtime_ns = seen.mtime_ns
+
+    def binds(self, name: bytes) -> bool:
+        return name != RUNNING
+
+    def attr(self) -> Attr:
+        return Attr(READ_DIRECTORY, 0, self._mtime_ns)
+
+    def refresh(self) -> None:
+        self._mtime_ns = self._reader.thread(self._id).mtime_ns
+
+    def _thread(self) -> Thread:
+        return self._reader.thread(self._id).thread
+
+    def _changed(self) -> int:
+        return self._reader.thread(self._id).mtime_ns
+
+    def makers(self) -> Mapping[bytes, Maker]:
+        thread = self._thread()
+        found: dict[bytes, Maker] = {
+            b"status": partial(Live, make=self._status),
+            b"thread.json": partial(Live, make=self._summary),
+            b"input.md": self._input,
+            b"moderator.json": self._moderator,
+            b"workflow": self._workflow,
+            b"steps": partial(Steps, reader=self._reader, id=self._id),
+        }
+        if thread.status in (threads.ENDED, threads.CANCELLED):
+            found[b"end.json"] = partial(self._end, thread.hash)
+        if parent := thread.record.get("parent"):
+            found[b"parent"] = partial(Link, target=b"../" + file_name(parent))
+        if thread.record.get("children"):
+            found[b"children"] = partial(Changing, find=self._children, changed=self._changed)
+        if thread.record.get("intent"):
+            found[RUNNING] = partial(Running, reader=self._reader, id=self._id)
+        return found
+
+    def _status(self) -> tuple[bytes, int]:
+        thread, mtime_ns = self._reader.thread(self._id)
+        return thread.status.encode() + b"\n", mtime_ns
+
+    def _summary(self) -> tuple[bytes, int]:
+        thread, mtime_ns = self._reader.thread(self._id)
+        about = {"id": thread.id, "status": thread.status, "head": thread.hash}
+        start = self._reader.node(_start(thread), "thread-start").payload
+        return pretty({**about, **start, "record": dict(thread.record)}), mtime_ns
+
+    def _input(self, key: bytes) -> Vnode:
+        start = self._start_payload()
+        return Computed(key, partial(field_bytes, self._reader, start["input"], "text"))
+
+    def _moderator(self, key: bytes) -> Vnode:
+        workflow = self._start_payload()["workflow"]
+        return Computed(key, partial(field_bytes, self._reader, workflow, "moderator"))
+
+    def _workflow(self, key: bytes) -> Vnode:
+        workflow: str = self._start_payload()["workflow"]
+        return Link(key, b"../../nodes/" + workflow.encode("ascii"))
+
+    def _end(self, hash: str, key: bytes) -> Vnode:
+        end = self._reader.node(hash, "thread-end").payload
+        make = partial(field_bytes, self._reader, hash, None)
+        return Computed(key, make, end["completedAt"] * MILLISECOND)
+
+    def _children(self) -> dict[bytes, Maker]:
+        ids = self._thread().record.get("children") or []
+        if len(ids) >= threads.CHILDREN:  # there may be more than it names
+            ids = self._reader.summary(f"children {self._id}", threads.HEADS, self._called)
+        names = [file_name(id) for id in ids]
+        return {name: partial(Link, target=b"../../" + name) for name in names}
+
+    def _called(self) -> list[str]:
+        found = (seen.thread for seen in self._reader.threads())
+        return [one.id for one in found if one.record.get("parent") == self._id]
+
+    def _start_payload(self) -> dict[str, Any]:
+        payload: dict[str, Any] = self._reader.node(_start(self._thread())).payload
+        return payload
+
+
+class Steps(Directory):
+    """`steps/`: grows; a step that is there stays."""
+
+    __slots__ = ("_id", "_mtime_ns", "_reader")
+    live = True
+    fixed = False
+
+    def __init__(self, key: bytes, reader: Reader, id: str) -> None:
+        super().__init__(key)
+        self._reader = reader
+        self._id = id
+        self._mtime_ns = 0
+        self.refresh()
+
+    def binds(self, name: bytes) -> bool:
+        return True
+
+    def attr(self) -> Attr:
+        return Attr(READ_DIRECTORY, 0, self._mtime_ns)
+
+    def refresh(self) -> None:
+        self._mtime_ns = self._reader.thread(self._id).mtime_ns
+
+    def lookup(self, name: bytes) -> Vnode | None:
+        index = name.partition(b"-")[0]
+        if not index.isdigit():
+            return None
+        for step in self._steps()[max(int(index) - 1, 0) : int(index)]:
+            if _step_name(step) == name:
+                return StepDirectory(below(self.key, name), self._reader, step.hash)
+        return None
+
+    def entries(self) -> Iterable[tuple[bytes, Vnode]]:
+        for step in self._steps():
+            name = _step_name(step)
+            key = below(self.key, name)
+            try:
+                yield name, StepDirectory(key, self._reader, step.hash)
+            except CasfsError as error:
+                yield name, Broken(key, error)
+
+    def _steps(self) -> list[StepRef]:
+        return self._reader.steps(threads.get(self._reader.store, self._id))
+
+
+class StepDirectory(Composed):
+    __slots__ = ("_hash", "_mtime_ns", "_reader")
+
+    def __init__(self, key: bytes, reader: Reader, hash: str) -> None:
+        super().__init__(key)
+        self._reader = reader
+        self._hash = hash
+        self._mtime_ns = self._payload()["completedAt"] * MILLISECOND
+
+    @property
+    def digest(self) -> str:
+        return self._hash
+
+    def attr(self) -> Attr:
+        return Attr(READ_DIRECTORY, 0, self._mtime_ns)
+
+    def _payload(self) -> dict[str, Any]:
+        payload: dict[str, Any] = self._reader.node(self._hash, "thread-step").payload
+        return payload
+
+    def makers(self) -> Mapping[bytes, Maker]:
+        step = self._payload()
+        found: dict[bytes, Maker] = {
+            b"step.json": partial(self._field, self._hash, None),
+            b"meta.json": partial(self._field, self._hash, "meta"),
+            b"output.md": partial(self._field, step["content"], "text"),
+            b"detail": partial(self._detail, step["detail"]),
+            b"artifacts": partial(self._refs, step["content"], "artifacts"),
+        }
+        if step["attempts"]:
+            found[b"attempts"] = partial(self._refs, self._hash, "attempts")
+        if step["changes"] is not None:
+            found[b"changes.diff"] = partial(self._blob, step["changes"])
+        if step["workspace"] is not None:
+            target = b"../" * STEP_DEPTH + b"trees/" + step["workspace"].encode("ascii")
+            found[b"workspace"] = partial(Link, target=target, mtime_ns=self._mtime_ns)
+        return found
+
+    def _field(self, hash: str, field: str | None, key: bytes) -> Vnode:
+        make = partial(field_bytes, self._reader, hash, field)
+        return Computed(key, make, self._mtime_ns)
+
+    def _blob(self, hash: str, key: bytes) -> Vnode:
+        return ref_maker(self._reader, hash, STEP_DEPTH, self._mtime_ns, plain=True)(key)
+
+    def _detail(self, hash: str, key: bytes) -> Vnode:
+        """A real directory whatever its type, so that grep -r reads it; a blob is a file."""
+        info = self._reader.info([hash]).get(hash)
+        if info is None or info.type is None:
+            return self._blob(hash, key)
+        return NodeDirectory(key, self._reader, hash, STEP_DEPTH + 1, self._mtime_ns)
+
+    def _refs(self, hash: str, field: str, key: bytes) -> Vnode:
+        return Refs(key, self._reader, hash, field, STEP_DEPTH + 1, self._mtime_ns)
+
+
+def _step_name(step: StepRef) -> bytes:
+    return b"%06d-" % step.index + file_name(step.role)
+
+
+def _start(thread: Thread) -> str:
+    start = thread.record.get("start")
+    if not isinstance(start, str) or not is_hash(start):
+        raise Corrupt(f"thread {thread.id}: its head names no thread-start node")
+    return start

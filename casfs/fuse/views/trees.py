@@ -1,0 +1,287 @@
+"""The view `trees/`: checkpoints, plugins and single trees as plain directories.
+
+    trees/<hash>/…                 a tree by its root; found by name only
+    trees/<name>/<checkpoint-id>/  every checkpoint of a name
+    trees/<name>/latest            → the newest of them
+    trees/plugins/<name>/<version>/  every plugin; there as soon as there is one
+
+A file or link of a tree is known by its path in the tree, what it holds, its mode and its
+mtime. So an unchanged path has one inode, and one page cache, in all checkpoints, while
+no two paths of one tree share any (an overlay on top would take them for one file). A
+directory is known by its full path in the mount: each lists its own children.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterable
+from itertools import islice
+
+from casfs.checkpoints import checkpoint
+from casfs.errors import CasfsError
+from casfs.fuse.views.blobs import BlobFile
+from casfs.fuse.views.store_reader import Reader
+from casfs.fuse.views.vnode import (
+    LINK,
+    LONG_AGO,
+    READ_DIRECTORY,
+    Attr,
+    Directory,
+    Link,
+    Vnode,
+    below,
+    identity,
+    parse_hash,
+)
+from casfs.nodes.directory import Entry, File, Properties, Symlink
+from casfs.plugins import registry
+
+PLAIN = stat.S_IFREG | 0o644
+EXECUTABLE = stat.S_IFREG | 0o755
+DIRECTORY = stat.S_IFDIR | 0o755
+SECOND = 1_000_000_000  # nanoseconds
+ROOT = identity(b"the root of a tree")
+LATEST = b"latest"
+PLUGINS = b"plugins"
+
+
+class TreeDirectory(Directory):
+    """A directory of a tree. `inner` is the key of its path from the tree's root."""
+
+    __slots__ = ("_hash", "_inner", "_reader")
+
+    def __init__(self, key: bytes, reader: Reader, hash: str, inner: bytes = ROOT) -> None:
+        super().__init__(key)
+        self._reader = reader
+        self._hash = hash
+        self._inner = inner
+
+    @property
+    def digest(self) -> str:
+        return self._hash
+
+    def attr(self) -> Attr:
+        try:
+            own = self._reader.preserved(self._hash)
+        except CasfsError:  # its listing will say so; the parent's need not fail
+            own = None
+        mode, mtime_ns = _preserved(DIRECTORY, own)
+        return Attr(mode, 0, mtime_ns)
+
+    def lookup(self, name: bytes) -> Vnode | None:
+        entry = self._reader.entries(self._hash).get(name)
+        return None if entry is None else self._vnode(entry)
+
+    def entries(self) -> Iterable[tuple[bytes, Vnode]]:
+        return self.behind(0)
+
+    def behind(self, count: int) -> Iterable[tuple[bytes, Vnode]]:
+        """Without a vnode for what is passed over: several may list a large directory at once."""
+        for name, entry in islice(self._reader.entries(self._hash).items(), count, None):
+            yield name, self._vnode(entry)
+
+    def _vnode(self, entry: Entry) -> Vnode:
+        if isinstance(entry, File):
+            hash, size = entry.digest.hash, entry.digest.size_bytes
+            mode, mtime_ns = _preserved(EXECUTABLE if entry.executable else PLAIN, entry.properties)
+            key = self._key(entry.name, hash.encode(), mode, mtime_ns)
+            return BlobFile(key, self._reader, hash, size, mode, mtime_ns)
+        if isinstance(entry, Symlink):
+            _, mtime_ns = _preserved(LINK, entry.properties)
+            return Link(self._key(entry.name, entry.target, LINK, mtime_ns), entry.target, mtime_ns)
+        inner = below(self._inner, entry.name)
+        return TreeDirectory(below(self.key, entry.name), self._reader, entry.digest.hash, inner)
+
+    def _key(self, name: bytes, content: bytes, mode: int, mtime_ns: int) -> bytes:
+        return identity(b"%b%b/%b/%o/%d" % (self._inner, name, content, mode, mtime_ns))
+
+
+def _preserved(mode: int, properties: Properties | None) -> tuple[int, int]:
+    """Mode and mtime (ns) of an entry: the usual ones, unless others were preserved."""
+    mtime_ns = LONG_AGO
+    if properties is not None:
+        if properties.unix_mode is not None:
+            mode = stat.S_IFMT(mode) | stat.S_IMODE(properties.unix_mode)
+        if properties.mtime is not None:
+            mtime_ns = properties.mtime[0] * SECOND + properties.mtime[1]
+    return mode, mtime_ns
+
+
+class Trees(Directory):
+    """`trees/`: lists the names of checkpoints and `plugins`, and knows every tree by its
+    root."""
+
+    __slots__ = ("_reader",)
+    live = True
+    fixed = False
+    watched = True
+
+    def __init__(self, key: bytes, reader: Reader) -> None:
+        super().__init__(key)
+        self._reader = reader
+
+    def binds(self, name: bytes) -> bool:
+        return True
+
+    def attr(self) -> Attr:
+        moved = self._reader.moves.newest(checkpoint.HEADS, registry.HEADS)
+        return Attr(READ_DIRECTORY, 0, moved.ns)
+
+    def lookup(self, name: bytes) -> Vnode | None:
+        key = below(self.key, name)
+        if name == PLUGINS:
+            return Plugins(key, self._reader) if _plugin_names(self._reader) else None
+        hash = parse_hash(name)
+        if hash is not None:
+            info = self._reader.info([hash]).get(hash)
+            if info is None or info.type is None:
+                return None
+            is_tree = self._reader.type_name(info.type) == "directory"
+            return TreeDirectory(key, self._reader, hash) if is_tree else None
+        found = Checkpoints(key, self._reader, name.decode("ascii", "replace"))
+        return found if found.is_there() else None
+
+    def entries(self) -> Iterable[tuple[bytes, Vnode]]:
+        for name in self._names():
+            yield name, Checkpoints(below(self.key, name), self._reader, name.decode("ascii"))
+        if _plugin_names(self._reader):
+            yield PLUGINS, Plugins(below(self.key, PLUGINS), self._reader)
+
+    def _names(self) -> dict[bytes, None]:
+        def find() -> dict[bytes, None]:
+            return {name.encode("ascii"): None for name in checkpoint.names(self._reader.store)}
+
+        return self._reader.summary("names of checkpoints", checkpoint.HEADS, find)
+
+
+class Checkpoints(Directory):
+    """`trees/<name>/`: one directory for each checkpoint of the name, by age."""
+
+    __slots__ = ("_heads", "_reader")
+    live = True
+    fixed = False
+    watched = True
+
+    def __init__(self, key: bytes, reader: Reader, name: str) -> None:
+        super().__init__(key)
+        self._reader = reader
+        self._heads = f"{checkpoint.HEADS}{name}/"
+
+    def binds(self, name: bytes) -> bool:
+        return name != LATEST
+
+    def attr(self) -> Attr:
+        moved = self._reader.moves.newest(self._heads)
+        newest = self._newest()
+        stated = moved if newest is None else moved._replace(at_ms=newest[1])
+        return Attr(READ_DIRECTORY, 0, stated.ns)
+
+    def lookup(self, name: bytes) -> Vnode | None:
+        if name == LATEST:
+            newest = self._newest()
+            return None if newest is None else self._latest(newest[0])
+        key = self._heads + name.decode("ascii", "replace")
+        head = self._reader.store.heads.get(key)
+        if head is None:
+            return None
+        self._reader.uses.add(key)
+        return self._tree(name, head.record["root"])
+
+    def entries(self) -> Iterable[tuple[bytes, Vnode]]:
+        id = b""
+        for key, head in self._reader.store.heads.list(self._heads):
+            id = key[len(self._heads) :].encode("ascii")
+            yield id, self._tree(id, head.record["root"])
+        if id:
+            yield LATEST, self._latest(id)
+
+    def _tree(self, name: bytes, root: str) -> TreeDirectory:
+        return TreeDirectory(below(self.key, name), self._reader, root)
+
+    def _latest(self, id: bytes) -> Link:
+        """A link that moves is another link each time, under the same name."""
+        return Link(below(self.key, LATEST + b"/" + id), id)
+
+    def is_there(self) -> bool:
+        return self._newest() is not None
+
+    def _newest(self) -> tuple[bytes, int] | None:
+        """The id of the newest, and its time in ms."""
+        return self._reader.summary(f"newest of {self._heads}", self._heads, self._find_newest)
+
+    def _find_newest(self) -> tuple[bytes, int] | None:
+        for key, head in self._reader.store.heads.list(self._heads, reverse=True):
+            return key[len(self._heads) :].encode("ascii"), head.record["createdAt"]
+        return None
+
+
+def _plugin_names(reader: Reader) -> dict[bytes, None]:
+    def find() -> dict[bytes, None]:
+        return {one.name.encode("ascii"): None for one in registry.listing(reader.store)}
+
+    return reader.summary("names of plugins", registry.HEADS, find)
+
+
+class Plugins(Directory):
+    """`trees/plugins/`: one directory for each name."""
+
+    __slots__ = ("_reader",)
+    live = True
+    fixed = False
+
+    def __init__(self, key: bytes, reader: Reader) -> None:
+        super().__init__(key)
+        self._reader = reader
+
+    def binds(self, name: bytes) -> bool:
+        return True
+
+    def attr(self) -> Attr:
+        return Attr(READ_DIRECTORY, 0, self._reader.moves.newest(registry.HEADS).ns)
+
+    def lookup(self, name: bytes) -> Vnode | None:
+        return self._versions(name) if name in _plugin_names(self._reader) else None
+
+    def entries(self) -> Iterable[tuple[bytes, Vnode]]:
+        for name in _plugin_names(self._reader):
+            yield name, self._versions(name)
+
+    def _versions(self, name: bytes) -> Versions:
+        return Versions(below(self.key, name), self._reader, name.decode("ascii"))
+
+
+class Versions(Directory):
+    """`trees/plugins/<name>/`: its versions. One may come to be another tree (`--refresh`), so
+    no name is bound, and a tree is known by its root as well."""
+
+    __slots__ = ("_name", "_reader")
+    live = True
+    fixed = False
+
+    def __init__(self, key: bytes, reader: Reader, name: str) -> None:
+        super().__init__(key)
+        self._reader = reader
+        self._name = name
+
+    def binds(self, name: bytes) -> bool:
+        return False
+
+    def attr(self) -> Attr:
+        moved = self._reader.moves.newest(f"{registry.HEADS}{self._name}/")
+        return Attr(READ_DIRECTORY, 0, moved.ns)
+
+    def lookup(self, name: bytes) -> Vnode | None:
+        key = f"{registry.HEADS}{self._name}/{name.decode('ascii', 'replace')}"
+        head = self._reader.store.heads.get(key)
+        if head is None:
+            return None
+        self._reader.uses.add(key)
+        return self._tree(name, head.hash)
+
+    def entries(self) -> Iterable[tuple[bytes, Vnode]]:
+        for one in registry.listing(self._reader.store, self._name):
+            name = one.version.encode("ascii")
+            yield name, self._tree(name, one.root)
+
+    def _tree(self, name: bytes, root: str) -> TreeDirectory:
+        return TreeDirectory(below(self.key, name + b"/" + root.encode()), self._reader, root)

@@ -1,0 +1,221 @@
+"""Full-text search over what nodes say: SQLite FTS5 in `search.db`, beside the store proper.
+
+The index is a derivative: it holds no text, only words and where they stand, and deleting
+the file loses nothing. Every search first indexes what has arrived since the last one, so a
+put pays nothing for it and an answer never lacks what was put before the question. An index
+that is damaged is made again.
+
+Indexed are the strings of a payload, hashes excluded, of every node but directories and
+schemas. A hit on the output of a step leads to that step's `output.md` in the mount.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from casfs import threads
+from casfs.backend.protocols import META
+from casfs.backend.sqlite import Connection, Database
+from casfs.digest import is_hash
+from casfs.errors import CasfsError, Corrupt, Failed
+from casfs.nodes.node import Node
+from casfs.store import Store
+from casfs.threads import Thread
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS docs (id INTEGER PRIMARY KEY, hash BLOB NOT NULL, type TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS steps (content BLOB, hash BLOB, start BLOB, idx INTEGER, role TEXT);
+CREATE INDEX IF NOT EXISTS steps_by_content ON steps(content);
+CREATE TABLE IF NOT EXISTS progress (id INTEGER PRIMARY KEY, position INTEGER NOT NULL);
+CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5(text, content='', tokenize='unicode61');
+"""
+SKIPPED = ("directory", META)
+PORTION = 2000  # nodes a transaction
+AROUND = 60  # characters of a snippet on either side
+WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """`path` is relative to a mount; thread, step and role only where the text is an output."""
+
+    hash: str
+    type: str
+    path: str
+    snippet: str
+    thread: str | None = None
+    step: int | None = None
+    role: str | None = None
+
+
+class Index:
+    """The index of a store on disk. Raises Failed for a store in memory."""
+
+    def __init__(self, store: Store) -> None:
+        if store.root is None:
+            raise Failed("a store in memory has no index")
+        self._store = store
+        self._path = store.root / "search.db"
+        try:
+            self._db = self._opened()
+        except Corrupt:
+            self._remove()
+            self._db = self._opened()
+
+    def _opened(self) -> Database:
+        return Database(self._path, SCHEMA, durable=False)
+
+    def _start_anew(self) -> None:
+        self._db.close()
+        self._remove()
+        self._db = self._opened()
+
+    def _remove(self) -> None:
+        for end in ("", "-wal", "-shm"):
+            self._path.with_name(self._path.name + end).unlink(missing_ok=True)
+
+    def __enter__(self) -> Index:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._db.close()
+
+    # -- indexing -------------------------------------------------------------------------
+
+    def catch_up(self) -> int:
+        """Index what arrived since the last time; returns how many nodes that were."""
+        done = 0
+        while True:
+            with self._db.write() as db:
+                count, more = self._portion(db)
+            done += count
+            if not more:
+                return done
+
+    def _portion(self, db: Connection) -> tuple[int, bool]:
+        row = db.execute("SELECT position FROM progress").fetchone()
+        begin = row[0] if row else 0
+        position, count = begin, 0
+        for position, hash, info in self._store.blobs.arrivals(begin):
+            if info.type is not None:
+                count += self._add(db, position, hash)
+            if count >= PORTION:
+                break
+        db.execute("INSERT OR REPLACE INTO progress (id, position) VALUES (1, ?)", (position,))
+        return count, count >= PORTION
+
+    def _add(self, db: Connection, position: int, hash: str) -> int:
+        try:
+            node = self._store.node(hash)
+        except CasfsError:  # damaged, or collected in between
+            return 0
+        if node.type in SKIPPED:
+            return 0
+        db.execute(
+            "INSERT OR REPLACE INTO docs (id, hash, type) VALUES (?, ?, ?)",
+            (position, bytes.fromhex(hash), node.type),
+        )
+        text = "\n".join(_strings(node.payload))
+        db.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (position, text))
+        if node.type == "thread-step":
+            _add_step(db, node)
+        return 1
+
+    # -- searching ------------------------------------------------------------------------
+
+    def search(
+        self, text: str, *, type: str | None = None, thread: str | None = None, limit: int = 100
+    ) -> Iterator[Hit]:
+        """Nodes that have all words of `text`, the best match first; of one type, or only
+        what the steps of one thread said."""
+        words = WORD.findall(unicodedata.normalize("NFC", text))
+        query = " ".join(f'"{word}"' for word in words)
+        try:
+            matching = self._matching(query, type)
+        except Corrupt:  # it is not durable: a power cut may do that
+            self._start_anew()
+            matching = self._matching(query, type)
+        hits = (hit for one in matching for hit in self._hits(*one, words, thread))
+        yield from islice(hits, limit)
+
+    def _matching(self, query: str, type: str | None) -> list[tuple[str, str]]:
+        """(hash, type) of each node, the best first. One that was collected and came back
+        stands in the index twice."""
+        self.catch_up()
+        if not query:
+            return []
+        with self._db.read() as db:
+            rows = db.execute(
+                "SELECT d.hash, d.type FROM words w JOIN docs d ON d.id = w.rowid"
+                " WHERE words MATCH ? AND (? IS NULL OR d.type = ?) ORDER BY rank, d.id",
+                (query, type, type),
+            ).fetchall()
+        return [(key.hex(), kind) for key, kind in dict.fromkeys(rows)]
+
+    def _hits(self, hash: str, kind: str, words: list[str], thread: str | None) -> Iterator[Hit]:
+        try:
+            node = self._store.node(hash)
+        except CasfsError:
+            return
+        snippet = _snippet("\n".join(_strings(node.payload)), words)
+        places = list(self._places(hash))
+        for owner, index, role in places:
+            if thread in (None, owner.id):
+                path = f"threads/{owner.id}/steps/{index:06}-{role}/output.md"
+                yield Hit(hash, kind, path, snippet, owner.id, index, role)
+        if not places and thread is None:
+            yield Hit(hash, kind, f"nodes/{hash}/", snippet)
+
+    def _places(self, content: str) -> Iterator[tuple[Thread, int, str]]:
+        """(thread, step, role) of every step whose output this content is."""
+        with self._db.read() as db:
+            rows = db.execute(
+                "SELECT DISTINCT hash, start, idx, role FROM steps WHERE content = ?",
+                (bytes.fromhex(content),),
+            ).fetchall()
+        for step, start, index, role in rows:
+            for owner in threads.listing(self._store):
+                if owner.record.get("start") == start.hex() and self._has(owner, index, step.hex()):
+                    yield owner, index, role
+
+    def _has(self, owner: Thread, index: int, step: str) -> bool:
+        try:
+            steps = threads.steps(self._store, owner)
+        except CasfsError:
+            return False
+        return index <= len(steps) and steps[index - 1].hash == step
+
+
+def _add_step(db: Connection, node: Node) -> None:
+    payload = node.payload
+    keys = (bytes.fromhex(hash) for hash in (payload["content"], node.hash, payload["start"]))
+    db.execute(
+        "INSERT INTO steps (content, hash, start, idx, role) VALUES (?, ?, ?, ?, ?)",
+        (*keys, payload["index"], payload["role"]),
+    )
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """The strings of a payload in its order, hashes excluded."""
+    if isinstance(value, str):
+        if not is_hash(value):
+            yield value
+    elif isinstance(value, list):
+        for item in value:
+            yield from _strings(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _strings(item)
+
+
+def _snippet(text: str, words: list[str]) -> str:
+    """A line around the first of the words that stands there as written."""
+    lower = text.lower()
+    at = min((place for word in words if (place := lower.find(word.lower())) >= 0), default=0)
+    cut = text[max(at - AROUND, 0) : at + AROUND]
+    return " ".join(cut.split())

@@ -1,0 +1,1 @@
+"""The EROFS image format, by value."""

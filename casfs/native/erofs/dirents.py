@@ -1,0 +1,70 @@
+"""The content of a directory: blocks of entries in byte order of their names.
+
+Each block has its entries first, 12 bytes each, and then their names without separators; a
+block but the last is filled up with zeros. `.` and `..` are entries like all others, and stand
+where the order puts them: a name may come before them.
+"""
+
+from __future__ import annotations
+
+from casfs.errors import Invalid
+from casfs.native.erofs.layout import DIRENT
+from casfs.native.erofs.model import BLOCK, MAX_NAME
+
+LATER = -1  # as a nid: it is filled in when it is known
+
+
+def check(names: list[bytes]) -> None:
+    """`names` are sorted, with `.` and `..` among them. Raises Invalid."""
+    before = b""
+    for name in names:
+        if name <= before:
+            raise Invalid(f"the name {name!r} stands twice in a directory, or is empty or taken")
+        if len(name) > MAX_NAME:
+            raise Invalid(f"the name {name[:20]!r}… is longer than {MAX_NAME} bytes")
+        if b"/" in name or b"\0" in name:
+            raise Invalid(f"the name {name!r} is not allowed in a directory")
+        before = name
+
+
+def split(names: list[bytes]) -> tuple[list[int], int]:
+    """How many entries each block gets, and the size of it all."""
+    each = DIRENT.size
+    used = each * len(names) + sum(map(len, names))
+    if used <= BLOCK:
+        return [len(names)], used
+    counts, count, used = [], 0, 0
+    for name in names:
+        length = each + len(name)
+        if used + length > BLOCK:
+            counts.append(count)
+            count = used = 0
+        count += 1
+        used += length
+    counts.append(count)
+    return counts, (len(counts) - 1) * BLOCK + used
+
+
+def pack(
+    names: list[bytes], nids: list[int], types: list[int], counts: list[int]
+) -> tuple[bytes, list[int]]:
+    """The content, and where in it the nids stand that are to come."""
+    parts: list[bytes] = []
+    later: list[int] = []
+    first = base = 0
+    for count in counts:
+        end = first + count
+        at = DIRENT.size * count
+        for place in range(first, end):
+            nid = nids[place]
+            if nid == LATER:
+                later.append(base + (place - first) * DIRENT.size)
+                nid = 0
+            parts.append(DIRENT.pack(nid, at, types[place]))
+            at += len(names[place])
+        parts += names[first:end]
+        first = end
+        base += BLOCK
+        if end < len(names):
+            parts.append(bytes(BLOCK - at))
+    return b"".join(parts), later

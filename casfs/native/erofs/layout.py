@@ -1,0 +1,94 @@
+"""The structures of an image, byte for byte (Linux: fs/erofs/erofs_fs.h), and nothing of
+where they go. All numbers are little endian.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import cache
+
+from casfs.native.erofs.model import BLOCK, Attr
+
+MAGIC = 0xE0F5E1E2
+AT_SUPER = 1024  # offset of the superblock
+SLOT = 32  # bytes; inodes are counted in slots
+BLOCK_BITS = BLOCK.bit_length() - 1
+MOST_BLOCKS = 0xFFFF_FFFE  # the number after the next stands for a hole
+
+CHECKSUM, MTIME = 1, 2  # compatible features
+CHUNKED = 4  # the one incompatible feature that is used
+
+EXTENDED = 1  # of an inode's format: its form, and above it where its data are
+PLAIN, INLINE, CHUNKS = 0 << 1, 2 << 1, 4 << 1
+MAX_CHUNK_BITS = 31  # a chunk is of BLOCK << this at most
+HOLE = b"\xff\xff\xff\xff"
+
+FILE, DIRECTORY, DEVICE, SYMLINK = 1, 2, 3, 7  # types in a directory entry
+
+SUPER = struct.Struct("<IIIBBHQqIIII16s16sIHHHBBIQ24x")
+INODE = struct.Struct("<HHHHIIIIHHI")
+INODE_EXTENDED = struct.Struct("<HHHHQIIIIqII16x")
+AT_START = 16  # offset in an inode of where its blocks start
+START = struct.Struct("<I")
+DIRENT = struct.Struct("<QHBx")
+NID = struct.Struct("<Q")
+XATTRS = struct.Struct("<IB7x")
+XATTR = struct.Struct("<BBH")
+
+
+def superblock(
+    *, root: int, inodes: int, epoch: int, blocks: int, uuid: bytes, chunked: bool
+) -> bytes:
+    """With a checksum of 0. Inodes and shared xattrs are counted from block 0."""
+    features = (CHECKSUM | MTIME, CHUNKED if chunked else 0)
+    return SUPER.pack(
+        *(MAGIC, 0, features[0], BLOCK_BITS, 0, root, inodes, epoch, 0, blocks, 0, 0),
+        *(uuid, b"", features[1], 0, 0, 0, 0, 0, 0, 0),
+    )
+
+
+def inode(
+    *,
+    short: bool,
+    format: int,
+    words: int,
+    mode: int,
+    nlink: int,
+    size: int,
+    start: int,
+    number: int,
+    attr: Attr,
+) -> bytes:
+    """`mode` with the kind; `words`: of extended attributes; `start`: where the blocks start,
+    or what chunks there are."""
+    _, uid, gid, seconds, nanos = attr
+    if short:
+        return INODE.pack(format, words, mode, nlink, size, 0, start, number, uid, gid, 0)
+    format |= EXTENDED
+    return INODE_EXTENDED.pack(
+        format, words, mode, 0, size, start, number, uid, gid, seconds, nanos, nlink
+    )
+
+
+def chunk_map(size: int) -> tuple[int, int]:
+    """For a file without data: the chunk format, and how many chunks there are."""
+    bits = min(max((size - 1).bit_length() - BLOCK_BITS, 0), MAX_CHUNK_BITS)
+    return bits, -(-size >> (bits + BLOCK_BITS))
+
+
+def crc32c(data: bytes | bytearray, crc: int = 0xFFFF_FFFF) -> int:
+    """Castagnoli's polynomial, without the inversion at the end that others do."""
+    table = _table()
+    for byte in data:
+        crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    return crc
+
+
+@cache
+def _table() -> tuple[int, ...]:
+    found = []
+    for crc in range(256):
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F6_3B78 if crc & 1 else 0)
+        found.append(crc)
+    return tuple(found)

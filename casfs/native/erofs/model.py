@@ -1,0 +1,79 @@
+"""EROFS images: a file system in one file, which the kernel mounts without any process of ours.
+
+What goes into an image is told by value: a tree of `Directory`, `File`, `Symlink` and
+`Whiteout`, whose entries may be generators and whose contents may be fetched late.
+`casfs.native.erofs.writer` turns it into bytes; equal trees give equal bytes. Nothing here knows of
+a store.
+
+    superblock        at 1024, 128 bytes; its checksum covers the rest of the first block
+    shared xattrs     directly behind it; the area begins at block 0, so an id is an offset / 4
+    inodes            in 32-byte slots, numbered by slot (the nid): each directory, then what is
+                      in it but its subdirectories, then those, in name order: a listing with
+                      attributes reads neighbours
+    directory blocks  whole blocks of directories that are too long to stand by their inode
+    file blocks       data that are too long for that
+
+Of an inode: the compact form of 32 bytes where the mtime is the image's, the owner fits in 16
+bits and the size in 32; else the extended form of 64. Its xattrs follow, then its data: as
+long as all of it fits into one block, in which case it lies in one block. The data of a file
+are by its inode or in blocks, never both; a directory has its last, partial block there.
+Data that are nowhere (a `File` with `content` None) are a chunk map without addresses, which
+reads as zeros.
+
+Only parts of the format are used that Linux 5.15 knows, and nothing that needs a mount option.
+What the format or the kernel could not take is refused with Invalid while the image is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+BLOCK = 4096  # bytes; the kernel takes no block that is larger than its pages
+MAX_NAME = 255  # bytes
+MAX_TARGET = 4095  # bytes; a longer target no Linux file system gives back
+MAX_SIZE = (1 << 63) - 1  # bytes of a file
+Xattrs = tuple[tuple[bytes, bytes], ...]  # (name with its prefix, value)
+
+
+class Attr(NamedTuple):
+    """Permission bits, owner, mtime in seconds and nanoseconds since 1970 UTC."""
+
+    mode: int
+    uid: int
+    gid: int
+    seconds: int
+    nanos: int = 0
+
+
+class File(NamedTuple):
+    """`content`: the bytes, or the key by which the writer fetches them; None for no data of
+    its own, whatever its size."""
+
+    attr: Attr
+    size: int
+    content: bytes | str | None
+    xattrs: Xattrs = ()
+
+
+class Symlink(NamedTuple):
+    attr: Attr
+    target: bytes
+    xattrs: Xattrs = ()
+
+
+class Whiteout(NamedTuple):
+    """A character device 0/0: to overlayfs, the name is gone from the layers below."""
+
+    attr: Attr
+
+
+class Directory(NamedTuple):
+    """`entries` are read once, in any order, when the directory gets its place."""
+
+    attr: Attr
+    entries: Iterable[tuple[bytes, Node]]
+    xattrs: Xattrs = ()
+
+
+Node = Directory | File | Symlink | Whiteout

@@ -1,0 +1,295 @@
+"""Writes an image, in one walk over the tree.
+
+An inode is appended as soon as its directory is read. What is not known by then is filled in:
+the nid of a subdirectory when it gets its place, contents when everything has one (so they
+can be fetched many at a time), and block numbers at the end, when it is known how long the
+inodes are. All inodes and what stands by them are in memory until then, data in blocks are
+not; a tree may be of any depth.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from operator import itemgetter
+from typing import BinaryIO
+
+from casfs.errors import Corrupt, Invalid
+from casfs.native.erofs import dirents, layout, xattrs
+from casfs.native.erofs.layout import AT_START, AT_SUPER, SLOT, START
+from casfs.native.erofs.model import (
+    BLOCK,
+    MAX_SIZE,
+    MAX_TARGET,
+    Attr,
+    Directory,
+    File,
+    Node,
+    Symlink,
+    Whiteout,
+    Xattrs,
+)
+
+Fetch = Callable[[list[str]], Iterable[bytes]]
+BY_NAME = itemgetter(0)
+NOBODY = 0xFFFF_FFFF  # (uid_t) -1
+TYPES = {
+    File: layout.FILE,
+    Symlink: layout.SYMLINK,
+    Directory: layout.DIRECTORY,
+    Whiteout: layout.DEVICE,
+}
+
+
+def write(
+    out: BinaryIO,
+    root: Directory,
+    *,
+    uuid: bytes = bytes(16),
+    epoch: int = 0,
+    shared: Iterable[tuple[bytes, bytes]] = (),
+    fetch: Fetch | None = None,
+) -> None:
+    """Write the image of a tree. What has `epoch` as its mtime takes less space; so does an
+    extended attribute in `shared` that more than one has. `fetch` gives the contents of keys, in
+    their order.
+
+    Raises Invalid for what cannot be in an image, Corrupt where a content is not of its size.
+    """
+    image = _Image(epoch, shared)
+    image.add(root)
+    image.fill(fetch or _nothing)
+    for part in image.finish(uuid, fetch or _nothing):
+        out.write(part)
+
+
+def _nothing(keys: list[str]) -> Iterable[bytes]:
+    return ()
+
+
+class _Image:
+    def __init__(self, epoch: int, shared: Iterable[tuple[bytes, bytes]]) -> None:
+        at = AT_SUPER + layout.SUPER.size
+        self._xattrs = xattrs.Table(shared, at)
+        self._meta = bytearray(at) + self._xattrs.data
+        self._epoch = epoch
+        self._inodes = 0
+        self._chunked = False
+        self._short: dict[Attr, bool] = {}  # fits a compact inode
+        self._directory_blocks = bytearray()
+        self._directories: list[tuple[int, int]] = []  # (inode's offset, its first such block)
+        self._files: list[tuple[int, int, bytes | str]] = []  # (inode's offset, size, content)
+        self._later: list[tuple[int, int, str]] = []  # (offset, size, key) by an inode
+
+    # -- the tree -----------------------------------------------------------------------
+
+    def add(self, root: Directory) -> None:
+        top = bytearray(layout.NID.size)
+        stack: list[tuple[Directory, int, bytearray, int]] = [(root, 0, top, 0)]
+        while stack:
+            directory, parent, where, at = stack.pop()
+            stack += self._directory(directory, parent, where, at)
+        self._root = layout.NID.unpack(top)[0]
+        if self._root > 0xFFFF:
+            raise Invalid("there are too many shared extended attributes in front of the root")
+
+    def _directory(
+        self, directory: Directory, parent: int, where: bytearray, at: int
+    ) -> list[tuple[Directory, int, bytearray, int]]:
+        """Place a directory and what is in it; returns its subdirectories, the last one first.
+
+        Its nid belongs at `at` in `where`.
+        """
+        entries: list[tuple[bytes, Node | None]] = [*directory.entries, (b".", None), (b"..", None)]
+        entries.sort(key=BY_NAME)
+        names = [name for name, _ in entries]
+        dirents.check(names)
+        below = [node for _, node in entries if type(node) is Directory]
+        counts, size = dirents.split(names)
+        place, tail_at = self._inode(
+            stat.S_IFDIR, directory.attr, directory.xattrs, size, size % BLOCK, 2 + len(below)
+        )
+        nid = place // SLOT
+        layout.NID.pack_into(where, at, nid)
+        nids: list[int] = []
+        types: list[int] = []
+        for name, node in entries:
+            if node is None:
+                nids.append(nid if name == b"." else parent or nid)
+                types.append(layout.DIRECTORY)
+            else:
+                nids.append(self._leaf(node))
+                types.append(TYPES[type(node)])
+        content, later = dirents.pack(names, nids, types, counts)
+        places = self._content(place, content, tail_at, later)
+        return [(node, nid, *found) for node, found in zip(below[::-1], places[::-1], strict=True)]
+
+    def _content(
+        self, place: int, content: bytes, tail_at: int, later: list[int]
+    ) -> list[tuple[bytearray, int]]:
+        """Put a directory's content where it belongs; returns where `later` went."""
+        blocks = self._directory_blocks
+        base = len(blocks)
+        whole = len(content) // BLOCK * BLOCK if tail_at else len(content)
+        if whole:
+            self._directories.append((place, base // BLOCK))
+            blocks += content[:whole]
+            blocks += bytes(-len(blocks) % BLOCK)
+        if tail_at:
+            self._meta[tail_at : tail_at + len(content) - whole] = content[whole:]
+        return [
+            (blocks, base + at) if at < whole else (self._meta, tail_at + at - whole)
+            for at in later
+        ]
+
+    def _leaf(self, node: Node) -> int:
+        """Place what is no directory; returns its nid."""
+        if type(node) is File:
+            attr, size, content, found = node
+            if not 0 <= size <= MAX_SIZE:
+                raise Invalid(f"a file of {size} bytes cannot be in an image")
+            if content is None and size:
+                self._chunked = True
+                return self._inode(stat.S_IFREG, attr, found, size, hole=True)[0] // SLOT
+            return self._with_data(stat.S_IFREG, attr, found, size, content or b"")
+        if type(node) is Symlink:
+            target = node.target
+            if not target or b"\0" in target or len(target) > MAX_TARGET:
+                raise Invalid(f"{target[:20]!r} ({len(target)} bytes) cannot be a link's target")
+            return self._with_data(stat.S_IFLNK, node.attr, node.xattrs, len(target), target)
+        if type(node) is Whiteout:
+            return self._inode(stat.S_IFCHR, node.attr, (), 0)[0] // SLOT
+        return dirents.LATER
+
+    def _with_data(
+        self, kind: int, attr: Attr, found: Xattrs, size: int, content: bytes | str
+    ) -> int:
+        """Place an inode with its data; returns its nid."""
+        place, at = self._inode(kind, attr, found, size, size if size < BLOCK else 0)
+        if isinstance(content, bytes):
+            _check_size("a content", content, size)
+        if size and not at:
+            self._files.append((place, size, content))
+        elif isinstance(content, str):
+            self._later.append((at, size, content))
+        elif size:
+            self._meta[at : at + size] = content
+        return place // SLOT
+
+    # -- an inode -----------------------------------------------------------------------
+
+    def _inode(
+        self,
+        kind: int,
+        attr: Attr,
+        found: Xattrs,
+        size: int,
+        tail: int = 0,
+        nlink: int = 1,
+        hole: bool = False,
+    ) -> tuple[int, int]:
+        """Append an inode with room for `tail` bytes of data, if that fits into one block.
+
+        Returns where it is and where that room is, 0 for none.
+        """
+        short = self._short.get(attr)
+        if short is None:
+            short = self._short[attr] = _check(attr, self._epoch)
+        short = short and size <= 0xFFFF_FFFF and nlink <= 0xFFFF
+        encoded = self._xattrs.encode(found)
+        head = (SLOT if short else 2 * SLOT) + len(encoded)
+        meta = self._meta
+        place = -(-len(meta) // SLOT) * SLOT
+        format, start, after = layout.PLAIN, 0, b""
+        if hole:
+            format = layout.CHUNKS
+            start, count = layout.chunk_map(size)
+            after = layout.HOLE * count
+        elif tail and head + tail <= BLOCK:
+            format = layout.INLINE
+            if place % BLOCK + head + tail > BLOCK:
+                place = -(-place // BLOCK) * BLOCK
+            after = bytes(tail)
+        self._inodes += 1
+        fixed = layout.inode(
+            short=short,
+            format=format,
+            words=xattrs.words(encoded),
+            mode=kind | attr.mode,
+            nlink=nlink,
+            size=size,
+            start=start,
+            number=self._inodes & 0xFFFF_FFFF,
+            attr=attr,
+        )
+        meta += b"".join((bytes(place - len(meta)), fixed, encoded, after))
+        return place, place + head if format == layout.INLINE else 0
+
+    # -- what is filled in ----------------------------------------------------------------
+
+    def fill(self, fetch: Fetch) -> None:
+        """Put the contents by their inodes that were not known before."""
+        keys = [key for _, _, key in self._later]
+        for (at, size, key), data in zip(self._later, fetch(keys), strict=True):
+            _check_size(key, data, size)
+            self._meta[at : at + size] = data
+
+    def finish(self, uuid: bytes, fetch: Fetch) -> Iterator[bytes | bytearray]:
+        """The image, part by part. Contents in blocks are fetched as they come."""
+        meta = self._meta
+        meta += bytes(-len(meta) % BLOCK)
+        first = len(meta) // BLOCK
+        for place, index in self._directories:
+            START.pack_into(meta, place + AT_START, first + index)
+        first += len(self._directory_blocks) // BLOCK
+        blocks = first + sum(-(-size // BLOCK) for _, size, _ in self._files)
+        if blocks > layout.MOST_BLOCKS:
+            raise Invalid(f"an image of {blocks} blocks of {BLOCK} bytes is too large")
+        for place, size, _ in self._files:
+            START.pack_into(meta, place + AT_START, first)
+            first += -(-size // BLOCK)
+        self._seal(uuid, blocks)
+        yield meta
+        yield self._directory_blocks
+        yield from self._data(fetch)
+
+    def _seal(self, uuid: bytes, blocks: int) -> None:
+        """Write the superblock, which has a checksum of the whole first block."""
+        meta = self._meta
+        meta[AT_SUPER : AT_SUPER + layout.SUPER.size] = layout.superblock(
+            root=self._root,
+            inodes=self._inodes,
+            epoch=self._epoch,
+            blocks=blocks,
+            uuid=uuid,
+            chunked=self._chunked,
+        )
+        START.pack_into(meta, AT_SUPER + START.size, layout.crc32c(meta[AT_SUPER:BLOCK]))
+
+    def _data(self, fetch: Fetch) -> Iterator[bytes]:
+        coming = iter(fetch([one for _, _, one in self._files if isinstance(one, str)]))
+        for _, size, content in self._files:
+            if isinstance(content, str):
+                data = next(coming)
+                _check_size(content, data, size)
+            else:
+                data = content
+            yield data
+            yield bytes(-size % BLOCK)
+
+
+def _check(attr: Attr, epoch: int) -> bool:
+    """Is a compact inode enough for these? Raises Invalid."""
+    mode, uid, gid, seconds, nanos = attr
+    if mode & ~0o7777:
+        raise Invalid(f"{mode:o} are no permission bits")
+    if not (0 <= uid < NOBODY and 0 <= gid < NOBODY):
+        raise Invalid(f"{uid}:{gid} is no owner that a file can have")
+    if not (-MAX_SIZE <= seconds <= MAX_SIZE and 0 <= nanos < 1_000_000_000):
+        raise Invalid(f"{seconds} s and {nanos} ns are no time that a file can have")
+    return seconds == epoch and nanos == 0 and max(uid, gid) <= 0xFFFF
+
+
+def _check_size(key: str, data: bytes, size: int) -> None:
+    if len(data) != size:
+        raise Corrupt(f"{key}: {len(data)} bytes long where {size} were said")

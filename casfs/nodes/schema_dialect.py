@@ -1,0 +1,159 @@
+"""The keywords of JSON Schema that casfs understands, and what a document may do with them.
+
+A keyword that is not in these lists could apply a subschema and hide a reference from gc;
+a `$ref` out of the document, or in a circle, could not be followed. Both are refused here,
+before anything is compiled. What a schema then means for a payload is `casfs.nodes.schema`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+from urllib.parse import unquote
+
+from casfs.canonical import member
+from casfs.errors import Invalid
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+CUT = 200  # characters of a validator's message: it may quote the whole payload
+
+ONE = {"additionalProperties", "items", "contains", "if", "then", "else", "not", "propertyNames"}
+LIST = {"allOf", "anyOf", "oneOf", "prefixItems"}
+MAP = {"properties", "patternProperties", "$defs", "dependentSchemas"}
+IN_PLACE = {"allOf", "anyOf", "oneOf", "if", "then", "else", "not", "dependentSchemas"}
+PLAIN = set(
+    "$schema $comment title description default examples deprecated readOnly writeOnly "
+    "contentEncoding contentMediaType type enum const multipleOf maximum exclusiveMaximum "
+    "minimum exclusiveMinimum maxLength minLength pattern maxItems minItems uniqueItems "
+    "maxContains minContains maxProperties minProperties required dependentRequired "
+    "format cas_type $ref".split()
+)
+
+Document = Any  # a schema: an object or a boolean
+Place = tuple[str, ...]  # the keys on the way from a document's root to a subschema
+
+
+def subschemas(schema: dict[str, Any]) -> Iterator[tuple[Place, Document]]:
+    """The direct subschemas, each with its place below `schema`."""
+    for key, value in schema.items():
+        if key in ONE:
+            yield (key,), value
+        elif key in LIST:
+            yield from (((key, str(index)), sub) for index, sub in enumerate(value))
+        elif key in MAP:
+            yield from (((key, name), sub) for name, sub in value.items())
+
+
+def walk(schema: Document, place: Place) -> Iterator[tuple[Place, Document]]:
+    """`schema` and all subschemas with their places. Raises Invalid for what is not known."""
+    yield place, schema
+    if isinstance(schema, bool):
+        return
+    if not isinstance(schema, dict):
+        raise Invalid(f"{_spot(place)}: a schema must be an object or a boolean")
+    _refuse_unknown(schema, _spot(place))
+    try:
+        below = list(subschemas(schema))
+    except (TypeError, AttributeError):
+        raise Invalid(f"{_spot(place)}: a keyword's value is not a schema") from None
+    for step, sub in below:
+        yield from walk(sub, place + step)
+
+
+def _refuse_unknown(schema: dict[str, Any], path: str) -> None:
+    for key, value in schema.items():
+        boolean = key in ("unevaluatedItems", "unevaluatedProperties") and isinstance(value, bool)
+        if not (boolean or key in PLAIN or key in ONE or key in LIST or key in MAP):
+            raise Invalid(
+                f"{path}: the keyword {key!r} is not understood, it could hide a reference"
+            )
+    if schema.get("$schema", DIALECT) != DIALECT:
+        raise Invalid(f'{path}["$schema"]: only {DIALECT} is understood')
+    target = schema.get("$ref", "#")
+    if not isinstance(target, str) or not re.match(r"#(/|\Z)", target):
+        raise Invalid(f"{path}: $ref {target!r} leads out of the schema")
+    if "cas_type" in schema and schema.get("format") != "cas_ref":
+        raise Invalid(f'{path}: cas_type stands only beside "format": "cas_ref"')
+    if not isinstance(schema.get("cas_type", ""), str):
+        raise Invalid(f"{path}.cas_type: must be the name of a type")
+    for key in ("not", "propertyNames"):
+        if isinstance(schema.get(key), dict) and has_refs(schema[key]):
+            raise Invalid(f"{path}.{key}: a cas_ref there could never be followed")
+
+
+def refuse_bad_targets(places: dict[Place, Document]) -> None:
+    """Each `$ref` must lead to a subschema, and no chain of them back to where it began: that
+    says nothing about a value, and following it would never end."""
+    done: set[Place] = set()
+
+    def visit(place: Place, way: tuple[Place, ...]) -> None:
+        if place in way:
+            raise Invalid(f"{_spot(place)}: a $ref leads back here without going into the value")
+        schema = places[place]
+        if place in done or not isinstance(schema, dict):
+            return
+        if "$ref" in schema and place_of(schema["$ref"]) not in places:
+            raise Invalid(f"{_spot(place)}: $ref {schema['$ref']!r} leads to no subschema")
+        for step, _ in subschemas(schema):
+            if step[0] in IN_PLACE:
+                visit(place + step, (*way, place))
+        if "$ref" in schema:
+            visit(place_of(schema["$ref"]), (*way, place))
+        done.add(place)
+
+    for place in places:
+        visit(place, ())
+
+
+def has_refs(schema: dict[str, Any]) -> bool:
+    """False only when no value can have a ref under `schema` (a `$ref` counts as one)."""
+    if schema.get("format") == "cas_ref" or "$ref" in schema:
+        return True
+    return any(isinstance(sub, dict) and has_refs(sub) for _, sub in subschemas(schema))
+
+
+def assert_refs(schema: Document) -> Document:
+    """The schema with each cas_ref's 64 hex characters as an assertion."""
+    if not isinstance(schema, dict):
+        return schema
+    copy: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in ONE:
+            copy[key] = assert_refs(value)
+        elif key in LIST:
+            copy[key] = [assert_refs(sub) for sub in value]
+        elif key in MAP:
+            copy[key] = {name: assert_refs(sub) for name, sub in value.items()}
+        else:
+            copy[key] = value
+    if copy.get("format") == "cas_ref":
+        hex64 = {"pattern": "^[0-9a-f]{64}$"}
+        if "pattern" in copy:
+            copy["allOf"] = [*copy.get("allOf", []), hex64]
+        else:
+            copy |= hex64
+    return copy
+
+
+def place_of(target: str) -> Place:
+    """Where a `$ref` leads: a JSON pointer inside a URI fragment."""
+    parts = unquote(target[2:]).split("/") if target != "#" else []
+    return tuple(part.replace("~1", "/").replace("~0", "~") for part in parts)
+
+
+def _spot(place: Place) -> str:
+    """A place in a schema as the JSON path that people read."""
+    return path(int(part) if part.isdecimal() else part for part in place)
+
+
+def path(parts: Iterable[str | int]) -> str:
+    path = "$"
+    for part in parts:
+        path = f"{path}[{part}]" if isinstance(part, int) else member(path, part)
+    return path
+
+
+def line(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= CUT else text[: CUT - 1] + "…"

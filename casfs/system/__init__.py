@@ -1,0 +1,1 @@
+"""The operating system: mounts, processes, locks, files, signals, logs."""

@@ -1,0 +1,45 @@
+"""JSON lines of background processes: `log/<process>.jsonl` in the store.
+
+For people who look for a fault; never content, never in the CAS (seed 000 keeps its
+debug log out of it for the same reason). A line is written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from casfs import canonical
+
+
+class Log(Protocol):
+    def __call__(self, event: str, **fields: Any) -> None: ...
+
+
+def silent(event: str, **fields: Any) -> None:
+    """The log of who wants none."""
+
+
+def to_file(path: Path) -> Log:
+    """A log that appends to `path`; several processes may share it."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def log(event: str, **fields: Any) -> None:
+        texts = {key: _shown(value) for key, value in fields.items()}
+        line = {"time": time.time_ns() // 1_000_000, "pid": os.getpid(), "event": event, **texts}
+        with suppress(OSError):  # a full disk must not end who wanted to tell of it
+            os.write(fd, canonical.encode(line) + b"\n")
+
+    return log
+
+
+def _shown(value: Any) -> Any:
+    """`value` when JSON can hold it, else its text; names that are not UTF-8 with U+FFFD."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int) and abs(value) <= canonical.MAX_INT:
+        return value
+    return str(value).encode("utf-8", "surrogatepass").decode("utf-8", "replace")

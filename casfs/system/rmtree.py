@@ -1,0 +1,53 @@
+"""Directories that are ours to throw away, whatever somebody has made of them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from casfs.errors import Failed
+
+
+def delete(path: Path) -> None:
+    """Delete what is there, write-protected directories included. Links are not followed.
+
+    Raises Failed.
+    """
+    try:
+        if path.is_symlink() or path.is_file():
+            path.unlink()
+        elif path.exists():
+            _delete_directory(path)
+    except OSError as error:
+        raise Failed(f"cannot remove {path}: {error.strerror}") from None
+
+
+def empty(path: Path) -> None:
+    """Delete what is in a directory, if there is one. Raises Failed."""
+    try:
+        names = os.listdir(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise Failed(f"cannot empty {path}: {error.strerror}") from None
+    for name in names:
+        delete(path / name)
+
+
+def _delete_directory(path: Path) -> None:
+    try:
+        shutil.rmtree(path)
+    except PermissionError:
+        _open_up(path)
+        shutil.rmtree(path)
+
+
+def _open_up(top: Path) -> None:
+    """A directory without write permission keeps its content from being removed."""
+    top.chmod(0o700)
+    for folder, below, _ in os.walk(top):  # lists a directory after this loop was in its parent
+        for name in below:
+            path = os.path.join(folder, name)
+            if not os.path.islink(path):
+                os.chmod(path, 0o700)

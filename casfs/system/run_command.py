@@ -1,0 +1,128 @@
+"""One command, run to its end in a process group of its own.
+
+What it writes is copied as it comes to whoever listens. When it is over, ends early or
+takes too long, its whole group is ended (`casfs.system.processes`): what it left running would hold
+its pipes open, and would not be part of its result. It reads nothing from stdin.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from casfs.errors import Failed, NotFound
+from casfs.system import processes
+from casfs.system.processes import DRAIN, GRACE, Identity
+
+PIECE = 1 << 16
+Sinks = Sequence[BinaryIO]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a command ended. `exit_code` is negative for a signal, as in subprocess."""
+
+    exit_code: int
+    timed_out: bool
+    duration_ms: int
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    timeout: float | None,
+    stdout: Sinks,
+    stderr: Sinks,
+    started: Callable[[Identity], None] = lambda identity: None,
+) -> Ended:
+    """Run to the end. Raises NotFound (no such program), Failed (it cannot be started)."""
+    begin = time.monotonic()
+    process = _start(argv, cwd, env)
+    try:
+        started(Identity.of(process.pid))
+        deadline = None if timeout is None else begin + timeout
+        timed_out = not _pump(process, stdout, stderr, deadline)
+        if timed_out:
+            processes.send(process.pid, signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE)
+    finally:
+        processes.send(process.pid, signal.SIGKILL)
+        code = process.wait()
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+    return Ended(code, timed_out, round((time.monotonic() - begin) * 1000))
+
+
+def _start(argv: Sequence[str], cwd: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    if not cwd.is_dir():
+        raise NotFound(f"no directory {cwd}")
+    try:
+        return subprocess.Popen(
+            list(argv),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=cwd,
+            env=dict(env),
+            bufsize=0,
+            start_new_session=True,
+        )
+    except FileNotFoundError:
+        raise NotFound(f"no program {argv[0]!r} on the PATH") from None
+    except (OSError, ValueError) as error:
+        raise Failed(f"cannot run {argv[0]!r}: {error}") from None
+
+
+def _pump(
+    process: subprocess.Popen[bytes], stdout: Sinks, stderr: Sinks, deadline: float | None
+) -> bool:
+    """Copy what it writes until it is over; False when the deadline came first. A stranger
+    that left the group may hold a pipe open: what is there when the command is over counts."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    watch = os.pidfd_open(process.pid)
+    over = False
+    try:
+        with selectors.DefaultSelector() as waiting:
+            waiting.register(watch, selectors.EVENT_READ)
+            waiting.register(process.stdout, selectors.EVENT_READ, stdout)
+            waiting.register(process.stderr, selectors.EVENT_READ, stderr)
+            while waiting.get_map():
+                ready = waiting.select(0 if over else _left(deadline))
+                if not ready or _left(deadline) == 0:
+                    return over
+                for key, _ in ready:
+                    if key.fd == watch:
+                        processes.send(process.pid, signal.SIGKILL)
+                        over, deadline = True, time.monotonic() + DRAIN
+                        waiting.unregister(watch)
+                    elif not _copy(key.fd, key.data):
+                        waiting.unregister(key.fileobj)
+    finally:
+        os.close(watch)
+    return True
+
+
+def _left(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+
+def _copy(fd: int, sinks: Sinks) -> bool:
+    """Pass on what there is; False at the end."""
+    piece = os.read(fd, PIECE)
+    for sink in sinks:
+        sink.write(piece)
+        sink.flush()
+    return bool(piece)

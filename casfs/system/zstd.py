@@ -1,0 +1,84 @@
+"""Zstandard files, as streams of constant memory. The library is loaded for such files only.
+
+The library's stream ends without a word where a file was cut. So the frames are followed
+from block to block first (RFC 8878, section 3.1), which reads a few bytes in 128 KiB.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from casfs.errors import Corrupt
+
+MAGIC = b"\x28\xb5\x2f\xfd"
+SKIPPABLE = range(0x184D2A50, 0x184D2A60)  # magic numbers of frames that are not for us
+LEVEL = 3  # zstd's own default
+LONGEST_HEADER = 18  # bytes
+CHECKSUM = 4
+
+
+@contextmanager
+def compressed(target: BinaryIO) -> Iterator[BinaryIO]:
+    """What is written to the stream is compressed into `target`, which stays open."""
+    import zstandard
+
+    compressor = zstandard.ZstdCompressor(level=LEVEL)
+    with compressor.stream_writer(target, closefd=False) as out:
+        yield cast(BinaryIO, out)
+
+
+@contextmanager
+def opened(source: Path) -> Iterator[BinaryIO]:
+    """A file as a stream, decompressed where it begins as zstd does, in all of its frames.
+
+    Raises OSError; Corrupt where it was cut, and where reading finds it damaged.
+    """
+    with source.open("rb") as raw:
+        begin = raw.read(len(MAGIC))
+        raw.seek(0)
+        if begin != MAGIC:
+            yield raw
+            return
+        import zstandard
+
+        try:
+            if not is_whole(raw):
+                raise Corrupt(f"{source}: it ends too early")
+            raw.seek(0)
+            decompressor = zstandard.ZstdDecompressor()
+            with decompressor.stream_reader(raw, read_across_frames=True) as out:
+                yield cast(BinaryIO, out)
+        except zstandard.ZstdError as error:
+            raise Corrupt(f"{source}: {error}") from None
+
+
+def is_whole(raw: BinaryIO) -> bool:
+    """Does a file end where a frame does? Raises ZstdError for what is no frame."""
+    import zstandard
+
+    end, at = raw.seek(0, os.SEEK_END), 0
+    while at < end:
+        head = _at(raw, at, LONGEST_HEADER)
+        if int.from_bytes(head[:4], "little") in SKIPPABLE:
+            at += 8 + int.from_bytes(head[4:8], "little")
+            continue
+        parameters = zstandard.get_frame_parameters(head)
+        at += zstandard.frame_header_size(head)
+        last = False
+        while not last:
+            block = int.from_bytes(_at(raw, at, 3), "little")
+            last, repeats, size = bool(block & 1), block >> 1 & 3 == 1, block >> 3
+            at += 3 + (1 if repeats else size)
+            if at > end:
+                return False
+        at += CHECKSUM if parameters.has_checksum else 0
+    return at == end
+
+
+def _at(raw: BinaryIO, offset: int, size: int) -> bytes:
+    raw.seek(offset)
+    return raw.read(size)

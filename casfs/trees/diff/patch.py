@@ -1,0 +1,137 @@
+"""Unified diffs between two trees, for people and models to read and for `git apply`.
+
+Text files and symlinks have lines, under the headers that git knows (modes, new and
+deleted files). A change of kind is a deletion and an addition. What has a NUL byte, is not
+UTF-8 or is larger than MAX_FILE, empty directories, and times that were preserved are named
+on a line of their own, which git skips: `LETTER path (why)`. What lies in a directory named
+`.git` is only counted, since git accepts no patch to it. The output is bounded; what does
+not fit is counted too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
+from casfs.store import Store
+from casfs.trees import tree
+from casfs.trees.diff import lines
+from casfs.trees.diff.matching import Lines
+from casfs.trees.tree import Change
+
+MAX_FILE = 1 << 18  # bytes
+MAX_PATCH = 1 << 20
+LAST = 200  # bytes that the last lines may take
+ESCAPES = {7: b"\\a", 8: b"\\b", 9: b"\\t", 10: b"\\n", 11: b"\\v", 12: b"\\f", 13: b"\\r"}
+ESCAPES |= {34: b'\\"', 92: b"\\\\"}
+
+
+def patch(store: Store, old: str | None, new: str | None, limit: int = MAX_PATCH) -> bytes:
+    """The unified diff from tree `old` to tree `new`, at most `limit` bytes; empty if equal."""
+    parts: list[bytes] = []
+    left = limit - LAST
+    dropped = inside_git = 0
+    for change in tree.shown(store, tree.diff(store, old, new)):
+        if b".git" in change.path.split(b"/")[:-1]:
+            inside_git += 1
+        elif dropped:
+            dropped += 1
+        elif len(part := b"".join(_parts(store, change))) > left:
+            dropped = 1
+        else:
+            parts.append(part)
+            left -= len(part)
+    if inside_git:
+        parts.append(f"... {inside_git} paths inside .git differ\n".encode())
+    if dropped:
+        parts.append(f"... {dropped} more paths differ\n".encode())
+    return b"".join(parts)
+
+
+def text(store: Store, entry: Entry | None) -> Lines | str:
+    """The lines of a text file or of a symlink's target; else a word on why there are none."""
+    if entry is None:
+        return []
+    if isinstance(entry, Symlink):
+        return lines.split(entry.target)
+    if isinstance(entry, Subdirectory):
+        return "directory"
+    if entry.digest.size_bytes > MAX_FILE:
+        return "too large to show"
+    data = store.get(entry.digest.hash)
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return "binary"
+    return "binary" if b"\0" in data else lines.split(data)
+
+
+def _parts(store: Store, change: Change) -> Iterator[bytes]:
+    """The patch of one path; two where it became something of another kind."""
+    old, new = change.old, change.new
+    if old is None or new is None or type(old) is type(new):
+        yield from _part(store, change)
+        return
+    if not isinstance(old, Subdirectory):  # its content follows, path by path
+        yield from _part(store, replace(change, new=None))
+    if not isinstance(new, Subdirectory) or not tree.load(store, new.digest.hash):
+        yield from _part(store, replace(change, old=None))
+
+
+def _part(store: Store, change: Change) -> Iterator[bytes]:
+    old, new = text(store, change.old), text(store, change.new)
+    for why in (new, old):
+        if isinstance(why, str):
+            yield b"%s %s (%s)\n" % (change.letter.encode(), _plain(change.path), why.encode())
+            return
+    assert not isinstance(old, str)
+    assert not isinstance(new, str)
+    header = b"".join(_modes(change))
+    body = b"".join(lines.hunks(old, new))
+    if not header and not body:
+        yield b"%s %s (mode or time)\n" % (change.letter.encode(), _plain(change.path))
+        return
+    yield b"diff --git %s %s\n" % (_name(b"a/", change.path), _name(b"b/", change.path))
+    yield header
+    if body:
+        yield b"--- %s\n" % (_name(b"a/", change.path) if change.old else b"/dev/null")
+        yield b"+++ %s\n" % (_name(b"b/", change.path) if change.new else b"/dev/null")
+        yield body
+
+
+def _modes(change: Change) -> Iterator[bytes]:
+    old, new = _mode(change.old), _mode(change.new)
+    if old is None:
+        yield b"new file mode %s\n" % (new or b"")
+    elif new is None:
+        yield b"deleted file mode %s\n" % old
+    elif old != new:
+        yield b"old mode %s\nnew mode %s\n" % (old, new)
+
+
+def _mode(entry: Entry | None) -> bytes | None:
+    """As git writes it."""
+    if entry is None:
+        return None
+    if isinstance(entry, File):
+        return b"100755" if entry.executable else b"100644"
+    return b"120000"
+
+
+def _name(side: bytes, path: bytes) -> bytes:
+    """A name as git writes it: quoted where it could end a line, or a name, too early."""
+    quoted = _escaped(path)
+    return side + path if quoted == path else b'"' + side + quoted + b'"'
+
+
+def _plain(path: bytes) -> bytes:
+    quoted = _escaped(path)
+    return path if quoted == path else b'"' + quoted + b'"'
+
+
+def _escaped(path: bytes) -> bytes:
+    return b"".join(
+        ESCAPES.get(byte) or (b"\\%03o" % byte if byte < 32 or byte == 127 else bytes((byte,)))
+        for byte in path
+    )

@@ -1,0 +1,246 @@
+"""A tree into an empty directory, as fast as the file system makes files.
+
+Files are written in the order of the tree while their contents are fetched from the store
+in portions, so there is neither a look-up nor a path per file: everything is made relative
+to directory descriptors that were opened here, and with O_EXCL, so nothing that somebody
+plants meanwhile can lead a write out of the directory.
+
+Modes do not depend on the caller's umask: 0644 and 0755 as in the mount, or what was
+preserved. A directory gets its own mode and time after its content. Owners are no part of
+a tree. Nothing is synced, as with `cp`.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+from casfs.digest import CHUNK
+from casfs.nodes.directory import File, Properties, Subdirectory, Symlink
+from casfs.store import Store
+from casfs.system.files import write_all
+from casfs.trees import tree
+from casfs.trees.snapshot.file_reader import DIR_FLAGS
+
+NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+FICLONE = 0x40049409  # linux/fs.h: share the source's extents
+NO_CLONE = (errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTTY, errno.EPERM, errno.ETXTBSY)
+PORTION = 500  # entries whose contents are fetched at once
+PORTION_BYTES = 16 << 20
+REPORTS = 100  # files between two calls of `progress`
+Names = list[bytes]
+Progress = Callable[[int, int], None]  # files and bytes so far
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was written so far, and the path at work, for the message when it fails."""
+
+    files: int = 0
+    bytes: int = 0
+    progress: Progress | None = None
+    path: Names = field(default_factory=list)
+
+    def wrote(self, size: int) -> None:
+        self.files += 1
+        self.bytes += size
+        if self.progress is not None and self.files % REPORTS == 0:
+            self.progress(self.files, self.bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Leave:
+    """The end of a directory."""
+
+    own: Properties | None
+
+
+_Step = File | Symlink | Subdirectory | _Leave
+
+
+def fill(store: Store, root: str, fd: int, tally: Tally) -> None:
+    """Write the tree `root` into the empty directory `fd`, which stays open.
+
+    Raises OSError with `tally.path` at the entry that failed; NotFound, Corrupt.
+    """
+    writer = _Writer(store, fd, tally)
+    try:
+        for portion in _portions(store, root):
+            for step, content in portion:
+                writer.do(step, content)
+    finally:
+        writer.close()
+
+
+def _portions(store: Store, root: str) -> Iterator[list[tuple[_Step, bytes | None]]]:
+    """The steps with the contents of small files: as much at once as memory should hold."""
+    portion: list[_Step] = []
+    size = 0
+    for step in _steps(store, root):
+        portion.append(step)
+        if type(step) is File:
+            size += min(step.digest.size_bytes, CHUNK)
+        if len(portion) >= PORTION or size >= PORTION_BYTES:
+            yield _with_contents(store, portion)
+            portion, size = [], 0
+    yield _with_contents(store, portion)
+
+
+def _with_contents(store: Store, portion: list[_Step]) -> list[tuple[_Step, bytes | None]]:
+    hashes = [step.digest.hash for step in portion if type(step) is File]
+    contents = store.blobs.contents(hashes)
+    return [(step, next(contents) if type(step) is File else None) for step in portion]
+
+
+class _Writer:
+    """Does one step after the other; holds a descriptor for each directory it is in."""
+
+    def __init__(self, store: Store, fd: int, tally: Tally) -> None:
+        self._store = store
+        self._stack = [fd]
+        self._tally = tally
+
+    def do(self, step: _Step, content: bytes | None) -> None:
+        fd = self._stack[-1]
+        if isinstance(step, _Leave):
+            finish(fd, step.own, 0o755)
+            if len(self._stack) > 1:
+                os.close(self._stack.pop())
+                self._tally.path.pop()
+            return
+        self._tally.path.append(step.name)
+        if isinstance(step, File):
+            self._tally.wrote(write_file(self._store, fd, step.name, step, content))
+        elif isinstance(step, Symlink):
+            write_link(fd, step.name, step)
+            self._tally.wrote(0)
+        else:
+            os.mkdir(step.name, 0o700, dir_fd=fd)
+            self._stack.append(os.open(step.name, DIR_FLAGS, dir_fd=fd))
+            return
+        self._tally.path.pop()
+
+    def close(self) -> None:
+        for fd in self._stack[1:]:
+            os.close(fd)
+
+
+def _steps(store: Store, root: str) -> Iterator[_Step]:
+    """Every entry of the tree in order, and the end of each directory."""
+    stack = [(root, iter(tree.load(store, root).values()))]
+    while stack:
+        hash, entries = stack[-1]
+        for entry in entries:
+            yield entry
+            if isinstance(entry, Subdirectory):
+                below = entry.digest.hash
+                stack.append((below, iter(tree.load(store, below).values())))
+                break
+        else:
+            stack.pop()
+            yield _Leave(tree.preserved(store, hash))
+
+
+# -- one entry ----------------------------------------------------------------------------
+
+
+def write_file(store: Store, fd: int, name: bytes, entry: File, content: bytes | None) -> int:
+    """Make the file `name` in `fd` as `entry` says; returns its size. It must not exist.
+    `content`: as `Blobs.contents` gave it."""
+    out = os.open(name, NEW_FILE, 0o600, dir_fd=fd)
+    try:
+        if content is not None:
+            write_all(out, content)
+            size = len(content)
+        else:
+            with store.blobs.open(entry.digest.hash) as source:
+                size = _copy(source, out)
+        os.fchmod(out, file_mode(entry))
+        if entry.properties is not None and entry.properties.mtime is not None:
+            os.utime(out, ns=nanoseconds(entry.properties.mtime))
+    finally:
+        os.close(out)
+    return size
+
+
+def write_link(fd: int, name: bytes, entry: Symlink) -> None:
+    os.symlink(entry.target, name, dir_fd=fd)
+    if entry.properties is not None and entry.properties.mtime is not None:
+        times = nanoseconds(entry.properties.mtime)
+        os.utime(name, ns=times, dir_fd=fd, follow_symlinks=False)
+
+
+def finish(fd: int, own: Properties | None, default: int) -> None:
+    """Give a directory its mode and time, when its content is there."""
+    mode = own.unix_mode if own is not None else None
+    os.fchmod(fd, default if mode is None else stat.S_IMODE(mode))
+    if own is not None and own.mtime is not None:
+        os.utime(fd, ns=nanoseconds(own.mtime))
+
+
+def file_mode(entry: File) -> int:
+    if entry.properties is not None and entry.properties.unix_mode is not None:
+        return stat.S_IMODE(entry.properties.unix_mode)
+    return 0o755 if entry.executable else 0o644
+
+
+def nanoseconds(mtime: tuple[int, int]) -> tuple[int, int]:
+    """(atime, mtime) for os.utime."""
+    value = mtime[0] * 1_000_000_000 + mtime[1]
+    return value, value
+
+
+# -- large files --------------------------------------------------------------------------
+
+
+def _copy(source: BinaryIO, out: int) -> int:
+    """Share the extents where the file system can, else copy in the kernel, holes kept."""
+    try:
+        fd = source.fileno()
+    except OSError:  # in memory
+        data = source.read()
+        write_all(out, data)
+        return len(data)
+    size = os.fstat(fd).st_size
+    if _cloned(fd, out):
+        return size
+    at = 0
+    while at < size:
+        try:
+            at = os.lseek(fd, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            break  # a hole up to the end
+        end = os.lseek(fd, at, os.SEEK_HOLE)
+        while at < end:
+            at += _copy_range(fd, out, at, end - at)
+    os.ftruncate(out, size)
+    return size
+
+
+def _cloned(source: int, out: int) -> bool:
+    try:
+        fcntl.ioctl(out, FICLONE, source)
+    except OSError as error:
+        if error.errno not in NO_CLONE:
+            raise
+        return False
+    return True
+
+
+def _copy_range(source: int, out: int, at: int, count: int) -> int:
+    """Bytes copied. copy_file_range refuses to cross some file systems; sendfile crosses all."""
+    count = min(count, 1 << 30)
+    try:
+        return os.copy_file_range(source, out, count, at, at)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP):
+            raise
+    os.lseek(out, at, os.SEEK_SET)
+    return os.sendfile(out, source, at, count)

@@ -1,0 +1,122 @@
+"""The loader of agent packages: entry points of the group `casfs.agents` (`casfs.agents`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from casfs import canonical
+from casfs.agents import AgentFn
+from casfs.errors import CasfsError, Failed, Invalid, NotFound, Refused
+from casfs.nodes.schema import Schema
+from engine.secrets.config_marks import AGENT, marked
+from engine.secrets.redaction import named
+
+GROUP, OWN = "casfs.agents", "casfs"
+STRANGE = (Exception, SystemExit)  # what a stranger's code may raise: anything
+FORMS = {"configSchema": "an object", "schemas": "a list", "capabilities": "a list"}
+
+
+@dataclass(frozen=True)
+class Package:
+    """An installed agent package."""
+
+    name: str
+    version: str
+    descriptor: Mapping[str, Any] = field(repr=False)
+    create: Callable[[Mapping[str, Any]], AgentFn] = field(repr=False)
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """Of its configs."""
+        return dict(self.descriptor.get("configSchema", {}))
+
+    def check_config(self, config: Any) -> None:
+        """Raises Invalid naming the path in the config."""
+        try:
+            Schema(self.schema).check(config)
+        except Invalid as error:
+            raise Invalid(f"agent {self.name}: config {error}") from None
+
+    def secret_names(self, config: Any) -> set[str]:
+        """The variables that a config names, and those of the agents that it names."""
+        found = named(self.schema, config)
+        for name, _, below in self.further(config):
+            with suppress(CasfsError):  # it is said when the thread starts
+                found |= load(name).secret_names(below)
+        return found
+
+    def further(self, config: Any) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+        """(name, version, config) of the agents that a config names in its turn."""
+        for one in marked(self.schema, config, AGENT):
+            if isinstance(one, Mapping) and isinstance(one.get("name"), str):
+                yield one["name"], one.get("version", ""), one.get("config", {})
+
+
+def names() -> list[str]:
+    """The names of all installed agent packages, whether they load or not."""
+    return sorted({point.name for point in entry_points(group=GROUP)})
+
+
+def load(name: str) -> Package:
+    """Raises NotFound where no package has that name, Failed where it does not load, or its
+    descriptor is none."""
+    points = sorted(entry_points(group=GROUP, name=name), key=_stranger)
+    if not points:
+        raise NotFound(f"no agent {name!r} is installed; see `casfs agent list`")
+    point = points[0]
+    try:
+        door = point.load()
+        package = Package(name, _version(point), dict(door.package_descriptor), door.create_agent)
+        _check(package)
+    except CasfsError as error:
+        raise Failed(f"agent {name}: does not load: {error}") from error
+    except STRANGE as error:
+        raise Failed(f"agent {name}: does not load: {type(error).__name__}: {error}") from error
+    return package
+
+
+def _stranger(point: EntryPoint) -> bool:
+    """Is it somebody else's? Nobody takes the place of a built-in agent."""
+    return point.dist is None or point.dist.name != OWN
+
+
+def _check(package: Package) -> None:
+    """Raises Invalid for a descriptor that nothing could be done with."""
+    canonical.encode(package.descriptor)
+    if not callable(package.create):
+        raise Invalid("create_agent cannot be called")
+    for key, form in FORMS.items():
+        kind = Mapping if form == "an object" else list | tuple
+        if key in package.descriptor and not isinstance(package.descriptor[key], kind):
+            raise Invalid(f"package_descriptor.{key} must be {form}")
+    try:
+        Schema(package.schema)
+    except Invalid as error:
+        raise Invalid(f"package_descriptor.configSchema: {error}") from None
+
+
+def resolve(name: str, version: str, config: Mapping[str, Any]) -> Package:
+    """The installed package that satisfies a PEP 440 specifier ("" is any) and whose config
+    schema accepts `config`; so must the agents that it names. Raises NotFound, Invalid, Refused
+    (the version), Failed."""
+    package = load(name)
+    try:
+        wanted = SpecifierSet(version)
+    except InvalidSpecifier:
+        raise Invalid(f"agent {name}: {version!r} is no PEP 440 version specifier") from None
+    if not wanted.contains(package.version, prereleases=True):
+        raise Refused(f"agent {name}: version {package.version} is installed, not {version}")
+    package.check_config(dict(config))
+    for further in package.further(config):
+        resolve(*further)
+    return package
+
+
+def _version(point: EntryPoint) -> str:
+    return point.dist.version if point.dist is not None else "0"

@@ -1,0 +1,249 @@
+"""One call of a chat model over the OpenAI-compatible chat-completions protocol.
+
+The only importer of httpx2, and only when a call is made: a daemon whose agents are all
+programs never loads it. An answer is streamed, so a server that is slow and one that is
+gone can be told apart by whoever watches the connection, and a cancel takes effect at once.
+
+What is worth another try: 429 and 5xx, and a connection that fails, also in the middle of
+an answer; waited is what `Retry-After` says, else longer each time. Anything else is the
+caller's mistake and raised. The key is in a header and in no message of ours.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from casfs.errors import Failed, Invalid
+from engine.llm.stream import LARGEST, Assembly, Reply
+
+if TYPE_CHECKING:
+    import ssl
+
+    import httpx2
+
+CONNECT = 15.0  # seconds
+TIMEOUT = 600.0  # seconds for an answer
+ATTEMPTS = 5
+FIRST_WAIT, LONGEST_WAIT = 0.5, 120.0  # seconds
+SHOWN = 300  # characters of a server's complaint
+AGAIN = {408, 409, 425, 429}  # and every 5xx
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a model is. `options` go into every request as they are (temperature, …)."""
+
+    base_url: str
+    model: str
+    key: str | None = field(default=None, repr=False)
+    timeout: float = TIMEOUT
+    attempts: int = ATTEMPTS
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+class _Again(Exception):
+    """Worth another try, after `wait` seconds if the server said so."""
+
+    def __init__(self, reason: str, wait: float | None = None) -> None:
+        super().__init__(reason)
+        self.wait = wait
+
+
+async def complete(
+    endpoint: Endpoint,
+    messages: Sequence[Message],
+    *,
+    tools: Sequence[Mapping[str, Any]] = (),
+    schema: Mapping[str, Any] | None = None,
+    strict: bool = False,
+) -> Reply:
+    """Ask once. `tools`: functions in the protocol's form; `schema`: of the answer as JSON.
+
+    Raises Failed (no answer, or a refusal), Invalid (a key that no header can hold).
+    """
+    body = _body(endpoint, messages, tools, schema, strict)
+    headers = _headers(endpoint.key)
+    for attempt in range(1, endpoint.attempts + 1):
+        try:
+            with trio.fail_after(endpoint.timeout):
+                return await _once(endpoint, body, headers)
+        except trio.TooSlowError:
+            raise Failed(f"{endpoint.model}: no answer within {endpoint.timeout:g} s") from None
+        except _Again as again:
+            if attempt == endpoint.attempts:
+                raise Failed(f"{endpoint.model}: {again} ({attempt} attempts)") from None
+            wait = _backoff(attempt) if again.wait is None else again.wait
+            if wait > LONGEST_WAIT:
+                raise Failed(f"{endpoint.model}: {again}; asks to wait {wait:g} s") from None
+        await trio.sleep(wait)
+    raise Failed(f"{endpoint.model}: attempts must be 1 or more")
+
+
+def _backoff(attempt: int) -> float:
+    longest: float = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** (attempt - 1))
+    return longest * random.uniform(0.5, 1)
+
+
+def _body(
+    endpoint: Endpoint,
+    messages: Sequence[Message],
+    tools: Sequence[Mapping[str, Any]],
+    schema: Mapping[str, Any] | None,
+    strict: bool,
+) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        **endpoint.options,
+        "model": endpoint.model,
+        "messages": list(messages),
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    if tools:
+        body["tools"] = [{"type": "function", "function": dict(tool)} for tool in tools]
+    if schema is not None:
+        form = {"name": "answer", "schema": dict(schema), "strict": strict}
+        body["response_format"] = {"type": "json_schema", "json_schema": form}
+    return body
+
+
+def _headers(key: str | None) -> dict[str, str]:
+    if key is None:
+        return {}
+    if not (key.isascii() and key.isprintable()):
+        raise Invalid("the API key has characters that no header can hold")
+    return {"Authorization": f"Bearer {key}"}
+
+
+async def _once(endpoint: Endpoint, body: dict[str, Any], headers: dict[str, str]) -> Reply:
+    import httpx2
+
+    begin = time.monotonic()
+    assembly = Assembly()
+    try:
+        async with _response(endpoint, body, headers) as response:
+            await _refuse(response, endpoint.key)
+            if response.headers.get("content-type", "").startswith("application/json"):
+                assembly.whole(_json((await response.aread()).decode("utf-8", "replace")))
+            else:
+                await _read(response, assembly)
+    except (httpx2.TransportError, httpx2.StreamError, httpx2.DecodingError) as error:
+        raise _Again(f"{endpoint.base_url}: {str(error) or type(error).__name__}") from None
+    except (httpx2.InvalidURL, httpx2.CookieConflict) as error:
+        raise Failed(f"{endpoint.base_url}: {error}") from None
+    return assembly.reply(round((time.monotonic() - begin) * 1000))
+
+
+@asynccontextmanager
+async def _response(
+    endpoint: Endpoint, body: dict[str, Any], headers: dict[str, str]
+) -> AsyncIterator[httpx2.Response]:
+    """Neither proxies nor certificates are taken from the environment of the daemon."""
+    import httpx2
+
+    limit = httpx2.Timeout(None, connect=CONNECT)
+    url = endpoint.base_url.rstrip("/") + "/chat/completions"
+    verify = _certificates() if url.startswith("https:") else False
+    async with (
+        httpx2.AsyncClient(timeout=limit, trust_env=False, verify=verify) as client,
+        client.stream("POST", url, json=body, headers=headers) as response,
+    ):
+        yield response
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    """Read once: they take longer than the rest of a client."""
+    import httpx2
+
+    return httpx2.create_ssl_context(trust_env=False)
+
+
+async def _refuse(response: httpx2.Response, key: str | None) -> None:
+    """Raise for what is no answer; a server may repeat the key, and what it says is cut."""
+    status = response.status_code
+    if status == 200:
+        return
+    text = (await response.aread()).decode("utf-8", "replace")
+    text = text.replace(key, "…") if key else text
+    try:
+        reason = f"HTTP {status}: {_complaint(json.loads(text))}"
+    except ValueError:
+        reason = f"HTTP {status}: {_line(text)}"
+    if status in AGAIN or status >= 500:
+        raise _Again(reason, _retry_after(response.headers.get("retry-after")))
+    raise Failed(reason)
+
+
+def _retry_after(value: str | None) -> float | None:
+    """Seconds, from a number or an HTTP date; None where it says nothing."""
+    if value is None:
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(value).timestamp() - time.time()
+        except ValueError:
+            return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None
+
+
+async def _read(response: httpx2.Response, assembly: Assembly) -> None:
+    """Server-sent events: `data: {…}` lines until `data: [DONE]`. Of bytes: the library's
+    iterators over text and lines do not close what they stand on when one stops early; so an
+    event that is none is told only when the stream is over."""
+    rest, done = b"", False
+    fault: Exception | None = None
+    async with aclosing(response.aiter_bytes()) as pieces:
+        async for piece in pieces:
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                name, _, value = line.strip().partition(b":")
+                if name != b"data" or done or fault:
+                    continue
+                done = value.strip() == b"[DONE]"
+                try:
+                    if not done:
+                        assembly.add(_json(value.decode("utf-8", "replace").strip()))
+                except (_Again, Failed) as error:
+                    fault = error
+            if len(rest) > LARGEST:
+                raise Failed(f"a line of more than {LARGEST >> 20} MiB")
+    if fault is not None:
+        raise fault
+    if assembly.finish is None:
+        raise _Again("the answer broke off")
+
+
+def _json(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        raise _Again(f"no JSON: {_line(text)}") from None
+    if not isinstance(value, dict):
+        raise _Again(f"no object: {_line(text)}")
+    if value.get("error"):
+        raise _Again(_complaint(value))
+    return value
+
+
+def _complaint(value: Any) -> str:
+    error = value.get("error", value) if isinstance(value, dict) else value
+    message = error.get("message", error) if isinstance(error, dict) else error
+    return _line(message if isinstance(message, str) else json.dumps(message))
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())[:SHOWN]

@@ -1,0 +1,98 @@
+"""A model that finds the meta in an output where the agent left no block of it.
+
+It stands between the block and the corrections: cheaper than asking the agent again, and
+for agents that cannot be talked into a format. The server is made to answer with an object
+that fits the role-schema; it is checked like any other. The call is recorded as a
+`react-turn`, which becomes an artifact of the step, and its tokens count as the step's.
+Whatever goes wrong here is logged and left to the corrections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from casfs.agents import AgentContext
+from casfs.errors import CasfsError, Failed
+from casfs.nodes.schema import Schema
+from casfs.system.log import Log, silent
+from engine.blocking import blocking
+from engine.llm import client, response_schema
+from engine.llm.client import Endpoint, Message
+from engine.llm.react import put_turn
+from engine.llm.tools import cut
+from engine.output_parser import Extracted, checked
+
+SYSTEM = (
+    "You are given a report. Find the facts that are asked for in it, and answer with one JSON "
+    "object that holds them. What the report does not say, you do not make up."
+)
+LONGEST = 60_000  # characters of an output
+
+
+@dataclass(frozen=True)
+class Found:
+    """`turn`: the node of the call; `tokens`: what it took; `extracted`: None where the answer
+    was no good."""
+
+    extracted: Extracted | None
+    turn: str
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Extractor:
+    """`key_env`: the variable that the key came from, which is a secret of every thread."""
+
+    endpoint: Endpoint
+    key_env: str | None = None
+    log: Log = silent
+
+    async def __call__(self, context: AgentContext, output: str, schema: Schema) -> Found | None:
+        """None where the model gave no answer."""
+        messages = _messages(context, output)
+        form = response_schema.portable(context.prompt.schema)
+        try:
+            reply = await client.complete(self.endpoint, messages, schema=form)
+        except CasfsError as error:
+            self._complain(context, error)
+            return None
+        asked = "\n\n".join(message["content"] for message in messages)
+        turn = await blocking(partial(put_turn, context.store, asked, reply, []))
+        tokens = reply.input_tokens + reply.output_tokens
+        try:
+            text = context.secrets.hide(reply.text)
+            found = await blocking(partial(checked, text, schema, context.store))
+        except CasfsError as error:
+            self._complain(context, error)
+            return Found(None, turn, tokens)
+        return Found(found, turn, tokens)
+
+    def _complain(self, context: AgentContext, error: CasfsError) -> None:
+        what = {"thread": context.thread, "index": context.step, "role": context.role}
+        self.log("extractor failed", **what, error=context.secrets.hide(str(error)))
+
+
+def configured(
+    settings: Mapping[str, str], env: Mapping[str, str], log: Log = silent
+) -> Extractor | None:
+    """The extractor of the settings `extractor.*`; None where they name no model.
+
+    Raises Failed where a part is missing.
+    """
+    url, model = settings["extractor.url"], settings["extractor.model"]
+    key_env = settings["extractor.key_env"] or None
+    if not model:
+        return None
+    if not url:
+        raise Failed("extractor.model is set and extractor.url is not; see `casfs config`")
+    if key_env is not None and not env.get(key_env):
+        raise Failed(f"extractor.key_env names {key_env}, which is not set in the environment")
+    key = None if key_env is None else env[key_env]
+    return Extractor(Endpoint(url, model, key), key_env, log)
+
+
+def _messages(context: AgentContext, output: str) -> list[Message]:
+    question = f"# The report\n\n{cut(output, LONGEST)}\n\n# What is asked\n\n{context.prompt.ask}"
+    return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": question}]

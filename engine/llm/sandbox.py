@@ -1,0 +1,105 @@
+"""A command of a model, in bubblewrap: it may write its workspace and see the system.
+
+Seen read-only are programs and libraries, the part of /etc that they need to run, and what
+the config names in `paths`; /tmp, /proc and /dev are its own. Not seen are homes, the store
+beside the workspace, other processes; the network only where the config allows it. The
+environment is made anew, so no key of the daemon's is in it. Everything ends with bwrap.
+
+A daemon that is root's has root's commands, in the eyes of the kernel, too. So they get no
+capabilities, with which they could mount the system writable, and what of /proc is the machine's
+and not theirs is read-only.
+
+Where there is no bubblewrap, or the kernel lets it make no namespaces, a command is refused,
+unless the config says `allowShell`: then it runs as the daemon's user with all of its rights
+(but not its environment).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from casfs.errors import Refused
+from engine.processes import TOKEN
+
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/nix/store")
+ETC = (
+    "alternatives ca-certificates group gitconfig hosts ld.so.cache ld.so.conf "
+    "ld.so.conf.d localtime nsswitch.conf os-release passwd pki protocols python3 resolv.conf "
+    "services ssl timezone"
+).split()
+MACHINE = ("sys", "sysrq-trigger", "irq", "bus", "fs")  # in /proc; files of it are root's to write
+KEPT = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TERM")  # of the environment
+PATIENCE = 10.0  # seconds for a trial run
+_WORKED: set[str] = set()  # by this process's trials
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`paths`: more directories to see; `network`; `allow_shell`: without bubblewrap if need
+    be; `timeout`: seconds for a command."""
+
+    paths: Sequence[str] = ()
+    network: bool = False
+    allow_shell: bool = False
+    timeout: float = 120.0
+
+
+async def wrapped(
+    command: str, workspace: Path, run: str, env: Mapping[str, str], settings: Settings
+) -> tuple[list[str], dict[str, str]]:
+    """The argv and environment that run a shell command. Raises Refused."""
+    bwrap = shutil.which("bwrap", path=env.get("PATH", os.defpath))
+    clean = _environment(env, workspace, run)
+    if bwrap is not None and await _works(bwrap):
+        return [*_argv(bwrap, workspace, settings), "sh", "-c", command], clean
+    if settings.allow_shell:
+        return ["sh", "-c", command], clean
+    why = "cannot make namespaces here" if bwrap else "is not installed"
+    raise Refused(f"no commands: bubblewrap {why}, and the agent's config has no allowShell")
+
+
+def _environment(env: Mapping[str, str], workspace: Path, run: str) -> dict[str, str]:
+    kept = {name: env[name] for name in KEPT if name in env}
+    return {"PATH": os.defpath, **kept, "HOME": "/tmp", "PWD": str(workspace), TOKEN: run}
+
+
+def _argv(bwrap: str, workspace: Path, settings: Settings) -> list[str]:
+    seen = [*SYSTEM, *(f"/etc/{name}" for name in ETC), *settings.paths]
+    argv = [bwrap, *_walls()]
+    if settings.network:
+        argv.append("--share-net")
+    for path in seen:
+        argv += ["--ro-bind-try", path, path]
+    where = str(workspace)
+    return [*argv, "--bind", where, where, "--chdir", where, "--"]
+
+
+def _walls() -> list[str]:
+    """What parts a command from the rest of the machine, but for the files that it sees."""
+    argv = ["--unshare-all", "--die-with-parent", "--new-session"]
+    argv += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
+    if os.geteuid() == 0:  # to anybody else it leaves no capabilities, and may not be asked to
+        argv += ["--cap-drop", "ALL"]
+        for name in MACHINE:
+            argv += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
+    return argv
+
+
+async def _works(bwrap: str) -> bool:
+    """Can it make what it is asked for? The kernel, or a container around us, may forbid it; what
+    worked once is not tried again."""
+    if bwrap in _WORKED:
+        return True
+    argv = [bwrap, "--ro-bind", "/", "/", *_walls(), "true"]
+    with trio.move_on_after(PATIENCE):
+        ended = await trio.run_process(argv, check=False, capture_stderr=True)
+        if ended.returncode == 0:
+            _WORKED.add(bwrap)
+            return True
+    return False

@@ -1,0 +1,297 @@
+"""The tools that the reactor gives a model: its workspace, a shell, the store.
+
+A tool gets checked arguments and returns a text. Whatever goes wrong with it (a path that
+leads out, a file that is not there, arguments that do not fit) is its result, starting with
+`error:`, so that the model can do better; nothing of it ends the run. A result is cut to
+what a context can bear, and says so. Searching is for plain text: a pattern of a model's
+own could keep a thread busy for ever.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import trio
+
+from casfs.agents import AgentContext
+from casfs.errors import CasfsError, Failed, Invalid, NotFound
+from casfs.nodes.schema import Schema
+from engine import content, processes
+from engine.llm import sandbox
+from engine.llm.sandbox import Settings
+from engine.llm.workspace_files import Confined
+
+RESULT = 32_000  # characters of a result
+READABLE = 4 << 20  # bytes of a file
+SEARCHED = 1 << 20
+HITS = 200
+LINE = 300  # characters of a line that was found
+Arguments = Mapping[str, Any]
+
+
+@dataclass
+class Bench:
+    """Where one agent's tools work. `made`: what `cas_put` has put."""
+
+    context: AgentContext
+    settings: Settings = field(default_factory=Settings)
+    made: list[str] = field(default_factory=list)
+
+    @property
+    def files(self) -> Confined:
+        assert self.context.workspace is not None
+        return Confined(self.context.workspace)
+
+
+@dataclass(frozen=True)
+class Tool:
+    """`parameters`: a JSON Schema of the arguments."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    use: Callable[[Bench, Arguments], Awaitable[str]]
+    needs_workspace: bool = True
+
+    @property
+    def form(self) -> dict[str, Any]:
+        """As the protocol names a function."""
+        return {
+            "name": self.name,
+            "description": self.description,
+            "parameters": dict(self.parameters),
+        }
+
+
+def offered(context: AgentContext, names: list[str] | None) -> list[Tool]:
+    """The tools for a step, in a fixed order: all, or those that the config names."""
+    return [
+        tool
+        for tool in TOOLS.values()
+        if (names is None or tool.name in names)
+        and (context.workspace is not None or not tool.needs_workspace)
+    ]
+
+
+async def use(bench: Bench, tools: list[Tool], name: str, arguments: str) -> str:
+    """The result of a call, whatever it was; with no secret in it."""
+    try:
+        text = await _used(bench, {tool.name: tool for tool in tools}, name, arguments)
+    except CasfsError as error:
+        text = f"error: {error}"
+    return cut(bench.context.secrets.hide(text))
+
+
+async def _used(bench: Bench, tools: Mapping[str, Tool], name: str, arguments: str) -> str:
+    if name not in tools:
+        raise NotFound(f"no tool {name!r}; there are {', '.join(tools)}")
+    try:
+        given = json.loads(arguments or "{}")
+    except (ValueError, RecursionError) as error:
+        raise Invalid(f"the arguments are not JSON: {error}") from None
+    _schema(name).check(given)
+    return await tools[name].use(bench, given)
+
+
+@cache
+def _schema(name: str) -> Schema:
+    return Schema(TOOLS[name].parameters)
+
+
+def cut(text: str, limit: int = RESULT) -> str:
+    """The beginning and the end of a text that is too long."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n[… {len(text) - 2 * half} characters left out …]\n{text[-half:]}"
+
+
+def _blocking(
+    function: Callable[[Bench, Arguments], str],
+) -> Callable[[Bench, Arguments], Awaitable[str]]:
+    """Files and the store must not hold up the daemon's other threads."""
+
+    async def use(bench: Bench, given: Arguments) -> str:
+        return await trio.to_thread.run_sync(function, bench, given)
+
+    return use
+
+
+# -- files --------------------------------------------------------------------------------
+
+
+def _text(bench: Bench, path: str) -> str:
+    data = bench.files.read(path, READABLE + 1)
+    if len(data) > READABLE:
+        raise Failed(f"{path!r} is larger than {READABLE >> 20} MiB")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise Failed(f"{path!r} is not UTF-8 text") from None
+
+
+def _read_file(bench: Bench, given: Arguments) -> str:
+    lines = _text(bench, given["path"]).splitlines(keepends=True)
+    first = given.get("line", 1) - 1
+    return "".join(lines[first : first + given.get("lines", len(lines))])
+
+
+def _write_file(bench: Bench, given: Arguments) -> str:
+    data = given["text"].encode()
+    bench.files.write(given["path"], data)
+    return f"wrote {len(data)} bytes"
+
+
+def _edit_file(bench: Bench, given: Arguments) -> str:
+    text, old = _text(bench, given["path"]), given["old"]
+    count = text.count(old)
+    if count != 1:
+        raise Invalid(f"`old` stands {count} times in {given['path']!r}, and must once")
+    bench.files.write(given["path"], text.replace(old, given["new"]).encode())
+    return "changed"
+
+
+def _list_dir(bench: Bench, given: Arguments) -> str:
+    entries = bench.files.entries(given.get("path", "."))
+    shown = {"directory": "/", "link": "@", "other": "?"}
+    lines = [
+        f"{one.name}{shown.get(one.kind, '')}" + (f" {one.size}" if one.kind == "file" else "")
+        for one in entries
+    ]
+    return _printable("\n".join(lines) or "empty")
+
+
+def _search(bench: Bench, given: Arguments) -> str:
+    wanted = given["text"].encode()
+    hits: list[str] = []
+    for path, data in bench.files.walk(given.get("path", "."), SEARCHED):
+        if wanted not in data or b"\0" in data[:8192]:
+            continue
+        for number, line in enumerate(data.split(b"\n"), 1):
+            if wanted in line:
+                text = bench.context.secrets.hide(line.decode("utf-8", "replace"))
+                hits.append(f"{path}:{number}:{text[:LINE]}")
+                if len(hits) == HITS:
+                    return _printable("\n".join([*hits, f"[only the first {HITS}]"]))
+    return _printable("\n".join(hits) or "nothing found")
+
+
+def _printable(text: str) -> str:
+    """File names may be no UTF-8, and no node could hold that."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+# -- commands -----------------------------------------------------------------------------
+
+
+async def _run_command(bench: Bench, given: Arguments) -> str:
+    context, settings = bench.context, bench.settings
+    assert context.workspace is not None
+    argv, env = await sandbox.wrapped(
+        given["command"], context.workspace, context.run, context.env, settings
+    )
+    outcome = await processes.run(
+        argv,
+        b"",
+        cwd=context.workspace,
+        env=env,
+        timeout=min(given.get("timeoutS", settings.timeout), settings.timeout),
+        started=context.started,
+    )
+    said = (text.decode("utf-8", "replace") for text in (outcome.stdout, outcome.stderr))
+    out, err = map(context.secrets.hide, said)  # before they are cut
+    parts = [f"exit code {outcome.exit_code}", cut(out, RESULT // 2).rstrip("\n")]
+    if err:
+        parts += ["stderr:", cut(err, RESULT // 3).rstrip("\n")]
+    return "\n".join(part for part in parts if part)
+
+
+# -- the store ----------------------------------------------------------------------------
+
+
+def _cas_get(bench: Bench, given: Arguments) -> str:
+    store = bench.context.store
+    data = store.get(store.expand(given["hash"]))
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise Failed(f"{given['hash']} is no text: {len(data)} bytes") from None
+
+
+def _cas_put(bench: Bench, given: Arguments) -> str:
+    hash = content.put(bench.context.store, given["text"])
+    bench.made.append(hash)
+    return hash
+
+
+def _form(required: dict[str, Any], optional: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {**required, **(optional or {})},
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+STRING = {"type": "string"}
+PATH = {"type": "string", "description": "Relative to the workspace."}
+COUNT = {"type": "integer", "minimum": 1}
+TOOLS = {
+    tool.name: tool
+    for tool in (
+        Tool(
+            "read_file",
+            "The text of a file, or of `lines` lines from `line` on.",
+            _form({"path": PATH}, {"line": COUNT, "lines": COUNT}),
+            _blocking(_read_file),
+        ),
+        Tool(
+            "write_file",
+            "Make a file with this text, or replace it whole.",
+            _form({"path": PATH, "text": STRING}),
+            _blocking(_write_file),
+        ),
+        Tool(
+            "edit_file",
+            "Replace `old`, which must stand in the file exactly once, by `new`.",
+            _form({"path": PATH, "old": {"type": "string", "minLength": 1}, "new": STRING}),
+            _blocking(_edit_file),
+        ),
+        Tool(
+            "list_dir",
+            "The names in a directory: files with their size, directories with `/`.",
+            _form({}, {"path": PATH}),
+            _blocking(_list_dir),
+        ),
+        Tool(
+            "search",
+            "Lines that contain a plain text, in the files below a directory.",
+            _form({"text": {"type": "string", "minLength": 1}}, {"path": PATH}),
+            _blocking(_search),
+        ),
+        Tool(
+            "run_command",
+            "Run a shell command in the workspace: exit code, output, errors.",
+            _form({"command": STRING}, {"timeoutS": {"type": "number", "exclusiveMinimum": 0}}),
+            _run_command,
+        ),
+        Tool(
+            "cas_get",
+            "What the store has under a hash.",
+            _form({"hash": STRING}),
+            _blocking(_cas_get),
+            needs_workspace=False,
+        ),
+        Tool(
+            "cas_put",
+            "Put a text into the store; the result is its hash.",
+            _form({"text": STRING}),
+            _blocking(_cas_put),
+            needs_workspace=False,
+        ),
+    )
+}

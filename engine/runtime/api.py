@@ -1,0 +1,159 @@
+"""What the daemon can be asked for: start, fork, resume, cancel, compact, wait, status.
+
+Each operation takes the members of a request and returns those of an answer; what cannot be
+done raises an error of `casfs.errors`. Everything that moves a thread goes through here, so
+that whoever runs it knows.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from casfs import threads
+from casfs.errors import Conflict
+from casfs.store import Store
+from casfs.threads import RUNNING, Thread
+from engine import content
+from engine.blocking import blocking
+from engine.runtime import compaction
+from engine.runtime.calls import bindings
+from engine.runtime.compaction import Made, Subject
+from engine.runtime.supervisor import Runners
+from engine.runtime.thread_config import guarded
+from engine.runtime.thread_head import Hold
+from engine.threads import agent_binding, history, lifecycle, transitions
+from engine.threads.agent_binding import Binding
+from engine.threads.lifecycle import SUMMARISER, Compact, Request
+from engine.threads.record import Budget
+from engine.workflow import registry as workflows
+
+Answer = dict[str, Any]
+
+
+class Operations:
+    def __init__(self, store: Store, env: Mapping[str, str], runners: Runners) -> None:
+        self._store = store
+        self._env = env
+        self._runners = runners
+        self._known: dict[str, Callable[..., Awaitable[Answer]]] = {
+            "status": self._status,
+            "start": self._start,
+            "fork": self._fork,
+            "resume": self._resume,
+            "cancel": self._cancel,
+            "compact": self._compact,
+            "wait": self._wait,
+        }
+
+    def find(self, op: object) -> Callable[..., Awaitable[Answer]] | None:
+        return self._known.get(op) if isinstance(op, str) else None
+
+    async def _status(self) -> Answer:
+        return {"pid": os.getpid(), "running": self._runners.running}
+
+    async def _start(
+        self,
+        workflow: str,
+        input: str,
+        agents: dict[str, Any],
+        workspace: str | None = None,
+        max_rounds: int = lifecycle.MAX_ROUNDS,
+        tokens: int | None = None,
+        wall_ms: int | None = None,
+        compact: dict[str, Any] | None = None,
+        key: str | None = None,
+    ) -> Answer:
+        """`compact`: {above, agent: {name, config, version}}."""
+
+        def create() -> tuple[Thread, bool]:
+            request = Request(
+                workflows.find(self._store, workflow),
+                input,
+                bindings(agents),
+                workspace,
+                max_rounds,
+                Budget(tokens, wall_ms),
+                _compact(compact),
+                key,
+            )
+            store = agent_binding.guarded(self._store, request.everybody, self._env)
+            made = lifecycle.create(store, request)
+            return made, made.status == RUNNING and made.record["intent"] is None
+
+        thread, fresh = await blocking(create)
+        if fresh and thread.id not in self._runners.running:
+            self._runners.launch(thread.id)
+        return {"id": thread.id, "start": thread.record["start"]}
+
+    async def _fork(
+        self, id: str, at: int | str | None = None, agents: dict[str, Any] | None = None
+    ) -> Answer:
+        others = bindings(agents or {})
+
+        def fork() -> Thread:
+            found = threads.get(self._store, id)
+            store = agent_binding.guarded(self._store, others, self._env)
+            return lifecycle.fork(store, found, at, others)
+
+        thread = await blocking(fork)
+        self._runners.launch(thread.id)
+        return {"id": thread.id, "start": thread.record["start"], **thread.record["fork"]}
+
+    async def _resume(self, id: str, input: str | None = None) -> Answer:
+        def resume() -> Thread:
+            thread = threads.get(self._store, id)
+            return transitions.resume(guarded(self._store, thread, self._env), thread, input)
+
+        self._runners.launch((await blocking(resume)).id)
+        return {"id": id}
+
+    async def _cancel(self, id: str) -> Answer:
+        await self._runners.cancel(id)
+        return {"id": id}
+
+    async def _compact(
+        self, id: str, text: str | None = None, agent: dict[str, Any] | None = None
+    ) -> Answer:
+        """Summarise all steps so far: as `text`, or by an agent {name, config, version}."""
+        thread = await blocking(lambda: threads.get(self._store, id))
+        store = await blocking(lambda: guarded(self._store, thread, self._env))
+        if text is not None:
+            made = await blocking(lambda: compaction.put(store, text))
+        elif agent is not None:
+            made = await self._summarised(store, thread, bindings({SUMMARISER: agent}))
+        else:
+            raise Conflict("a summary needs a text, or an agent that writes it")
+        hold = self._runners.hold(id) or Hold(await blocking(lambda: threads.get(self._store, id)))
+        await hold.move(
+            lambda now: transitions.compact(self._store, now, made.content, thread.hash)
+        )
+        return {"id": id, "summary": made.content}
+
+    async def _summarised(self, store: Store, thread: Thread, bound: Mapping[str, Binding]) -> Made:
+        def prepare() -> tuple[str, Subject]:
+            packages = agent_binding.resolve(bound)
+            with hidden.batch() as batch:
+                agent = agent_binding.put(batch, packages, bound)[SUMMARISER]
+            start = threads.start(store, thread).payload
+            past = history.recall(store, thread)
+            task = content.text(store, start["input"])
+            step = past.turns[-1].index + 1 if past.turns else 1
+            return agent, Subject(thread.id, step, secrets.token_hex(16), task, past)
+
+        hidden = await blocking(lambda: agent_binding.guarded(store, bound, self._env))
+        agent, subject = await blocking(prepare)
+        return await compaction.summarise(hidden, agent, subject, self._env)
+
+    async def _wait(self, id: str) -> Answer:
+        """Answers when the thread rests."""
+        thread = await self._runners.wait(id)
+        return {"id": id, "status": thread.status}
+
+
+def _compact(wanted: dict[str, Any] | None) -> Compact | None:
+    if wanted is None:
+        return None
+    return Compact(wanted["above"], bindings({SUMMARISER: wanted["agent"]})[SUMMARISER])

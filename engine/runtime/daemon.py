@@ -1,0 +1,208 @@
+"""The daemon: runs the threads of one store and answers the command line.
+
+One trio nursery holds a task per running thread (`engine.runtime.supervisor`) and one per
+connection; what may be asked for is `engine.runtime.api`. At its start it carries on every thread
+whose head says `running`, so a daemon that was killed loses nothing. When the daemon is asked to
+end, agents in flight are ended with it and their threads stay `running` in the store: the next
+daemon begins those steps again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from casfs import canonical, daemon_socket
+from casfs.errors import CasfsError, NotFound
+from casfs.store import Store
+from casfs.system.log import Log
+from engine.llm.llm_extractor import Extractor
+from engine.moderator.workers import Workers
+from engine.runtime import overlay_workspace
+from engine.runtime.api import Operations
+from engine.runtime.supervisor import Runners
+from engine.runtime.workspace import PLAIN, Workspaces, sweep
+from engine.secrets import redaction
+
+Answer = dict[str, Any]
+Upkeep = Callable[[Store], None]
+UPKEEP_EVERY = 600  # seconds
+
+
+class Daemon:
+    def __init__(
+        self,
+        store: Store,
+        env: Mapping[str, str],
+        log: Log,
+        limit: int,
+        upkeep: Upkeep | None = None,
+        workspaces: Workspaces = PLAIN,
+        extractor: Extractor | None = None,
+    ) -> None:
+        """`env` is what agents see; `limit`: threads that run at once, more wait; `upkeep` is
+        called now and then; `extractor`: what finds a meta where there is no block."""
+        self._store = store
+        self._log = log
+        self._upkeep = upkeep
+        self._judge = Workers(log)
+        self._runners = Runners(store, env, log, limit, workspaces, self._judge, extractor)
+        key = None if extractor is None else extractor.key_env
+        hidden = redaction.guard(store, redaction.of([key] if key else [], env))
+        self._operations = Operations(hidden, env, self._runners)
+
+    async def serve(self, path: Path, ready: Callable[[], None]) -> None:
+        """Listen at `path` until SIGTERM, SIGINT or the operation `stop`."""
+        listener = _listen(path)
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async with self._judge, trio.open_nursery() as nursery:
+                self._runners.nursery = nursery
+                await self._runners.carry_on()
+                nursery.start_soon(trio.serve_listeners, self._talk, [listener])
+                if self._upkeep is not None:
+                    nursery.start_soon(self._keep_up, self._upkeep)
+                self._log("ready", socket=str(path))
+                ready()
+                async for number in signals:
+                    self._log("ending", signal=number)
+                    break
+                nursery.cancel_scope.cancel()
+        path.unlink(missing_ok=True)
+
+    async def _keep_up(self, upkeep: Upkeep) -> None:
+        """Hold the store to the limits that its owner set."""
+        while True:
+            try:
+                await trio.to_thread.run_sync(upkeep, self._store)
+            except CasfsError as error:
+                self._log("upkeep failed", error=str(error))
+            await trio.sleep(UPKEEP_EVERY)
+
+    # -- connections ----------------------------------------------------------------------
+
+    async def _talk(self, stream: trio.SocketStream) -> None:
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            async with stream:
+                line = await _read_line(stream)
+                if line is not None:
+                    answer = await self._attended(line, stream)
+                    await stream.send_all(canonical.encode(answer) + b"\n")
+
+    async def _attended(self, line: bytes, stream: trio.SocketStream) -> Answer:
+        """Answer; when all that the client does is wait, stop as soon as it goes away."""
+        if b'"wait"' not in line:
+            return await self._answer(line)
+        answer: Answer = {}
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_until_closed, stream, nursery.cancel_scope)
+            answer = await self._answer(line)
+            nursery.cancel_scope.cancel()
+        return answer
+
+    async def _answer(self, line: bytes) -> Answer:
+        try:
+            request = canonical.parse(line)
+            op = request.pop("op")
+            if op == "stop":
+                os.kill(os.getpid(), signal.SIGTERM)
+                return {"ok": {"pid": os.getpid()}}
+            operation = self._operations.find(op)
+            if operation is None:
+                raise NotFound(f"the daemon has no operation {op!r}")
+            return {"ok": await operation(**request)}
+        except CasfsError as error:
+            return _fault(type(error).__name__, str(error))
+        except (TypeError, KeyError, AttributeError) as error:
+            return _fault("Invalid", f"not a request of this daemon's form: {error}")
+        except Exception as error:  # one bad request must not end the threads of others
+            self._log("failed", error=repr(error))
+            return _fault("Failed", f"internal error: {error!r}")
+
+
+def serve(
+    root: Path,
+    path: Path,
+    env: Mapping[str, str],
+    limit: int,
+    upkeep: Upkeep | None,
+    log: Log,
+    ready: Callable[[], None],
+    workspaces: Workspaces = PLAIN,
+    extractor: Extractor | None = None,
+) -> None:
+    """Be the daemon of the store at `root` until told to end. Raises Refused if there is one."""
+    lock = daemon_socket.lock(root)
+    try:
+        with Store.open(root) as store:
+            daemon_socket.private_directory(path.parent)
+            path.unlink(missing_ok=True)
+            overlay_workspace.clean(root)
+            _sweep(store, log)
+            daemon = Daemon(store, env, log, limit, upkeep, workspaces, extractor)
+
+            def announce() -> None:
+                daemon_socket.announce(root, path)
+                ready()
+
+            try:
+                trio.run(daemon.serve, path, announce)
+            finally:
+                overlay_workspace.clean(root)
+                workspaces.release()
+            (root / "daemon.json").unlink(missing_ok=True)
+    finally:
+        os.close(lock)
+
+
+def _sweep(store: Store, log: Log) -> None:
+    """Clean up after a daemon that was killed; what cannot be deleted is in nobody's way."""
+    try:
+        count = sweep(store)
+    except CasfsError as error:
+        log("sweep failed", error=str(error))
+    else:
+        if count:
+            log("swept", workspaces=count)
+
+
+def _listen(path: Path) -> trio.SocketListener:
+    listening = trio.socket.from_stdlib_socket(_bound(path))
+    return trio.SocketListener(listening)
+
+
+def _bound(path: Path) -> socket.socket:
+    """A socket at `path`. The mode is set before it listens: nobody can connect earlier."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    made.bind(str(path))
+    path.chmod(0o600)
+    made.listen(64)
+    return made
+
+
+def _fault(kind: str, message: str) -> Answer:
+    """An error as an answer; a file name in the message may be no UTF-8."""
+    return {"error": kind, "message": message.encode("utf-8", "replace").decode()}
+
+
+async def _read_line(stream: trio.SocketStream) -> bytes | None:
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        piece = await stream.receive_some()
+        if not piece or len(line) > daemon_socket.LINE:
+            return None
+        line += piece
+    return bytes(line)
+
+
+async def _until_closed(stream: trio.SocketStream, scope: trio.CancelScope) -> None:
+    """Nobody waits for the answer any more: stop working on it."""
+    with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+        await stream.receive_some()
+    scope.cancel()

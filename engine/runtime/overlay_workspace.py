@@ -1,0 +1,130 @@
+"""A thread's workspace as an overlay: a step costs what it changes.
+
+    workspaces/<thread>/tree           what the agents see
+    workspaces/<thread>/upper, work    what they changed since the last step
+    workspaces/<thread>/changes        an image of what earlier steps changed
+
+Every step starts with an empty upper over the tree of the step before, so that recording
+one never reads what earlier steps wrote. Below the upper is, in this order of preference:
+the image of a tree that the thread had once and above it one of the changes since (native:
+no process serves it); the tree in a mount of the store. The image is made anew when the
+changes have grown to a part of it, so that a step costs its changes and a share of that.
+Where neither can be mounted the tree is restored to the same place, and recorded by reading
+it: a thread goes on, only slower.
+
+The mounts are private to the daemon: what a killed one has left is unmounted by the next
+(`clean`), whatever it was made for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from casfs.errors import CasfsError, Failed
+from casfs.native import images
+from casfs.store import Store
+from casfs.system import mounts, rmtree
+from casfs.system.log import Log, silent
+from casfs.trees.restore import restore as restores
+from casfs.workspaces import lifecycle, native, overlay, strategies
+from casfs.workspaces.layers import Layers
+from casfs.workspaces.strategies import Trees, Way
+from engine.runtime.workspace import Workspace
+
+PREFERRED = (strategies.NATIVE, strategies.OVERLAY)
+SHARE, LITTLE = 4, 1 << 18  # changes are too many from this part of the image on, and so large
+
+
+class Layered(Workspace):
+    def __init__(
+        self,
+        store: Store,
+        folder: Path,
+        trees: Trees,
+        log: Log = silent,
+        preferred: Sequence[str] = PREFERRED,
+    ) -> None:
+        """`trees`: where a mount of the store shows the tree of that root."""
+        self._folder = folder.parent.resolve() / folder.name
+        super().__init__(store, self._folder / "tree")
+        self._trees = trees
+        self._log = log
+        self._ways = [way for way in strategies.choices(None, store) if way.name in preferred]
+        self._image: str | None = None  # the tree whose image is the lowest layer
+        self._base: str | None = None  # of the overlay, None without one
+
+    @property
+    def _upper(self) -> Path:
+        return self._folder / "upper"
+
+    def reset(self, root: str) -> None:
+        """Make it hold the tree `root`, with an empty upper. Raises as `casfs.trees.restore`."""
+        if not self.root == root == self._base:
+            self.remove()
+            if self._is_mounted(root):
+                self._base = root
+            else:
+                super().reset(root)
+        self.root = None
+
+    def _is_mounted(self, root: str) -> bool:
+        """By the first way that works."""
+        for way in self._ways:
+            try:
+                lifecycle.prepare(self._store, root, self._upper)
+                self.path.mkdir()
+                strategies.mount(way, partial(self._layers, way, root))
+            except (CasfsError, OSError) as error:
+                named = {"way": way.name, "workspace": str(self._folder)}
+                self._log("no overlay", **named, error=str(error))
+                self.remove()
+            else:
+                return True
+        return False
+
+    def _layers(self, way: Way, root: str) -> Layers:
+        lower, changes = self._images(root) if way.native else (self._trees(root), None)
+        work = self._upper.with_name("work")
+        return Layers(lower, self._upper, work, self.path, changes=changes)
+
+    def _images(self, root: str) -> tuple[Path, Path | None]:
+        """The image of a tree; or of an earlier one, and what has changed since."""
+        changes = self._folder / "changes"
+        if self._image not in (None, root):
+            assert self._image is not None
+            size = images.write_changes(self._store, self._image, root, changes)
+            below = native.image(self._store, self._image)
+            if size < max(LITTLE, below.stat().st_size // SHARE):
+                return below, changes
+        below = native.image(self._store, root)
+        self._image = root
+        return below, None
+
+    def record(self) -> str:
+        if self._base is None:
+            return super().record()
+        if not strategies.is_mounted(self.path):
+            raise Failed(f"the workspace {self.path} was unmounted by somebody")
+        with self._store.batch() as batch:
+            self.root = overlay.commit(self._store, batch, self._base, self._upper).hash
+        return self.root
+
+    def remove(self) -> None:
+        """Unmount and delete it. A process that still stands in it keeps what it sees."""
+        self.root = self._base = None
+        strategies.unmount(self.path, lazy=True)
+        rmtree.delete(self._folder)
+        restores.forget(self._store, self.path)
+
+
+def clean(root: Path) -> int:
+    """Unmount whatever is mounted for threads of the store at `root`; returns how many.
+
+    Raises Failed.
+    """
+    points = mounts.mounted_below(root.resolve() / "workspaces")
+    for point in points:
+        strategies.unmount(point, lazy=True)
+    return len(points)

@@ -1,0 +1,1 @@
+"""Secrets: values that must not be recorded."""

@@ -1,0 +1,73 @@
+"""Who plays a role: an agent as a person names it, and the nodes that stand for it.
+
+The version is resolved, and the config checked against the package's schema, before
+anything is stored: a thread that could not run does not come to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from casfs.errors import CasfsError
+from casfs.store import Store
+from casfs.write_batch import Batch
+from engine.agents import loader
+from engine.agents.loader import Package
+from engine.secrets import redaction
+
+
+@dataclass(frozen=True)
+class Binding:
+    """An agent for a role, as the user gave it: `version` is a PEP 440 specifier."""
+
+    name: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    version: str = ""
+
+
+def resolve(bound: Mapping[str, Binding]) -> dict[str, Package]:
+    """The package of each role. Raises as `agents.resolve`."""
+    return {
+        role: loader.resolve(binding.name, binding.version, binding.config)
+        for role, binding in bound.items()
+    }
+
+
+def guarded(store: Store, bound: Mapping[str, Binding], env: Mapping[str, str]) -> Store:
+    """The store for whoever starts a thread with these agents: their secrets are hidden from
+    its first node on. What is wrong with a package is left for `resolve` to say."""
+    names: set[str] = set()
+    for one in bound.values():
+        with suppress(CasfsError):
+            names |= loader.load(one.name).secret_names(one.config)
+    return redaction.guard(store, redaction.of(names, env))
+
+
+def put(
+    batch: Batch, packages: Mapping[str, Package], bound: Mapping[str, Binding]
+) -> dict[str, str]:
+    """Put agents and the types of their details; role name to agent node."""
+    _put_schemas(batch, packages.values())
+    return {role: _put_agent(batch, package, bound[role]) for role, package in packages.items()}
+
+
+def _put_schemas(batch: Batch, packages: Iterable[Package]) -> None:
+    """Register the types of the agents' details, each once however many roles share it."""
+    seen: list[Any] = []
+    for package in packages:
+        for document in package.descriptor.get("schemas", ()):
+            if document not in seen:
+                seen.append(document)
+                batch.put_schema(document)
+
+
+def _put_agent(batch: Batch, package: Package, binding: Binding) -> str:
+    payload = {
+        "package": package.name,
+        "version": f"=={package.version}",
+        "config": dict(binding.config),
+    }
+    return batch.put_node("agent", payload).hash

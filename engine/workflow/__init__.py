@@ -1,0 +1,1 @@
+"""Workflow definitions and their registry."""

@@ -1,0 +1,168 @@
+"""Workflow definitions: their form as a file, and what makes one unfit to run.
+
+A definition is the object that `casfs workflow add` reads: name, description, roles (each
+with its role-schema inline) and moderator rules. `check` is pure: it takes any JSON value
+and reports every fault it finds, one line each with its JSON path; errors make a
+definition unusable, warnings are probable slips. What can be said of the rules alone is
+in `engine.moderator.rules`, how they decide in `engine.moderator`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from casfs.canonical import member
+from casfs.errors import Invalid
+from casfs.nodes.schema import Schema
+from engine.moderator import rules as moderator_rules
+from engine.moderator.decision import END, START
+
+WORKFLOW_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+ROLE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+
+_WORKFLOW = {"name": str, "description": str, "roles": Mapping, "moderator": list}
+_ROLE = {
+    "name": str,
+    "description": str,
+    "systemPrompt": str,
+    "extractPrompt": str,
+    "schema": Mapping,
+}
+_RULE = {"from": str, "to": str, "when": (str, type(None))}
+_FORMS = {
+    str: "a string",
+    Mapping: "an object",
+    list: "an array",
+    (str, type(None)): "a string or null",
+}
+
+
+@dataclass(frozen=True)
+class Report:
+    """The faults of a definition, one line each. It may be added if there are no errors."""
+
+    errors: list[str]
+    warnings: list[str]
+
+
+def check(definition: object) -> Report:
+    """Every fault of `definition`, which may be any JSON value."""
+    faults = list(_members(definition, "$", _WORKFLOW))
+    if not isinstance(definition, Mapping):
+        return Report(faults, [])
+    name = definition.get("name")
+    if isinstance(name, str) and not WORKFLOW_NAME.fullmatch(name):
+        faults.append(f"$.name: {name!r} does not fit {WORKFLOW_NAME.pattern}")
+    roles, rules = definition.get("roles"), definition.get("moderator")
+    if isinstance(roles, Mapping):
+        for role, body in roles.items():
+            faults += _role_faults(str(role), body)
+    if not isinstance(roles, Mapping) or not isinstance(rules, list):
+        return Report(faults, [])
+    return _with_rules(faults, rules, roles)
+
+
+def _with_rules(faults: list[str], rules: list[Any], roles: Mapping[str, object]) -> Report:
+    """`faults` and those of the rules; routes are judged only where every rule is whole."""
+    broken: list[str] = []
+    expressions: list[str] = []
+    for index, rule in enumerate(rules):
+        broken += _members(rule, f"$.moderator[{index}]", _RULE)
+        if isinstance(rule, Mapping):
+            broken += _unknown_ends(index, rule, roles)
+            if isinstance(rule.get("when"), str):
+                expressions += moderator_rules.expression_errors(index, rule["when"])
+    if broken:
+        return Report([*faults, *broken, *expressions], [])
+    schemas = {str(role): _schema_of(body) for role, body in roles.items()}
+    return Report(
+        [*faults, *expressions, *moderator_rules.route_errors(rules)],
+        list(moderator_rules.warnings(rules, schemas)),
+    )
+
+
+def _members(
+    value: object, path: str, members: Mapping[str, Any], more: tuple[str, ...] = ()
+) -> Iterator[str]:
+    """Faults of an object that has just these members, of these types, and perhaps `more`."""
+    if not isinstance(value, Mapping):
+        yield f"{path}: must be an object"
+        return
+    for name, form in members.items():
+        if name not in value:
+            yield f"{member(path, name)}: missing"
+        elif not isinstance(value[name], form):
+            yield f"{member(path, name)}: must be {_FORMS[form]}"
+    for name in value:
+        if name not in members and name not in more:
+            known = ", ".join([*members, *more])
+            yield f"{member(path, str(name))}: no such field; there are {known}"
+
+
+def _role_faults(role: str, body: object) -> Iterator[str]:
+    path = member("$.roles", role)
+    if role in (START, END):
+        yield f"{path}: {role} is a reserved name"
+    elif not ROLE_NAME.fullmatch(role):
+        yield f"{path}: a role's name must fit {ROLE_NAME.pattern}"
+    yield from _members(body, path, _ROLE, ("cacheable", "policy"))
+    if not isinstance(body, Mapping):
+        return
+    if body.get("name") == "":
+        yield f"{path}.name: must not be empty"
+    if body.get("cacheable", True) is not True:
+        yield f"{path}.cacheable: must be true; leave it out where the role is not"
+    if "policy" in body:
+        yield from _policy_faults(body["policy"], f"{path}.policy")
+    if isinstance(body.get("schema"), Mapping):
+        yield from _schema_faults(body["schema"], f"{path}.schema")
+
+
+def _policy_faults(policy: object, path: str) -> Iterator[str]:
+    if not isinstance(policy, Mapping) or not policy:
+        yield f"{path}: must be an object of retries, timeoutS, unknown; leave it out where none is"
+        return
+    for name, value in policy.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+        if name == "retries" and not (number and isinstance(value, int)):
+            yield f"{path}.retries: must be a whole number from 1; leave it out for none"
+        elif name == "timeoutS" and not number:
+            yield f"{path}.timeoutS: must be a number of seconds above 0"
+        elif name == "unknown" and value != "suspend":
+            yield f'{path}.unknown: must be "suspend"; leave it out where the step is run again'
+        elif name not in ("retries", "timeoutS", "unknown"):
+            yield f"{path}.{name}: no such field; there are retries, timeoutS, unknown"
+
+
+def _schema_faults(schema: Mapping[str, Any], path: str) -> Iterator[str]:
+    name = schema.get("name")
+    if not isinstance(name, str) or not name:
+        yield f"{path}.name: a role-schema needs a name, a string that is not empty"
+    try:
+        Schema(dict(schema), extra=frozenset({"name"}))
+    except Invalid as error:
+        yield f"{path}: {error}"
+
+
+def _schema_of(body: object) -> object:
+    """The role-schema, or True, which allows all, where it is not usable."""
+    schema = body.get("schema") if isinstance(body, Mapping) else None
+    usable = isinstance(schema, Mapping) and not list(_schema_faults(schema, ""))
+    return schema if usable else True
+
+
+def _unknown_ends(
+    index: int, rule: Mapping[str, object], roles: Mapping[str, object]
+) -> Iterator[str]:
+    """Faults of a rule that does not lead from a role or the start to a role or the end."""
+    for field, own, wrong in (("from", START, END), ("to", END, START)):
+        name = rule.get(field)
+        path = f"$.moderator[{index}].{field}"
+        if name == wrong:
+            yield f"{path}: {wrong} cannot stand here, {own} can"
+        elif isinstance(name, str) and name != own and name not in roles:
+            known = ", ".join(role for role in map(str, roles) if ROLE_NAME.fullmatch(role))
+            yield f"{path}: unknown role {name!r}; there are {known}"

@@ -1,0 +1,128 @@
+"""The workflows of a store: heads `workflows/<name>` → workflow nodes.
+
+`add` stores a definition bottom-up (role-schemas, roles, workflow) in one batch; adding it
+again changes nothing, and adding a changed one moves the name while threads that run the
+older one keep theirs. `definition` gives back exactly the form that `add` reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from casfs.backend.protocols import Head
+from casfs.errors import Invalid, NotFound
+from casfs.store import Store
+from casfs.write_batch import retried
+from engine.moderator.decision import Rule
+from engine.workflow.definition import Report, check
+
+HEADS = "workflows/"
+
+
+@dataclass(frozen=True)
+class Role:
+    """A role as it is run: `schema` is its role-schema's document, `hash` its own node. The last
+    three are its policy: further tries after a failed one, seconds that one may take, and
+    whether one that a crash broke off is left to a person."""
+
+    hash: str
+    name: str
+    description: str
+    system_prompt: str
+    extract_prompt: str
+    schema: Mapping[str, Any]
+    cacheable: bool
+    retries: int = 0
+    timeout: float | None = None
+    suspends_unknown: bool = False
+
+
+@dataclass(frozen=True)
+class Workflow:
+    hash: str
+    name: str
+    description: str
+    roles: Mapping[str, Role]
+    rules: list[Rule]
+
+
+def add(store: Store, definition: Any) -> tuple[str, Report]:
+    """Store a definition under its name; returns the workflow's hash and what was found.
+
+    Raises Invalid with every error; nothing is stored then.
+    """
+    report = check(definition)
+    if report.errors:
+        raise Invalid("; ".join(report.errors))
+    return retried(lambda: _put(store, definition)), report
+
+
+def _put(store: Store, definition: Mapping[str, Any]) -> str:
+    name = definition["name"]
+    old = store.heads.get(HEADS + name)
+    with store.batch() as batch:
+        roles = {}
+        for key, role in definition["roles"].items():
+            schema = batch.put_node("role-schema", role["schema"])
+            roles[key] = batch.put_node("role", {**role, "schema": schema.hash}).hash
+        node = batch.put_node("workflow", {**definition, "roles": roles})
+        if old is None or old.hash != node.hash:
+            batch.swap(HEADS + name, old, Head(node.hash))
+    return node.hash
+
+
+def listing(store: Store) -> list[tuple[str, str]]:
+    """(name, hash) of every registered workflow, by name."""
+    return [(name[len(HEADS) :], head.hash) for name, head in store.heads.list(HEADS)]
+
+
+def find(store: Store, name: str) -> str:
+    """The hash of a workflow by its name, or of a workflow node by hash or prefix.
+
+    Raises NotFound.
+    """
+    head = store.heads.get(HEADS + name)
+    if head is not None:
+        return head.hash
+    try:
+        return store.node(store.expand(name), "workflow").hash
+    except (Invalid, NotFound):
+        raise NotFound(f"no workflow {name!r}; see `casfs workflow list`") from None
+
+
+def load(store: Store, hash: str) -> Workflow:
+    """Raises NotFound where `hash` is no workflow node."""
+    flow = store.node(hash, "workflow").payload
+    roles = {key: _loaded(store, ref) for key, ref in flow["roles"].items()}
+    return Workflow(hash, flow["name"], flow["description"], roles, flow["moderator"])
+
+
+def _loaded(store: Store, hash: str) -> Role:
+    role = _role(store, hash)
+    policy = role.get("policy", {})
+    return Role(
+        hash,
+        role["name"],
+        role["description"],
+        role["systemPrompt"],
+        role["extractPrompt"],
+        role["schema"],
+        role.get("cacheable", False),
+        policy.get("retries", 0),
+        policy.get("timeoutS"),
+        policy.get("unknown") == "suspend",
+    )
+
+
+def definition(store: Store, hash: str) -> dict[str, Any]:
+    """The whole definition with its roles and role-schemas inline."""
+    payload = dict(store.node(hash, "workflow").payload)
+    payload["roles"] = {key: _role(store, ref) for key, ref in payload["roles"].items()}
+    return payload
+
+
+def _role(store: Store, hash: str) -> dict[str, Any]:
+    payload = dict(store.node(hash, "role").payload)
+    return {**payload, "schema": store.node(payload["schema"], "role-schema").payload}

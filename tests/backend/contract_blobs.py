@@ -1,0 +1,300 @@
+"""What every backend does with blobs: functions of a factory that gives an empty backend.
+
+A backend conforms when it passes all of CONTRACT (and that of `contract_heads`).
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from casfs.backend.protocols import META, SMALL, Backend, Head, Staged, Swap
+from casfs.digest import CHUNK, Digest
+from casfs.errors import Conflict, NotFound
+
+Factory = Callable[[], Backend]
+SIZES = (0, 1, SMALL, SMALL + 1, (1 << 20) + 1)
+ABSENT = "0f" * 32
+
+
+def stage(backend: Backend, data: bytes, type: str | None = None) -> Staged:
+    return replace(backend.blobs.stage(io.BytesIO(data)), type=type)
+
+
+def put(backend: Backend, data: bytes, type: str | None = None) -> str:
+    staged = stage(backend, data, type)
+    backend.publish([staged])
+    return staged.digest.hash
+
+
+def content(size: int) -> bytes:
+    return (b"casfs %d " % size * (size // 8 + 1))[:size]
+
+
+def what_was_put_is_read_back(make_backend: Factory) -> None:
+    backend = make_backend()
+    for size in SIZES:
+        data = content(size)
+        hash = put(backend, data)
+        assert hash == Digest.of(data).hash
+        assert backend.blobs.get(hash).data == data
+        assert backend.blobs.get(hash).type is None
+        assert backend.blobs.info([hash])[hash].size == size
+
+
+def holes_are_read_back_as_zeros(make_backend: Factory) -> None:
+    backend = make_backend()
+    data = bytes(3 << 20) + b"end" + bytes(2 << 20)
+    assert backend.blobs.get(put(backend, data)).data == data
+
+
+def a_raw_stream_that_gives_little_at_a_time_is_read_to_its_end(make_backend: Factory) -> None:
+    class Drops(io.RawIOBase):
+        left = content(5000)
+
+        def read(self, size: int = -1) -> bytes:
+            size = min(7, size) if size >= 0 else len(self.left)
+            piece, self.left = self.left[:size], self.left[size:]
+            return piece
+
+    backend = make_backend()
+    staged = backend.blobs.stage(Drops())  # type: ignore[arg-type]  # a raw stream on purpose
+    assert staged.digest == Digest.of(content(5000))
+    backend.publish([staged])
+    assert backend.blobs.get(staged.digest.hash).data == content(5000)
+
+
+def what_a_source_raises_reaches_the_caller(make_backend: Factory) -> None:
+    class Broken(io.RawIOBase):
+        calls = 0
+
+        def read(self, size: int = -1) -> bytes:
+            self.calls += 1
+            if size < 0 or self.calls > 2:
+                raise OSError(5, os.strerror(5))
+            return bytes(size)
+
+    with pytest.raises(OSError, match="Input/output error"):
+        make_backend().blobs.stage(Broken())  # type: ignore[arg-type]
+
+
+def an_open_blob_can_be_sought(make_backend: Factory) -> None:
+    backend = make_backend()
+    for size in SIZES:
+        data = content(size)
+        hash = put(backend, data)
+        for _ in range(2):  # the second time it is known to be sound
+            with backend.blobs.open(hash) as source:
+                assert source.read() == data
+                source.seek(size // 2)
+                assert source.read() == data[size // 2 :]
+
+
+def what_is_not_there_is_not_found(make_backend: Factory) -> None:
+    blobs = make_backend().blobs
+    for hash in (ABSENT, "no hash", "", ABSENT.upper()):
+        with pytest.raises(NotFound):
+            blobs.get(hash)
+        with pytest.raises(NotFound):
+            blobs.open(hash)
+    assert blobs.info([ABSENT, "no hash"]) == {}
+    assert blobs.find(ABSENT[:8]) == []
+    assert list(blobs.iterate()) == []
+
+
+def contents_are_given_in_the_order_asked_for(make_backend: Factory) -> None:
+    backend = make_backend()
+    known = {put(backend, content(size)): content(size) for size in SIZES}
+    hashes = [*known, *reversed(known)] * 100
+    for hash, data in zip(hashes, backend.blobs.contents(hashes), strict=True):
+        assert data == known[hash] or (data is None and len(known[hash]) >= CHUNK)
+    assert list(backend.blobs.contents([])) == []
+    for hash in (ABSENT, "no hash"):
+        with pytest.raises(NotFound):
+            list(backend.blobs.contents([*known, hash]))
+
+
+def a_hash_has_one_spelling(make_backend: Factory) -> None:
+    backend = make_backend()
+    hash = put(backend, b"spelled")
+    assert backend.blobs.info([hash.upper()]) == {}
+    with pytest.raises(NotFound):
+        backend.blobs.get(hash.upper())
+
+
+def info_answers_for_many_hashes_at_once(make_backend: Factory) -> None:
+    backend = make_backend()
+    staged = [stage(backend, b"%d" % n) for n in range(1200)]
+    backend.publish(staged)
+    hashes = [one.digest.hash for one in staged]
+    found = backend.blobs.info([*hashes, ABSENT, hashes[0]])
+    assert found.keys() == set(hashes)
+    assert all(found[one.digest.hash].size == one.digest.size_bytes for one in staged)
+
+
+def missing_names_what_is_not_stored(make_backend: Factory) -> None:
+    backend = make_backend()
+    assert backend.blobs.missing([]) == []
+    here = [put(backend, b"%d" % number) for number in range(700)]
+    away = [Digest.of(b"away %d" % number).hash for number in range(700)]
+    asked = [hash for pair in zip(away, here, strict=True) for hash in pair]
+    assert backend.blobs.missing([*asked, *asked]) == away
+    assert backend.blobs.missing(["no hash", here[0].upper()]) == ["no hash", here[0].upper()]
+
+
+def staged_is_not_visible(make_backend: Factory) -> None:
+    backend = make_backend()
+    for size in SIZES:
+        staged = stage(backend, content(size))
+        assert backend.blobs.info([staged.digest.hash]) == {}
+        backend.blobs.discard([staged])
+
+
+def what_was_discarded_can_be_put_again(make_backend: Factory) -> None:
+    backend = make_backend()
+    for size in SIZES:
+        backend.blobs.discard([stage(backend, content(size))])
+        assert backend.blobs.get(put(backend, content(size))).data == content(size)
+
+
+def the_same_bytes_are_stored_once(make_backend: Factory) -> None:
+    backend = make_backend()
+    for size in SIZES:
+        put(backend, content(size))
+    for size in SIZES:
+        assert backend.blobs.get(put(backend, content(size))).data == content(size)
+    twice = [stage(backend, b"twice"), stage(backend, b"twice")]
+    backend.publish(twice)
+    large = [stage(backend, content(9000)), stage(backend, content(9000))]
+    backend.publish(large)
+    assert len(list(backend.blobs.iterate())) == len(SIZES) + 2
+    assert backend.blobs.get(large[0].digest.hash).data == content(9000)
+
+
+def a_node_knows_its_type(make_backend: Factory) -> None:
+    backend = make_backend()
+    meta = put(backend, b"the meta-schema", META)
+    type = put(backend, b"a schema", meta)
+    node = put(backend, b"a node", type)
+    info = backend.blobs.info([meta, type, node])
+    assert [info[hash].type for hash in (meta, type, node)] == [META, meta, type]
+    assert backend.blobs.get(node).type == type
+    assert backend.blobs.get(meta).type == META
+
+
+def a_type_may_come_with_its_node(make_backend: Factory) -> None:
+    backend = make_backend()
+    meta = stage(backend, b"meta", META)
+    type = stage(backend, b"schema", meta.digest.hash)
+    node = stage(backend, b"node", type.digest.hash)
+    backend.publish([meta, type, node])
+    assert backend.blobs.get(node.digest.hash).type == type.digest.hash
+
+
+def a_node_of_an_unknown_type_is_refused(make_backend: Factory) -> None:
+    backend = make_backend()
+    with pytest.raises(NotFound, match=ABSENT):
+        put(backend, b"node", ABSENT)
+    assert list(backend.blobs.iterate()) == []
+
+
+def a_blob_becomes_a_node_and_stays_one(make_backend: Factory) -> None:
+    backend = make_backend()
+    meta = put(backend, b"meta", META)
+    for data in (content(50), content(5000)):
+        hash = put(backend, data)
+        assert backend.blobs.get(hash).type is None
+        put(backend, data, meta)
+        assert backend.blobs.get(hash) == backend.blobs.get(hash)
+        assert backend.blobs.get(hash).type == meta
+        put(backend, data)
+        assert backend.blobs.info([hash])[hash].type == meta
+        assert backend.blobs.get(hash).data == data
+
+
+def find_gives_sorted_hashes_of_a_prefix(make_backend: Factory) -> None:
+    backend = make_backend()
+    hashes = sorted(put(backend, b"%d" % n) for n in range(40))
+    first = [hash for hash in hashes if hash[0] == hashes[0][0]]
+    assert backend.blobs.find(hashes[0][0], limit=100) == first
+    assert backend.blobs.find("", limit=3) == hashes[:3]
+    assert len(backend.blobs.find("")) == 2
+    for hash in hashes:
+        assert backend.blobs.find(hash) == [hash]
+        assert backend.blobs.find(hash[:63]) == [hash]
+
+
+def iterate_gives_all_in_order_of_arrival(make_backend: Factory) -> None:
+    backend = make_backend()
+    staged = [stage(backend, b"%d" % n) for n in range(1100)]
+    backend.publish(staged)
+    late = put(backend, b"late")
+    found = list(backend.blobs.iterate())
+    assert [hash for hash, _ in found] == [*(one.digest.hash for one in staged), late]
+    assert found[-1][1].size == 4
+
+
+def iterate_gives_those_of_one_type(make_backend: Factory) -> None:
+    backend = make_backend()
+    meta = put(backend, b"meta", META)
+    types = [put(backend, b"type %d" % n, meta) for n in range(2)]
+    nodes = [put(backend, b"node %d" % n, types[n % 2]) for n in range(6)]
+    put(backend, b"plain")
+    assert [hash for hash, _ in backend.blobs.iterate(types[0])] == nodes[::2]
+    assert [hash for hash, _ in backend.blobs.iterate(META)] == [meta]
+    assert [hash for hash, _ in backend.blobs.iterate(meta)] == types
+    assert list(backend.blobs.iterate(ABSENT)) == []
+
+
+def what_is_required_must_be_there(make_backend: Factory) -> None:
+    backend = make_backend()
+    here = put(backend, b"here")
+    backend.publish([stage(backend, b"new")], require=[here])
+    for size in SIZES[1:]:
+        with pytest.raises(NotFound, match=ABSENT):
+            backend.publish([stage(backend, content(size))], require=[here, ABSENT])
+    assert {hash for hash, _ in backend.blobs.iterate()} == {here, Digest.of(b"new").hash}
+
+
+def a_refused_publish_can_be_repeated(make_backend: Factory) -> None:
+    """Nothing that the first try left behind is in the way of the second."""
+    backend = make_backend()
+    hash = Digest.of(content(5000)).hash
+    wrong = Swap("name", Head(ABSENT), Head(hash))
+    staged = stage(backend, content(5000))
+    with pytest.raises(Conflict):
+        backend.publish([staged], [wrong])
+    backend.blobs.discard([staged])
+    assert backend.blobs.info([hash]) == {}
+    assert put(backend, content(5000)) == hash
+    assert backend.blobs.get(hash).data == content(5000)
+
+
+CONTRACT: list[Callable[[Factory], None]] = [
+    what_was_put_is_read_back,
+    holes_are_read_back_as_zeros,
+    a_raw_stream_that_gives_little_at_a_time_is_read_to_its_end,
+    what_a_source_raises_reaches_the_caller,
+    an_open_blob_can_be_sought,
+    what_is_not_there_is_not_found,
+    contents_are_given_in_the_order_asked_for,
+    a_hash_has_one_spelling,
+    info_answers_for_many_hashes_at_once,
+    missing_names_what_is_not_stored,
+    staged_is_not_visible,
+    what_was_discarded_can_be_put_again,
+    the_same_bytes_are_stored_once,
+    a_node_knows_its_type,
+    a_type_may_come_with_its_node,
+    a_node_of_an_unknown_type_is_refused,
+    a_blob_becomes_a_node_and_stays_one,
+    find_gives_sorted_hashes_of_a_prefix,
+    iterate_gives_all_in_order_of_arrival,
+    iterate_gives_those_of_one_type,
+    what_is_required_must_be_there,
+    a_refused_publish_can_be_repeated,
+]

@@ -1,0 +1,274 @@
+"""Patches that git applies, line counts, and what the diff verbs print."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from casfs.nodes.directory import File, Properties, encode
+from casfs.store import Store
+from casfs.trees import tree
+from casfs.trees.diff import lines as textdiff
+from casfs.trees.diff import stat
+from casfs.trees.diff.patch import patch
+from tests.support.engine import Cli
+from tests.support.helpers import Link, Program, Tree, put_tree, read_tree, write_tree
+from tests.trees.restore.test_restore import named
+
+# -- git apply --------------------------------------------------------------------------------
+
+
+def applied(store: Store, place: Path, old: Tree, new: Tree) -> dict[bytes, Any]:
+    """The tree `old` after git has applied the patch to `new`."""
+    text = patch(store, put_tree(store, old), put_tree(store, new))
+    write_tree(place, old)
+    if text:
+        command = ["git", "apply", "--whitespace=nowarn", "-"]
+        done = subprocess.run(command, input=text, cwd=place, capture_output=True, check=False)
+        assert done.returncode == 0, (done.stderr, text)
+    return read_tree(place)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({"f": b"x\n"}, {"f": Program(b"x\n")}),
+        ({"f": b"x\n"}, {"f": Program(b"y\n")}),
+        ({"f": Program(b"x\n")}, {"f": b"x\n"}),
+        ({"k": b"", "f": b"x"}, {"k": b"", "f": b"x\n"}),
+        ({"k": b"", "f": b"x\n"}, {"k": b"", "f": b"x"}),
+        ({"f": b"a\r\nb\r\n"}, {"f": b"a\r\nc\r\n"}),
+        ({"f": b"a\rb\n"}, {"f": b"a\rc\n"}),
+        ({"k": b""}, {"k": b"", "f": b""}),
+        ({"k": b"", "f": Program(b"")}, {"k": b""}),
+        ({"k": b""}, {"k": b"", "l": Link(b"some/where")}),
+        ({"k": b"", "l": Link(b"a")}, {"k": b"", "l": Link(b"b")}),
+        ({"k": b"", "l": Link(b"a")}, {"k": b""}),
+        ({"f": Link(b"a")}, {"f": b"a"}),
+        ({"f": b"a\n"}, {"f": Link(b"a")}),
+        ({"f": b"a\n"}, {"f": {"g": b"b\n", "h": {"i": Program(b"")}}}),
+        ({"f": {"g": b"b\n", "h": {"i": Program(b"")}}}, {"f": b"a\n"}),
+        ({"f": Link(b"x")}, {"f": {"g": b"b\n"}}),
+        ({"f": {"g": b"b\n"}}, {"f": Link(b"x")}),
+        ({"a b": b"1\n", "k": b""}, {"a b": b"2\n", "k": b"", "c d": b"3\n"}),
+        ({'q"\\\t\x01\x7f': b"1\n"}, {'q"\\\t\x01\x7f': b"2\n"}),
+        ({"line\nfeed": b"1\n"}, {"line\nfeed": b"2\n"}),
+        ({"é": b"1\n", b"\xff": b"1\n"}, {"é": b"2\n", b"\xff": b"2\n"}),
+        ({"f": b"--- a/x\n+++ b/x\n"}, {"f": b"--- a/x\n+++ b/y\n"}),
+    ],
+)
+def test_git_applies_it(store: Store, tmp_path: Path, old: Tree, new: Tree) -> None:
+    assert applied(store, tmp_path / "w", old, new) == named(new)
+
+
+def test_git_applies_the_text_and_skips_the_rest(store: Store, tmp_path: Path) -> None:
+    old: Tree = {"a": b"\0", "b": b"1\n", "c": b"x" * 300_000, "e": {}, "z": b"1\n"}
+    new: Tree = {"a": b"\1\0", "b": b"2\n", "c": b"y" * 300_000, "d": {}, "z": b"2\n"}
+    found = applied(store, tmp_path / "w", old, new)
+    assert (found[b"b"], found[b"z"], found[b"a"]) == (b"2\n", b"2\n", b"\0")
+
+
+TEXT = st.lists(st.sampled_from([b"a\n", b"b\n", b"c\n", b"\n", b"d\r\n"]), max_size=30)
+FILES = st.builds(
+    lambda lines, end, kind: kind(b"".join(lines) + end),
+    TEXT,
+    st.sampled_from([b"", b"end"]),
+    st.sampled_from([bytes, Program]),
+)
+NAMES = st.sampled_from(["a", "b c", "é", "d"])
+
+
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None
+)
+@given(old=st.dictionaries(NAMES, FILES), new=st.dictionaries(NAMES, FILES))
+def test_git_applies_any_patch_of_texts(
+    store: Store, tmp_path_factory: pytest.TempPathFactory, old: Any, new: Any
+) -> None:
+    old, new = {**old, "keep": b"k\n"}, {**new, "keep": b"k\n"}
+    assert applied(store, tmp_path_factory.mktemp("apply") / "w", old, new) == named(new)
+
+
+def test_what_git_keeps_for_itself_is_counted(store: Store) -> None:
+    new = {".git": {"HEAD": b"ref\n", "objects": {"aa": {"b": b"\0"}}}, "f": b"1\n"}
+    found = patch(store, None, put_tree(store, new)).decode()
+    assert found.startswith("diff --git a/f b/f\n")
+    assert found.endswith("\n... 2 paths inside .git differ\n")
+
+
+def test_a_time_that_was_kept_is_named(store: Store) -> None:
+    def kept(seconds: int) -> str:
+        file = File(b"f", store.put(b"1"), properties=Properties((seconds, 0), 0o600))
+        return store.put_node("directory", encode([file])).hash
+
+    assert patch(store, kept(1), kept(2)) == b"T f (mode or time)\n"
+
+
+def test_many_binary_files_and_one_huge_path_stay_within_the_limit(store: Store) -> None:
+    new = {f"{n:04}{'x' * 200}": b"\0%d" % n for n in range(300)}
+    found = patch(store, None, put_tree(store, new), limit=10_000)
+    assert len(found) <= 10_000
+    shown = found.count(b"(binary)")
+    assert found.endswith(b"... %d more paths differ\n" % (300 - shown))
+
+
+# -- lines --------------------------------------------------------------------------------------
+
+
+@given(old=TEXT, new=TEXT)
+def test_counts_are_those_of_the_lines(old: list[bytes], new: list[bytes]) -> None:
+    added, deleted = textdiff.counts(old, new)
+    assert len(old) + added - deleted == len(new)
+
+
+def test_the_hunk_of_an_edit_of_a_large_text_is_small() -> None:
+    old = [b"%d\n" % n for n in range(50_000)]
+    new = [*old[:25_000], b"new\n", *old[25_001:]]
+    assert len(list(textdiff.hunks(old, new))) == 9
+
+
+# -- equal subtrees -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("view", ["diff", "patch", "stat"])
+def test_equal_subtrees_are_never_loaded(
+    store: Store, monkeypatch: pytest.MonkeyPatch, view: str
+) -> None:
+    same = {f"d{n}": {"f": b"same %d\n" % n} for n in range(20)}
+    old = put_tree(store, {**same, "x": {"y": {"f": b"1\n"}, "same": {"g": b"1"}}})
+    new = put_tree(store, {**same, "x": {"y": {"f": b"2\n"}, "same": {"g": b"1"}}})
+    read = []
+    get = store.blobs.get
+
+    def counting(hash: str) -> Any:
+        read.append(hash)
+        return get(hash)
+
+    monkeypatch.setattr(store.blobs, "get", counting)
+    if view == "patch":
+        assert b"-1\n+2\n" in patch(store, old, new)
+    else:
+        changes = list(tree.diff(store, old, new))
+        assert [change.path for change in changes] == [b"x/y/f"]
+        if view == "stat":
+            assert [row.lines for row in stat.rows(store, changes)] == [(1, 1)]
+    assert len(read) == 6 + (0 if view == "diff" else 2)  # root, x and y of each, the two files
+
+
+def test_stat_counts_lines_and_bytes(store: Store) -> None:
+    old = put_tree(store, {"t": b"a\nb\n", "bin": b"\0", "gone": b"1\n", "l": Link(b"a")})
+    new = put_tree(store, {"t": b"a\nc\nd\n", "bin": b"\0\0", "l": Link(b"bc"), "e": {}})
+    found = {
+        row.change.path: (row.lines, row.old_bytes, row.new_bytes)
+        for row in stat.rows(store, tree.diff(store, old, new))
+    }
+    assert found == {
+        b"t": ((2, 1), 4, 6),
+        b"bin": (None, 1, 2),
+        b"gone": ((0, 1), 2, 0),
+        b"l": ((1, 1), 1, 2),
+        b"e": (None, 0, 0),
+    }
+
+
+# -- the verbs ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two(cli: Cli, tmp_path: Path) -> tuple[str, str]:
+    """The checkpoints w@… of two states."""
+    states: list[Tree] = [{"f": b"1\n", "g": b"x"}, {"f": b"1\n2\n", "d": {"h": b"\0"}}]
+    places = [write_tree(tmp_path / f"state{n}", state) for n, state in enumerate(states)]
+    first, second = (cli("checkpoint", "create", "w", place).word for place in places)
+    return f"w@{first}", f"w@{second}"
+
+
+@pytest.mark.parametrize("noun", ["tree", "checkpoint"])
+def test_diff_prints_its_forms(cli: Cli, two: tuple[str, str], noun: str) -> None:
+    assert cli(noun, "diff", *two).text == "A d/h\nM f\nD g\n"
+    assert cli(noun, "diff", *two, "--stat").text.splitlines() == [
+        " d/h | Bin 0 -> 1 bytes",
+        " f   |   1 2 -> 4 bytes +",
+        " g   |   1 1 -> 0 bytes -",
+        " 3 paths changed, +1 -1 lines, 3 -> 5 bytes",
+    ]
+    text = cli(noun, "diff", *two, "--patch").text
+    assert "+++ b/f\n@@ -1 +1,2 @@\n 1\n+2\n" in text
+    assert text.startswith("A d/h (binary)\n")
+    assert "a form of its own" in cli.refused(noun, "diff", *two, "--patch", "--stat", code=2)
+
+
+def test_diff_as_json(cli: Cli, two: tuple[str, str]) -> None:
+    values = cli("tree", "diff", *two, "--json", "--stat").json
+    assert [(one["letter"], one["path"], one["lines_added"]) for one in values] == [
+        ("A", "d/h", None),
+        ("M", "f", 1),
+        ("D", "g", 0),
+    ]
+    assert values[0]["old"] is None
+    old = values[1]["old"]
+    assert (old["kind"], old["size_bytes"], old["executable"]) == ("file", 2, False)
+    assert cli("get", old["hash"]).out == b"1\n"
+    plain = cli("tree", "diff", *two, "--json").json
+    assert [one.keys() for one in plain] == [{"letter", "path", "old", "new"}] * 3
+
+
+def test_equal_trees_print_nothing(cli: Cli, two: tuple[str, str]) -> None:
+    for options in ([], ["--stat"], ["--patch"]):
+        assert cli("tree", "diff", two[0], two[0], *options).out == b""
+
+
+def test_restore_says_what_it_did(cli: Cli, two: tuple[str, str], tmp_path: Path) -> None:
+    place = tmp_path / "w"
+    done = cli("checkpoint", "restore", two[0], place)
+    assert done.text.startswith(
+        f"{two[0][2:]} restored to {place}: 2 files written, 3 bytes, 0 deleted, "
+    )
+    write_tree(place, {"f": b"mine", "mine": b"mine"})
+    done = cli("checkpoint", "restore", two[1], place, "--json")
+    value = done.json
+    assert (value["files"], value["deleted"], value["changed"]) == (2, 1, ["f"])
+    assert value["root"] != value["from"]
+    assert done.err == "casfs: warning: f: was changed here, and is now as in the tree\n"
+    assert read_tree(place) == named({"f": b"1\n2\n", "d": {"h": b"\0"}, "mine": b"mine"})
+
+
+def test_restore_keeps_what_is_foreign_until_told(
+    cli: Cli, two: tuple[str, str], tmp_path: Path
+) -> None:
+    place = tmp_path / "w"
+    cli("tree", "restore", two[1], place)
+    write_tree(place / "d", {"mine": b"mine"})
+    assert "warning: d: stays, " in cli("tree", "restore", two[0], place).err
+    assert read_tree(place) == named({"f": b"1\n", "g": b"x", "d": {"mine": b"mine"}})
+    assert cli("tree", "restore", two[0], place, "--delete-foreign", "--verify").err == ""
+    assert read_tree(place) == named({"f": b"1\n", "g": b"x"})
+
+
+def test_restore_over_something_unknown_is_refused(
+    cli: Cli, two: tuple[str, str], tmp_path: Path
+) -> None:
+    place = write_tree(tmp_path / "w", {"f": b"1\n", "g": b"x"})
+    assert "--from" in cli.refused("checkpoint", "restore", two[1], place, code=4)
+    assert read_tree(place) == named({"f": b"1\n", "g": b"x"})
+    cli("checkpoint", "restore", two[1], place, "--from", two[0])
+    assert read_tree(place) == named({"f": b"1\n2\n", "d": {"h": b"\0"}})
+
+
+def test_what_preserve_kept_comes_back(cli: Cli, tmp_path: Path) -> None:
+    source = write_tree(tmp_path / "source", {"d": {"f": b"1"}, "l": Link(b"d"), "e": {}})
+    (source / "d" / "f").chmod(0o640)
+    (source / "e").chmod(0o700)
+    for n, path in enumerate([source / "d" / "f", source / "d", source / "e", source]):
+        os.utime(path, ns=(n, 1_500_000_000_000_000_000 + n))
+    os.utime(source / "l", ns=(1, 1_400_000_000_000_000_001), follow_symlinks=False)
+    cli("checkpoint", "create", "w", source, "--preserve", "mtime,mode")
+    cli("checkpoint", "restore", "w", tmp_path / "out")
+    cli("checkpoint", "create", "again", tmp_path / "out", "--preserve", "mtime,mode")
+    assert len({one["root"] for one in cli("checkpoint", "list", "--json").json}) == 1

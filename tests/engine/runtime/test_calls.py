@@ -1,0 +1,407 @@
+"""Threads that call threads: the links both ways, how they rest, go on and end together."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from casfs import daemon_socket, threads
+from casfs.errors import CasfsError, Conflict, Invalid, NotFound, Refused
+from casfs.graph import walk
+from casfs.store import Store
+from casfs.threads import CANCELLED, ENDED, RUNNING, SUSPENDED, Thread
+from casfs.trees.restore.restore import restore
+from engine.moderator.decision import Next
+from engine.threads import agent_binding, lifecycle, transitions
+from engine.threads.agent_binding import Binding
+from engine.threads.lifecycle import Request
+from engine.threads.record import Budget
+from engine.workflow import registry as workflows
+from tests.support.engine import (
+    ONE,
+    STATUS,
+    Cli,
+    alive,
+    carry_on,
+    daemon,
+    kill,
+    loop,
+    pids,
+    rule,
+    says,
+    steps,
+    until,
+    workflow,
+)
+from tests.support.helpers import put_tree, read_tree
+
+TWO = workflow(
+    [rule("__start__", "p"), rule("p", "c"), rule("c", "__end__")], "two", p=None, c=None
+)
+
+
+def child_flow(store: Store, name: str = "inner", steps: int = 2) -> None:
+    workflows.add(store, {**loop(steps, STATUS), "name": name})
+
+
+def calling(agent: dict[str, Any], *names: str) -> Binding:
+    agents = {"a": {"name": "command", "config": agent}}
+    calls = [{"workflow": name, "agents": agents, "input": f"task {name}"} for name in names]
+    return Binding("workflow", calls[0] if len(calls) == 1 else {"calls": calls})
+
+
+def start(store: Store, agent: Binding, workspace: str | None = None) -> Thread:
+    hash, _ = workflows.add(store, TWO)
+    bound = {"p": Binding("command", says({})), "c": agent}
+    return lifecycle.create(store, Request(hash, "Do it.", bound, workspace))
+
+
+def children(store: Store, parent: Thread) -> list[Thread]:
+    return [one for one in threads.listing(store) if one.record["parent"] == parent.id]
+
+
+async def test_the_links_go_both_ways(disk_store: Store, tmp_path: Path) -> None:
+    child_flow(disk_store)
+    side = tmp_path / "side"
+    agent = calling(says({"status": "done"}, f"cat >{side}; echo $CASFS_STEP >>log"), "inner")
+    tree = put_tree(disk_store, {"log": b"start\n"})
+    ended = await carry_on(disk_store, start(disk_store, agent, tree))
+    assert ended.status == ENDED
+    first, second = steps(disk_store, ended)
+    (child,) = children(disk_store, ended)
+    assert second["childThreads"] == [child.hash]
+    assert disk_store.node(child.hash, "thread-end").payload["returnCode"] == 0
+    begun = threads.start(disk_store, child).payload
+    assert begun["parentState"] == second["previous"]
+    assert (begun["depth"], begun["workspace"]) == (1, first["workspace"])
+    assert ended.record["children"] == [child.id]
+    assert second["meta"]["status"] == "done"
+    assert second["workspace"] == steps(disk_store, child)[-1]["workspace"]
+    restore(disk_store, second["workspace"], tmp_path / "out")
+    assert read_tree(tmp_path / "out") == {b"log": b"start\n1\n2\n"}
+    assert child.hash in set(walk(disk_store, [ended.hash]))
+    assert f"casfs thread context {ended.id}" in side.read_text()
+    assert begun["parentState"] in side.read_text()
+
+
+async def test_a_secret_of_the_child_alone(
+    disk_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The config of the caller's agent names it, too: it is in no node of either."""
+    child_flow(disk_store, steps=1)
+    monkeypatch.setenv("INNER_KEY", "task inner")
+    agent = calling({**says({"status": "done"}), "secrets": ["INNER_KEY"]}, "inner")
+    hidden = agent_binding.guarded(disk_store, {"c": agent}, os.environ)
+    ended = await carry_on(disk_store, start(hidden, agent))
+    (child,) = children(disk_store, ended)
+    begun = threads.start(disk_store, child).payload
+    assert disk_store.node(begun["input"]).payload["text"] == "$INNER_KEY"
+    assert not said_anywhere(disk_store, b"task inner")
+
+
+async def test_a_secret_of_the_caller_is_one_below(
+    disk_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child_flow(disk_store, steps=1)
+    monkeypatch.setenv("OUTER_KEY", "hunter2-hunter2")
+    workflows.add(disk_store, TWO)
+    hash = workflows.find(disk_store, "two")
+    bound = {
+        "p": Binding("command", {**says({}), "secrets": ["OUTER_KEY"]}),
+        "c": calling(says({"status": "done"}, 'echo "$OUTER_KEY"'), "inner"),
+    }
+    ended = await carry_on(disk_store, lifecycle.create(disk_store, Request(hash, "x", bound)))
+    (child,) = children(disk_store, ended)
+    (step,) = steps(disk_store, child)
+    assert disk_store.node(step["content"]).payload["text"].startswith("$OUTER_KEY\n")
+    assert not said_anywhere(disk_store, b"hunter2-hunter2")
+
+
+def said_anywhere(store: Store, text: bytes) -> bool:
+    return any(text in store.get(hash) for hash, _ in store.blobs.iterate())
+
+
+@pytest.mark.parametrize(
+    ("inner", "error", "said"),
+    [
+        ({"name": "command", "config": {}}, Invalid, "agent command: config"),
+        ({"name": "command", "config": {"argv": ["x"]}, "version": ">99"}, Refused, ">99"),
+        ({"name": "nobody"}, NotFound, "no agent 'nobody'"),
+    ],
+)
+def test_agents_of_a_call_are_checked_when_the_caller_starts(
+    inner: dict[str, Any], error: type[CasfsError], said: str, store: Store
+) -> None:
+    child_flow(store)
+    one = {"workflow": "inner", "agents": {"a": inner}}
+    for config in (one, {"calls": [one]}):
+        with pytest.raises(error, match=said):
+            start(store, Binding("workflow", config))
+    assert threads.listing(store) == []
+
+
+async def test_several_from_one_step(disk_store: Store) -> None:
+    child_flow(disk_store, "one")
+    child_flow(disk_store, "two-inner")
+    agent = calling(says({"status": "done"}, "echo $CASFS_THREAD >>log"), "one", "two-inner")
+    tree = put_tree(disk_store, {})
+    ended = await carry_on(disk_store, start(disk_store, agent, tree))
+    second = steps(disk_store, ended)[1]
+    made = children(disk_store, ended)
+    assert second["childThreads"] == [one.hash for one in made]
+    assert len(made) == 2
+    (log,) = disk_store.node(second["workspace"]).payload["files"]
+    lines = disk_store.get(log["digest"]["hash"]).decode().split()
+    assert lines == [made[0].id] * 2 + [made[1].id] * 2
+    detail = disk_store.node(second["detail"], "call-detail").payload
+    assert detail["ends"] == second["childThreads"]
+
+
+async def test_a_suspended_child_suspends_its_parent_and_resume_walks_down(
+    disk_store: Store, tmp_path: Path
+) -> None:
+    child_flow(disk_store)
+    luck = tmp_path / "luck"
+    agent = calling(says({"status": "done"}, f"[ -e {luck} ] || exit 1"), "inner")
+    rests = await carry_on(disk_store, start(disk_store, agent))
+    (child,) = children(disk_store, rests)
+    assert (child.status, child.record["cause"]) == (SUSPENDED, "failure")
+    assert (rests.status, rests.record["cause"]) == (SUSPENDED, "child")
+    assert child.id in rests.record["reason"]
+    luck.touch()
+    again = transitions.resume(disk_store, rests)
+    assert threads.get(disk_store, child.id).status == RUNNING
+    ended = await carry_on(disk_store, again)
+    assert ended.status == ENDED
+    assert len(children(disk_store, ended)) == 1, "no second child"
+    assert len(steps(disk_store, ended)[1]["childThreads"]) == 1
+
+
+async def test_what_a_resting_thread_called_does_not_run(disk_store: Store, tmp_path: Path) -> None:
+    """A spent budget breaks the call off; nobody runs the child, and its status says so."""
+    child_flow(disk_store)
+    go, side = tmp_path / "go", tmp_path / "side"
+    agent = calling(
+        says({"status": "done"}, f"echo $$ >>{side}; [ -e {go} ] || sleep 600"), "inner"
+    )
+    hash, _ = workflows.add(disk_store, TWO)
+    bound = {"p": Binding("command", says({})), "c": agent}
+    made = lifecycle.create(disk_store, Request(hash, "x", bound, budget=Budget(wall_ms=1000)))
+    rests = await carry_on(disk_store, made)
+    (child,) = children(disk_store, rests)
+    assert (rests.status, rests.record["cause"]) == (SUSPENDED, "budget")
+    assert (child.status, child.record["cause"]) == (SUSPENDED, "caller")
+    assert not alive(pids(side)[0])
+    go.touch()
+    ended = await carry_on(disk_store, transitions.resume(disk_store, rests))
+    assert ended.status == ENDED
+    assert children(disk_store, ended) == [threads.get(disk_store, child.id)]
+    assert threads.get(disk_store, child.id).status == ENDED
+
+
+async def test_one_that_waits_lays_all_to_rest(disk_store: Store, tmp_path: Path) -> None:
+    """Of two that are called at once one asks a person; resumed, both go on."""
+    child_flow(disk_store, "one", 1)
+    hash, _ = workflows.add(disk_store, ONE)
+    made = lifecycle.create(disk_store, Request(hash, "x", {"a": Binding("command", says({}))}))
+    running = transitions.begin(disk_store, made, Next("a"), 0, 100, 1)
+    inner = workflows.find(disk_store, "one")
+    for role in (Binding("human"), Binding("command", says({"status": "done"}))):
+        running, _ = lifecycle.call(disk_store, running, Request(inner, "x", {"a": role}), {})
+    asks, works = children(disk_store, made)
+    await carry_on(disk_store, asks)
+    rests = transitions.suspend(disk_store, running, "no answer", cause="child")
+    assert threads.get(disk_store, works.id).record["cause"] == "caller"
+    with pytest.raises(Conflict, match="waits for an answer"):
+        transitions.resume(disk_store, rests)
+    transitions.resume(disk_store, rests, "yes")
+    found = [threads.get(disk_store, one.id) for one in (made, asks, works)]
+    assert [one.status for one in found] == [RUNNING] * 3
+    assert [one.record["answer"] is not None for one in found] == [False, True, False]
+
+
+async def test_resuming_the_child_resumes_its_callers(disk_store: Store, tmp_path: Path) -> None:
+    child_flow(disk_store)
+    agents = {"a": {"name": "human"}}
+    outer = Binding("workflow", {"workflow": "inner", "agents": agents})
+    rests = await carry_on(disk_store, start(disk_store, outer))
+    for _ in range(2):
+        (child,) = children(disk_store, rests)
+        with pytest.raises(Conflict, match="waits for an answer"):
+            transitions.resume(disk_store, rests)
+        top = transitions.resume(disk_store, child, '{"status": "done"}')
+        assert top.id == rests.id
+        rests = await carry_on(disk_store, top)
+    assert rests.status == ENDED
+
+
+async def test_cancel_walks_down(disk_store: Store) -> None:
+    child_flow(disk_store)
+    agent = calling(says({"status": "done"}, "exit 1"), "inner")
+    rests = await carry_on(disk_store, start(disk_store, agent))
+    ended = transitions.cancel(disk_store, rests)
+    (child,) = children(disk_store, rests)
+    assert (ended.status, child.status) == (CANCELLED, CANCELLED)
+    assert threads.end(disk_store, child)
+
+
+async def test_calls_are_only_so_deep(disk_store: Store) -> None:
+    hash, _ = workflows.add(disk_store, {**ONE, "name": "again"})
+    config: dict[str, Any] = {"workflow": "again", "agents": {}}
+    for _ in range(lifecycle.MAX_DEPTH + 1):
+        config = {"workflow": "again", "agents": {"a": {"name": "workflow", "config": config}}}
+    made = lifecycle.create(disk_store, Request(hash, "x", {"a": Binding("workflow", config)}))
+    rests = await carry_on(disk_store, made)
+    assert rests.record["cause"] == "child"
+    deepest = threads.listing(disk_store)[-1]
+    assert f"calls are {lifecycle.MAX_DEPTH} deep" in deepest.record["reason"]
+    assert len(threads.listing(disk_store)) == 1 + lifecycle.MAX_DEPTH
+
+
+async def test_a_crash_makes_no_second_child(disk_store: Store, tmp_path: Path) -> None:
+    """As if the daemon had died while the child ran: both heads say `running`."""
+    child_flow(disk_store)
+    side = tmp_path / "side"
+    agent = calling(
+        says({"status": "done"}, f"echo >>{side}; [ -e {side}.go ] || sleep 600"), "inner"
+    )
+    made = start(disk_store, agent)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(carry_on, disk_store, made)
+        while not side.exists():
+            await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
+    now = threads.get(disk_store, made.id)
+    (child,) = children(disk_store, made)
+    assert (now.status, child.status) == (RUNNING, RUNNING)
+    assert now.record["intent"]["calls"] == [child.id]
+    Path(f"{side}.go").touch()
+    ended = await carry_on(disk_store, now)
+    assert ended.status == ENDED
+    assert [one.id for one in children(disk_store, ended)] == [child.id]
+    assert side.read_text() == "\n" * 3
+
+
+async def test_what_a_step_in_flight_called_keeps_its_name(disk_store: Store) -> None:
+    child_flow(disk_store, "one", 1)
+    made = start(disk_store, calling(says({"status": "done"}), "one"))
+    running = transitions.begin(disk_store, made, Next("c"), 1, 100, 1)
+    hash = workflows.find(disk_store, "one")
+    request = Request(hash, "x", {"a": Binding("command", says({"status": "done"}))})
+    parent, child = lifecycle.call(disk_store, running, request, {})
+    ended = await carry_on(disk_store, child)
+    with pytest.raises(Conflict, match=f"thread {made.id} has a step in flight that called"):
+        lifecycle.remove(disk_store, ended)
+    transitions.cancel(disk_store, parent)
+    lifecycle.remove(disk_store, ended)
+    assert [one.id for one in threads.listing(disk_store)] == [made.id]
+
+
+async def test_a_failed_try_takes_its_children_with_it(disk_store: Store) -> None:
+    child_flow(disk_store)
+    made = start(disk_store, calling(says({"status": "done"}), "inner"))
+    running = transitions.begin(disk_store, made, Next("c"), 1, 100, 1)
+    hash = workflows.find(disk_store, "inner")
+    request = Request(hash, "x", {"a": Binding("command", says({}))})
+    parent, child = lifecycle.call(disk_store, running, request, {})
+    again, same = lifecycle.call(disk_store, parent, request, {})
+    assert (again, same) == (parent, child)
+    _, other = lifecycle.call(disk_store, parent, request, {child.id: None})
+    assert other.id != child.id
+    rests = transitions.suspend(disk_store, threads.get(disk_store, made.id), "no")
+    assert rests.record["intent"]["calls"] == []
+
+
+# -- with a daemon ------------------------------------------------------------------------
+
+
+def ask(store: Store, agent: Binding) -> str:
+    """Start a thread of TWO and return its id."""
+    workflows.add(store, TWO)
+    bound = {
+        "p": {"name": "command", "config": says({})},
+        "c": {"name": agent.name, "config": agent.config},
+    }
+    asked = {"workflow": "two", "input": "Do it.", "agents": bound}
+    return str(daemon_socket.request(root_of(store), "start", **asked)["id"])
+
+
+def root_of(store: Store) -> Path:
+    assert store.root is not None
+    return store.root
+
+
+def test_a_called_thread_takes_no_place(
+    disk_store: Store, monkeypatch: pytest.MonkeyPatch, capfdbinary: Any
+) -> None:
+    """Calls three deep, and one thread at a time."""
+    monkeypatch.setenv("CASFS_THREADS_LIMIT", "1")
+    child_flow(disk_store, "inner", 1)
+    workflows.add(disk_store, {**ONE, "name": "middle"})
+    inner = calling(says({"status": "done"}), "inner")
+    agents = {"a": {"name": "workflow", "config": inner.config}}
+    with daemon(root_of(disk_store)):
+        id = ask(disk_store, Binding("workflow", {"workflow": "middle", "agents": agents}))
+        assert daemon_socket.request(root_of(disk_store), "wait", id=id)["status"] == ENDED
+    top, middle, last = threads.listing(disk_store)
+    assert [one.record["parent"] for one in (middle, last)] == [top.id, middle.id]
+    cli = Cli(root_of(disk_store), monkeypatch, capfdbinary)
+    lines = cli("thread", "show", id).text.splitlines()
+    assert lines[-2:] == [
+        f"calls {middle.id}  middle  ended",
+        f"  calls {last.id}  inner  ended",
+    ]
+    shown = cli("thread", "show", id, "--json").json["calls"]
+    assert [shown[0]["id"], shown[0]["calls"][0]["id"]] == [middle.id, last.id]
+
+
+def test_cancel_ends_what_runs_below(disk_store: Store, tmp_path: Path) -> None:
+    root, side = root_of(disk_store), tmp_path / "side"
+    child_flow(disk_store)
+    script = f"sleep 600 & echo $! >>{side}; setsid sleep 600 & echo $! >>{side}; wait"
+    with daemon(root):
+        id = ask(disk_store, calling(says({}, script), "inner"))
+        until(lambda: len(pids(side)) == 2, "the agent of the child")
+        top, child = threads.listing(disk_store)
+        assert daemon_socket.request(root, "status")["running"] == [top.id, child.id]
+        daemon_socket.request(root, "cancel", id=id)
+        assert not any(map(alive, pids(side)))
+        assert daemon_socket.request(root, "status")["running"] == []
+    assert [one.status for one in threads.listing(disk_store)] == [CANCELLED] * 2
+
+
+def test_a_child_can_be_cancelled_by_itself(disk_store: Store, tmp_path: Path) -> None:
+    root, side = root_of(disk_store), tmp_path / "side"
+    child_flow(disk_store)
+    with daemon(root):
+        id = ask(disk_store, calling(says({}, f"echo $$ >>{side}; sleep 600"), "inner"))
+        until(lambda: pids(side), "the agent of the child")
+        child = threads.listing(disk_store)[1]
+        daemon_socket.request(root, "cancel", id=child.id)
+        assert daemon_socket.request(root, "wait", id=id)["status"] == ENDED
+        assert not alive(pids(side)[0])
+    last = steps(disk_store, threads.get(disk_store, id))[-1]
+    assert (last["meta"]["status"], last["meta"]["returnCode"]) == ("failed", 130)
+
+
+def test_resume_reaches_the_child_of_a_daemon_that_was_killed(
+    disk_store: Store, tmp_path: Path
+) -> None:
+    root, luck, side = root_of(disk_store), tmp_path / "luck", tmp_path / "side"
+    child_flow(disk_store, "inner", 1)
+    agent = calling(says({"status": "done"}, f"echo >>{side}; [ -e {luck} ] || exit 1"), "inner")
+    with daemon(root) as pid:
+        id = ask(disk_store, agent)
+        assert daemon_socket.request(root, "wait", id=id)["status"] == SUSPENDED
+        kill(pid)
+    with daemon(root):
+        assert daemon_socket.request(root, "status")["running"] == []
+        luck.touch()
+        daemon_socket.request(root, "resume", id=id)
+        assert daemon_socket.request(root, "wait", id=id)["status"] == ENDED
+    assert [one.status for one in threads.listing(disk_store)] == [ENDED] * 2
+    assert side.read_text() == "\n\n"

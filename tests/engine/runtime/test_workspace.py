@@ -1,0 +1,200 @@
+"""The private directory of a thread: it holds just the tree that it is reset to."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from casfs import threads
+from casfs.errors import NotFound
+from casfs.store import Store
+from casfs.trees.restore.records import Records
+from casfs.trees.snapshot import walker
+from casfs.trees.snapshot.ignore import Ignore
+from engine.runtime.workspace import Workspace, sweep
+from engine.threads import transitions
+from tests.support.engine import ONE, begin, daemon, says
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A directory with everything that a tree can hold, and what others leave out."""
+    root = tmp_path / "project"
+    for folder in ("empty", "src/node_modules", ".git"):
+        (root / folder).mkdir(parents=True)
+    (root / "src/node_modules/dep.js").write_text("dep\n")
+    (root / ".git/HEAD").write_text("ref\n")
+    (root / "run").write_text("#!/bin/sh\n")
+    (root / "run").chmod(0o755)
+    (root / "link").symlink_to("../outside")
+    (root / os.fsdecode(b"caf\xe9")).write_bytes(b"\0" * 5000)
+    return root
+
+
+@pytest.fixture
+def root(disk_store: Store, project: Path) -> str:
+    with disk_store.batch() as batch:
+        return walker.build(batch, project, Ignore()).hash
+
+
+@pytest.fixture
+def workspace(disk_store: Store, root: str) -> Workspace:
+    """A workspace that holds `root`."""
+    assert disk_store.root is not None
+    made = Workspace(disk_store, disk_store.root / "workspaces" / "T")
+    made.reset(root)
+    return made
+
+
+def beside(workspace: Workspace) -> list[str]:
+    return sorted(os.listdir(workspace.path.parent))
+
+
+def test_everything_is_recorded(workspace: Workspace, root: str) -> None:
+    assert workspace.record() == workspace.root == root
+    assert (workspace.path / "src/node_modules/dep.js").exists()
+
+
+def test_reset_takes_back_every_change(workspace: Workspace, root: str) -> None:
+    (workspace.path / "run").chmod(0o644)
+    (workspace.path / "empty").rmdir()
+    (workspace.path / "link").unlink()
+    (workspace.path / "new").write_text("new\n")
+    assert workspace.record() != root
+    workspace.reset(root)
+    assert workspace.record() == root
+
+
+def test_what_holds_the_tree_already_is_left_as_it_is(workspace: Workspace, root: str) -> None:
+    workspace.record()
+    before = (workspace.path / "run").stat().st_ino
+    workspace.reset(root)
+    assert (workspace.path / "run").stat().st_ino == before
+
+
+def test_what_an_agent_may_have_touched_is_made_again(workspace: Workspace, root: str) -> None:
+    before = (workspace.path / "run").stat().st_ino
+    (workspace.path / "keep").touch()  # so that no number is given out twice
+    kept = os.open(workspace.path / "run", os.O_RDONLY)
+    workspace.reset(root)
+    os.close(kept)
+    assert (workspace.path / "run").stat().st_ino != before
+
+
+def test_remove_leaves_nothing(workspace: Workspace) -> None:
+    workspace.remove()
+    workspace.remove()
+    assert beside(workspace) == []
+    assert workspace.root is None
+    with pytest.raises(NotFound):
+        workspace.record()
+
+
+def test_remove_takes_what_a_killed_restore_left(disk_store: Store, workspace: Workspace) -> None:
+    assert disk_store.root is not None
+    half = workspace.path.parent / Records(disk_store.root).temp(workspace.path)
+    other = workspace.path.parent / ".casfs.0123456789abcdef"
+    for made in (half, other):
+        (made / "half").mkdir(parents=True)
+    assert os.listdir(disk_store.root / "restored")
+    workspace.remove()
+    assert beside(workspace) == [other.name]
+    assert os.listdir(disk_store.root / "restored") == []
+
+
+def test_a_daemon_sweeps_what_threads_that_are_over_left(disk_store: Store, root: str) -> None:
+    assert disk_store.root is not None
+    folder = disk_store.root / "workspaces"
+    agents = {"a": says({})}
+    ended, running, suspended = (begin(disk_store, ONE, agents, root) for _ in range(3))
+    transitions.cancel(disk_store, ended)
+    transitions.suspend(disk_store, suspended, "a reason")
+    gone = threads.new_id()
+    for name in (ended.id, running.id, suspended.id, gone):
+        Workspace(disk_store, folder / name).reset(root)
+    Workspace(disk_store, folder / ended.id / "tree").reset(root)
+    opened, half = folder / "0123456789abcdef", folder / ".casfs.0123456789abcdef"
+    for made in (opened / "0/upper", half / "a"):
+        made.mkdir(parents=True)
+    assert sweep(disk_store) == 3
+    assert set(os.listdir(folder)) == {running.id, suspended.id, opened.name}
+    assert len(os.listdir(disk_store.root / "restored")) == 2
+    assert sweep(disk_store) == 0
+
+
+def test_a_daemon_sweeps_when_it_starts(disk_store: Store, root: str) -> None:
+    assert disk_store.root is not None
+    ended = begin(disk_store, ONE, {"a": says({})}, root)
+    transitions.cancel(disk_store, ended)
+    place = disk_store.root / "workspaces" / ended.id
+    Workspace(disk_store, place).reset(root)
+    with daemon(disk_store.root):
+        assert not place.exists()
+    lines = (disk_store.root / "log/daemon.jsonl").read_text().splitlines()
+    assert [one["workspaces"] for one in map(json.loads, lines) if one["event"] == "swept"] == [1]
+
+
+def test_nothing_to_sweep(store: Store, disk_store: Store) -> None:
+    assert sweep(store) == sweep(disk_store) == 0
+
+
+def test_write_protected_directories_are_removed_and_links_not_followed(
+    store: Store, disk_store: Store, root: str, runtime_dir: Path
+) -> None:
+    """Root is stopped by no mode, so root does this as somebody else, in a child process; he
+    has a store of his own."""
+    workspace = Workspace(disk_store, runtime_dir / "workspaces" / "T")
+    workspace.reset(root)
+    outside = runtime_dir / "outside"
+    outside.mkdir()
+    (outside / "file").touch(mode=0o400)
+    deep = workspace.path / "a/b"
+    deep.mkdir(parents=True)
+    (deep / "file").touch()
+    (deep / "to-file").symlink_to(outside / "file")
+    (deep / "to-folder").symlink_to(outside)
+    everything = _below(runtime_dir)
+    for path, mode in ((deep, 0o000), (deep.parent, 0o500), (workspace.path, 0o500)):
+        path.chmod(mode)
+    outside.chmod(0o500)
+    _as_nobody(Workspace(store, workspace.path), everything)
+    assert beside(workspace) == []
+    assert (outside / "file").stat().st_mode & 0o777 == 0o400
+    assert outside.stat().st_mode & 0o777 == 0o500
+
+
+def _below(top: Path) -> list[Path]:
+    return [top, *(Path(folder, name) for folder, a, b in os.walk(top) for name in [*a, *b])]
+
+
+def _as_nobody(workspace: Workspace, paths: list[Path]) -> None:
+    """Remove the workspace without root's powers; `paths` are given away for that."""
+    if os.geteuid() != 0:
+        workspace.remove()
+        return
+    for path in paths:
+        os.chown(path, 65534, 65534, follow_symlinks=False)
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgid(65534)
+            os.setuid(65534)
+            workspace.remove()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("target", ["/etc", "/no/such"])
+def test_a_link_in_its_place_is_removed_not_followed(
+    target: str, workspace: Workspace, root: str
+) -> None:
+    workspace.path.rename(workspace.path.with_name("moved"))
+    workspace.path.symlink_to(target)
+    workspace.reset(root)
+    assert not workspace.path.is_symlink()
+    assert workspace.record() == root

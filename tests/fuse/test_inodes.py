@@ -1,0 +1,183 @@
+"""Inode numbers, and vnodes that are made again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from casfs.fuse import inodes
+from casfs.fuse.inodes import LIMIT, ROOT, Inodes, check, number
+from casfs.fuse.views.vnode import Directory, Live, Text, Vnode, below, identity
+
+
+class Folder(Directory):
+    """Entries given by name; made afresh at each look, as the real ones are."""
+
+    fixed = False
+
+    def __init__(self, key: bytes, files: dict[bytes, bytes], folders: dict[bytes, Folder]) -> None:
+        super().__init__(key)
+        self.files = files
+        self.folders = folders
+        self.looks = 0
+
+    def lookup(self, name: bytes) -> Vnode | None:
+        self.looks += 1
+        if name in self.folders:
+            return self.folders[name]
+        return Text(below(self.key, name), self.files[name]) if name in self.files else None
+
+    def entries(self) -> Iterable[tuple[bytes, Vnode]]:
+        raise NotImplementedError
+
+
+@pytest.fixture
+def root() -> Folder:
+    inner = Folder(below(identity(b"/"), b"d"), {b"f": b"deep"}, {})
+    return Folder(identity(b"/"), {b"a": b"1", b"b": b"2"}, {b"d": inner})
+
+
+def told(table: Inodes, parent: Directory, name: bytes) -> Vnode:
+    vnode = parent.lookup(name)
+    assert vnode is not None
+    known = table.known(vnode)
+    table.hold(known, parent.ino, name)
+    return known
+
+
+def clash(key: bytes, tail: bytes) -> Text:
+    """A vnode whose number is that of `key`, under another key."""
+    return Text(key[:8] + tail.ljust(8, b"\0"), tail)
+
+
+def test_numbers_are_in_range_and_depend_on_the_key_only() -> None:
+    keys = [identity(b"%d" % n) for n in range(10_000)] + [b"\0" * 16, b"\xff" * 16]
+    numbers = [number(key) for key in keys]
+    assert all(ROOT < one < LIMIT for one in numbers)
+    assert len(set(numbers)) == len(keys)
+    assert numbers == [number(key) for key in keys]
+
+
+def test_the_root_has_number_1_and_is_never_forgotten(root: Folder) -> None:
+    table = Inodes(root)
+    assert table.get(1) is root
+    table.forget(1, 10**9)
+    assert table.get(1) is root
+
+
+def test_a_vnode_is_held_until_all_its_lookups_are_given_back(root: Folder) -> None:
+    gone: list[int] = []
+    table = Inodes(root, forgotten=gone.append)
+    first = told(table, root, b"a")
+    assert told(table, root, b"a") is first
+    table.forget(first.ino, 1)
+    assert table.get(first.ino) is first
+    assert gone == []
+    table.forget(first.ino, 1)
+    assert table.get(first.ino) is None
+    assert (len(table), gone) == (1, [first.ino])
+
+
+def test_what_the_kernel_was_not_told_is_not_held(root: Folder) -> None:
+    table = Inodes(root)
+    vnode = table.known(Text(identity(b"a"), b""))
+    assert vnode.ino == number(identity(b"a"))
+    assert table.get(vnode.ino) is None
+
+
+def test_forgetting_what_is_not_held_does_nothing(root: Folder) -> None:
+    table = Inodes(root)
+    table.forget(12345, 1)
+    assert len(table) == 1
+
+
+def test_a_vnode_is_made_again_from_its_name(root: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inodes, "RECENT", 1)
+    table = Inodes(root)
+    folder = told(table, root, b"d")
+    assert isinstance(folder, Folder)
+    deep = told(table, folder, b"f")
+    told(table, root, b"a")
+    again = table.get(deep.ino)
+    assert isinstance(again, Text)
+    assert again is not deep
+    assert (again.ino, again.key, again.read(0, 9)) == (deep.ino, deep.key, b"deep")
+
+
+def test_a_successor_makes_everything_again(root: Folder) -> None:
+    table = Inodes(root)
+    folder = told(table, root, b"d")
+    assert isinstance(folder, Folder)
+    deep = told(table, folder, b"f")
+    other = Inodes(root, table.table)
+    found = other.get(deep.ino)
+    assert isinstance(found, Text)
+    assert found.read(0, 9) == b"deep"
+
+
+def test_a_directory_is_kept_for_what_is_below_it(root: Folder) -> None:
+    table = Inodes(root)
+    folder = told(table, root, b"d")
+    assert isinstance(folder, Folder)
+    deep = told(table, folder, b"f")
+    table.forget(folder.ino, 1)
+    assert len(table) == 3
+    table.forget(deep.ino, 1)
+    assert len(table) == 1
+
+
+def test_a_name_that_means_something_else_now_is_gone(root: Folder) -> None:
+    table = Inodes(root)
+    vnode = told(table, root, b"a")
+    other = Inodes(root, table.table)
+    root.key = identity(b"another root")  # so its entries have other keys
+    assert other.get(vnode.ino) is None
+    del root.files[b"a"]
+    assert other.get(vnode.ino) is None
+
+
+def test_the_newer_object_of_a_live_vnode_takes_over(root: Folder) -> None:
+    table = Inodes(root)
+    key = identity(b"status")
+    old = table.known(Live(key, lambda: (b"old", 0)))
+    table.hold(old, ROOT, b"status")
+    new = table.known(Live(key, lambda: (b"new", 0)))
+    table.hold(new, ROOT, b"status")
+    assert table.get(old.ino) is new
+    assert new.ino == old.ino
+
+
+def test_two_keys_never_share_a_number(root: Folder) -> None:
+    table = Inodes(root)
+    key = identity(b"a")
+    made = [Text(key, b""), clash(key, b"2"), clash(key, b"3")]
+    for place, vnode in enumerate(made):
+        table.hold(table.known(vnode), ROOT, b"%d" % place)
+    assert len({vnode.ino for vnode in made}) == 3
+    assert [table.get(vnode.ino) for vnode in made] == made
+    assert table.known(clash(key, b"2")) is made[1]
+
+
+def test_a_moved_vnode_keeps_its_number_while_it_is_held(root: Folder) -> None:
+    table = Inodes(root)
+    key = identity(b"a")
+    first, second = Text(key, b""), clash(key, b"2")
+    table.hold(table.known(first), ROOT, b"1")
+    table.hold(table.known(second), ROOT, b"2")
+    table.forget(first.ino, 1)
+    assert table.known(clash(key, b"2")) is second
+    table.forget(second.ino, 1)
+    assert len(table) == 1
+    assert table.known(clash(key, b"2")).ino == number(key)
+
+
+def test_probing_wraps_inside_the_range(root: Folder) -> None:
+    table = Inodes(root)
+    last = LIMIT - 1
+    key = (last - 2).to_bytes(8, "big")
+    first, second = Text(key + b"\0" * 8, b""), Text(key + b"\1" * 8, b"")
+    table.hold(table.known(first), ROOT, b"1")
+    table.hold(table.known(second), ROOT, b"2")
+    assert (first.ino, second.ino) == (last, 2)
+    assert check(first.key) != check(second.key)

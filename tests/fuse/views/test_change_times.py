@@ -1,0 +1,113 @@
+"""Times of change, taken from the journal of heads."""
+
+from __future__ import annotations
+
+import pytest
+
+from casfs.backend.protocols import MOVES, Head
+from casfs.fuse.views import change_times
+from casfs.fuse.views.change_times import Follower, Moves, Stamp
+from casfs.fuse.views.vnode import LONG_AGO
+from casfs.store import Store
+
+MS = 1_000_000
+
+
+def move(store: Store, name: str, count: int = 1) -> None:
+    """Move a head some times, in one transaction."""
+    hash = store.put(b"1").hash
+    with store.batch() as batch:
+        old = store.heads.get(name)
+        for _ in range(count):
+            new = Head(hash, {"n": (old.record["n"] if old else 0) + 1})
+            batch.swap(name, old, new)
+            old = new
+
+
+def test_two_moves_in_one_millisecond_have_two_times() -> None:
+    assert Stamp(1, 5).ns != Stamp(2, 5).ns
+    assert Stamp(1, 5).ns // MS == 5
+    assert Stamp(MS + 1, 6).ns == 6 * MS + 1, "the number never reaches the milliseconds"
+
+
+def test_a_follower_gives_each_move_once(store: Store) -> None:
+    follower = Follower(store.backend, store.heads.moved())
+    assert follower.news() == []
+    move(store, "a", 3)
+    assert [found.name for found in follower.news()] == ["a"] * 3
+    assert follower.news() == []
+    store.put(b"no head moves")
+    assert follower.news() == []
+    move(store, "b", 2500)
+    assert len(follower.news()) == 2500
+    assert not follower.lost
+
+
+def test_a_follower_knows_when_it_was_too_slow(store: Store) -> None:
+    follower = Follower(store.backend, store.heads.moved())
+    move(store, "a", MOVES + 2000)
+    assert len(follower.news()) >= MOVES
+    assert follower.lost
+    move(store, "a")
+    assert len(follower.news()) == 1
+    assert not follower.lost
+
+
+def test_only_what_is_below_a_prefix_matters_to_it(store: Store) -> None:
+    known = Moves(store.backend)
+    for name in ("threads/A", "checkpoints/ws/1", "checkpoints/other/1"):
+        move(store, name)
+    prefixes = ["threads/", "checkpoints/", "checkpoints/ws/", "checkpoints/other/", "workflows/"]
+    before = [known.newest(prefix) for prefix in prefixes]
+    move(store, "checkpoints/ws/2")
+    after = [known.newest(prefix) for prefix in prefixes]
+    assert [old != new for old, new in zip(before, after, strict=True)] == [
+        False, True, True, False, False,
+    ]  # fmt: skip
+    assert known.newest("threads/", "checkpoints/") == after[1]
+    assert known.number("checkpoints/ws/2") == after[1].seq == store.heads.moved()
+    assert known.number("checkpoints/ws/9") == 0
+
+
+def test_an_empty_journal_is_long_ago(disk_store: Store) -> None:
+    known = Moves(disk_store.backend)
+    assert known.newest("threads/").ns == LONG_AGO
+    move(disk_store, "threads/A")
+    assert known.newest("threads/").ns > LONG_AGO
+
+
+def test_a_number_may_be_asked_for_as_it_was(store: Store) -> None:
+    known = Moves(store.backend)
+    known.newest("a/")
+    move(store, "a/b")
+    assert known.number("a/b", follow=False) == 0
+    assert known.number("a/b") == store.heads.moved()
+    assert known.number("a/b", follow=False) == store.heads.moved()
+
+
+def test_after_lost_moves_everything_has_another_time(store: Store) -> None:
+    known = Moves(store.backend)
+    move(store, "a/b")
+    before = known.newest("a/")
+    move(store, "z/z", MOVES + 2000)
+    lost = known.newest("a/")
+    assert lost.seq > before.seq, "a/ may have moved among those"
+    assert known.newest("a/") == lost
+    assert known.number("a/b") == 0
+
+
+def test_memory_is_bounded_and_times_only_rise(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(change_times, "KEPT", 100)
+    known = Moves(store.backend)
+    move(store, "old/one")
+    seen = [known.newest("old/")]
+    for n in range(300):
+        move(store, f"new/{n}")
+        seen.append(known.newest("old/"))
+        assert known.newest("new/").seq == store.heads.moved()
+    assert seen == sorted(seen)
+    assert len(set(seen)) < 20, "it rises now and then, not with every move"
+    move(store, "old/one")
+    assert known.newest("old/").seq == store.heads.moved() > seen[-1].seq

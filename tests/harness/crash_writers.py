@@ -1,0 +1,278 @@
+"""The processes that `crash` kills. Each writes to one store without end and, after a call has
+returned, appends what it was told is durable to a file, a JSON object per line:
+
+    {"blob": hash}                 put, and no head leads to it
+    {"head": name, "hash": hash}   a head that stays until
+    {"drop": name}                 said before the head is dropped, so either is right then
+    {"step": hash, "thread": id}   a step (or the start, or the end) of a thread
+    {"error": text}                what may never happen
+
+`Conflict` is right wherever two writers meet. `NotFound` is right only beside a gc with a
+grace shorter than the writer needs (`Plan.loses`): what a writer found in the store, and
+what an earlier portion of its batch brought, may be gone before its head is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from casfs import threads, write_batch
+from casfs.backend import mark_sweep
+from casfs.backend.protocols import Head, Swap
+from casfs.checkpoints import checkpoint, create
+from casfs.errors import Conflict, Invalid, NotFound
+from casfs.maintenance import gc
+from casfs.nodes import directory
+from casfs.nodes.directory import File
+from casfs.store import Store
+from casfs.threads import Thread
+from engine.moderator.decision import End, Next
+from engine.threads import lifecycle, record, transitions
+from engine.threads.agent_binding import Binding
+from engine.threads.lifecycle import Request
+from engine.workflow import registry as workflows
+
+SHARED = 40  # contents that all writers put again and again
+ROUNDS = 10_000
+GONE = (NotFound, Invalid)  # Invalid: a node that would refer to what is not there
+ROLE = {
+    "name": "a",
+    "description": "The only one.",
+    "systemPrompt": "Work.",
+    "extractPrompt": "Say how it went.",
+    "schema": {"name": "open", "type": "object"},
+}
+RULES = [
+    {"from": "__start__", "to": "a", "when": None},
+    {"from": "a", "to": "__end__", "when": "$count($steps) > 9999"},
+    {"from": "a", "to": "a", "when": None},
+]
+WORKFLOW = {"name": "crash", "description": "Long.", "roles": {"a": ROLE}, "moderator": RULES}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`work`: host directories of the writers. `grace`: seconds that gc may choose from."""
+
+    root: Path
+    work: Path
+    acks: Path
+    grace: tuple[int, ...] = ()
+
+    @property
+    def loses(self) -> bool:
+        return bool(self.grace) and min(self.grace) < 60
+
+
+class Writer:
+    def __init__(self, plan: Plan, slot: int, seed: int) -> None:
+        self.plan = plan
+        self.slot = slot
+        self.random = random.Random(seed)
+        self._acks = os.open(plan.acks, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    def ack(self, **what: str) -> None:
+        os.write(self._acks, json.dumps(what).encode() + b"\n")
+
+    def run(self, kind: str) -> None:
+        """For ever, or until something happens that may not. Transactions are kept small: so
+        there are more instants between them."""
+        mark_sweep.CHUNK, write_batch.PORTION = self.random.choice(((3, 4), (500, 4096)))
+        try:
+            with Store.open(self.plan.root) as store:
+                for action in KINDS[kind](self, store):
+                    try:
+                        action()
+                    except Conflict:
+                        continue
+                    except NotFound:
+                        if not self.plan.loses:
+                            raise
+        except BaseException:
+            self.ack(error=f"{kind}: {traceback.format_exc()}")
+            raise
+
+    def content(self) -> bytes:
+        """Small and large, new and put before, by this writer or by others."""
+        if self.random.random() < 0.4:
+            number = self.random.randrange(SHARED)
+            return (b"shared %d " % number) * (1 + number % 4 * 300)
+        size = self.random.choice((0, 10, 300, 1024, 1025, 5000, 70_000, 300_000, 1_100_000))
+        return self.random.randbytes(size)
+
+
+# -- blobs, and heads that come and go ------------------------------------------------------
+
+
+def put(writer: Writer, store: Store) -> Iterator[Callable[[], None]]:
+    dropped: list[str] = []
+    while True:
+        yield lambda: writer.ack(blob=store.put(writer.content()).hash)
+        yield lambda: _hold(writer, store)
+        yield lambda: _drop(writer, store, dropped)
+        yield lambda: _revive(writer, store, dropped)
+
+
+def _hold(writer: Writer, store: Store) -> None:
+    """Blobs, a tree of them and a head, at once; sometimes in portions."""
+    name = _fresh(writer)
+    with store.batch() as new:
+        blobs = [new.put(writer.content()) for _ in range(writer.random.randrange(1, 20))]
+        for _ in range(2):
+            files = [File(b"%d" % n, digest) for n, digest in enumerate(blobs)]
+            inner = new.put_node("directory", directory.encode(files))
+            if writer.random.random() < 0.3:
+                new.commit()
+            blobs = [*blobs[:3], inner]
+        head = new.put_node("content", {"text": name, "artifacts": [b.hash for b in blobs]})
+        new.swap(name, None, Head(head.hash, {"mentions": [blobs[0].hash]}))
+    writer.ack(head=name, hash=head.hash)
+
+
+def _fresh(writer: Writer) -> str:
+    return f"held/{writer.slot}-{writer.random.getrandbits(64):016x}"
+
+
+def _drop(writer: Writer, store: Store, dropped: list[str]) -> None:
+    """Make garbage for gc."""
+    held = [*store.heads.list(f"held/{writer.slot}-")]
+    if len(held) > 8:
+        name, head = writer.random.choice(held)
+        writer.ack(drop=name)
+        store.backend.publish([], [Swap(name, head, None)])
+        dropped.append(head.hash)
+
+
+def _revive(writer: Writer, store: Store, dropped: list[str]) -> None:
+    """Move a head to what may be garbage, and half collected."""
+    if not dropped:
+        return
+    hash, name = writer.random.choice(dropped), _fresh(writer)
+    try:
+        with store.batch() as new:
+            if writer.random.random() < 0.5:
+                hash = new.put_node("content", {"text": name, "artifacts": [hash]}).hash
+            new.swap(name, None, Head(hash))
+    except GONE:
+        return  # collected by now, and said so
+    writer.ack(head=name, hash=hash)
+
+
+# -- checkpoints of a directory that keeps changing -------------------------------------------
+
+
+def check(writer: Writer, store: Store) -> Iterator[Callable[[], None]]:
+    folder = writer.plan.work / f"tree-{writer.slot}"
+    folder.mkdir(exist_ok=True)
+    changing = threading.Thread(target=_change, args=(writer, folder), daemon=True)
+    changing.start()
+    while True:
+        yield lambda: _checkpoint(writer, store, folder)
+
+
+def _checkpoint(writer: Writer, store: Store, folder: Path) -> None:
+    made = create.create(store, f"tree-{writer.slot}", folder).checkpoint
+    writer.ack(head=f"{checkpoint.HEADS}{made.name}/{made.id}", hash=made.hash)
+
+
+def _change(writer: Writer, folder: Path) -> None:
+    chance = random.Random(writer.random.random())
+    while True:
+        below = folder / f"d{chance.randrange(3)}" / f"e{chance.randrange(3)}"
+        with suppress(OSError):
+            if chance.random() < 0.05:
+                shutil.rmtree(below)
+            below.mkdir(parents=True, exist_ok=True)
+            (below / f"{chance.randrange(20)}").write_bytes(writer.content())
+            (below / f"{chance.randrange(20)}").unlink()
+
+
+# -- threads ----------------------------------------------------------------------------------
+
+
+def work(writer: Writer, store: Store) -> Iterator[Callable[[], None]]:
+    while True:
+        yield lambda: _start(writer, store)
+        for _ in range(20):
+            yield lambda: _step(writer, store)
+
+
+def _start(writer: Writer, store: Store) -> None:
+    hash, _ = workflows.add(store, WORKFLOW)
+    agent = {"a": Binding("command", {"argv": ["true"]})}
+    thread = lifecycle.create(store, Request(hash, writer.random.randbytes(4).hex(), agent))
+    writer.ack(step=thread.hash, thread=thread.id)
+
+
+def _step(writer: Writer, store: Store) -> None:
+    """One move of some thread, which others may be moving as well."""
+    running = [one for one in threads.listing(store) if one.status == threads.RUNNING]
+    if not running:
+        return
+    thread = writer.random.choice(running[-4:])
+    last = threads.last_step(store, thread)
+    index = store.node(last).payload["index"] if last else 0
+    if thread.record["intent"] is None or writer.random.random() < 0.1:
+        thread = transitions.begin(store, thread, Next("a"), index, ROUNDS, 1)
+    if writer.random.random() < 0.1:
+        detail = store.put_node("content", {"text": "no", "artifacts": []})
+        thread = transitions.failed(store, thread, detail.hash)
+    if writer.random.random() < 0.05:
+        thread = transitions.cancel(store, thread)
+    else:
+        thread = _commit(writer, store, thread, last, index)
+    writer.ack(step=thread.hash, thread=thread.id)
+
+
+def _commit(writer: Writer, store: Store, thread: Thread, last: str | None, index: int) -> Thread:
+    start = threads.start(store, thread).payload
+    before = [ref.hash for ref in threads.steps(store, thread)]
+    decision = End(0, "done") if writer.random.random() < 0.05 else Next("a")
+    with store.batch() as new:
+        output = new.put(writer.content())
+        text = {"text": f"{writer.random.random()}", "artifacts": [output.hash]}
+        content = new.put_node("content", text).hash
+        payload: dict[str, Any] = {
+            "index": index + 1,
+            "role": "a",
+            "meta": {},
+            "content": content,
+            "detail": content,
+            "agent": start["agents"]["a"],
+            "start": thread.record["start"],
+            **threads.links(before),
+            "compact": None,
+            "childThreads": [],
+            "attempts": [],
+            "extraction": "block",
+            "workspace": None,
+            "changes": None,
+            "startedAt": record.now(),
+            "completedAt": record.now(),
+        }
+        return transitions.commit_step(new, thread, payload, decision, ROUNDS)
+
+
+# -- gc ---------------------------------------------------------------------------------------
+
+
+def collect(writer: Writer, store: Store) -> Iterator[Callable[[], None]]:
+    while True:
+        yield lambda: _collect(store, writer.random.choice(writer.plan.grace))
+
+
+def _collect(store: Store, grace: int) -> None:
+    gc.collect(store, grace=grace)
+
+
+KINDS = {"put": put, "checkpoint": check, "thread": work, "gc": collect}

@@ -1,0 +1,537 @@
+"""A mount outlives whoever serves it, and leaves nothing dead behind."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from casfs.errors import Failed, NotFound, Refused
+from casfs.mount import registry
+from casfs.mount.mount_points import mounted, unmount
+from casfs.mount.supervisor import replace_program
+from casfs.store import Store
+from casfs.system import mounts
+from casfs.system.processes import start_time
+from tests.support.served import Mount, end, serving, start
+
+pytestmark = pytest.mark.skipif(
+    not Path("/dev/fuse").exists(), reason="this machine has no /dev/fuse"
+)
+TOOL = Path(__file__).resolve().parents[1] / "harness" / "mount_kills.py"
+BIND = 1 << 12  # MS_BIND
+CASFS = [sys.executable, "-m", "casfs"]
+
+
+def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
+    os.kill(pid, number)
+
+
+def successor(mount: Mount, before: registry.Record) -> registry.Record:
+    """The record when another server than the one in `before` serves."""
+    now: list[registry.Record] = []
+
+    def serves() -> bool:
+        found = before.again()
+        now[:] = [found] if found is not None else []
+        return found is not None and found.starts > before.starts and found.serves
+
+    registry.until(serves, "there is no successor")
+    return now[0]
+
+
+def readable(folder: Path) -> bool:
+    with suppress(OSError):
+        return os.listdir(folder) is not None
+    return False
+
+
+def records(store: Store) -> list[registry.Record]:
+    assert store.root is not None
+    return registry.listing(store.root)
+
+
+def gone(*pids: int) -> None:
+    """Wait for the end of processes that need not be children of this one."""
+    registry.until(lambda: not any(start_time(pid) for pid in pids), f"{pids} go on")
+
+
+@contextmanager
+def held(path: Path) -> Iterator[int]:
+    """A descriptor of a file whose mount may end meanwhile: then closing it says so."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        yield fd
+    finally:
+        with suppress(OSError):
+            os.close(fd)
+
+
+# -- a server dies ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["kill", "replace"])
+def test_readers_do_not_notice_that_servers_end(how: str) -> None:
+    """The long run is the tool: `python tests/harness/mount_kills.py`."""
+    done = subprocess.run(
+        [sys.executable, TOOL, "--kills", "5", "--readers", "16", "--how", how],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "kills 5, errors 0" in done.stdout
+
+
+def test_where_no_request_is_sent_again_those_in_flight_fail() -> None:
+    """And nobody waits for ever."""
+    done = subprocess.run(
+        [sys.executable, TOOL, "--kills", "5", "--readers", "16", "--older"],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "kills 5, errors 0" in done.stdout
+
+
+def test_a_killed_server_has_a_successor(mount: Mount) -> None:
+    hash = mount.store.put(b"seen " * 1000).hash
+    before = mount.record()
+    assert before.keeper == mount.server.pid
+    for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV):
+        kill(before.server, number)
+        now = successor(mount, before)
+        assert (now.keeper, now.starts) == (before.keeper, before.starts + 1)
+        assert now.server != before.server
+        assert (mount.path / "blobs" / hash).read_bytes() == b"seen " * 1000
+        assert mount.store.root is not None
+        assert mounted(mount.store.root) == [mount.path]
+        before = now
+
+
+@pytest.mark.parametrize("transport", ["kernel"])
+def test_what_is_open_stays_open(mount: Mount) -> None:
+    hash = mount.store.put(bytes(range(256)) * 20_000).hash
+    before = mount.record()
+    at = os.open(mount.path / "threads", os.O_DIRECTORY)
+    with (mount.path / "blobs" / hash).open("rb", buffering=0) as file:
+        first = file.read(1000)
+        kill(before.server)
+        assert first + file.read() == bytes(range(256)) * 20_000
+        file.seek(0)
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            assert mapped[-3:] == b"\xfd\xfe\xff"
+    assert os.listdir(at) == []
+    os.close(at)
+    assert os.stat(mount.path / "blobs" / hash).st_size == 256 * 20_000
+
+
+def test_killed_at_every_start_it_always_comes_back(mount: Mount) -> None:
+    before = mount.record()
+    for _ in range(12):
+        kill(before.server)
+        before = successor(mount, before)
+    assert (mount.path / "README.txt").exists()
+
+
+EARLY = """
+import os, signal, sys
+from pathlib import Path
+from casfs.fuse.kernel import server as transport
+from casfs.fuse.inode_table import Table
+
+mark, when, sys.argv[1:] = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
+negotiate, note = transport.negotiate, Table.note
+
+def die():
+    if not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def asked(*arguments):
+    die()
+    return negotiate(*arguments)
+
+def answering(table, value):
+    note.fset(table, value)
+    die()
+
+if when == "asked":
+    transport.negotiate = asked
+else:
+    Table.note = property(note.fget, answering)
+sys.argv[0] = "casfs"
+from casfs.cli.main import main
+main()
+"""
+
+
+@pytest.mark.parametrize("when", ["asked", "answering"])
+def test_killed_before_the_kernel_has_its_first_answer(
+    disk_store: Store, tmp_path: Path, when: str
+) -> None:
+    where = tmp_path / "mnt"
+    where.mkdir()
+    casfs = [sys.executable, "-c", EARLY, str(tmp_path / "mark"), when]
+    keeper = subprocess.Popen(
+        [*casfs, "--store", str(disk_store.root), "mount", str(where), "--foreground",
+         "--transport", "kernel"]
+    )  # fmt: skip
+    try:
+        registry.until(
+            lambda: any(one.serves for one in records(disk_store)), "nobody serves", seconds=10
+        )
+        assert (where / "README.txt").exists()
+        assert records(disk_store)[0].starts == 2
+    finally:
+        end(where, keeper)
+
+
+def test_a_server_whose_map_is_cut_off_has_a_successor(mount: Mount) -> None:
+    hash = mount.store.put(b"seen " * 1000).hash
+    before = mount.record()
+    mount.store.close()
+    assert mount.store.root is not None
+    os.truncate(mount.store.root / "store.db-shm", 0)
+    assert not readable(mount.path / "threads") or mount.transport == "kernel"
+    now = successor(mount, before)
+    assert now.keeper == before.keeper
+    assert (mount.path / "blobs" / hash).read_bytes() == b"seen " * 1000
+
+
+def test_while_the_store_cannot_be_read_there_are_errors(mount: Mount, tmp_path: Path) -> None:
+    """An empty directory in the mount's place would say that all is gone."""
+    hash = mount.store.put(b"seen " * 1000).hash
+    before = mount.record()
+    mount.store.close()
+    assert mount.store.root is not None
+    database = mount.store.root / "store.db"
+    with closing(sqlite3.connect(database)) as now, closing(sqlite3.connect(tmp_path / "db")) as to:
+        now.backup(to)
+    for part in ("", "-wal", "-shm"):
+        os.truncate(f"{database}{part}", 0)
+    readable(mount.path / "threads")  # that one dies of
+    found = successor(mount, before)
+    for name in ("", "threads.json", "history", f"blobs/{hash}", "trees/latest"):
+        with pytest.raises(OSError, match="Input/output error"):
+            os.listdir(mount.path / name)
+    assert mounted(mount.store.root) == [mount.path]
+    for part in ("-wal", "-shm"):
+        Path(f"{database}{part}").unlink(missing_ok=True)
+    (tmp_path / "db").rename(database)
+    registry.until(lambda: readable(mount.path / "threads"), "nobody has looked again")
+    assert mount.record().starts > found.starts
+    assert (mount.path / "blobs" / hash).read_bytes() == b"seen " * 1000
+
+
+def test_servers_that_fail_at_once_are_given_up(disk_store: Store, tmp_path: Path) -> None:
+    """Whose own fault it is: the store is of another version when a successor opens it."""
+    assert disk_store.root is not None
+    where = tmp_path / "mnt"
+    where.mkdir()
+    keeper = start(disk_store, where)
+    try:
+        (found,) = records(disk_store)
+        written = (disk_store.root / "format").read_text()
+        (disk_store.root / "format").write_text("casfs 999\n")
+        kill(found.server)
+        assert keeper.wait(60) == 1
+        (disk_store.root / "format").write_text(written)
+        assert os.listdir(where) == []
+        assert mounts.mounted_at(where) is None
+    finally:
+        end(where, keeper)
+    log = (disk_store.root / "log" / "mount.jsonl").read_text().splitlines()
+    events = [json.loads(line) for line in log]
+    assert "again and again" in events[-1]["error"]
+    assert [one["event"] for one in events].count("server ended") == 7
+
+
+# -- the keeper ends ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_it_even_when_it_is_busy(mount: Mount, number: signal.Signals) -> None:
+    serving = mount.record().server
+    with held(mount.path / "README.txt"):
+        mount.server.send_signal(number)
+        assert mount.server.wait(60) == 0
+    assert mounts.mounted_at(mount.path) is None
+    assert os.listdir(mount.path) == []
+    gone(serving)
+    assert records(mount.store) == []
+
+
+def test_a_signal_while_nobody_serves(mount: Mount) -> None:
+    kill(mount.record().server)
+    mount.server.send_signal(signal.SIGTERM)
+    assert mount.server.wait(60) == 0
+    assert mounts.mounted_at(mount.path) is None
+
+
+@pytest.mark.parametrize("how", ["umount", "SIGTERM"])
+def test_a_server_goes_on_without_its_keeper(mount: Mount, how: str) -> None:
+    before = mount.record()
+    assert before.kept
+    mount.server.kill()
+    mount.server.wait()
+    (now,) = records(mount.store)
+    assert (now.kept, "no keeper" in str(now)) == (False, True)
+    assert (mount.path / "README.txt").read_text().startswith("This is a casfs store")
+    with pytest.raises(Refused, match=r"keeper of .* is gone"):
+        replace_program(now)
+    if how == "umount":
+        unmount(mount.path)
+    else:
+        kill(before.server, signal.SIGTERM)
+    gone(before.server)
+    assert mounts.mounted_at(mount.path) is None
+    assert os.listdir(mount.path) == []
+    assert records(mount.store) == []
+
+
+def test_a_record_that_nobody_holds_is_removed(mount: Mount) -> None:
+    mount.kill()  # waits for that
+    assert records(mount.store) == []
+    assert mount.store.root is not None
+    assert os.listdir(mount.store.root / registry.FOLDER) == []
+
+
+# -- another program ----------------------------------------------------------------------
+
+
+def test_it_is_replaced_in_place(mount: Mount) -> None:
+    hash = mount.store.put(bytes(range(256)) * 20_000).hash
+    before = mount.record()
+    with (mount.path / "blobs" / hash).open("rb", buffering=0) as file:
+        file.read(10)
+        command = [*CASFS, "--store", str(mount.store.root), "mount", "--replace"]
+        done = subprocess.run([*command, str(mount.path)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        if mount.transport == "kernel":
+            assert len(file.read()) == 256 * 20_000 - 10
+    now = mount.record()
+    assert (now.keeper, now.generation) == (before.keeper, before.generation + 1)
+    assert now.server != before.server
+    assert now.transport == before.transport == mount.transport
+    assert (mount.path / "blobs" / hash).stat().st_size == 256 * 20_000
+    kill(now.server)
+    successor(mount, now)
+    unmount(mount.path)
+    assert mount.server.wait(60) == 0
+
+
+def test_replace_takes_no_other_option(disk_store: Store, tmp_path: Path) -> None:
+    command = [*CASFS, "--store", str(disk_store.root), "mount", "--replace", str(tmp_path)]
+    assert subprocess.run([*command, "--xattr"], capture_output=True).returncode == 2
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, "no casfs mount" in done.stderr) == (3, True)
+
+
+# -- umount -------------------------------------------------------------------------------
+
+USES: dict[str, Callable[[Path], list[str]]] = {
+    "stands in it": lambda where: ["sh", "-c", f"cd '{where}/trees'; echo up; exec sleep 600"],
+    "has it open": lambda where: [
+        "sh",
+        "-c",
+        f"exec <'{where}/README.txt'; echo up; exec sleep 600",
+    ],
+    "has it mapped": lambda where: [
+        sys.executable,
+        "-c",
+        "import mmap, os, sys\n"
+        "fd = os.open(sys.argv[1] + '/README.txt', 0)\n"
+        "kept = mmap.mmap(fd, 0, prot=mmap.PROT_READ)\n"
+        "os.close(fd)\n"
+        "print('up', flush=True)\n"
+        "sys.stdin.read()\n",
+        str(where),
+    ],
+}
+
+
+@contextmanager
+def user(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "up\n"
+        yield process
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
+
+
+@pytest.mark.parametrize("use", USES)
+def test_umount_says_who_keeps_it_busy(mount: Mount, use: str) -> None:
+    with user(USES[use](mount.path)) as process:
+        with pytest.raises(Refused, match="is busy") as caught:
+            unmount(mount.path)
+        assert f"pid {process.pid} (" in str(caught.value)
+        assert "-l" in str(caught.value)
+    unmount(mount.path)
+    assert mount.server.wait(0) == 0
+    assert records(mount.store) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a tmpfs")
+def test_umount_names_what_is_mounted_below(mount: Mount) -> None:
+    below = mount.path / "trees"
+    mounts.mount("none", below, "tmpfs", 0)
+    try:
+        with pytest.raises(Refused, match=f"the mount {below}"):
+            unmount(mount.path)
+    finally:
+        mounts.unmount(below)
+
+
+def test_umount_waits_for_the_end(mount: Mount) -> None:
+    found = mount.record()
+    unmount(mount.path)
+    assert mount.server.wait(0) == 0
+    assert start_time(found.server) is None
+
+
+def test_a_lazy_umount_waits_for_nobody(mount: Mount) -> None:
+    with held(mount.path / "README.txt") as fd:
+        unmount(mount.path, lazy=True)
+        assert os.listdir(mount.path) == []
+        if mount.transport == "kernel":
+            kill(records(mount.store)[0].server)
+        assert os.read(fd, 100).startswith(b"This is a casfs store")
+    assert mount.server.wait(60) == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may bind")
+def test_umount_does_not_wait_for_who_sees_it_elsewhere(mount: Mount, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    mounts.mount(str(mount.path), other, "none", BIND)
+    try:
+        unmount(mount.path)
+        assert mounts.mounted_at(mount.path) is None
+        assert (other / "README.txt").read_text().startswith("This is a casfs store")
+    finally:
+        mounts.unmount(other, lazy=True)
+    assert mount.server.wait(60) == 0
+
+
+def test_another_mount_at_the_same_place(disk_store: Store, tmp_path: Path, transport: str) -> None:
+    """Who still serves what was unmounted lazily leaves the new one alone."""
+    where = tmp_path / "mnt"
+    with serving(disk_store, where, transport=transport) as old, held(where / "README.txt"):
+        unmount(where, lazy=True)
+        with serving(disk_store, where, transport=transport) as new:
+            assert len(records(disk_store)) == 2
+            old.server.send_signal(signal.SIGTERM)
+            assert old.server.wait(60) == 0
+            assert (where / "README.txt").exists()
+            (found,) = records(disk_store)
+            assert found.keeper == new.server.pid
+
+
+# -- how it is mounted --------------------------------------------------------------------
+
+
+def test_status_says_who_serves(mount: Mount) -> None:
+    found = mount.record()
+    command = [*CASFS, "--store", str(mount.store.root), "status"]
+    value = json.loads(subprocess.check_output([*command, "--json"]))
+    assert value["mounts"] == [str(mount.path)]
+    assert value["serving"] == [found.as_json()]
+    assert value["serving"][0]["transport"] == mount.transport
+    assert subprocess.check_output(command, text=True).splitlines()[-2:] == [
+        f"mount   {mount.path}",
+        f"        {mount.transport}, server {found.server}, keeper {found.keeper}",
+    ]
+    stats = (mount.path / ".casfs/stats.json").read_text()
+    assert f'"transport": "{mount.transport}"' in stats
+
+
+def test_by_itself_it_takes_our_transport(disk_store: Store, tmp_path: Path) -> None:
+    with serving(disk_store, tmp_path / "mnt") as mount:
+        assert mount.record().transport == "kernel"
+        maps = Path(f"/proc/{mount.record().server}/maps").read_text()
+        assert "pyfuse3" not in maps
+
+
+OLDER = """
+import sys
+from casfs.fuse.kernel import init
+init.NEEDED |= 1 << 62  # as if this kernel were too old
+from casfs.cli.main import main
+sys.argv[0] = "casfs"
+main()
+"""
+
+
+def test_on_an_older_kernel_it_takes_pyfuse3(disk_store: Store, tmp_path: Path) -> None:
+    where = tmp_path / "mnt"
+    where.mkdir()
+    older = [sys.executable, "-c", OLDER, "--store", str(disk_store.root), "mount", str(where)]
+    keeper = subprocess.Popen([*older, "--foreground"])
+    try:
+        registry.until(
+            lambda: any(one.serves for one in records(disk_store)), "nobody serves the mount"
+        )
+        assert records(disk_store)[0].transport == "pyfuse3"
+        assert (where / "README.txt").exists()
+    finally:
+        end(where, keeper)
+    done = subprocess.run(
+        [*older, "--foreground", "--transport", "kernel"], capture_output=True, text=True
+    )
+    assert (done.returncode, "too old" in done.stderr) == (1, True)
+    assert mounts.mounted_at(where) is None
+
+
+def test_the_config_chooses_the_transport(disk_store: Store, tmp_path: Path) -> None:
+    assert disk_store.root is not None
+    where = tmp_path / "mnt"
+    where.mkdir()
+    (disk_store.root / "config.toml").write_text('[mount]\ntransport = "pyfuse3"\n')
+    command = [*CASFS, "--store", str(disk_store.root), "mount", str(where)]
+    try:
+        assert subprocess.run(command, capture_output=True).returncode == 0
+        assert records(disk_store)[0].transport == "pyfuse3"
+        unmount(where)
+    finally:
+        if mounts.mounted_at(where):
+            unmount(where, lazy=True)
+    (disk_store.root / "config.toml").write_text('[mount]\ntransport = "pigeon"\n')
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, "no transport 'pigeon'" in done.stderr) == (4, True)
+
+
+def test_what_cannot_be_unmounted(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="no casfs mount"):
+        unmount(tmp_path)
+    with pytest.raises(NotFound, match="no casfs mount"):
+        unmount(Path("/proc"))
+
+
+def test_waiting_ends() -> None:
+    with pytest.raises(Failed, match="never"):
+        registry.until(lambda: False, "never", seconds=0.01)
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_mounted(tmp_path: Path) -> Iterator[None]:
+    yield
+    assert [one.point for one in mounts.mounts() if tmp_path in one.point.parents] == []

@@ -1,0 +1,114 @@
+"""Objects that nobody may write to while they are a layer."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+from pathlib import Path
+
+import pytest
+
+from casfs.errors import Failed, NotFound
+from casfs.native import verity
+from casfs.store import Store
+from tests.support.helpers import ABSENT, LARGE
+
+
+def objects(store: Store) -> Path:
+    assert store.root is not None
+    return store.root / "objects"
+
+
+def put(store: Store) -> tuple[str, Path]:
+    hash = store.put(LARGE).hash
+    return hash, objects(store) / hash[:2] / hash[2:]
+
+
+def test_a_store_as_it_is_made_will_do(disk_store: Store) -> None:
+    hash, path = put(disk_store)
+    verity.check(objects(disk_store))
+    sealed = verity.Seal(objects(disk_store))
+    sealed(hash)
+    sealed(hash)
+    assert path.stat().st_mode & 0o777 == 0o444
+    assert path.read_bytes() == LARGE
+
+
+@pytest.mark.parametrize("place", ["", "../", "ab"])
+def test_directories_that_others_may_write_to(disk_store: Store, place: str) -> None:
+    folder = objects(disk_store) / place
+    folder.chmod(0o777)
+    with pytest.raises(Failed, match="alone to write"):
+        verity.check(objects(disk_store))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file away")
+def test_what_belongs_to_others(disk_store: Store) -> None:
+    hash, path = put(disk_store)
+    os.chown(path, 65534, 65534)
+    with pytest.raises(Failed, match="not a file of this user"):
+        verity.Seal(objects(disk_store))(hash)
+    os.chown(objects(disk_store) / "ab", 65534, 65534)
+    with pytest.raises(Failed, match="alone to write"):
+        verity.check(objects(disk_store))
+
+
+def test_a_write_permission_is_taken_away(disk_store: Store) -> None:
+    hash, path = put(disk_store)
+    path.chmod(0o666)
+    verity.Seal(objects(disk_store))(hash)
+    assert path.stat().st_mode & 0o777 == 0o444
+
+
+def test_what_is_no_plain_file_or_not_there(disk_store: Store) -> None:
+    hash, path = put(disk_store)
+    sealed = verity.Seal(objects(disk_store))
+    with pytest.raises(NotFound, match="fsck"):
+        sealed(ABSENT)
+    path.unlink()
+    path.symlink_to("/etc/passwd")
+    with pytest.raises(Failed, match="not a file of this user"):
+        sealed(hash)
+
+
+def test_verity_is_given_up_where_there_is_none(disk_store: Store) -> None:
+    """Where there is, nobody can write any more, not even root."""
+    hash, path = put(disk_store)
+    sealed = verity.Seal(objects(disk_store))
+    sealed(hash)
+    path.chmod(0o644)
+    if sealed.verity:
+        with pytest.raises(PermissionError):
+            path.open("r+b")
+    else:
+        path.open("r+b").close()
+
+
+@pytest.mark.parametrize("code", [None, errno.EEXIST, errno.ENOTTY, errno.EOPNOTSUPP])
+def test_verity_is_switched_on_for_every_object(
+    disk_store: Store, monkeypatch: pytest.MonkeyPatch, code: int | None
+) -> None:
+    """A stand-in answers for kernels that have it: well, that it was on already, or that this
+    file system has none; in which case it is not asked again."""
+    hashes = [disk_store.put(LARGE + bytes(number)).hash for number in range(3)]
+    asked = []
+
+    def ioctl(fd: int, request: int, argument: bytes) -> int:
+        asked.append((os.readlink(f"/proc/self/fd/{fd}"), request, len(argument), argument[:16]))
+        if code is not None:
+            raise OSError(code, os.strerror(code))
+        return 0
+
+    monkeypatch.setattr(fcntl, "ioctl", ioctl)
+    sealed = verity.Seal(objects(disk_store))
+    for hash in hashes:
+        sealed(hash)
+    is_there = code in (None, errno.EEXIST)
+    assert sealed.verity == is_there
+    paths = [str(objects(disk_store) / hash[:2] / hash[2:]) for hash in hashes]
+    assert [path for path, *_ in asked] == (paths if is_there else paths[:1])
+    # _IOW('f', 133, struct fsverity_enable_arg): version 1, SHA-256, blocks of 4096, no salt
+    request = 1 << 30 | 128 << 16 | ord("f") << 8 | 133
+    assert all(rest == [request, 128, struct.pack("<4I", 1, 1, 4096, 0)] for _, *rest in asked)

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from casfs.errors import Failed
+from casfs.store import Store
+from casfs.trees.snapshot import reader_pool, walker
+from casfs.trees.snapshot.file_reader import DIR_FLAGS, Read
+from casfs.trees.snapshot.ignore import Ignore
+from casfs.trees.snapshot.reader_pool import Readers
+from casfs.trees.snapshot.walker import Report
+from tests.support.helpers import private_files
+
+LARGE = b"large" * 1000
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    root = tmp_path / "work"
+    for place in range(30):
+        folder = root / f"d{place % 5}" / f"e{place}"
+        folder.mkdir(parents=True)
+        for number in range(10):
+            (folder / f"f{number}").write_bytes(b"%d " % (place * number % 40) * (number * 200))
+    return root
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However little there is to read, processes read it."""
+    monkeypatch.setattr(walker, "FEW", 0)
+    monkeypatch.setattr(walker, "PORTION", 3)
+
+
+def build(store: Store, root: Path, report: Report | None = None) -> str:
+    with store.batch() as batch:
+        return walker.build(batch, root, Ignore(), report).hash
+
+
+def test_processes_record_what_one_would(
+    disk_store: Store, store: Store, tree: Path, always: None
+) -> None:
+    alone, helped = Report(), Report()
+    assert build(store, tree, alone) == build(disk_store, tree, helped)
+    assert alone == helped
+    assert store.root is None
+
+
+def test_nothing_private_is_left(disk_store: Store, tree: Path, always: None) -> None:
+    build(disk_store, tree)
+    assert disk_store.root is not None
+    assert private_files(disk_store.root) == []
+    build(disk_store, tree)
+    assert private_files(disk_store.root) == []
+
+
+def test_a_file_that_cannot_be_read_is_named(disk_store: Store, tree: Path) -> None:
+    root = os.open(tree, DIR_FLAGS)
+    assert disk_store.root is not None
+    private = disk_store.blobs.private()
+    assert private is not None
+    pool: Readers[int] = Readers(private, root, "shown")
+    try:
+        pool.submit(1, b"/d0/e0", [b"f1", b"x" * 300])
+        with pytest.raises(Failed, match=r"cannot read shown/d0/e0/xxx.*: File name too long"):
+            list(pool.results(0))
+    finally:
+        pool.close(lambda done: None)
+        os.close(root)
+    assert private_files(disk_store.root) == []
+
+
+def test_what_has_vanished_or_become_a_link_is_not_there(
+    disk_store: Store, tree: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "f").write_bytes(LARGE)
+    (tree / "link").symlink_to(tmp_path / "outside")
+    root = os.open(tree, DIR_FLAGS)
+    private = disk_store.blobs.private()
+    assert private is not None
+    pool: Readers[str] = Readers(private, root, "shown")
+    found: dict[str, list[Read] | str] = {}
+    try:
+        pool.submit("gone", b"/none", [b"f"])
+        pool.submit("file", b"/d0/e0", [b"f1", b"none"])
+        for key, done in pool.results(0):
+            found[key] = done
+        pool.submit("link", b"/link", [b"f"])
+        with pytest.raises(Failed, match="cannot read shown/link: Not a directory"):
+            list(pool.results(0))
+    finally:
+        pool.close(lambda done: None)
+        os.close(root)
+    assert found["gone"] == []
+    assert [one.name for one in found["file"] if isinstance(one, Read)] == [b"f1"]
+
+
+def test_a_reader_that_is_killed_fails_the_snapshot(
+    disk_store: Store, tree: Path, always: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[Readers[object]] = []
+
+    class Killed(Readers[object]):
+        def submit(self, key: object, path: bytes, names: list[bytes]) -> None:
+            if not kept:
+                kept.append(self)
+                for process in self._processes:
+                    os.kill(process.pid, signal.SIGKILL)
+                    process.wait()
+            super().submit(key, path, names)
+
+    monkeypatch.setattr(reader_pool, "Readers", Killed)
+    with pytest.raises(Failed, match="ended"):
+        build(disk_store, tree)
+    assert disk_store.root is not None
+    assert private_files(disk_store.root) == []
+    monkeypatch.setattr(reader_pool, "Readers", Readers)
+    build(disk_store, tree)
+
+
+def test_an_abandoned_snapshot_leaves_nothing(
+    disk_store: Store, tree: Path, always: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in range(50):
+        (tree / f"large{place}").write_bytes(LARGE + b"%d" % place)
+
+    def stop(files: int) -> None:
+        if files > 60:
+            raise KeyboardInterrupt
+
+    with disk_store.batch() as batch:
+        options = walker.Options(progress=stop)
+        with pytest.raises(KeyboardInterrupt):
+            walker.build(batch, tree, Ignore(), options=options)
+    assert disk_store.root is not None
+    assert private_files(disk_store.root) == []
