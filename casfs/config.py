@@ -43,16 +43,18 @@ class Value:
 
 
 SETTINGS = (
-    Setting("threads.limit", 8, "threads that the daemon runs at once", least=1),
+    Setting(
+        "threads.limit", 8, "threads (runs of workflows) that the daemon runs at once", least=1
+    ),
     Setting("mount.transport", "auto", "who speaks to the kernel: kernel, pyfuse3, or auto"),
-    Setting("gc.grace_s", 86400, "seconds that gc spares a blob after it was touched"),
-    Setting("gc.max_size", 0, "bytes of content above which cache is evicted; 0 is no limit"),
-    Setting("gc.max_inodes", 0, "the same for files of their own; 0 is no limit"),
-    Setting("gc.keep_checkpoints", 0, "newest of a name that are no cache; 0 is all"),
-    Setting("extractor.url", "", "a chat-completions API whose model finds the meta in an output"),
-    Setting("extractor.model", "", "its model; without one no model is asked"),
-    Setting("extractor.key_env", "", "the environment variable that holds its key"),
-    Setting("actions.cacheable", [], "commands, by their first words, whose results are cached"),
+    Setting("gc.grace_s", 86400, "seconds of grace before an unreferenced blob is deleted"),
+    Setting("gc.max_size", 0, "bytes of content above which cache is evicted (0 = no limit)"),
+    Setting("gc.max_inodes", 0, "maximum number of object files (0 = no limit)"),
+    Setting("gc.keep_checkpoints", 0, "checkpoints to keep per name (0 = all)"),
+    Setting("extractor.url", "", "base URL of the chat-completions API used for extraction"),
+    Setting("extractor.model", "", "extraction model; empty = no model is called"),
+    Setting("extractor.key_env", "", "environment variable that holds the API key"),
+    Setting("actions.cacheable", [], "command prefixes whose results are cached"),
 )
 
 
@@ -120,12 +122,12 @@ def _parse(setting: Setting, text: str) -> Any:
         try:
             return _typed(setting, int(text), setting.variable)
         except ValueError:
-            raise Invalid(f"{setting.variable}: {text!r} is no whole number") from None
+            raise Invalid(f"{setting.variable}: {text!r} is not a whole number") from None
     if isinstance(setting.default, list):
         try:
             return _typed(setting, tomllib.loads(f"value = {text}")["value"], setting.variable)
         except tomllib.TOMLDecodeError:
-            raise Invalid(f'{setting.variable}: {text!r} is no list, like ["a", "b"]') from None
+            raise Invalid(f'{setting.variable}: {text!r} is not a list, like ["a", "b"]') from None
     return text
 
 

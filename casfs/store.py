@@ -150,7 +150,9 @@ class Store:
                 raise NotFound(f"no blob {text} in this store")
             return text
         if len(text) < SHORTEST_PREFIX or not is_hash(text.ljust(64, "0")):
-            raise Invalid(f"{text!r} is no hash (64 hex characters, or a prefix of 8 or more)")
+            raise Invalid(
+                f"{text!r} is not a valid hash (64 hex characters, or a prefix of 8 or more)"
+            )
         found = self.blobs.find(text)
         if not found:
             raise NotFound(f"no blob {text}… in this store")

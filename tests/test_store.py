@@ -259,7 +259,7 @@ def test_a_hash_or_a_unique_prefix_is_expanded(any_store: Store) -> None:
     "text", ["", "abc", "0f0f0f0", "0F0F0F0F", "zzzzzzzz", ABSENT + "0", "é" * 8]
 )
 def test_what_is_no_prefix_is_refused(any_store: Store, text: str) -> None:
-    with pytest.raises(Invalid, match="no hash"):
+    with pytest.raises(Invalid, match="not a valid hash"):
         any_store.expand(text)
 
 

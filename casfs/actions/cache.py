@@ -132,7 +132,7 @@ def request(
     at = here.resolve()
     cwd = at.relative_to(root).as_posix() if at.is_relative_to(root) else "."
     if timeout is not None and not 0.001 <= timeout <= canonical.MAX_INT / 1000:
-        raise Invalid(f"{timeout} is no timeout: give seconds above 0")
+        raise Invalid(f"invalid timeout {timeout}: give seconds above 0")
     if not argv:
         raise Invalid("no command: give one after --")
     return Request(

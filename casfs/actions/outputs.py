@@ -198,7 +198,7 @@ def _open(root: Path, parent: str, *, make: bool) -> int:
             below = os.open(part, DIR_FLAGS, dir_fd=fd)
         except OSError as error:
             if error.errno in (errno.ENOTDIR, errno.ELOOP):
-                raise Refused(f"{root / parent}: {part} is no directory there") from None
+                raise Refused(f"{root / parent}: {part} is not a directory") from None
             raise Failed(f"cannot enter {root / parent}: {error.strerror}") from None
         finally:
             os.close(fd)

@@ -96,7 +96,7 @@ def parsed(hash: str) -> bytes | None:
 def key_of(hash: str) -> bytes:
     key = parsed(hash)
     if key is None:
-        raise NotFound(f"no blob {hash!r} in this store: that is no hash")
+        raise NotFound(f"no blob {hash!r} in this store: not a valid hash")
     return key
 
 

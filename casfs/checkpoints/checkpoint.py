@@ -127,8 +127,8 @@ def named(store: Store, text: str) -> Checkpoint | None:
 def check_name(name: str) -> None:
     if not NAME.match(name) or is_hash(name) or name in RESERVED:
         raise Invalid(
-            f"{name!r} is no checkpoint name: 1 to 64 of letters, digits, '.', '_', '-',"
-            " no hash, not 'plugins' or 'latest'"
+            f"invalid checkpoint name {name!r}: use 1 to 64 letters, digits, '.', '_',"
+            " '-', and not a hash, 'plugins' or 'latest'"
         )
 
 

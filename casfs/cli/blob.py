@@ -172,4 +172,4 @@ def heads(ctx: click.Context, prefix: str, as_json: bool) -> None:
 def _check(hashes: tuple[str, ...] | list[str]) -> None:
     for hash in hashes:
         if not is_hash(hash):
-            raise Invalid(f"{hash!r} is no hash: 64 lowercase hex characters")
+            raise Invalid(f"{hash!r} is not a valid hash: 64 lowercase hex characters")

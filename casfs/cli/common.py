@@ -99,7 +99,7 @@ def tree_root(store: Store, text: str) -> str:
     try:
         node = store.node(store.expand(text))
     except Invalid:
-        raise NotFound(f"{text!r} is no hash and no checkpoint's name") from None
+        raise NotFound(f"{text!r} is neither a hash nor a checkpoint name") from None
     found = {"directory": node.hash, "checkpoint": "root", "thread-step": "workspace"}.get(
         node.type
     )
@@ -123,7 +123,9 @@ def refuse_too_much(path: Path, force: bool) -> None:
     and nothing that a home is in."""
     homes = {Path.home().resolve(), Path(os.path.expanduser(f"~{_user()}")).resolve()}
     if not force and any(home.is_relative_to(path.resolve()) for home in homes):
-        raise Refused(f"{path.resolve()} is a whole home or machine; --force if you mean it")
+        raise Refused(
+            f"{path.resolve()}: refusing to record the root or home directory; use --force"
+        )
 
 
 def _user() -> str:

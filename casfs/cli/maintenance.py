@@ -300,7 +300,7 @@ def _hashes(file: str) -> frozenset[str]:
     found = read_input(file).decode("utf-8", "replace").split()
     for hash in found:
         if not is_hash(hash):
-            raise Invalid(f"{file}: {hash[:80]!r} is no hash")
+            raise Invalid(f"{file}: {hash[:80]!r} is not a valid hash")
     return frozenset(found)
 
 

@@ -25,7 +25,7 @@ class Size(click.ParamType[int]):
             return value
         number, unit = value.rstrip("KMGT"), value[len(value.rstrip("KMGT")) :]
         if not (number.isascii() and number.isdigit()) or unit not in UNITS:
-            self.fail(f"{value!r} is no size: give bytes, or a number with K, M, G or T")
+            self.fail(f"invalid size {value!r}: give bytes, or a number with K, M, G or T")
         return int(number) * UNITS[unit]
 
 

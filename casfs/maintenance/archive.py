@@ -211,7 +211,7 @@ def _put_node(batch: Batch, name: str, data: bytes) -> None:
     except (Invalid, NotFound) as error:
         raise Corrupt(f"{name}: {error}") from None
     except (KeyError, TypeError, AttributeError):
-        raise Corrupt(f"{name}: its bytes are no node") from None
+        raise Corrupt(f"{name}: not a node") from None
 
 
 def _heads(backend: Backend, batch: Batch, manifest: Manifest) -> list[str]:
@@ -252,7 +252,7 @@ def _manifest(tar: tarfile.TarFile, member: tarfile.TarInfo | None) -> Manifest:
 def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
     content = tar.extractfile(member) if member.isreg() else None
     if content is None:
-        raise Invalid(f"the member {member.name!r} is no regular file")
+        raise Invalid(f"the member {member.name!r} is not a regular file")
     return content
 
 

@@ -156,7 +156,7 @@ def _check_refs(store: Store, found: Node) -> Iterator[Fault]:
                 message = f"{what}: {ref.hash} has lost its type {ref.cas_type}"
                 yield Fault(LOST_TYPE, ref.hash, message)
             else:
-                yield Fault("wrong ref", found.hash, f"{what}: {ref.hash} is no {ref.cas_type}")
+                yield Fault("wrong ref", found.hash, f"{what}: {ref.hash} is not a {ref.cas_type}")
 
 
 def _is_a(store: Store, info: BlobInfo, names: tuple[str, ...]) -> bool:
@@ -222,7 +222,7 @@ def _wrong_head(
 ) -> Fault:
     if _lost_type(store, hash, info, names):
         return Fault(LOST_TYPE, hash, f"head {name}: {hash} has lost its type", [name])
-    return Fault("wrong head", None, f"head {name}: {hash} is no {' or '.join(names)}", [name])
+    return Fault("wrong head", None, f"head {name}: {hash} is not a {' or '.join(names)}", [name])
 
 
 def _merge_missing(report: Report) -> None:

@@ -139,7 +139,7 @@ def _hash(store: Store, text: str) -> str:
     try:
         return store.expand(text)
     except CasfsError as error:
-        raise NotFound(f"{text!r} is no thread, checkpoint, workflow or hash here") from error
+        raise NotFound(f"no thread, checkpoint, workflow or hash {text!r}") from error
 
 
 def _types(store: Store) -> list[tuple[str, Head]]:

@@ -105,7 +105,7 @@ def _mounted(source: str, point: Path, options: list[str]) -> int:
 def _handed(source: str, point: Path, options: list[str], reason: str | None) -> int:
     helper = shutil.which(HELPER)
     if helper is None:
-        raise Failed(f"cannot mount at {point}: {reason}, and there is no {HELPER}")
+        raise Failed(f"cannot mount at {point}: {reason}, and {HELPER} is not installed")
     text = ",".join(["ro", "nodev", "nosuid", f"fsname={source}", "subtype=casfs", *options])
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with ours, theirs:

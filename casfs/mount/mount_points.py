@@ -46,7 +46,7 @@ def check(root: Path | None, mountpoint: Path) -> Path:
     except FileNotFoundError:
         raise NotFound(f"no directory {mountpoint}; make it first") from None
     except NotADirectoryError:
-        raise Refused(f"{mountpoint} is no directory; give an empty one") from None
+        raise Refused(f"{mountpoint} is not a directory; give an empty one") from None
     except OSError as error:
         if error.errno == errno.ENOTCONN:
             raise Refused(f"{mountpoint} is a dead mount; `casfs umount -l` it first") from None

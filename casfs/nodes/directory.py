@@ -195,4 +195,4 @@ def _bytes(item: dict[str, Any], key: str, where: str) -> bytes:
             return value
     except ValueError:  # not ASCII, or no base64
         pass
-    raise Invalid(f"{where}.{key}_base64: not the base64 of bytes that are no UTF-8")
+    raise Invalid(f"{where}.{key}_base64: not the base64 of bytes that are not UTF-8")

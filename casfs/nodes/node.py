@@ -37,7 +37,7 @@ def decode(hash: str, data: bytes) -> tuple[str, Any]:
         value = canonical.decode(data)
         type_hash, payload = value["type"], value["payload"]
     except (ValueError, TypeError, KeyError) as error:
-        raise Corrupt(f"node {hash}: its bytes are no node ({error})") from None
+        raise Corrupt(f"node {hash}: not a node ({error})") from None
     if not isinstance(type_hash, str):
-        raise Corrupt(f"node {hash}: its type is no hash")
+        raise Corrupt(f"node {hash}: its type is not a hash")
     return type_hash, payload

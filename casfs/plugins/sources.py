@@ -55,7 +55,7 @@ def take(batch: Batch, source: Path) -> Digest:
     if source.is_dir():
         return walker.build(batch, source, WITHOUT_GIT)
     if not source.exists():
-        raise NotFound(f"{source} is no directory, no tarball and no URL of a git repository")
+        raise NotFound(f"{source} is not a directory, a tarball or the URL of a git repository")
     return _tarball(batch, source)
 
 
@@ -112,7 +112,7 @@ def _git(arguments: list[str], env: Mapping[str, str], timeout: float) -> str:
             check=False,
         )
     except FileNotFoundError:
-        raise Failed("there is no git on this machine; install it") from None
+        raise Failed("git is not installed") from None
     except subprocess.TimeoutExpired:
         raise Failed(f"git took longer than {timeout:g} s") from None
     if done.returncode != 0:

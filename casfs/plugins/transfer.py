@@ -74,7 +74,8 @@ def materialize(store: Store, name: str, version: str, target: Path) -> Plugin:
 def _check(text: str, what: str) -> None:
     if not NAME.match(text) or is_hash(text):
         raise Invalid(
-            f"{text!r} is no plugin's {what}: 1 to 64 of letters, digits, '.', '_', '-', no hash"
+            f"invalid plugin {what} {text!r}: use 1 to 64 letters,"
+            " digits, '.', '_', '-', and not a hash"
         )
 
 

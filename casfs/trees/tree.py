@@ -80,7 +80,7 @@ def resolve(store: Store, root: str, path: bytes) -> Entry | None:
     for part in split(path):
         if entry is not None:
             if not isinstance(entry, Subdirectory):
-                raise NotFound(f"{_show(path)}: {_show(entry.name)} is no directory there")
+                raise NotFound(f"{_show(path)}: {_show(entry.name)} is not a directory")
             at = entry.digest.hash
         entry = load(store, at).get(part)
         if entry is None:

@@ -248,7 +248,7 @@ def _check(store: Store, path: Path) -> bool:
     except FileNotFoundError:
         return True
     except NotADirectoryError:
-        raise Refused(f"{path} is no directory") from None
+        raise Refused(f"{path} is not a directory") from None
     except OSError as error:
         raise Failed(f"cannot use {path}: {error.strerror}") from None
     return False

@@ -171,7 +171,7 @@ def find(store: Store, directory: Path) -> Workspace:
     path = absolute(directory)
     found = get(store, path)
     if found is None:
-        raise NotFound(f"{path} is no open workspace; see `casfs workspace list`")
+        raise NotFound(f"{path} is not an open workspace; see `casfs workspace list`")
     return found
 
 

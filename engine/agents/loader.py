@@ -109,7 +109,7 @@ def resolve(name: str, version: str, config: Mapping[str, Any]) -> Package:
     try:
         wanted = SpecifierSet(version)
     except InvalidSpecifier:
-        raise Invalid(f"agent {name}: {version!r} is no PEP 440 version specifier") from None
+        raise Invalid(f"agent {name}: {version!r} is not a PEP 440 version specifier") from None
     if not wanted.contains(package.version, prereleases=True):
         raise Refused(f"agent {name}: version {package.version} is installed, not {version}")
     package.check_config(dict(config))

@@ -219,7 +219,7 @@ def _cas_get(bench: Bench, given: Arguments) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise Failed(f"{given['hash']} is no text: {len(data)} bytes") from None
+        raise Failed(f"{given['hash']} is not UTF-8 text: {len(data)} bytes") from None
 
 
 def _cas_put(bench: Bench, given: Arguments) -> str:

@@ -168,7 +168,7 @@ def _mode(folder: int, name: str, path: str) -> int:
     except FileNotFoundError:
         return 0o644
     if not stat.S_ISREG(found):
-        raise Refused(f"{path!r} is no plain file")
+        raise Refused(f"{path!r} is not a regular file")
     return stat.S_IMODE(found)
 
 
@@ -176,7 +176,7 @@ def _read(folder: int, name: str, path: str, limit: int) -> bytes:
     fd = _open(name, READ, folder, path)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise Refused(f"{path!r} is no plain file")
+        raise Refused(f"{path!r} is not a regular file")
     with open(fd, "rb") as file:
         return file.read(limit)
 

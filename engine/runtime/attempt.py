@@ -137,7 +137,7 @@ class Attempt(Generic[T]):
         try:
             result = await self._player.agent(context)
             if not isinstance(result, AgentResult) or not isinstance(result.output, str):
-                raise TypeError(f"{type(result).__name__} is no AgentResult with a text")
+                raise TypeError(f"{type(result).__name__} is not an AgentResult with a text")
         except STRANGE as error:
             if waits := _waiting(error):
                 raise waits from error

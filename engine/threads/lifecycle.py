@@ -189,7 +189,7 @@ def _place(store: Store, thread: Thread, at: int | str | None) -> tuple[str, int
     if isinstance(at, str):
         node = store.node(at, "thread-step")
         if node.payload["start"] != thread.record["start"]:
-            raise NotFound(f"{at} is no step of thread {thread.id}, nor of a fork of it")
+            raise NotFound(f"{at} is not a step of thread {thread.id}, nor of a fork of it")
         return at, node.payload["index"]
     last = threads.last_step(store, thread)
     length = store.node(last, "thread-step").payload["index"] if last else 0

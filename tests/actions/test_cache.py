@@ -121,7 +121,7 @@ def test_a_request_that_makes_no_sense(bench: Bench, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no directory"):
         bench.request("make", directory=tmp_path / "none")
     for timeout in (0, -1, float("nan"), float("inf")):
-        with pytest.raises(Invalid, match="no timeout"):
+        with pytest.raises(Invalid, match="invalid timeout"):
             bench.request("make", timeout=timeout)
     with pytest.raises(Invalid, match="no command"):
         bench.request()
@@ -275,7 +275,7 @@ def test_nothing_is_written_through_a_symlink(bench: Bench, tmp_path: Path) -> N
     (bench.root / "d/f").unlink()
     (bench.root / "d").rmdir()
     (bench.root / "d").symlink_to(victim)
-    with pytest.raises(Refused, match="d is no directory there"):
+    with pytest.raises(Refused, match="d is not a directory"):
         bench.sh("mkdir -p d; echo 1 > d/f", outputs=["d/f"])
     assert read_tree(victim) == {b"f": b"precious"}
 

@@ -219,7 +219,7 @@ def test_a_name_is_accepted(name: str) -> None:
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_name_is_refused(store: Store, work: Path, name: str) -> None:
-    with pytest.raises(Invalid, match="no checkpoint name"):
+    with pytest.raises(Invalid, match="invalid checkpoint name"):
         create(store, work, name)
     assert list(store.heads.list(HEADS)) == []
 

@@ -11,7 +11,7 @@ import pytest
 from tests.support.engine import Cli
 from tests.support.helpers import write_tree
 
-REFUSED = "is a whole home or machine; --force if you mean it"
+REFUSED = "refusing to record the root or home directory"
 
 
 @pytest.fixture

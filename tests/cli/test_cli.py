@@ -241,7 +241,7 @@ def test_config(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     monkeypatch.setenv("CASFS_THREADS_LIMIT", "5")
     assert "threads.limit = 5  (CASFS_THREADS_LIMIT; " in cli("config").text
     monkeypatch.setenv("CASFS_THREADS_LIMIT", "many")
-    assert "'many' is no whole number" in cli.refused("config", code=4)
+    assert "'many' is not a whole number" in cli.refused("config", code=4)
 
 
 # -- schemas, trees, checkpoints ----------------------------------------------------------
@@ -537,10 +537,10 @@ def test_a_bad_file(
     [
         (["get", UNKNOWN], 3, f"no blob {UNKNOWN} in this store"),
         (["get", "abcdef01"], 3, "no blob abcdef01… in this store"),
-        (["get", "abcdef0"], 4, "'abcdef0' is no hash"),
-        (["get", "ABCDEF0123"], 4, "is no hash"),
-        (["get", "../../etc/passwd"], 4, "is no hash"),
-        (["has", "abcdef01"], 4, "'abcdef01' is no hash"),
+        (["get", "abcdef0"], 4, "'abcdef0' is not a valid hash"),
+        (["get", "ABCDEF0123"], 4, "is not a valid hash"),
+        (["get", "../../etc/passwd"], 4, "is not a valid hash"),
+        (["has", "abcdef01"], 4, "'abcdef01' is not a valid hash"),
         (["refs", UNKNOWN], 3, UNKNOWN),
         (["walk", UNKNOWN], 3, UNKNOWN),
         (["node", "get", UNKNOWN], 3, UNKNOWN),
@@ -551,12 +551,12 @@ def test_a_bad_file(
         (["schema", "show", "nothing"], 3, "no type 'nothing'"),
         (["tree", "build", "/no/such"], 3, "no directory /no/such"),
         (["tree", "build", "/etc/passwd"], 3, "no directory /etc/passwd"),
-        (["tree", "ls", "nothing"], 3, "'nothing' is no hash and no checkpoint's name"),
+        (["tree", "ls", "nothing"], 3, "'nothing' is neither a hash nor a checkpoint name"),
         (["tree", "ls", UNKNOWN], 3, UNKNOWN),
         (["tree", "diff", UNKNOWN, UNKNOWN], 3, UNKNOWN),
         (["checkpoint", "create", "work", "/no/such"], 3, "no directory /no/such"),
-        (["checkpoint", "create", "a/b", "/etc"], 4, "'a/b' is no checkpoint name"),
-        (["checkpoint", "create", "latest", "/etc"], 4, "'latest' is no checkpoint name"),
+        (["checkpoint", "create", "a/b", "/etc"], 4, "invalid checkpoint name 'a/b'"),
+        (["checkpoint", "create", "latest", "/etc"], 4, "invalid checkpoint name 'latest'"),
         (["checkpoint", "list", "work"], 3, "no checkpoint 'work'"),
         (["checkpoint", "restore", "work", "/tmp/x"], 3, "no checkpoint 'work'"),
         (["workflow", "add", "/no/such"], 3, "no file /no/such"),
@@ -598,7 +598,7 @@ def test_text_that_is_not_utf_8(cli: Cli, tmp_path: Path) -> None:
     start = ("thread", "start", "w", "--input", f"@{file}")
     assert f"{file}: byte 3 is not UTF-8" in cli.refused(*start, code=4)
     assert "byte 3 is not UTF-8" in cli.refused("workflow", "add", file, code=4)
-    assert "is no hash" in cli.refused("missing", stdin=b"\xff\n", code=4)
+    assert "is not a valid hash" in cli.refused("missing", stdin=b"\xff\n", code=4)
 
 
 def test_a_blob_is_no_tree_and_no_node(cli: Cli) -> None:
@@ -613,7 +613,7 @@ def test_a_blob_is_no_tree_and_no_node(cli: Cli) -> None:
 def test_a_path_that_a_tree_does_not_have(cli: Cli, project: Path) -> None:
     tree = cli("tree", "build", project).word
     assert f"src/no: not in tree {tree}" in cli.refused("tree", "ls", tree, "src/no", code=3)
-    assert "run is no directory there" in cli.refused("tree", "ls", tree, "run/x", code=3)
+    assert "run is not a directory" in cli.refused("tree", "ls", tree, "run/x", code=3)
     assert "has no .." in cli.refused("tree", "ls", tree, "../etc", code=4)
 
 
@@ -699,7 +699,7 @@ def test_mount_points(cli: Cli, project: Path) -> None:
     inside.mkdir()
     assert "is inside the store" in cli.refused("mount", inside, code=4)
     assert "is not empty" in cli.refused("mount", project, code=4)
-    assert "is no directory" in cli.refused("mount", project / "run", code=4)
+    assert "is not a directory" in cli.refused("mount", project / "run", code=4)
     assert cli.refused("mount", project / "gone", code=3)
     assert "no casfs mount" in cli.refused("umount", project, code=3)
 

@@ -76,7 +76,7 @@ def test_a_life(cli: Cli, tmp_path: Path) -> None:
     assert cli("tree", "umount", path, "--json").json == {"unmounted": str(path), "over": True}
     assert not path.exists()
     assert os.listdir(cli.root / "workspaces") == []
-    assert "no open workspace" in cli("tree", "umount", path, code=3).err
+    assert "not an open workspace" in cli("tree", "umount", path, code=3).err
 
 
 def test_a_writable_workspace_is_not_ended_so(cli: Cli, tmp_path: Path) -> None:

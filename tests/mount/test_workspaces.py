@@ -257,7 +257,7 @@ def test_directories_that_will_not_do(mount: Mount, work: Path) -> None:
     (work / "file").touch()
     write_tree(work / "full", {"x": b""})
     for path, reason in (
-        (work / "file", "is no directory"),
+        (work / "file", "is not a directory"),
         (work / "full", "not empty"),
         (mount.store.root / "w", "in one another"),
         (mount.store.root.parent, "in one another"),
@@ -268,7 +268,7 @@ def test_directories_that_will_not_do(mount: Mount, work: Path) -> None:
         opened(mount, work / os.fsdecode(b"caf\xe9"), strategies.COPY)
     with pytest.raises(NotFound):
         opened(mount, work / "w", strategies.COPY, "0f" * 32)
-    with pytest.raises(NotFound, match="no open workspace"):
+    with pytest.raises(NotFound, match="not an open workspace"):
         registry.find(mount.store, work)
     assert left(mount) == []
 
@@ -395,7 +395,7 @@ def test_the_command_line(cli: Cli, work: Path, tmp_path: Path, way: str) -> Non
     assert cli("workspace", "discard", path, "--json").json["root"] == made.word
     cli("workspace", "close", path)
     assert cli("workspace", "list").out == b""
-    assert "no open workspace" in cli("workspace", "commit", path, code=3).err
+    assert "not an open workspace" in cli("workspace", "commit", path, code=3).err
     shown = cli("status", "--json").json["mounts"]
     assert len(shown) == (way not in (strategies.COPY, strategies.NATIVE)), (
         "they stand on a mount of their own"

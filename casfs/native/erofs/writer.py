@@ -282,11 +282,11 @@ def _check(attr: Attr, epoch: int) -> bool:
     """Is a compact inode enough for these? Raises Invalid."""
     mode, uid, gid, seconds, nanos = attr
     if mode & ~0o7777:
-        raise Invalid(f"{mode:o} are no permission bits")
+        raise Invalid(f"invalid permission bits {mode:o}")
     if not (0 <= uid < NOBODY and 0 <= gid < NOBODY):
-        raise Invalid(f"{uid}:{gid} is no owner that a file can have")
+        raise Invalid(f"invalid owner {uid}:{gid}")
     if not (-MAX_SIZE <= seconds <= MAX_SIZE and 0 <= nanos < 1_000_000_000):
-        raise Invalid(f"{seconds} s and {nanos} ns are no time that a file can have")
+        raise Invalid(f"invalid file time {seconds} s, {nanos} ns")
     return seconds == epoch and nanos == 0 and max(uid, gid) <= 0xFFFF
 
 

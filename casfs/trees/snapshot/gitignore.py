@@ -63,7 +63,7 @@ def _pattern(line: bytes) -> Pattern | None:
     directory = body.endswith(b"/")
     glob = body[: len(body) - directory]
     if not glob.strip(b"/") or _escapes_end(body):
-        raise ValueError(f"{text.decode('utf-8', 'replace')!r} is no pattern")
+        raise ValueError(f"{text.decode('utf-8', 'replace')!r} is not a valid pattern")
     whole = b"/" in glob
     glob = glob.removeprefix(b"/")
     return Pattern(re.compile(_translated(glob, whole), re.DOTALL), keeps, whole, directory)

@@ -68,7 +68,7 @@ def test_a_prerelease_is_a_version() -> None:
 
 
 def test_no_specifier() -> None:
-    with pytest.raises(Invalid, match=r"'1\.2' is no PEP 440 version specifier"):
+    with pytest.raises(Invalid, match=r"'1\.2' is not a PEP 440 version specifier"):
         loader.resolve("command", "1.2", CONFIG)
 
 

@@ -94,7 +94,7 @@ def test_one_plays_a_role(disk_store: Store, monkeypatch: pytest.MonkeyPatch) ->
             (("parrot", {"times": 0}), Invalid, r"agent parrot: config \$\.times: "),
             (("parrot", {}), Invalid, r"agent parrot: config \$: .*times"),
             (("parrot", config, ">=3"), Refused, "version 2.1.0 is installed, not >=3"),
-            (("parrot", config, "two"), Invalid, "is no PEP 440 version specifier"),
+            (("parrot", config, "two"), Invalid, "is not a PEP 440 version specifier"),
             (("broken", {}), CasfsError, "agent broken: does not load"),
             (("nobody", {}), NotFound, "no agent 'nobody' is installed"),
         ]

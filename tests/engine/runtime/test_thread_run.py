@@ -281,7 +281,7 @@ async def test_a_workspace_that_went_away_suspends_and_comes_back(
     [
         ("raise LookupError('lost')", "a: LookupError('lost')"),
         ("raise SystemExit(3)", "a: SystemExit(3)"),
-        ("return 'done'", "a: TypeError('str is no AgentResult with a text')"),
+        ("return 'done'", "a: TypeError('str is not an AgentResult with a text')"),
         (
             "return AgentResult('```json\\n{}\\n```', Digest('0' * 64, 1))",
             f"refers to {'0' * 64}, which is not in this store; put it first",

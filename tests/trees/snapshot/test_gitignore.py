@@ -165,5 +165,5 @@ def test_as_git_does_for_whatever_comes(repository: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("text", [b"!", b"/", b"!/", b"foo\\", b"!\\"])
 def test_what_is_no_pattern(text: bytes) -> None:
-    with pytest.raises(ValueError, match="no pattern"):
+    with pytest.raises(ValueError, match="not a valid pattern"):
         Patterns(b"ok\n" + text + b"\n")
