@@ -21,40 +21,37 @@ from casfs.trees.restore.restore import Restored, restore
 class How:
     """What was asked for besides the tree and the directory."""
 
-    from_: str | None
-    delete_foreign: bool
+    base: str | None
+    delete_untracked: bool
     verify: bool
     json: bool
 
 
 def restore_options(verb: Callable[..., None]) -> Callable[..., None]:
-    """--from, --delete-foreign, --verify and --json: the verb is given a `How`."""
+    """--base, --delete-untracked, --verify and --json: the verb is given a `How`."""
 
     @click.option(
-        "--from",
-        "from_",
+        "--base",
         metavar="TREE",
-        help="The tree that was restored there before; the store knows it where it did that.",
+        help="Tree that DIRECTORY holds now; needed only where casfs did not restore it.",
     )
     @click.option(
-        "--delete-foreign",
+        "--delete-untracked",
         is_flag=True,
-        help="Also delete what is in neither tree: your own files, node_modules, .git.",
+        help="Also delete files that are in neither tree: your own, node_modules, .git.",
     )
-    @click.option(
-        "--verify", is_flag=True, help="Look at every path, not only at those that differ."
-    )
+    @click.option("--verify", is_flag=True, help="Check every path, not only those that differ.")
     @json_option
     @wraps(verb)
     def wrapped(
         *values: Any,
-        from_: str | None,
-        delete_foreign: bool,
+        base: str | None,
+        delete_untracked: bool,
         verify: bool,
         as_json: bool,
         **more: Any,
     ) -> None:
-        verb(*values, how=How(from_, delete_foreign, verify, as_json), **more)
+        verb(*values, how=How(base, delete_untracked, verify, as_json), **more)
 
     return wrapped
 
@@ -66,8 +63,8 @@ def bring(store: Store, root: str, directory: str, how: How) -> Restored:
             store,
             root,
             Path(directory),
-            from_=None if how.from_ is None else tree_root(store, how.from_),
-            delete_foreign=how.delete_foreign,
+            base=None if how.base is None else tree_root(store, how.base),
+            delete_untracked=how.delete_untracked,
             verify=how.verify,
             progress=lambda files, _: count(files),
         )

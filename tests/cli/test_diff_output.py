@@ -247,7 +247,7 @@ def test_restore_keeps_what_is_foreign_until_told(
     write_tree(place / "d", {"mine": b"mine"})
     assert "warning: d: stays, " in cli("tree", "restore", two[0], place).err
     assert read_tree(place) == named({"f": b"1\n", "g": b"x", "d": {"mine": b"mine"}})
-    assert cli("tree", "restore", two[0], place, "--delete-foreign", "--verify").err == ""
+    assert cli("tree", "restore", two[0], place, "--delete-untracked", "--verify").err == ""
     assert read_tree(place) == named({"f": b"1\n", "g": b"x"})
 
 
@@ -255,9 +255,9 @@ def test_restore_over_something_unknown_is_refused(
     cli: Cli, two: tuple[str, str], tmp_path: Path
 ) -> None:
     place = write_tree(tmp_path / "w", {"f": b"1\n", "g": b"x"})
-    assert "--from" in cli.refused("checkpoint", "restore", two[1], place, code=4)
+    assert "--base" in cli.refused("checkpoint", "restore", two[1], place, code=4)
     assert read_tree(place) == named({"f": b"1\n", "g": b"x"})
-    cli("checkpoint", "restore", two[1], place, "--from", two[0])
+    cli("checkpoint", "restore", two[1], place, "--base", two[0])
     assert read_tree(place) == named({"f": b"1\n2\n", "d": {"h": b"\0"}})
 
 

@@ -13,7 +13,7 @@ filled under that name and renamed. Hence each path is at any time as in one of 
 or absent where its kind changes, and running again completes what was interrupted.
 
 What is in none of the trees is foreign: it is left alone, and so is every directory that
-holds it, unless `delete_foreign` is asked for.
+holds it, unless `delete_untracked` is asked for.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ class Sync:
         tally: Tally,
         *,
         verify: bool = False,
-        delete_foreign: bool = False,
+        delete_untracked: bool = False,
     ) -> None:
         self._store = store
         self._temp = temp
         self._tally = tally
         self._verify = verify
-        self._delete_foreign = delete_foreign
+        self._delete_untracked = delete_untracked
         self.outcome = Outcome()
 
     def directory(self, fd: int, path: Path, olds: Olds, new: str | None) -> None:
@@ -92,11 +92,11 @@ class Sync:
         before = [self._load(old) for old in olds]
         after = self._load(new)
         names = set(after).union(*before)
-        if self._delete_foreign:
+        if self._delete_untracked:
             self._delete_others(fd, path, names)
         for name in sorted(names, key=lambda name: (name in after, name)):
             was, to = [entries.get(name) for entries in before], after.get(name)
-            inside = self._delete_foreign and isinstance(to, Subdirectory)
+            inside = self._delete_untracked and isinstance(to, Subdirectory)
             if self._verify or inside or any(one != to for one in was):
                 self._at(fd, name, path, was, to)
         if new is not None:

@@ -50,32 +50,32 @@ def restore(
     root: str,
     target: Path,
     *,
-    from_: str | None = None,
-    delete_foreign: bool = False,
+    base: str | None = None,
+    delete_untracked: bool = False,
     verify: bool = False,
     progress: Progress | None = None,
 ) -> Restored:
     """Make the directory `target` hold the tree `root`.
 
-    `from_`: the tree that was restored there before. `delete_foreign`: also delete what is in
+    `base`: the tree that was restored there before. `delete_untracked`: also delete what is in
     neither tree. `verify`: look at every path, not only at those that differ.
     Raises Refused where something is there that no tree accounts for; NotFound, Conflict,
     Corrupt, Failed.
     """
-    for hash in filter(None, (root, from_)):
+    for hash in filter(None, (root, base)):
         tree.load(store, hash)
     place = _absolute(target)
     started = time.monotonic()
     how = _Restore(store, root, place, Tally(progress=progress))
     lock = f"restore-{Records.key(place)[:32]}"
     with locks.held(store.root, lock, how.refuse_to_wait), how.naming():
-        how.check(delete_foreign)
+        how.check(delete_untracked)
         how.clear()
         known = how.known()
         if how.is_free():
             how.full()
         else:
-            how.incremental(how.olds(known, from_), verify, delete_foreign)
+            how.incremental(how.olds(known, base), verify, delete_untracked)
     how.result.seconds = time.monotonic() - started
     return how.result
 
@@ -115,7 +115,7 @@ class _Restore:
     def refuse_to_wait(self) -> None:
         raise Conflict(f"another restore into {self._target} is under way; wait for it")
 
-    def check(self, delete_foreign: bool) -> None:
+    def check(self, delete_untracked: bool) -> None:
         """Raises Refused for what is no directory, and where the store would suffer."""
         target = self._target
         if target.is_symlink() or (target.exists() and not target.is_dir()):
@@ -123,7 +123,7 @@ class _Restore:
         if self._store.root is not None:
             store = Path(os.path.realpath(self._store.root))
             place = Path(os.path.realpath(target))
-            if place == store or (delete_foreign and place in store.parents):
+            if place == store or (delete_untracked and place in store.parents):
                 raise Refused(f"{target} holds the store itself; restore into another directory")
 
     @contextmanager
@@ -161,16 +161,16 @@ class _Restore:
         except FileNotFoundError:
             return True
 
-    def olds(self, known: Record | None, from_: str | None) -> Olds:
+    def olds(self, known: Record | None, base: str | None) -> Olds:
         """The trees that the directory may hold. Raises Refused when that is not known."""
         roots = list(known.roots) if known is not None else []
-        if from_ is not None:
+        if base is not None:
             unfinished = roots if len(roots) > 1 else []
-            return list(dict.fromkeys([from_, *unfinished]))
+            return list(dict.fromkeys([base, *unfinished]))
         if not roots:
             raise Refused(
-                f"{self._target} is not empty, and not known to hold a tree of this store;"
-                " say which with --from, or restore into a new or empty directory"
+                f"{self._target}: not empty and not restored by casfs before;"
+                " use --base TREE, or an empty directory"
             )
         try:
             for root in filter(None, roots):
@@ -214,7 +214,7 @@ class _Restore:
 
     # -- incremental ---------------------------------------------------------------------------
 
-    def incremental(self, olds: Olds, verify: bool, delete_foreign: bool) -> None:
+    def incremental(self, olds: Olds, verify: bool, delete_untracked: bool) -> None:
         fd = os.open(self._target, DIR_FLAGS)
         try:
             self._remember(fd, list(dict.fromkeys([*olds, self._root])))
@@ -223,7 +223,7 @@ class _Restore:
                 self._temp.encode(),
                 self._tally,
                 verify=verify,
-                delete_foreign=delete_foreign,
+                delete_untracked=delete_untracked,
             )
             task.directory(fd, b"", olds, self._root)
             self._refuse_blocked(task.outcome)
@@ -239,7 +239,7 @@ class _Restore:
             more = f" (and {len(outcome.blocked) - 1} more)" if len(outcome.blocked) > 1 else ""
             raise Refused(
                 f"{self._target}/{first}{more}: a directory with files that are in no tree stands"
-                " where the tree has a file; move them away, or use --delete-foreign, and run"
+                " where the tree has a file; move them away, or use --delete-untracked, and run"
                 " this again"
             )
 

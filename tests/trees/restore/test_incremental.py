@@ -41,7 +41,7 @@ MTIME = (1_000_000_000, 123_456_789)
 def moved(store: Store, place: Path, old: Tree, new: Tree, **options: Any) -> Restored:
     """Restore `old`, then `new` on top; what the second one did."""
     restore(store, put_tree(store, old), place)
-    return restore(store, put_tree(store, new), place, from_=put_tree(store, old), **options)
+    return restore(store, put_tree(store, new), place, base=put_tree(store, old), **options)
 
 
 def leftovers(place: Path) -> list[Path]:
@@ -92,7 +92,7 @@ def test_only_what_differs_is_touched(store: Store, tmp_path: Path) -> None:
     restore(store, put_tree(store, old), place)
     (place / "a" / "f").write_bytes(b"changed by hand")
     new = {"a": {"f": b"1"}, "b": {"f": b"2"}}
-    done = restore(store, put_tree(store, new), place, from_=put_tree(store, old))
+    done = restore(store, put_tree(store, new), place, base=put_tree(store, old))
     assert done.outcome.changed == []
     assert (place / "a" / "f").read_bytes() == b"changed by hand"
 
@@ -106,7 +106,7 @@ def test_verify_looks_at_every_path(store: Store, tmp_path: Path) -> None:
     (place / "a" / "l").unlink()
     shutil.rmtree(place / "e")
     root = put_tree(store, old)
-    done = restore(store, root, place, from_=root, verify=True)
+    done = restore(store, root, place, base=root, verify=True)
     assert done.outcome.changed == [b"a/f", b"a/g", b"a/l", b"e"]
     assert read_tree(place) == named(old)
 
@@ -133,12 +133,12 @@ def test_what_was_changed_here_is_reported_and_brought_to_the_new_state(
     if new != "directory" and here == {"f": b"one"}:
         if new != "nothing":
             with pytest.raises(Refused, match="x: a directory with files that are in no tree"):
-                restore(*arguments, from_=put_tree(store, old))
+                restore(*arguments, base=put_tree(store, old))
             return
-        done = restore(*arguments, from_=put_tree(store, old))
+        done = restore(*arguments, base=put_tree(store, old))
         assert done.outcome.kept == [b"x"]
         return
-    done = restore(*arguments, from_=put_tree(store, old))
+    done = restore(*arguments, base=put_tree(store, old))
     assert read_tree(place) == named(after)
     as_it_should_be = named({} if here is None else {"x": here}) == named(KINDS[new])
     assert done.outcome.changed == ([] if as_it_should_be else [b"x"])
@@ -153,7 +153,7 @@ def test_foreign_files_and_the_directories_that_hold_them_stay(
     restore(store, put_tree(store, old), place)
     write_tree(place / "gone" / "below", {"mine": b"m"})
     write_tree(place / "stays", {"node_modules": {"x": b"m"}, "mine": Link(b"m")})
-    done = restore(store, put_tree(store, new), place, from_=put_tree(store, old))
+    done = restore(store, put_tree(store, new), place, base=put_tree(store, old))
     assert done.outcome.kept == [b"gone/below", b"gone"]
     assert done.outcome.changed == []
     assert read_tree(place) == named(
@@ -172,7 +172,7 @@ def test_foreign_files_go_when_that_is_asked_for(store: Store, tmp_path: Path) -
     for at in ("", "gone", "same/d", "x"):
         write_tree(place / at, {"mine": b"m", "dir": {"mine": b"m", "l": Link(b"/etc")}})
     done = restore(
-        store, put_tree(store, new), place, from_=put_tree(store, old), delete_foreign=True
+        store, put_tree(store, new), place, base=put_tree(store, old), delete_untracked=True
     )
     assert read_tree(place) == named(new)
     assert done.outcome.deleted == 4 * 4 + 4
@@ -186,7 +186,7 @@ def test_a_foreign_directory_in_the_way_of_a_file_is_refused_and_can_be_complete
     place = tmp_path / "w"
     restore(disk_store, put_tree(disk_store, old), place)
     write_tree(place / "x", {"mine": b"m"})
-    with pytest.raises(Refused, match="--delete-foreign"):
+    with pytest.raises(Refused, match="--delete-untracked"):
         restore(disk_store, put_tree(disk_store, new), place)
     assert read_tree(place) == named({"x": {"mine": b"m"}, "y": b"2"})
     (place / "x" / "mine").unlink()
@@ -197,10 +197,10 @@ def test_a_foreign_directory_in_the_way_of_a_file_is_refused_and_can_be_complete
 
 def test_a_directory_of_somebody_is_merged_into(store: Store, tmp_path: Path) -> None:
     place = tmp_path / "w"
-    restore(store, put_tree(store, {}), place, from_=None)
+    restore(store, put_tree(store, {}), place, base=None)
     write_tree(place, {"d": {"mine": b"m", "f": b"mine too", "sub": {}}})
     new = {"d": {"f": b"theirs", "sub": {"g": b"1"}}}
-    done = restore(store, put_tree(store, new), place, from_=put_tree(store, {}))
+    done = restore(store, put_tree(store, new), place, base=put_tree(store, {}))
     assert done.outcome.changed == [b"d", b"d/f", b"d/sub"]
     assert read_tree(place) == named({"d": {"mine": b"m", "f": b"theirs", "sub": {"g": b"1"}}})
 
@@ -221,7 +221,7 @@ def test_a_planted_link_is_replaced_and_never_followed(
     else:
         planted.unlink()
     planted.symlink_to(outside / "f" if where.endswith("f") else outside)
-    done = restore(store, put_tree(store, new), place, from_=put_tree(store, old))
+    done = restore(store, put_tree(store, new), place, base=put_tree(store, old))
     assert read_tree(outside) == before
     assert read_tree(place) == named(new)
     assert os.fsencode(where) in done.outcome.changed
@@ -235,7 +235,7 @@ def test_a_hard_link_to_somewhere_else_is_cut(store: Store, tmp_path: Path) -> N
     for name in old:
         os.link(place / name, tmp_path / f"outside-{name}")
     new = {"content": b"new", "mode": Program(b"2")}
-    restore(store, put_tree(store, new), place, from_=put_tree(store, old))
+    restore(store, put_tree(store, new), place, base=put_tree(store, old))
     assert read_tree(place) == named(new)
     assert (tmp_path / "outside-content").read_bytes() == b"1"
     assert stat.S_IMODE((tmp_path / "outside-mode").stat().st_mode) == 0o644
@@ -247,7 +247,7 @@ def test_a_fifo_in_the_way_does_not_block(store: Store, tmp_path: Path, new: str
     restore(store, put_tree(store, KINDS["file"]), place)
     (place / "x").unlink()
     os.mkfifo(place / "x")
-    done = restore(store, put_tree(store, KINDS[new]), place, from_=put_tree(store, KINDS["file"]))
+    done = restore(store, put_tree(store, KINDS[new]), place, base=put_tree(store, KINDS["file"]))
     assert done.outcome.changed == [b"x"]
     assert read_tree(place) == named(KINDS[new])
 
@@ -259,9 +259,7 @@ def test_equal_size_and_time_prove_nothing(store: Store, tmp_path: Path) -> None
     (place / "f").write_bytes(b"OLD")
     os.utime(place / "f", ns=(times.st_atime_ns, times.st_mtime_ns))
     new = put_tree(store, {"f": b"new"})
-    assert restore(store, new, place, from_=put_tree(store, {"f": b"old"})).outcome.changed == [
-        b"f"
-    ]
+    assert restore(store, new, place, base=put_tree(store, {"f": b"old"})).outcome.changed == [b"f"]
 
 
 # -- the store's own record ---------------------------------------------------------------------
@@ -313,13 +311,13 @@ def test_what_is_not_known_is_refused(disk_store: Store, tmp_path: Path, kind: s
 def test_a_store_in_memory_needs_from(store: Store, tmp_path: Path) -> None:
     root = put_tree(store, {"f": b"1"})
     restore(store, root, tmp_path / "w")
-    with pytest.raises(Refused, match="--from"):
+    with pytest.raises(Refused, match="--base"):
         restore(store, root, tmp_path / "w")
 
 
 def test_from_that_is_no_tree(store: Store, tmp_path: Path) -> None:
     with pytest.raises(NotFound):
-        restore(store, put_tree(store, {}), tmp_path / "w", from_=ABSENT)
+        restore(store, put_tree(store, {}), tmp_path / "w", base=ABSENT)
     assert not (tmp_path / "w").exists()
 
 
@@ -349,9 +347,9 @@ def test_the_store_itself_is_no_target(disk_store: Store, tmp_path: Path) -> Non
     root = put_tree(disk_store, {"store.db": b""})
     assert disk_store.root is not None
     with pytest.raises(Refused, match="the store itself"):
-        restore(disk_store, root, disk_store.root, from_=root)
+        restore(disk_store, root, disk_store.root, base=root)
     with pytest.raises(Refused, match="the store itself"):
-        restore(disk_store, root, tmp_path, from_=root, delete_foreign=True)
+        restore(disk_store, root, tmp_path, base=root, delete_untracked=True)
 
 
 def test_an_empty_directory_that_we_stand_in_is_filled_as_it_is(
@@ -515,7 +513,7 @@ def test_the_message_names_the_path(store: Store, tmp_path: Path, there: Tree) -
     too_long = put_tree(store, {"d": {"x": Link(b"x" * 5000)}})
     restore(store, put_tree(store, there), tmp_path / "w")
     with pytest.raises(Failed, match=r"w at d/x: File name too long"):
-        restore(store, too_long, tmp_path / "w", from_=put_tree(store, there))
+        restore(store, too_long, tmp_path / "w", base=put_tree(store, there))
     assert leftovers(tmp_path / "w") == []
 
 
@@ -574,10 +572,10 @@ def test_times_and_modes_follow_a_change(
     old = preserving(store, b"1", 10, 0o750)
     new = preserving(store, content, seconds, mode_of_directories)
     restore(store, old, tmp_path / "w")
-    done = restore(store, new, tmp_path / "w", from_=old)
+    done = restore(store, new, tmp_path / "w", base=old)
     assert observed(tmp_path / "w") == expected(seconds, mode_of_directories)
     assert done.outcome.changed == []
-    restore(store, old, tmp_path / "w", from_=new, verify=True)
+    restore(store, old, tmp_path / "w", base=new, verify=True)
     assert observed(tmp_path / "w") == expected(10, 0o750)
 
 
@@ -587,7 +585,7 @@ def test_modes_that_are_not_kept_any_more_become_the_usual_ones(
     old = preserving(store, b"1", 10, 0o700)
     restore(store, old, tmp_path / "w")
     new = {"d": {"f": Program(b"1")}, "f": b"1", "l": Link(b"f")}
-    restore(store, put_tree(store, new), tmp_path / "w", from_=old)
+    restore(store, put_tree(store, new), tmp_path / "w", base=old)
     modes = {name: mode for name, (_, mode) in observed(tmp_path / "w").items()}
     assert modes == {".": 0o755, "d": 0o755, "d/f": 0o755, "f": 0o644, "l": 0}
 
@@ -628,9 +626,9 @@ def test_a_tree_200_directories_deep(store: Store, tmp_path: Path) -> None:
     old, new, last = deep({"f": b"1"}), deep({"f": b"2"}), deep(b"file")
     moved(store, place, old, new)
     assert take(store, place) == put_tree(store, new)
-    restore(store, put_tree(store, last), place, from_=put_tree(store, new), verify=True)
+    restore(store, put_tree(store, last), place, base=put_tree(store, new), verify=True)
     assert take(store, place) == put_tree(store, last)
-    restore(store, put_tree(store, {}), place, from_=put_tree(store, last))
+    restore(store, put_tree(store, {}), place, base=put_tree(store, last))
     assert read_tree(place) == {}
 
 
@@ -643,7 +641,7 @@ def test_65000_entries_in_one_directory(store: Store, tmp_path: Path) -> None:
     new = store.put_node("directory", directory.encode(changed)).hash
     place = tmp_path / "w"
     assert restore(store, old, place).files == 65_000
-    done = restore(store, new, place, from_=old)
+    done = restore(store, new, place, base=old)
     assert (done.files, done.bytes) == (1, 1)
     assert len(os.listdir(place)) == 65_000
 
@@ -660,7 +658,7 @@ def test_any_tree_becomes_any_other(
     done = moved(store, place, old, new)
     assert take(store, place) == put_tree(store, new)
     assert (done.outcome.changed, done.outcome.kept) == ([], [])
-    back = restore(store, put_tree(store, old), place, from_=put_tree(store, new), verify=True)
+    back = restore(store, put_tree(store, old), place, base=put_tree(store, new), verify=True)
     assert take(store, place) == put_tree(store, old)
     assert back.outcome.changed == []
 
@@ -693,7 +691,7 @@ def test_what_is_foreign_is_untouched(
             file.write(b"mine")
     blocked = False
     try:
-        done = restore(store, put_tree(store, new), place, from_=put_tree(store, old))
+        done = restore(store, put_tree(store, new), place, base=put_tree(store, old))
         assert done.outcome.changed == []
     except Refused:
         blocked = True
@@ -704,7 +702,7 @@ def test_what_is_foreign_is_untouched(
     assert blocked == in_the_way
     for path in mine:
         os.unlink(path)
-    restore(store, put_tree(store, new), place, from_=put_tree(store, old), delete_foreign=True)
+    restore(store, put_tree(store, new), place, base=put_tree(store, old), delete_untracked=True)
     assert take(store, place) == put_tree(store, new)
 
 
