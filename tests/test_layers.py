@@ -22,7 +22,7 @@ TRUNK = """
     schemas casfs casfs.errors casfs.canonical casfs.digest casfs.config casfs.lru_cache
     casfs.system casfs.backend casfs.nodes casfs.write_batch casfs.store casfs.graph
     casfs.threads casfs.trees casfs.trees.diff casfs.trees.snapshot casfs.trees.restore
-    casfs.checkpoints casfs.native.erofs casfs.native casfs.workspaces casfs.actions
+    casfs.checkpoints casfs.revisions casfs.native.erofs casfs.native casfs.workspaces casfs.actions
     casfs.plugins casfs.maintenance casfs.agents casfs.daemon_socket
 """.split()
 BRANCHES = {

@@ -88,29 +88,6 @@ def read_json(name: str) -> Any:
         raise Invalid(f"{source(name)}: {error}") from None
 
 
-def tree_root(store: Store, text: str) -> str:
-    """The tree that a person means: a directory's hash, a checkpoint's or a step's, or the
-    name of a checkpoint, NAME[@ID]. Raises NotFound."""
-    from casfs.checkpoints import checkpoint
-
-    one = checkpoint.named(store, text)
-    if one is not None:
-        return one.root
-    try:
-        node = store.node(store.expand(text))
-    except Invalid:
-        raise NotFound(f"{text!r} is neither a hash nor a checkpoint name") from None
-    found = {"directory": node.hash, "checkpoint": "root", "thread-step": "workspace"}.get(
-        node.type
-    )
-    if found is None:
-        raise NotFound(f"{text} is a {node.type}, not a tree")
-    root = found if found == node.hash else node.payload[found]
-    if root is None:
-        raise NotFound(f"{text}: that step has no workspace")
-    return str(root)
-
-
 def _has_surrogates(text: str) -> bool:
     return any("\udc80" <= character <= "\udcff" for character in text)
 

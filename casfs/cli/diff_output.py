@@ -12,9 +12,10 @@ from typing import Any
 
 import click
 
-from casfs.cli.common import json_option, say, say_json, tree_root
+from casfs.cli.common import json_option, say, say_json
 from casfs.errors import Usage
 from casfs.nodes.directory import Entry, File, Subdirectory
+from casfs.revisions import resolve_tree
 from casfs.store import Store
 from casfs.trees import tree as trees
 from casfs.trees.diff import patch as patches
@@ -50,7 +51,7 @@ def show(store: Store, old: str, new: str, form: Form) -> None:
     """Print what differs between two trees, by hash or by checkpoint. Raises Usage, NotFound."""
     if form.patch and (form.stat or form.json):
         raise Usage("--patch is a form of its own: give it without --stat and --json")
-    old, new = tree_root(store, old), tree_root(store, new)
+    old, new = resolve_tree(store, old), resolve_tree(store, new)
     if form.patch:
         sys.stdout.buffer.write(patches.patch(store, old, new))
         sys.stdout.buffer.flush()

@@ -11,8 +11,9 @@ from typing import Any
 
 import click
 
-from casfs.cli.common import answer, json_option, tree_root, warn
+from casfs.cli.common import answer, json_option, warn
 from casfs.cli.terminal import counter
+from casfs.revisions import resolve_tree
 from casfs.store import Store
 from casfs.trees.restore.restore import Restored, restore
 
@@ -63,7 +64,7 @@ def bring(store: Store, root: str, directory: str, how: How) -> Restored:
             store,
             root,
             Path(directory),
-            base=None if how.base is None else tree_root(store, how.base),
+            base=None if how.base is None else resolve_tree(store, how.base),
             delete_untracked=how.delete_untracked,
             verify=how.verify,
             progress=lambda files, _: count(files),

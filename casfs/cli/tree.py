@@ -17,13 +17,13 @@ from casfs.cli.common import (
     refuse_too_much,
     say,
     say_json,
-    tree_root,
     warn,
 )
 from casfs.cli.diff_output import Form, diff_options, show
 from casfs.cli.restore_options import How, bring, report, restore_options
 from casfs.errors import Refused
 from casfs.nodes.directory import Entry, File, Symlink
+from casfs.revisions import resolve_tree
 from casfs.trees import tree as trees
 from casfs.trees.snapshot import walker
 
@@ -80,7 +80,7 @@ def ls(ctx: click.Context, tree: str, path: str, as_json: bool) -> None:
     casfs tree ls work src
     """
     with opened(ctx) as store:
-        root = tree_root(store, tree)
+        root = resolve_tree(store, tree)
         found = trees.resolve(store, root, os.fsencode(path))
         if isinstance(found, File | Symlink):
             entries: list[Entry] = [found]
@@ -123,7 +123,7 @@ def restore(ctx: click.Context, tree: str, directory: str, how: How) -> None:
     casfs tree restore 47fda1ed ./again
     """
     with opened(ctx) as store:
-        root = tree_root(store, tree)
+        root = resolve_tree(store, tree)
         done = bring(store, root, directory, how)
     report(done, root, directory, {}, how)
 
@@ -147,7 +147,7 @@ def mount(ctx: click.Context, tree: str, directory: str, as_json: bool) -> None:
     from casfs.workspaces import lifecycle, strategies
 
     with opened(ctx) as store:
-        root = tree_root(store, tree)
+        root = resolve_tree(store, tree)
         lifecycle.sweep(store)
         (way,) = strategies.choices(strategies.NATIVE, store)
         shown = implicit_mount.trees(

@@ -12,8 +12,9 @@ import click
 from casfs.checkpoints import checkpoint as checkpoints
 from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.cli import implicit_mount
-from casfs.cli.common import answer, json_option, opened, say, say_json, tree_root, warn
+from casfs.cli.common import answer, json_option, opened, say, say_json, warn
 from casfs.errors import CasfsError, Refused
+from casfs.revisions import resolve_tree
 from casfs.store import Store
 from casfs.workspaces import lifecycle as workspaces
 from casfs.workspaces import registry, strategies
@@ -69,7 +70,7 @@ def open_(
     path = Path(directory)
     with opened(ctx) as store:
         origin = checkpoints.named(store, tree)
-        root = origin.root if origin else tree_root(store, tree)
+        root = origin.root if origin else resolve_tree(store, tree)
         found = _open(store, root, path, via, origin, read_only)
     how = "; only `casfs workspace exec` leads into it" if found.state == "closed off" else ""
     answer(as_json, _json(found), f"{found.record['base']} {found.path} by {found.way.name}{how}")

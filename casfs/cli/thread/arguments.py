@@ -10,8 +10,9 @@ import click
 
 from casfs import canonical
 from casfs.checkpoints import create
-from casfs.cli.common import opened, read_input, refuse_too_much, source, tree_root, warn
+from casfs.cli.common import opened, read_input, refuse_too_much, source, warn
 from casfs.errors import Invalid, NotFound, Usage
+from casfs.revisions import resolve_tree
 from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.ignore import Ignore
 
@@ -81,7 +82,7 @@ def recorded(ctx: click.Context, text: str) -> str:
     with opened(ctx) as store:
         if not Path(text).is_dir():
             try:
-                return tree_root(store, text)
+                return resolve_tree(store, text)
             except NotFound as error:
                 raise NotFound(f"no directory {text}, and no such tree: {error}") from None
         refuse_too_much(Path(text), force=False)
