@@ -38,48 +38,67 @@ fail() {
 
 # -- the environment ------------------------------------------------------------------
 
-# Print the Debian packages that are missing, one a line.
-missing_packages() {
-    local python=$1
+# Print the missing Debian packages without which nothing works, one a line.
+required_packages() {
     command -v fusermount3 >/dev/null || say fuse3
-    command -v pkg-config >/dev/null || say pkg-config
-    pkg-config --exists fuse3 2>/dev/null || say libfuse3-dev
-    command -v gcc >/dev/null || say gcc
-    [ -e /usr/include/stdio.h ] || say libc6-dev
-    "$python" - <<'END' || say python3-dev
-import os, sys, sysconfig
-sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))
-END
-    "$python" -c 'import ensurepip, venv' 2>/dev/null || say python3-venv
+    "$1" -c 'import ensurepip, venv' 2>/dev/null || say python3-venv
     command -v git >/dev/null || say git
 }
 
-install_packages() {
-    local python=$1 packages
-    mapfile -t packages < <(missing_packages "$python")
-    [ ${#packages[@]} -gt 0 ] || return 0
-    if [ "$(id -u)" -ne 0 ]; then
-        fail "missing system packages; run this, then ./mount.sh again:
-  sudo apt-get update && sudo apt-get install -y --no-install-recommends ${packages[*]}"
-    fi
-    command -v apt-get >/dev/null || fail "no apt-get here; install these yourself: ${packages[*]}"
-    say "installing ${packages[*]}"
-    export DEBIAN_FRONTEND=noninteractive
-    apt-get update -qq
-    apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
-    mapfile -t packages < <(missing_packages "$python")
-    [ ${#packages[@]} -eq 0 ] || fail "installed, and still missing for $python: ${packages[*]}"
+# The same for what only a part needs: sandboxed commands of agents, workspaces without root, and
+# the build of pyfuse3, the second transport.
+optional_packages() {
+    command -v bwrap >/dev/null || say bubblewrap
+    command -v fuse-overlayfs >/dev/null || say fuse-overlayfs
+    build_packages "$1"
 }
 
-# What the environment was made from; a change of it makes the environment again.
+build_packages() {
+    command -v gcc >/dev/null || say gcc
+    [ -e /usr/include/stdio.h ] || say libc6-dev
+    command -v pkg-config >/dev/null || say pkg-config
+    pkg-config --exists fuse3 2>/dev/null || say libfuse3-dev
+    "$1" - <<'END' || say python3-dev
+import os, sys, sysconfig
+sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))
+END
+}
+
+# Install Debian packages; false where that is not possible.
+apt_install() {
+    [ $# -gt 0 ] || return 0
+    [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null || return 1
+    say "installing $*"
+    export DEBIAN_FRONTEND=noninteractive DEBCONF_NOWARNINGS=yes
+    apt-get update -qq &&
+        apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+}
+
+how_to_install() { say "apt-get update && apt-get install -y --no-install-recommends $*"; }
+
+install_packages() {
+    local python=$1 required optional
+    mapfile -t required < <(required_packages "$python")
+    mapfile -t optional < <(optional_packages "$python")
+    apt_install "${required[@]}" "${optional[@]}" || apt_install "${required[@]}" || true
+    mapfile -t required < <(required_packages "$python")
+    mapfile -t optional < <(optional_packages "$python")
+    [ ${#required[@]} -eq 0 ] || fail "missing system packages; run this as root, then ./mount.sh again:
+  $(how_to_install "${required[@]}" "${optional[@]}")"
+    [ ${#optional[@]} -eq 0 ] ||
+        say "going on without ${optional[*]}; to have them: $(how_to_install "${optional[@]}")"
+}
+
+# What the environment was made from and what it lacks; a change of it makes it again.
 fingerprint() {
     printf '%s ' "$ROOT"
-    cat "$ROOT/requirements.lock" "$ROOT/pyproject.toml" | sha256sum
+    cat "$ROOT"/requirements*.lock "$ROOT/pyproject.toml" | sha256sum
+    optional_packages "$1"
 }
 
 make_env() {
     local python=${PYTHON:-python3} stamp=$VENV/casfs-stamp
-    if [ -f "$stamp" ] && [ "$(<"$stamp")" = "$(fingerprint)" ] &&
+    if [ -f "$stamp" ] && [ "$(<"$stamp")" = "$(fingerprint "$python")" ] &&
         [ -x "$VENV/bin/python" ] && [ -x "$VENV/bin/casfs" ] &&
         command -v fusermount3 >/dev/null && command -v git >/dev/null; then
         return
@@ -95,7 +114,11 @@ make_env() {
     export PIP_ROOT_USER_ACTION=ignore
     "${pip[@]}" --require-hashes -r "$ROOT/requirements.lock"
     "${pip[@]}" --no-deps --no-build-isolation -e "$ROOT"
-    fingerprint >"$stamp"
+    if [ -n "$(build_packages "$python")" ] || ! "${pip[@]}" --require-hashes --no-deps \
+        -r "$ROOT/requirements-pyfuse3.lock" 2>"$VENV/pyfuse3.log"; then
+        say "going on without pyfuse3, which \`--transport pyfuse3\` alone needs: not built here"
+    fi
+    fingerprint "$python" >"$stamp"
 }
 
 # -- daemon and mount -----------------------------------------------------------------
@@ -365,4 +388,4 @@ main() {
     esac
 }
 
-main "$@"
+[ "${BASH_SOURCE[0]}" != "$0" ] || main "$@" # tests/run.sh takes the functions only

@@ -6,7 +6,7 @@ import inspect
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,13 +14,14 @@ import trio
 from hypothesis import settings
 
 from casfs.store import Store
+from tests.support import programs
 from tests.support.engine import Cli
 
 HANGS_AFTER = 120  # seconds; a test that waits for ever fails instead
 
 settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
-settings.load_profile("ci" if "CI" in os.environ else "local")
+settings.load_profile("ci" if programs.IN_CI else "local")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -33,6 +34,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("llm"):
                 item.add_marker(skip)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """In CI a test that is skipped for a missing program has failed."""
+    report = yield
+    if programs.IN_CI and report.skipped and isinstance(report.longrepr, tuple):
+        reason = report.longrepr[2].removeprefix("Skipped: ")
+        if programs.is_missing(reason):
+            report.outcome, report.longrepr = "failed", reason
+    return report
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -38,6 +38,7 @@ from tests.support.engine import (
     until,
     workflow,
 )
+from tests.support.programs import needs_device
 
 DEVELOP = Path(workflows.__file__).parents[1] / "workflows" / "develop.json"
 UNKNOWN = "ab" * 32
@@ -704,7 +705,7 @@ def test_mount_points(cli: Cli, project: Path) -> None:
     assert "no casfs mount" in cli.refused("umount", project, code=3)
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/fuse"), reason="needs /dev/fuse")
+@needs_device
 def test_mount_and_umount(cli: Cli, tmp_path: Path) -> None:
     point = tmp_path / "point"
     point.mkdir()

@@ -12,11 +12,11 @@ from casfs.store import Store
 from casfs.system import mounts
 from tests.support.engine import Cli
 from tests.support.lasting import another, lasting
-from tests.support.served import TRANSPORTS, Mount, serving
+from tests.support.served import BY_EACH, Mount, serving
 from tests.support.thread_example import Example, make_thread
 
 
-@pytest.fixture(params=TRANSPORTS)
+@pytest.fixture(params=BY_EACH)
 def transport(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
@@ -43,7 +43,7 @@ def cli(cli: Cli, tmp_path: Path) -> Iterator[Cli]:
         mounts.unmount(point, lazy=True)
 
 
-@pytest.fixture(scope="module", params=TRANSPORTS)
+@pytest.fixture(scope="module", params=BY_EACH)
 def lasting_mount(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mount]:

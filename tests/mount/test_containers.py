@@ -7,7 +7,6 @@ directories, so the user's containers and storage are neither seen nor touched.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import site
 import subprocess
@@ -26,6 +25,7 @@ from casfs.checkpoints import create
 from casfs.mount.mount_points import unmount
 from casfs.store import Store
 from casfs.system import mounts
+from tests.support import programs
 from tests.support.helpers import Link, Program, Tree, put_tree, read_tree, write_tree
 from tests.support.served import PATIENCE, Mount
 
@@ -157,11 +157,6 @@ def finished(command: list[str], **more: Any) -> subprocess.CompletedProcess[str
 @cache
 def refused(kind: type[Container]) -> str | None:
     """Why no such container runs here, casfs aside."""
-    for tool in kind.tools:
-        if shutil.which(tool) is None:
-            return f"no {tool}"
-    if not BUSYBOX.exists():
-        return f"no {BUSYBOX}; it comes with busybox-static"
     with TemporaryDirectory(prefix="casfs-", dir="/tmp") as folder:
         root = write_tree(Path(folder, "system"), a_system())
         done = kind(Path(folder))(root, "true")
@@ -170,6 +165,7 @@ def refused(kind: type[Container]) -> str | None:
 
 @contextmanager
 def ready(kind: type[Container], folder: Path) -> Iterator[Container]:
+    programs.require(*kind.tools, str(BUSYBOX))
     why = refused(kind)
     if why is not None:
         pytest.skip(f"no container by {kind.tools[0]} here: {why}")
@@ -202,8 +198,8 @@ def bubblewrap(runtime_dir: Path) -> Iterator[Container]:
 
 
 def a_system() -> Tree:
-    programs = {"busybox": Program(BUSYBOX.read_bytes())}
-    return {**SYSTEM, "bin": {**programs, **dict.fromkeys(APPLETS, Link(b"busybox"))}}
+    busybox = {"busybox": Program(BUSYBOX.read_bytes())}
+    return {**SYSTEM, "bin": {**busybox, **dict.fromkeys(APPLETS, Link(b"busybox"))}}
 
 
 @pytest.fixture

@@ -36,17 +36,10 @@ from tests.support.engine import (
 )
 from tests.support.helpers import Program, put_tree, read_tree, take, write_tree
 from tests.support.served import Mount
+from tests.support.strategies import able
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount overlays")
-MOUNTED = [
-    pytest.param(
-        name,
-        marks=pytest.mark.skipif(
-            (reason := strategies.WAYS[name].missing()) is not None, reason=f"{name}: {reason}"
-        ),
-    )
-    for name in (strategies.NATIVE, strategies.OVERLAY)
-]
+MOUNTED = [able(name) for name in (strategies.NATIVE, strategies.OVERLAY)]
 EACH = pytest.mark.parametrize("way", MOUNTED)
 SAMPLE = {"a": {"f": b"one", "g": b"two" * 1000}, "run": Program(b"#!"), "empty": {}}
 

@@ -23,12 +23,11 @@ from casfs.mount.mount_points import check, mounted, unmount
 from casfs.store import Store
 from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.ignore import Ignore
+from tests.support.programs import needs_device
 from tests.support.served import Mount, serving
 from tests.support.thread_example import make_thread
 
-pytestmark = pytest.mark.skipif(
-    not Path("/dev/fuse").exists(), reason="this machine has no /dev/fuse"
-)
+pytestmark = needs_device
 FILES = 3_000
 CACHES = Path("/proc/sys/vm/drop_caches")
 MIB = 1 << 20

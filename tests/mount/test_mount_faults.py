@@ -19,7 +19,7 @@ from casfs.maintenance import gc
 from casfs.store import Store
 from casfs.system import mounts
 from tests.support.lasting import ROOT_ONLY, fill, record
-from tests.support.served import TRANSPORTS, Mount, serving
+from tests.support.served import BY_EACH, Mount, serving
 from tests.test_faults import full
 
 DISK = 24 << 20  # bytes
@@ -35,7 +35,7 @@ STATE = ("store.db", "store.db-wal", "store.db-shm")
 
 
 @pytest.mark.parametrize("how", ["garbage", "nothing", "gone"])
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", BY_EACH)
 def test_a_database_that_cannot_be_read(tmp_path: Path, transport: str, how: str) -> None:
     contents = fill(tmp_path / "work")
     store = Store.init(tmp_path / "store")
@@ -69,7 +69,7 @@ def test_a_database_that_cannot_be_read(tmp_path: Path, transport: str, how: str
 
 
 @ROOT_ONLY
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", BY_EACH)
 def test_a_full_disk(tmp_path: Path, transport: str) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -99,7 +99,7 @@ def test_a_full_disk(tmp_path: Path, transport: str) -> None:
 # -- anything at all ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", BY_EACH)
 def test_random_names_and_offsets(disk_store: Store, tmp_path: Path, transport: str) -> None:
     with serving(disk_store, tmp_path / "mnt", transport=transport) as mount:
         guess(mount, tmp_path)
@@ -151,7 +151,7 @@ def check(tree: Path, found: list[str], *, kept: bool) -> None:
             found.append(f"{tree}: {error}")
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", BY_EACH)
 def test_readers_while_checkpoints_come_and_go(
     disk_store: Store, tmp_path: Path, transport: str
 ) -> None:

@@ -6,15 +6,12 @@ import os
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from casfs.plugins import transfer
 from tests.support.helpers import Program, write_tree
+from tests.support.programs import needs_device
 from tests.support.served import Mount
 
-pytestmark = pytest.mark.skipif(
-    not Path("/dev/fuse").exists(), reason="this machine has no /dev/fuse"
-)
+pytestmark = needs_device
 
 
 def test_plugins_are_shown_as_they_are_synced(mount: Mount, tmp_path: Path) -> None:

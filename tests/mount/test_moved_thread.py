@@ -10,11 +10,10 @@ import pytest
 from casfs.maintenance import archive
 from casfs.store import Store
 from tests.support.maintenance import export, fill
+from tests.support.programs import needs_device
 from tests.support.served import serving
 
-pytestmark = pytest.mark.skipif(
-    not Path("/dev/fuse").exists(), reason="this machine has no /dev/fuse"
-)
+pytestmark = needs_device
 
 
 def everything(root: Path) -> dict[str, object]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from casfs.workspaces.registry import Workspace
 from tests.support.helpers import LARGE, Program, Tree, put_tree, read_tree
 from tests.support.maintenance import age
 from tests.support.native import not_mountable
+from tests.support.programs import needs
 
 pytestmark = pytest.mark.skipif(not_mountable() is not None, reason=str(not_mountable()))
 NATIVE = strategies.WAYS[strategies.NATIVE]
@@ -111,7 +111,7 @@ def test_images_that_a_crash_has_left_mounted(disk_store: Store, place: Path) ->
 # -- beside one another -------------------------------------------------------------------
 
 
-@pytest.mark.skipif(shutil.which("fincore") is None, reason="no fincore; it is in util-linux")
+@needs("fincore")
 def test_what_is_cached_of_one_is_cached_of_all(disk_store: Store, place: Path) -> None:
     """Another tree, another place in it, and a writable one."""
     one = opened(disk_store, place / "one", {"f": BYTES})

@@ -25,7 +25,7 @@ from hypothesis.stateful import run_state_machine_as_test as explore
 
 from tests.support.helpers import Link, Program, write_tree
 from tests.support.lasting import ROOT_ONLY, lasting, read_only, record
-from tests.support.served import TRANSPORTS
+from tests.support.served import BY_EACH
 
 DEPTH = 5  # directories between the root of the tree and where paths begin
 PAGE = mmap.PAGESIZE
@@ -278,7 +278,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @ROOT_ONLY
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", BY_EACH)
 def test_whatever_is_asked(
     tmp_path_factory: pytest.TempPathFactory, plain: Path, transport: str
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pwd
-import shutil
 import stat
 import subprocess
 import sys
@@ -26,13 +25,14 @@ from tests.mount.test_supervisor import CASFS, USES, kill, records, user
 from tests.support import mutations
 from tests.support.lasting import ROOT_ONLY, read_only
 from tests.support.mutations import MUTATIONS, NOBODY, outcomes
-from tests.support.served import TRANSPORTS, end, start
+from tests.support.programs import needs_device, require
+from tests.support.served import BY_EACH, end, start
 
 DEVICE = Path("/dev/fuse")
 SOMEBODY = 4321  # neither root nor who has mounted
-pytestmark = pytest.mark.skipif(not DEVICE.exists(), reason="this machine has no /dev/fuse")
+pytestmark = needs_device
 IN_NAMESPACE = ["unshare", "-Ur", "-m"]
-BOTH = pytest.mark.parametrize("transport", TRANSPORTS)
+BOTH = pytest.mark.parametrize("transport", BY_EACH)
 Outcomes = dict[str, str]
 
 
@@ -50,8 +50,7 @@ def open_to_all() -> Iterator[None]:
 @pytest.fixture
 def home(runtime_dir: Path) -> Iterator[Path]:
     """A directory of the user nobody, with the tree to be shown; /dev/fuse is for all."""
-    if shutil.which("fusermount3") is None or shutil.which("setpriv") is None:
-        pytest.skip("no fusermount3 or setpriv here")
+    require("fusermount3", "setpriv")
     runtime_dir.chmod(0o755)
     folder = runtime_dir / "nobody"
     folder.mkdir()

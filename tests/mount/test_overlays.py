@@ -23,20 +23,13 @@ from casfs.workspaces.layers import Layers
 from tests.support import operations
 from tests.support.helpers import put_tree, take
 from tests.support.served import Mount, serving
+from tests.support.strategies import able, skip_without
 
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount overlays")
 PATIENCE = 60  # seconds
 
-MOUNTED = [
-    pytest.param(
-        name,
-        marks=pytest.mark.skipif(
-            (reason := strategies.WAYS[name].missing()) is not None, reason=f"{name}: {reason}"
-        ),
-    )
-    for name in (strategies.NATIVE, strategies.OVERLAY, strategies.FUSE)
-]
+MOUNTED = [able(name) for name in (strategies.NATIVE, strategies.OVERLAY, strategies.FUSE)]
 KERNELS = MOUNTED[:2]
 
 
@@ -208,9 +201,7 @@ os.execv(sys.executable, [sys.executable, sys.argv[1], sys.argv[-1]])
 """
 
 
-@pytest.mark.skipif(
-    strategies.WAYS[strategies.NAMESPACE].missing() is not None, reason="no user namespaces here"
-)
+@skip_without(strategies.NAMESPACE)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_commit_of_a_user_namespaces_overlay(mount: Mount, seed: int, tmp_path: Path) -> None:
     root = put_tree(mount.store, sample())
@@ -230,10 +221,7 @@ def test_a_commit_of_a_user_namespaces_overlay(mount: Mount, seed: int, tmp_path
     assert commit(mount.store, root, layers.upper, strategies.NAMESPACE) == take(mount.store, plain)
 
 
-@pytest.mark.skipif(
-    (reason := strategies.WAYS[strategies.FUSE].missing()) is not None,
-    reason=f"{strategies.FUSE}: {reason}",
-)
+@skip_without(strategies.FUSE)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_commit_of_fuse_overlayfs_is_what_it_shows(
     mount: Mount, seed: int, tmp_path: Path

@@ -29,7 +29,8 @@ from tests.support.mutations import (
     opening,
     outcomes,
 )
-from tests.support.served import TRANSPORTS, Mount
+from tests.support.programs import needs_pyfuse3
+from tests.support.served import Mount
 from tests.support.thread_example import make_thread
 
 LEAST = 30  # calls that must be told EROFS
@@ -62,10 +63,12 @@ def oracle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield point
 
 
-WAYS = [(name, options) for name in TRANSPORTS for options in ("", "--allow-other", "--xattr")]
+OPTIONS = ("", "--allow-other", "--xattr")
+WAYS = [("kernel", options) for options in OPTIONS]
+WAYS_TOO = [pytest.param(("pyfuse3", options), marks=needs_pyfuse3) for options in OPTIONS]
 
 
-@pytest.fixture(scope="module", params=WAYS, ids=lambda way: "".join(way))
+@pytest.fixture(scope="module", params=[*WAYS, *WAYS_TOO], ids=lambda way: "".join(way))
 def shared(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Mount, str]]:

@@ -18,7 +18,8 @@ from casfs.checkpoints import create
 from casfs.store import Store
 from tests.support.helpers import write_tree
 from tests.support.lasting import ROOT_ONLY, drop_caches, record
-from tests.support.served import TRANSPORTS, Mount, serving
+from tests.support.programs import needs_pyfuse3, present
+from tests.support.served import BY_EACH, TRANSPORTS, Mount, serving
 
 LARGE = (24 << 20) + 4321  # bytes
 HUGE = 4 << 30
@@ -115,7 +116,7 @@ def huge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Store, str]
         yield store, create.create(store, "ws", top / "work").checkpoint.id
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", BY_EACH)
 def test_a_huge_file(huge: tuple[Store, str], tmp_path: Path, transport: str) -> None:
     store, id = huge
     with serving(store, tmp_path / "mnt", transport=transport) as mount:
@@ -147,7 +148,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("programs")
     (folder / "script").write_text(PROGRAM.format(python=sys.executable))
     (folder / "part.py").write_text("said = 'interpreted'\n")
-    if shutil.which("cc"):
+    if present("cc"):
         (folder / "main.c").write_text(C_PROGRAM)
         output("cc", "-o", folder / "compiled", folder / "main.c")
     else:
@@ -218,6 +219,7 @@ def test_numbers(mount: Mount, tmp_path: Path) -> None:
         }
 
 
+@needs_pyfuse3
 def test_numbers_are_the_same_in_every_mount(disk_store: Store, tmp_path: Path) -> None:
     found: list[dict[str, int]] = []
     for number, transport in enumerate([*TRANSPORTS, *TRANSPORTS]):

@@ -10,18 +10,15 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from casfs import daemon_socket
 from casfs.store import Store
 from engine.workflow import registry as workflows
 from tests.support.engine import ONE, STATUS, daemon, loop, rule, says, until, workflow
 from tests.support.model_server import Say, served, status, text, tool_calls
+from tests.support.programs import needs_device
 from tests.support.served import Mount
 
-pytestmark = pytest.mark.skipif(
-    not Path("/dev/fuse").exists(), reason="this machine has no /dev/fuse"
-)
+pytestmark = needs_device
 TURNS = 11  # more than a record names
 DONE = '```json\n{"status": "done"}\n```'
 

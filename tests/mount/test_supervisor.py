@@ -22,11 +22,10 @@ from casfs.mount.supervisor import replace_program
 from casfs.store import Store
 from casfs.system import mounts
 from casfs.system.processes import start_time
+from tests.support.programs import needs_device, needs_pyfuse3
 from tests.support.served import Mount, end, serving, start
 
-pytestmark = pytest.mark.skipif(
-    not Path("/dev/fuse").exists(), reason="this machine has no /dev/fuse"
-)
+pytestmark = needs_device
 TOOL = Path(__file__).resolve().parents[1] / "harness" / "mount_kills.py"
 BIND = 1 << 12  # MS_BIND
 CASFS = [sys.executable, "-m", "casfs"]
@@ -481,6 +480,7 @@ main()
 """
 
 
+@needs_pyfuse3
 def test_on_an_older_kernel_it_takes_pyfuse3(disk_store: Store, tmp_path: Path) -> None:
     where = tmp_path / "mnt"
     where.mkdir()
@@ -501,6 +501,7 @@ def test_on_an_older_kernel_it_takes_pyfuse3(disk_store: Store, tmp_path: Path) 
     assert mounts.mounted_at(where) is None
 
 
+@needs_pyfuse3
 def test_the_config_chooses_the_transport(disk_store: Store, tmp_path: Path) -> None:
     assert disk_store.root is not None
     where = tmp_path / "mnt"

@@ -25,21 +25,15 @@ from tests.support.engine import Cli
 from tests.support.helpers import LARGE, Program, put_tree, read_tree, take, write_tree
 from tests.support.maintenance import age
 from tests.support.served import Mount, serving
+from tests.support.strategies import able, skip_without
 
 SAMPLE = {"a": {"f": b"one", "g": b"two" * 1000}, "run": Program(b"#!"), "empty": {}}
 CHANGED = {**SAMPLE, "a": {"f": b"changed", "new": b"new"}}
 CHANGE = "rm a/g && printf changed >a/f && printf new >a/new"
 
 
-def able(name: str) -> object:
-    why = strategies.WAYS[name].missing()
-    return pytest.param(name, marks=pytest.mark.skipif(why is not None, reason=f"{name}: {why}"))
-
-
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount overlays")
-NATIVELY = pytest.mark.skipif(
-    (lacks := strategies.WAYS[strategies.NATIVE].missing()) is not None, reason=f"native: {lacks}"
-)
+NATIVELY = skip_without(strategies.NATIVE)
 EACH = pytest.mark.parametrize("way", [able(name) for name in strategies.WAYS])
 SEEN = pytest.mark.parametrize(
     "way", [able(name) for name in strategies.WAYS if name != strategies.NAMESPACE]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import stat
 import struct
 import subprocess
@@ -21,6 +20,7 @@ from casfs.native.erofs import layout
 from casfs.native.erofs.model import BLOCK, Attr, Directory, File, Node, Symlink
 from casfs.native.erofs.writer import write
 from tests.support.native import Seen, fsck, look, mounted, not_mountable, overlaid
+from tests.support.programs import needs, present
 
 EPOCH = 946_684_800
 PLAIN = Attr(0o644, 0, 0, EPOCH)
@@ -32,9 +32,6 @@ DUMPED = 10  # paths of a tree that dump.erofs is asked for
 OBJECTS = {b"/ab/%d" % size: bytes(range(256)) * (size // 256 + 1) for size in (0, 1500, 70_000)}
 
 needs_kernel = pytest.mark.skipif(not_mountable() is not None, reason=str(not_mountable()))
-needs_fsck = pytest.mark.skipif(
-    shutil.which("fsck.erofs") is None, reason="no fsck.erofs; install erofs-utils"
-)
 
 
 def made(root: Directory, **options: object) -> bytes:
@@ -103,7 +100,7 @@ def dump(image: Path, *arguments: str | bytes) -> bytes:
 
 def dumps(image: Path, tree: dict[bytes, Seen]) -> None:
     """Does dump.erofs count and read the same? Years of more than 31 bits end it by a signal."""
-    if shutil.which("dump.erofs") is None:
+    if not present("dump.erofs"):
         return
     assert b"inode count: %d Filesystem created" % len(tree) in dump(image, "-s")
     datable = [pair for pair in sorted(tree.items()) if abs(pair[1].mtime_ns) >> 55 < 10**9]
@@ -482,7 +479,7 @@ def test_a_redirected_file_takes_160_bytes_and_an_entry() -> None:
     assert len(made(folder(entries))) < 1000 * (160 + 12 + 4) + 3 * BLOCK
 
 
-@needs_fsck
+@needs("fsck.erofs")
 def test_fsck_extracts_the_same(tmp_path: Path) -> None:
     entries: dict[bytes, Node] = {
         b"small": file(b"abc"),
@@ -503,7 +500,7 @@ def test_fsck_extracts_the_same(tmp_path: Path) -> None:
             assert path.read_bytes() == node.content
 
 
-@pytest.mark.skipif(shutil.which("dump.erofs") is None, reason="no dump.erofs")
+@needs("dump.erofs")
 def test_dump_reads_the_same(tmp_path: Path) -> None:
     image = tmp_path / "image"
     image.write_bytes(made(folder({b"f": redirected(b"/ab/1500", ODD)}), uuid=bytes(range(16))))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import stat
 import subprocess
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from typing import NamedTuple
 from casfs.native.erofs.model import Attr, Directory
 from casfs.native.erofs.writer import write
 from casfs.system import mounts
+from tests.support.programs import present
 
 
 class Seen(NamedTuple):
@@ -75,7 +75,7 @@ def not_mountable() -> str | None:
 
 def fsck(image: Path) -> None:
     """No complaint by fsck.erofs, where there is one."""
-    if shutil.which("fsck.erofs") is not None:
+    if present("fsck.erofs"):
         done = subprocess.run(["fsck.erofs", str(image)], capture_output=True, text=True)
         assert (done.returncode, done.stdout + done.stderr) == (0, "")
 

@@ -13,12 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from casfs.mount import registry
 from casfs.mount.mount_points import TYPE, unmount
 from casfs.store import Store
 from casfs.system import mounts
+from tests.support.programs import needs_pyfuse3
 
 TRANSPORTS = ("kernel", "pyfuse3")
+BY_EACH = ["kernel", pytest.param("pyfuse3", marks=needs_pyfuse3)]  # parameters of tests
 PATIENCE = 60  # seconds before a process that hangs fails the test
 
 

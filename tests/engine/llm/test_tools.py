@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,8 @@ from engine.llm.tools import TOOLS, Bench
 from engine.secrets import redaction
 from tests.support.agents import context
 from tests.support.engine import alive, until
+from tests.support.programs import needs
 
-HAS_BWRAP = shutil.which("bwrap") is not None
-needs_bwrap = pytest.mark.skipif(not HAS_BWRAP, reason="bubblewrap is not installed")
 SHELL = Settings(allow_shell=True)
 
 
@@ -168,14 +166,14 @@ async def test_no_secret_comes_back(store: Store, folder: Path) -> None:
 # -- commands -----------------------------------------------------------------------------
 
 
-@needs_bwrap
+@needs("bwrap")
 async def test_a_command_works_in_the_workspace(bench: Bench, folder: Path) -> None:
     said = await use(bench, "run_command", command="pwd; echo new >made; ls; echo oops >&2; exit 3")
     assert said == f"exit code 3\n{folder}\na.txt\nmade\nsrc\nstderr:\noops"
     assert (folder / "made").read_text() == "new\n"
 
 
-@needs_bwrap
+@needs("bwrap")
 async def test_a_command_sees_the_system_and_cannot_change_it(bench: Bench) -> None:
     said = await use(bench, "run_command", command="ls -d /usr/bin; touch /usr/x /etc/x; true")
     assert "/usr/bin" in said
@@ -184,7 +182,7 @@ async def test_a_command_sees_the_system_and_cannot_change_it(bench: Bench) -> N
     assert not Path("/etc/x").exists()
 
 
-@needs_bwrap
+@needs("bwrap")
 async def test_a_command_cannot_undo_its_sandbox(bench: Bench) -> None:
     """As root's it could mount what is read-only anew, or tell the kernel what to run."""
     caps = await use(bench, "run_command", command="grep CapEff /proc/self/status")
@@ -200,7 +198,7 @@ async def test_a_command_cannot_undo_its_sandbox(bench: Bench) -> None:
     assert "sys/kernel/core_pattern" in said
 
 
-@needs_bwrap
+@needs("bwrap")
 async def test_a_command_sees_no_files_beside_the_workspace(bench: Bench, folder: Path) -> None:
     (folder.parent / "secret").write_text("here it is")
     command = f"cat {folder.parent}/secret; ls /root /home; cat /etc/shadow; echo x >/tmp/x"
@@ -210,7 +208,7 @@ async def test_a_command_sees_no_files_beside_the_workspace(bench: Bench, folder
     assert not Path("/tmp/x").exists()
 
 
-@needs_bwrap
+@needs("bwrap")
 async def test_a_command_has_no_network_unless_it_may(store: Store, folder: Path) -> None:
     command = "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' ' | sort | tr '\\n' ' '"
     alone = await use(Bench(context(store, workspace=folder)), "run_command", command=command)
@@ -222,7 +220,7 @@ async def test_a_command_has_no_network_unless_it_may(store: Store, folder: Path
     assert (await use(shared, "run_command", command=command)).split()[3:] == names
 
 
-@needs_bwrap
+@needs("bwrap")
 async def test_a_command_sees_what_the_config_names(
     store: Store, folder: Path, tmp_path: Path
 ) -> None:
@@ -236,7 +234,7 @@ async def test_a_command_sees_what_the_config_names(
     assert (tmp_path / "data/file").read_text() == "given\n"
 
 
-@needs_bwrap
+@needs("bwrap")
 async def test_a_command_has_no_environment_of_ours(store: Store, folder: Path) -> None:
     env = {"PATH": os.environ["PATH"], "API_KEY": "hunter2-hunter2", "LANG": "C.UTF-8"}
     bench = Bench(context(store, workspace=folder, env=env))
@@ -246,10 +244,8 @@ async def test_a_command_has_no_environment_of_ours(store: Store, folder: Path) 
     assert "CASFS_RUN=token" in said
 
 
-@pytest.mark.parametrize("settings", [Settings(), SHELL])
+@pytest.mark.parametrize("settings", [pytest.param(Settings(), marks=needs("bwrap")), SHELL])
 async def test_a_limit_of_time(settings: Settings, store: Store, folder: Path) -> None:
-    if not HAS_BWRAP and settings is not SHELL:
-        pytest.skip("bubblewrap is not installed")
     started: list[int] = []
 
     async def note(pid: int) -> None:

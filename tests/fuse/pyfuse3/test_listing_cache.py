@@ -7,12 +7,16 @@ from functools import partial
 
 import pytest
 
-from casfs.fuse.pyfuse3.listing_cache import Listings
-from casfs.fuse.pyfuse3.operations import Operations
 from casfs.fuse.session import Session
 from casfs.fuse.views.stats import Stats
 from casfs.fuse.views.vnode import Live, Maker, Static, Text, below, identity
 from casfs.system.log import silent
+from tests.support.programs import require_pyfuse3
+
+require_pyfuse3()
+
+from casfs.fuse.pyfuse3.listing_cache import Listings  # noqa: E402
+from casfs.fuse.pyfuse3.operations import Operations  # noqa: E402
 
 NAMES = [b"a", b"b", b"c", b"d"]
 DOTS = [b".", b".."]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -12,8 +11,9 @@ import pytest
 
 from casfs.trees.snapshot.gitignore import Patterns
 from tests.support.helpers import write_tree
+from tests.support.programs import needs
 
-pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="no git")
+pytestmark = needs("git")
 
 FILES = {"keep": b"", "a.log": b"", "bar": {"keep": b"", "foo": {"x": b""}}, "foo": {"keep": b""}}
 TREE = {
