@@ -214,7 +214,10 @@ class Keeper:
         self._fallback = False
         self._plan = replace(self._plan, transport=PYFUSE3)
         self._way = _way(self._plan, None)
-        self._way.prepare()
+        try:
+            self._way.prepare()
+        except Failed as error:
+            raise Failed(f"{reason}: {error}") from None
 
     def _count_failure(self, server: Child) -> None:
         now = time.monotonic()

@@ -26,6 +26,8 @@ from casfs.mount.worker import KERNEL, PYFUSE3, Plan
 from casfs.system import mounts
 from casfs.system.log import Log
 
+INSTALL_PYFUSE3 = "pip install 'casfs[pyfuse3]' (needs a C compiler and libfuse3-dev)"
+
 
 class Way(Protocol):
     def prepare(self) -> None:
@@ -107,7 +109,7 @@ class Pyfuse3:
         try:
             worker.load(PYFUSE3)
         except ImportError as error:
-            raise Failed(f"no pyfuse3 here to mount with: {error}") from None
+            raise Failed(f"cannot load pyfuse3 ({error}); {INSTALL_PYFUSE3}") from None
 
     def revive(self, answered: bool) -> None:
         _bury(self._plan, self._device)

@@ -470,13 +470,16 @@ def test_by_itself_it_takes_our_transport(disk_store: Store, tmp_path: Path) -> 
         assert "pyfuse3" not in maps
 
 
-OLDER = """
+NEWER = """
 import sys
-from casfs.fuse.kernel import init
-init.NEEDED |= 1 << 62  # as if this kernel were too old
 from casfs.cli.main import main
 sys.argv[0] = "casfs"
 main()
+"""
+OLDER = f"""
+from casfs.fuse.kernel import init
+init.NEEDED |= 1 << 62  # as if this kernel were too old
+{NEWER}
 """
 
 
@@ -499,6 +502,34 @@ def test_on_an_older_kernel_it_takes_pyfuse3(disk_store: Store, tmp_path: Path) 
     )
     assert (done.returncode, "too old" in done.stderr) == (1, True)
     assert mounts.mounted_at(where) is None
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_without_pyfuse3(disk_store: Store, tmp_path: Path, older: bool) -> None:
+    """It is an extra: the built-in transport works, and a message says how to get the other."""
+    where = tmp_path / "mnt"
+    where.mkdir()
+    program = f"import sys\nsys.modules['pyfuse3'] = None\n{OLDER if older else NEWER}"
+    command = [sys.executable, "-c", program, "--store", str(disk_store.root), "mount", str(where)]
+    command.append("--foreground")
+    done = subprocess.run([*command, "--transport", "pyfuse3"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "pip install 'casfs[pyfuse3]' (needs a C compiler and libfuse3-dev)" in done.stderr
+    assert mounts.mounted_at(where) is None
+    if older:
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+        assert "too old; use pyfuse3" in done.stderr
+        assert "pip install 'casfs[pyfuse3]'" in done.stderr
+    else:
+        keeper = subprocess.Popen(command)
+        try:
+            registry.until(
+                lambda: any(one.serves for one in records(disk_store)), "nobody serves the mount"
+            )
+            assert records(disk_store)[0].transport == "kernel"
+        finally:
+            end(where, keeper)
 
 
 @needs_pyfuse3
