@@ -38,10 +38,10 @@ from casfs.store import Store
 from casfs.threads import Thread
 from engine.agents import loader
 from engine.agents.loader import Package
-from engine.runtime.thread_run import Run
+from engine.runtime.thread_run import ThreadRun
 from engine.threads import lifecycle
 from engine.threads.agent_binding import Binding
-from engine.threads.lifecycle import Request
+from engine.threads.lifecycle import ThreadRequest
 
 PAYLOAD = 2048
 RIVALS = ("floor", "langgraph", "dbos")
@@ -126,10 +126,10 @@ def put_workflow(store: Store) -> str:
 
 def run_thread(store: Store, workflow: str, length: int) -> tuple[Thread, float]:
     """A thread of so many steps, and the seconds that it took."""
-    request = Request(workflow, text(), {"a": Binding("idle")}, None, length)
+    request = ThreadRequest(workflow, text(), {"a": Binding("idle")}, None, length)
 
     async def go() -> Thread:
-        return await Run(store, lifecycle.create(store, request), {})()
+        return await ThreadRun(store, lifecycle.create(store, request), {})()
 
     begin = time.perf_counter()
     ended = trio.run(go)

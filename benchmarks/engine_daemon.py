@@ -32,8 +32,8 @@ from casfs import canonical, daemon_socket, threads
 from casfs.store import Store
 from casfs.threads import RUNNING, Thread
 from engine.moderator import decision
-from engine.moderator.decision import Context
-from engine.moderator.workers import Workers
+from engine.moderator.decision import DecisionInput
+from engine.moderator.workers import WorkerPool
 from engine.workflow import registry as workflows
 
 PHASES = 4
@@ -76,11 +76,11 @@ async def decisions(length: int, count: int = 20) -> None:
     steps = history(length + count)
     start: dict[str, Any] = {"depth": 0}
     took, late = [], [0.0]
-    async with Workers() as judge, trio.open_nursery() as nursery:
+    async with WorkerPool() as judge, trio.open_nursery() as nursery:
         nursery.start_soon(watch, late)
         for end in range(length, length + count):
             begin = time.perf_counter()
-            await decision.decide(rules, Context(steps[:end], start, "t"), judge)
+            await decision.decide(rules, DecisionInput(steps[:end], start, "t"), judge)
             took.append((time.perf_counter() - begin) * 1000)
         nursery.cancel_scope.cancel()
     print(f"- a decision of `develop` after {length} steps: the first {took[0]:.0f} ms,")
@@ -132,7 +132,7 @@ def waiting(root: Path, count: int, seconds: float) -> None:
 
 
 def running(store: Store) -> list[Thread]:
-    found = threads.listing(store)
+    found = threads.list_threads(store)
     if rests := [one for one in found if one.status != RUNNING]:
         raise SystemExit(f"a thread rests: {rests[0].record['reason']}")
     return found

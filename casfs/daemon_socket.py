@@ -25,10 +25,10 @@ from casfs import canonical, errors
 from casfs.digest import hash_bytes
 from casfs.errors import CasfsError, Failed, NoDaemon, Refused
 
-LINE = 64 << 20  # bytes of one request or answer
-LONGEST = 107  # bytes of a socket's path
+MAX_MESSAGE_BYTES = 64 << 20  # bytes of one request or answer
+MAX_SOCKET_PATH_BYTES = 107  # bytes of a socket's path
 LOCK_TRIES = 20  # 10 ms apart: whoever looks for a daemon holds the lock for a moment
-STOP_WAIT = 30.0  # seconds
+STOP_TIMEOUT_S = 30.0  # seconds
 
 
 def socket_path(root: Path, env: Mapping[str, str]) -> Path:
@@ -36,7 +36,7 @@ def socket_path(root: Path, env: Mapping[str, str]) -> Path:
     base = env.get("XDG_RUNTIME_DIR")
     name = f"{hash_bytes(os.fsencode(root))[:16]}.sock"
     path = Path(base or "/") / "casfs" / name
-    if base and len(os.fsencode(path)) <= LONGEST:
+    if base and len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES:
         return path
     return Path(f"/tmp/casfs-{os.getuid()}") / name
 
@@ -101,7 +101,7 @@ def request(root: Path, op: str, **arguments: Any) -> Any:
             connection.connect(found["socket"])
             connection.sendall(canonical.encode({"op": op, **arguments}) + b"\n")
             with connection.makefile("rb") as stream:
-                line = stream.readline(LINE)
+                line = stream.readline(MAX_MESSAGE_BYTES)
         except OSError as error:
             raise NoDaemon(f"the daemon (pid {found['pid']}) went away: {error.strerror}") from None
     if not line.endswith(b"\n"):
@@ -124,7 +124,7 @@ def stop(root: Path) -> int:
         raise NoDaemon(f"the daemon (pid {pid}) went away") from None
     try:
         request(root, "stop")
-        gone, _, _ = select.select([process], [], [], STOP_WAIT)
+        gone, _, _ = select.select([process], [], [], STOP_TIMEOUT_S)
     finally:
         os.close(process)
     if not gone:

@@ -47,8 +47,8 @@ from casfs.store import Store
 
 HEADS = "threads/"
 RUNNING, SUSPENDED, ENDED, CANCELLED = "running", "suspended", "ended", "cancelled"
-ANCESTORS = 10
-CHILDREN = 16  # that a record names
+MAX_ANCESTORS = 10
+MAX_CHILDREN = 16  # that a record names
 ID_LENGTH = 26
 
 
@@ -93,7 +93,7 @@ def new_id() -> str:
     return str(ULID())
 
 
-def listing(store: Store, newest_first: bool = False) -> list[Thread]:
+def list_threads(store: Store, newest_first: bool = False) -> list[Thread]:
     """All threads, oldest first. A thread whose nodes are damaged is still listed."""
     found = [Thread(name[len(HEADS) :], head) for name, head in store.heads.list(HEADS)]
     return found[::-1] if newest_first else found
@@ -238,9 +238,9 @@ def links(hashes: Sequence[str]) -> dict[str, Any]:
     back = leap(len(hashes) + 1)
     found: dict[str, Any] = {
         "previous": hashes[-1] if hashes else None,
-        "ancestors": list(hashes[-2 : -2 - ANCESTORS : -1]),
+        "ancestors": list(hashes[-2 : -2 - MAX_ANCESTORS : -1]),
     }
-    if 1 + ANCESTORS < back <= len(hashes):
+    if 1 + MAX_ANCESTORS < back <= len(hashes):
         found["leap"] = hashes[-back]
     return found
 

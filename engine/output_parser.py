@@ -24,8 +24,8 @@ from casfs.store import Store
 FENCE = re.compile(
     r"^ {0,3}(`{3,}|~{3,})[ \t]*(\w*)[^\n`]*\n(.*?)^ {0,3}\1[`~]*[ \t]*$", re.M | re.S
 )
-FRONT = re.compile(r"\A---[ \t]*\n(.*?)^---[ \t]*$", re.M | re.S)
-BEFORE = "\ufeff \t\r\n"  # a byte order mark, and blanks around it
+FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?)^---[ \t]*$", re.M | re.S)
+LEADING_BLANKS = "\ufeff \t\r\n"  # a byte order mark, and blanks around it
 TIMESTAMP = "tag:yaml.org,2002:timestamp"
 
 
@@ -53,7 +53,7 @@ class Extracted:
     refs: tuple[str, ...]
 
 
-class Dangling(Invalid):
+class DanglingRef(Invalid):
     """The meta fits, and names what is not in the store, or is of another type."""
 
 
@@ -66,27 +66,27 @@ def extract(output: str, schema: Schema, store: Store) -> Extracted:
     """Raises Invalid with what is wrong with the first candidate, the likeliest one; Dangling
     where that is only what it refers to."""
     faults: list[Invalid] = []
-    for source, candidate in _candidates(output.lstrip(BEFORE).replace("\r\n", "\n")):
+    for source, candidate in _candidates(output.lstrip(LEADING_BLANKS).replace("\r\n", "\n")):
         if isinstance(candidate, Invalid):
             faults.append(Invalid(f"the {source} is {candidate}"))
             continue
         try:
-            return _fitting(candidate, schema, store)
+            return _validated(candidate, schema, store)
         except Invalid as error:
-            kind = Dangling if isinstance(error, Dangling) else Invalid
+            kind = DanglingRef if isinstance(error, DanglingRef) else Invalid
             faults.append(kind(f"the {source} does not fit: {error}"))
     raise faults[0] if faults else Invalid("it has no fenced JSON block and no front matter")
 
 
-def checked(text: str, schema: Schema, store: Store) -> Extracted:
+def parse_exact(text: str, schema: Schema, store: Store) -> Extracted:
     """The meta that a text is, alone. Raises Invalid."""
     candidate = _parsed(text)
     if isinstance(candidate, Invalid):
         raise candidate
-    return _fitting(candidate, schema, store)
+    return _validated(candidate, schema, store)
 
 
-def _fitting(candidate: Any, schema: Schema, store: Store) -> Extracted:
+def _validated(candidate: Any, schema: Schema, store: Store) -> Extracted:
     canonical.encode(candidate)  # first: validators disagree on what JSON cannot hold
     if not isinstance(candidate, dict):
         raise Invalid("$: must be an object")
@@ -99,12 +99,12 @@ def _refs(meta: Any, schema: Schema, store: Store) -> tuple[str, ...]:
     found = store.blobs.info({ref.hash for ref in refs})
     for ref in refs:
         if ref.hash not in found:
-            raise Dangling(f"{ref.hash} is not in the store")
+            raise DanglingRef(f"{ref.hash} is not in the store")
         if ref.cas_type is not None:
             type_hash = found[ref.hash].type
             name = "blob" if type_hash is None else store.registry.compiled(type_hash)[0]
             if name != ref.cas_type:
-                raise Dangling(f"{ref.hash} is a {name}, and must be a {ref.cas_type}")
+                raise DanglingRef(f"{ref.hash} is a {name}, and must be a {ref.cas_type}")
     return tuple(dict.fromkeys(ref.hash for ref in refs))
 
 
@@ -115,7 +115,7 @@ def _candidates(output: str) -> Iterator[tuple[str, Any]]:
         candidate = _parsed(match[3])
         if match[2] or isinstance(candidate, dict):
             yield "JSON block", candidate
-    front = FRONT.match(output.lstrip())
+    front = FRONT_MATTER.match(output.lstrip())
     if front:
         yield "front matter", _yaml(front[1])
 

@@ -27,12 +27,12 @@ from casfs.errors import Failed
 from casfs.system import processes
 from casfs.system.processes import DRAIN, GRACE, Identity
 
-MAX_OUTPUT = 64 << 20  # bytes of stdout, and of stderr
+MAX_OUTPUT_BYTES = 64 << 20  # bytes of stdout, and of stderr
 TOKEN = processes.TOKEN
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ProcessResult:
     """How a process ended; `exit_code` is negative for a signal, as in subprocess."""
 
     exit_code: int
@@ -45,12 +45,12 @@ class TimedOut(Failed):
     """The process took longer than it may; its group has been ended. `outcome`: what it was then,
     with all that it had written."""
 
-    def __init__(self, reason: str, outcome: Outcome) -> None:
+    def __init__(self, reason: str, outcome: ProcessResult) -> None:
         super().__init__(reason)
         self.outcome = outcome
 
 
-class TooMuch(Failed):
+class OutputTooLarge(Failed):
     """The process wrote more than MAX_OUTPUT; its group has been ended."""
 
 
@@ -62,7 +62,7 @@ async def run(
     env: Mapping[str, str],
     timeout: float,
     started: Callable[[int], Awaitable[None]],
-) -> Outcome:
+) -> ProcessResult:
     """Run to the end. Raises Failed (it cannot be started), TimedOut, TooMuch."""
     begin = time.monotonic()
     try:
@@ -86,11 +86,11 @@ async def run(
             await _end(process, env.get(TOKEN))
     assert process.returncode is not None
     duration = round((time.monotonic() - begin) * 1000)
-    outcome = Outcome(process.returncode, bytes(out), bytes(err), duration)
+    outcome = ProcessResult(process.returncode, bytes(out), bytes(err), duration)
     if limit.cancelled_caught:
         raise TimedOut(f"{argv[0]} took longer than {timeout:g} s", outcome)
-    if max(len(out), len(err)) > MAX_OUTPUT:
-        raise TooMuch(f"{argv[0]} wrote more than {MAX_OUTPUT >> 20} MiB")
+    if max(len(out), len(err)) > MAX_OUTPUT_BYTES:
+        raise OutputTooLarge(f"{argv[0]} wrote more than {MAX_OUTPUT_BYTES >> 20} MiB")
     return outcome
 
 
@@ -124,7 +124,7 @@ async def _drain(pipe: trio.abc.ReceiveStream, into: bytearray, scope: trio.Canc
     async with pipe:
         async for piece in pipe:
             into += piece
-            if len(into) > MAX_OUTPUT:
+            if len(into) > MAX_OUTPUT_BYTES:
                 scope.cancel()
                 return
 

@@ -65,7 +65,7 @@ def test_the_demo_and_its_end(tmp_path: Path) -> None:
         pid = found["pid"]
         assert mount_points.mounted(store) == [point]
         with Store.open(store) as opened:
-            (thread,) = threads.listing(opened)
+            (thread,) = threads.list_threads(opened)
         assert (point / "threads" / thread.id / "status").read_text().strip() == "ended"
         again = run(point, store=store)
         assert again.returncode == 0, again.stderr

@@ -11,7 +11,7 @@ from casfs.agents.contract import (
     Called,
     Waiting,
 )
-from casfs.agents.prompt import Prompt, Turn
+from casfs.agents.prompt import EarlierStep, Prompt
 
 __all__ = [
     "CHILD",
@@ -22,7 +22,7 @@ __all__ = [
     "AgentResult",
     "Call",
     "Called",
+    "EarlierStep",
     "Prompt",
-    "Turn",
     "Waiting",
 ]

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from casfs.agents.prompt import Prompt
-from casfs.agents.secrets import NONE, Secrets
+from casfs.agents.secrets import NO_SECRETS, Secrets
 from casfs.digest import Digest
 from casfs.errors import CasfsError, Failed
 from casfs.store import Store
@@ -89,7 +89,7 @@ class AgentContext:
     parent: str | None = None  # where the thread that called this one stood: a step or start
     agent: str = ""  # the agent's own node
     conversation: dict[str, Any] = field(default_factory=dict)  # kept from try to try of a step
-    secrets: Secrets = NONE  # what must not be told to a model; `store` hides it by itself
+    secrets: Secrets = NO_SECRETS  # what must not be told to a model; `store` hides it by itself
 
 
 @dataclass(frozen=True)

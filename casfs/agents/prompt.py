@@ -12,7 +12,7 @@ from casfs.agents.secrets import Secrets
 
 
 @dataclass(frozen=True)
-class Turn:
+class EarlierStep:
     """An earlier step as later ones see it."""
 
     index: int
@@ -34,7 +34,7 @@ class Prompt:
 
     system: str
     task: str
-    history: Sequence[Turn]
+    history: Sequence[EarlierStep]
     ask: str
     schema: Mapping[str, Any]
     correction: str | None = None
@@ -53,30 +53,30 @@ class Prompt:
         if self.origin:
             parts.append("# Who asks\n\n" + self.origin)
         if self.summary is not None or self.history:
-            parts.append("# What happened so far\n\n" + self.past())
+            parts.append("# What happened so far\n\n" + self.history_text())
         report = [self.ask, self._form()] if form else [self.ask]
         parts.append("\n\n".join(["# What to report", *report]))
         if self.correction:
-            parts.append(self.objection())
+            parts.append(self.correction_text())
         return "\n\n".join(part.strip() for part in parts) + "\n"
 
-    def objection(self) -> str:
+    def correction_text(self) -> str:
         """What was wrong with the last output: all that is new to who goes on with it."""
         return f"# Correction\n\nYour last output was not usable: {self.correction}"
 
-    def hidden(self, secrets: Secrets) -> Prompt:
+    def redacted(self, secrets: Secrets) -> Prompt:
         """The same without the values of secrets."""
         if not secrets:
             return self
         texts = ("system", "task", "ask", "correction", "summary", "origin")
-        fields = {name: secrets.hide_all(getattr(self, name)) for name in texts}
+        fields = {name: secrets.redact_json(getattr(self, name)) for name in texts}
         turns = tuple(
-            replace(turn, output=secrets.hide(turn.output), meta=secrets.hide_all(turn.meta))
+            replace(turn, output=secrets.redact(turn.output), meta=secrets.redact_json(turn.meta))
             for turn in self.history
         )
-        return replace(self, **fields, history=turns, schema=secrets.hide_all(self.schema))
+        return replace(self, **fields, history=turns, schema=secrets.redact_json(self.schema))
 
-    def past(self) -> str:
+    def history_text(self) -> str:
         """What happened so far, as text; empty before the first step."""
         before = [] if self.summary is None else [f"## Summary\n\n{self.summary.strip()}"]
         return "\n\n".join([*before, *(turn.text() for turn in self.history)])

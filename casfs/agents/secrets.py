@@ -12,8 +12,8 @@ from typing import Any, BinaryIO
 
 from casfs.system.log import Log
 
-SHORTEST = 6  # characters; what is shorter stands in innocent text, too
-PIECE = 1 << 20  # bytes of a file that are searched at once
+MIN_SECRET_CHARS = 6  # characters; what is shorter stands in innocent text, too
+SEARCH_CHUNK_BYTES = 1 << 20  # bytes of a file that are searched at once
 
 
 class Secrets:
@@ -21,7 +21,7 @@ class Secrets:
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self._values = values
-        found = {value: name for name, value in values.items() if len(value) >= SHORTEST}
+        found = {value: name for name, value in values.items() if len(value) >= MIN_SECRET_CHARS}
         forms = {form: name for value, name in found.items() for form in _forms(value)}
         self._forms = sorted(forms.items(), key=lambda pair: -len(pair[0]))
 
@@ -31,24 +31,24 @@ class Secrets:
     def __or__(self, other: Secrets) -> Secrets:
         return Secrets({**self._values, **other._values})
 
-    def hide(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         for value, name in self._forms:
             text = text.replace(value, f"${name}")
         return text
 
-    def hide_bytes(self, data: bytes) -> bytes:
+    def redact_bytes(self, data: bytes) -> bytes:
         for value, name in self._forms:
             data = data.replace(_bytes(value), f"${name}".encode())
         return data
 
-    def hide_all(self, value: Any) -> Any:
+    def redact_json(self, value: Any) -> Any:
         """A JSON value with every string in it hidden, keys too."""
         if isinstance(value, str):
-            return self.hide(value)
+            return self.redact(value)
         if isinstance(value, Mapping):
-            return {self.hide(key): self.hide_all(one) for key, one in value.items()}
+            return {self.redact(key): self.redact_json(one) for key, one in value.items()}
         if isinstance(value, list | tuple):
-            return [self.hide_all(one) for one in value]
+            return [self.redact_json(one) for one in value]
         return value
 
     def names_in(self, data: bytes) -> list[str]:
@@ -60,7 +60,7 @@ class Secrets:
         longest = max((len(_bytes(value)) for value, _ in self._forms), default=0)
         found: set[str] = set()
         data = b""
-        while piece := file.read(PIECE):
+        while piece := file.read(SEARCH_CHUNK_BYTES):
             data = data[-longest:] + piece  # a value may begin in one and end in the next
             found.update(self.names_in(data))
         return sorted(found)
@@ -68,7 +68,7 @@ class Secrets:
     def log(self, log: Log) -> Log:
         def hidden(event: str, **fields: Any) -> None:
             texts = {
-                key: one if one is None or isinstance(one, bool | int) else self.hide(str(one))
+                key: one if one is None or isinstance(one, bool | int) else self.redact(str(one))
                 for key, one in fields.items()
             }
             log(event, **texts)
@@ -76,7 +76,7 @@ class Secrets:
         return hidden if self else log
 
 
-NONE = Secrets({})
+NO_SECRETS = Secrets({})
 
 
 def _forms(value: str) -> set[str]:

@@ -182,7 +182,7 @@ def daemon(
         pid = background.detach(arguments, where / "log" / "daemon.err")
         answer(as_json, {"pid": pid}, f"{pid} daemon of {where}")
         return
-    from engine.llm.llm_extractor import configured
+    from engine.llm.llm_extractor import from_settings
     from engine.runtime.daemon import serve
 
     values = settings.values(where, os.environ)
@@ -192,7 +192,7 @@ def daemon(
     made = _workspaces(where, log)
 
     def be(ready: Callable[[], None]) -> None:
-        extractor = configured(values, os.environ, log)
+        extractor = from_settings(values, os.environ, log)
         serve(where, path, dict(os.environ), limit, upkeep, log, ready, made, extractor)
 
     _be(be, background.Reporter(ready_fd))
@@ -203,14 +203,14 @@ def _workspaces(where: Path, log: Log) -> Workspaces:
     a tree alone; copies for everybody else."""
     from casfs.cli import implicit_mount
     from casfs.workspaces import strategies
-    from engine.runtime.overlay_workspace import Layered
-    from engine.runtime.workspace import PLAIN, Workspace, Workspaces
+    from engine.runtime.overlay_workspace import OverlayWorkspace
+    from engine.runtime.workspace import COPYING, Workspace, Workspaces
 
     if strategies.WAYS[strategies.OVERLAY].missing() is not None:
-        return PLAIN
+        return COPYING
 
     def open(store: Store, folder: Path) -> Workspace:
-        return Layered(
+        return OverlayWorkspace(
             store, folder, lambda hash: implicit_mount.tree(store, os.environ, hash), log
         )
 

@@ -127,9 +127,9 @@ def next_(ctx: click.Context, workflow: str, steps_file: str, as_json: bool) -> 
       casfs workflow next develop --steps -
     """
     steps = _steps(read_json(steps_file))
-    context = moderator.Context(steps, {}, "")
+    context = moderator.DecisionInput(steps, {}, "")
     decision = _decided(_rules(ctx, workflow), context)
-    if isinstance(decision, moderator.Stuck):
+    if isinstance(decision, moderator.RuleFailed):
         raise Failed(decision.reason)
     if isinstance(decision, moderator.Next):
         answer(as_json, {"next": decision.role}, decision.role)
@@ -138,14 +138,14 @@ def next_(ctx: click.Context, workflow: str, steps_file: str, as_json: bool) -> 
         answer(as_json, {**value, "summary": decision.summary}, moderator.END)
 
 
-def _decided(rules: list[moderator.Rule], context: moderator.Context) -> moderator.Decision:
+def _decided(rules: list[moderator.Rule], context: moderator.DecisionInput) -> moderator.Decision:
     """As the daemon decides: a rule without an end is stopped."""
     import trio
 
-    from engine.moderator.workers import Workers
+    from engine.moderator.workers import WorkerPool
 
     async def decide() -> moderator.Decision:
-        async with Workers() as judge:
+        async with WorkerPool() as judge:
             return await moderator.decide(rules, context, judge)
 
     return trio.run(decide)

@@ -179,7 +179,7 @@ class Index:
                 (bytes.fromhex(content),),
             ).fetchall()
         for step, start, index, role in rows:
-            for owner in threads.listing(self._store):
+            for owner in threads.list_threads(self._store):
                 if owner.record.get("start") == start.hex() and self._has(owner, index, step.hex()):
                     yield owner, index, role
 

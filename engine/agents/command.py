@@ -14,7 +14,7 @@ import trio
 
 from casfs.agents import AgentContext, AgentFailed, AgentFn, AgentResult
 from engine.agents import program
-from engine.processes import Outcome
+from engine.processes import ProcessResult
 
 package_descriptor = {
     "name": "command",
@@ -38,19 +38,19 @@ def create_agent(config: Mapping[str, Any]) -> AgentFn:
 
     async def agent(context: AgentContext) -> AgentResult:
         prompt = context.prompt.text().encode()
-        outcome = await program.ended(context, config, argv, prompt)
+        outcome = await program.run_program(context, config, argv, prompt)
         return await trio.to_thread.run_sync(_record, context, argv, outcome)
 
     return agent
 
 
-def _record(context: AgentContext, argv: list[str], outcome: Outcome) -> AgentResult:
+def _record(context: AgentContext, argv: list[str], outcome: ProcessResult) -> AgentResult:
     with context.store.batch() as batch:
-        detail = program.detail(batch, argv, outcome)
+        detail = program.put_detail(batch, argv, outcome)
         output = outcome.stdout.decode("utf-8", "replace")
         exact = output.encode() == outcome.stdout
         artifacts = () if exact else (batch.put(outcome.stdout).hash,)
     if outcome.exit_code != 0:
-        last = program.last(context, outcome) or "nothing on stderr"
+        last = program.last_stderr_line(context, outcome) or "nothing on stderr"
         raise AgentFailed(f"{argv[0]} exited with {outcome.exit_code}: {last}", detail.hash)
     return AgentResult(output, detail, artifacts)

@@ -24,7 +24,7 @@ from casfs.digest import Digest
 from casfs.write_batch import Batch
 from engine import content
 from engine.agents import program
-from engine.processes import Outcome
+from engine.processes import ProcessResult
 
 package_descriptor = {
     "name": "cursor",
@@ -50,7 +50,7 @@ package_descriptor = {
 
 
 @dataclass
-class Stream:
+class EventStream:
     """What the events said. A turn is (kind, name, text, result)."""
 
     session: str | None = None
@@ -63,14 +63,21 @@ class Stream:
 
 def create_agent(config: Mapping[str, Any]) -> AgentFn:
     async def agent(context: AgentContext) -> AgentResult:
-        argv = [*_argv(config, context.conversation.get("session")), program.question(context)]
+        argv = [
+            *_argv(config, context.conversation.get("session")),
+            program.prompt_argument(context),
+        ]
         key = config.get("apiKeyEnv")
         more = {"CURSOR_API_KEY": context.env.get(key, "")} if key else {}
-        outcome = await program.ended(context, config, argv, more=more)
-        stream = read(outcome.stdout)
+        outcome = await program.run_program(context, config, argv, more=more)
+        stream = parse_stream(outcome.stdout)
         detail = await trio.to_thread.run_sync(_record, context, stream, outcome)
         if outcome.exit_code != 0 or stream.failed or stream.result is None:
-            reason = program.last(context, outcome) or stream.result or "no result in its stream"
+            reason = (
+                program.last_stderr_line(context, outcome)
+                or stream.result
+                or "no result in its stream"
+            )
             raise AgentFailed(f"cursor exited with {outcome.exit_code}: {reason}", detail.hash)
         context.conversation["session"] = stream.session
         return AgentResult(stream.result, detail)
@@ -89,9 +96,9 @@ def _argv(config: Mapping[str, Any], session: str | None) -> list[str]:
     return argv
 
 
-def read(data: bytes) -> Stream:
+def parse_stream(data: bytes) -> EventStream:
     """The events of a stream that may have ended early."""
-    stream = Stream()
+    stream = EventStream()
     for event in _events(data):
         stream.session = event.get("session_id") or stream.session
         kind = event.get("type")
@@ -123,7 +130,7 @@ def _said(event: Mapping[str, Any]) -> str:
     return "".join(str(part.get("text", "")) for part in parts if isinstance(part, dict))
 
 
-def _tool(stream: Stream, event: Mapping[str, Any]) -> None:
+def _tool(stream: EventStream, event: Mapping[str, Any]) -> None:
     """`started` opens a turn, `completed` gives it its result."""
     for kind, call in (event.get("tool_call") or {}).items():
         if not isinstance(call, dict):
@@ -143,7 +150,7 @@ def _json(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _record(context: AgentContext, stream: Stream, outcome: Outcome) -> Digest:
+def _record(context: AgentContext, stream: EventStream, outcome: ProcessResult) -> Digest:
     with context.store.batch() as batch:
         payload = {
             "sessionId": stream.session or "unknown",

@@ -27,7 +27,7 @@ from casfs.digest import Digest
 from casfs.errors import Failed
 from engine.agents import program
 
-SESSION = re.compile(r"^\s*session[_ ]id:[ \t]*([A-Za-z0-9._-]+)[ \t]*$", re.M | re.I)
+SESSION_ID_LINE = re.compile(r"^\s*session[_ ]id:[ \t]*([A-Za-z0-9._-]+)[ \t]*$", re.M | re.I)
 
 package_descriptor = {
     "name": "hermes",
@@ -52,13 +52,13 @@ package_descriptor = {
 def create_agent(config: Mapping[str, Any]) -> AgentFn:
     async def agent(context: AgentContext) -> AgentResult:
         session = context.conversation.get("session")
-        argv = [*_chat(config, session), program.question(context)]
-        outcome = await program.ended(context, config, argv)
+        argv = [*_chat(config, session), program.prompt_argument(context)]
+        outcome = await program.run_program(context, config, argv)
         output = outcome.stdout.decode("utf-8", "replace")
         id = _session_id(output, outcome.stderr.decode("utf-8", "replace")) or session
-        output = SESSION.sub("", output).strip() + "\n"
+        output = SESSION_ID_LINE.sub("", output).strip() + "\n"
         if outcome.exit_code != 0:
-            last = program.last(context, outcome) or "nothing on stderr"
+            last = program.last_stderr_line(context, outcome) or "nothing on stderr"
             raise AgentFailed(f"hermes exited with {outcome.exit_code}: {last}")
         if id is None:
             raise AgentFailed("hermes printed no session_id; is it the CLI of Hermes Agent?")
@@ -89,7 +89,7 @@ def _chat(config: Mapping[str, Any], session: str | None) -> list[str]:
 def _session_id(*texts: str) -> str | None:
     """The last that is named: a resumed session may have a new id."""
     for text in texts:
-        if found := SESSION.findall(text):
+        if found := SESSION_ID_LINE.findall(text):
             return str(found[-1])
     return None
 
@@ -104,7 +104,7 @@ async def _session(context: AgentContext, config: Mapping[str, Any], id: str) ->
         pass
     try:
         export = [*_argv(config), "sessions", "export", "-", "--session-id", id]
-        outcome = await program.ended(context, config, export)
+        outcome = await program.run_program(context, config, export)
     except Failed:
         return {}
     return _parsed(outcome.stdout) if outcome.exit_code == 0 else {}

@@ -14,7 +14,7 @@ from typing import Any
 from casfs.agents import AgentContext, AgentFn, AgentResult
 from casfs.errors import Failed
 from engine.llm import react
-from engine.llm.client import ATTEMPTS, TIMEOUT, Endpoint
+from engine.llm.client import ANSWER_TIMEOUT_S, MAX_ATTEMPTS, Endpoint
 
 ENDPOINT: dict[str, Any] = {
     "baseUrl": {"type": "string", "description": "Such as http://127.0.0.1:8080/v1."},
@@ -76,8 +76,8 @@ def endpoint(config: Mapping[str, Any], env: Mapping[str, str]) -> Endpoint:
         config.get("baseUrl") or _variable(config["baseUrlEnv"], env),
         config["model"],
         _variable(config["apiKeyEnv"], env) if "apiKeyEnv" in config else None,
-        float(config.get("timeoutS", TIMEOUT)),
-        config.get("attempts", ATTEMPTS),
+        float(config.get("timeoutS", ANSWER_TIMEOUT_S)),
+        config.get("attempts", MAX_ATTEMPTS),
         options,
     )
 

@@ -14,12 +14,12 @@ from casfs import canonical
 from casfs.agents import AgentFn
 from casfs.errors import CasfsError, Failed, Invalid, NotFound, Refused
 from casfs.nodes.schema import Schema
-from engine.secrets.config_marks import AGENT, marked
-from engine.secrets.redaction import named
+from engine.secrets.config_marks import AGENT, marked_values
+from engine.secrets.redaction import secret_variables
 
 GROUP, OWN = "casfs.agents", "casfs"
-STRANGE = (Exception, SystemExit)  # what a stranger's code may raise: anything
-FORMS = {"configSchema": "an object", "schemas": "a list", "capabilities": "a list"}
+AGENT_ERRORS = (Exception, SystemExit)  # what a stranger's code may raise: anything
+DESCRIPTOR_TYPES = {"configSchema": "an object", "schemas": "a list", "capabilities": "a list"}
 
 
 @dataclass(frozen=True)
@@ -45,15 +45,15 @@ class Package:
 
     def secret_names(self, config: Any) -> set[str]:
         """The variables that a config names, and those of the agents that it names."""
-        found = named(self.schema, config)
-        for name, _, below in self.further(config):
+        found = secret_variables(self.schema, config)
+        for name, _, below in self.nested_agents(config):
             with suppress(CasfsError):  # it is said when the thread starts
                 found |= load(name).secret_names(below)
         return found
 
-    def further(self, config: Any) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    def nested_agents(self, config: Any) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
         """(name, version, config) of the agents that a config names in its turn."""
-        for one in marked(self.schema, config, AGENT):
+        for one in marked_values(self.schema, config, AGENT):
             if isinstance(one, Mapping) and isinstance(one.get("name"), str):
                 yield one["name"], one.get("version", ""), one.get("config", {})
 
@@ -66,7 +66,7 @@ def names() -> list[str]:
 def load(name: str) -> Package:
     """Raises NotFound where no package has that name, Failed where it does not load, or its
     descriptor is none."""
-    points = sorted(entry_points(group=GROUP, name=name), key=_stranger)
+    points = sorted(entry_points(group=GROUP, name=name), key=_is_third_party)
     if not points:
         raise NotFound(f"no agent {name!r} is installed; see `casfs agent list`")
     point = points[0]
@@ -76,12 +76,12 @@ def load(name: str) -> Package:
         _check(package)
     except CasfsError as error:
         raise Failed(f"agent {name}: does not load: {error}") from error
-    except STRANGE as error:
+    except AGENT_ERRORS as error:
         raise Failed(f"agent {name}: does not load: {type(error).__name__}: {error}") from error
     return package
 
 
-def _stranger(point: EntryPoint) -> bool:
+def _is_third_party(point: EntryPoint) -> bool:
     """Is it somebody else's? Nobody takes the place of a built-in agent."""
     return point.dist is None or point.dist.name != OWN
 
@@ -91,7 +91,7 @@ def _check(package: Package) -> None:
     canonical.encode(package.descriptor)
     if not callable(package.create):
         raise Invalid("create_agent cannot be called")
-    for key, form in FORMS.items():
+    for key, form in DESCRIPTOR_TYPES.items():
         kind = Mapping if form == "an object" else list | tuple
         if key in package.descriptor and not isinstance(package.descriptor[key], kind):
             raise Invalid(f"package_descriptor.{key} must be {form}")
@@ -113,7 +113,7 @@ def resolve(name: str, version: str, config: Mapping[str, Any]) -> Package:
     if not wanted.contains(package.version, prereleases=True):
         raise Refused(f"agent {name}: version {package.version} is installed, not {version}")
     package.check_config(dict(config))
-    for further in package.further(config):
+    for further in package.nested_agents(config):
         resolve(*further)
     return package
 

@@ -19,11 +19,11 @@ from casfs.agents import AgentContext, AgentFailed
 from casfs.digest import Digest
 from casfs.errors import Refused
 from casfs.write_batch import Batch
-from engine.processes import TOKEN, Outcome, TimedOut, run
+from engine.processes import TOKEN, ProcessResult, TimedOut, run
 
-TIMEOUT = 3600.0  # seconds
-LONGEST = 120_000  # bytes of a prompt: the kernel takes 128 KiB for one argument
-TAIL = 300  # characters of stderr in a reason
+DEFAULT_TIMEOUT_S = 3600.0  # seconds
+MAX_PROMPT_BYTES = 120_000  # bytes of a prompt: the kernel takes 128 KiB for one argument
+STDERR_TAIL_CHARS = 300  # characters of stderr in a reason
 
 ARGV: dict[str, Any] = {"type": "array", "items": {"type": "string"}, "minItems": 1}
 TIMEOUT_S: dict[str, Any] = {"type": "number", "exclusiveMinimum": 0}
@@ -35,13 +35,13 @@ SECRETS: dict[str, Any] = {
 NO_VARIABLES: Mapping[str, str] = {}
 
 
-async def ended(
+async def run_program(
     context: AgentContext,
     config: Mapping[str, Any],
     argv: Sequence[str],
     stdin: bytes = b"",
     more: Mapping[str, str] = NO_VARIABLES,
-) -> Outcome:
+) -> ProcessResult:
     """Run a program in the workspace to its end, no longer than the config's `timeoutS`. `more`:
     for its environment. Raises as `processes.run`; AgentFailed for one that took too long, with
     what it had said until then."""
@@ -51,7 +51,7 @@ async def ended(
             stdin,
             cwd=context.workspace,
             env={**environment(context), **more},
-            timeout=float(config.get("timeoutS", TIMEOUT)),
+            timeout=float(config.get("timeoutS", DEFAULT_TIMEOUT_S)),
             started=context.started,
         )
     except TimedOut as error:
@@ -59,12 +59,12 @@ async def ended(
         raise AgentFailed(str(error), detail.hash) from error
 
 
-def _stopped(context: AgentContext, argv: Sequence[str], outcome: Outcome) -> Digest:
+def _stopped(context: AgentContext, argv: Sequence[str], outcome: ProcessResult) -> Digest:
     with context.store.batch() as batch:
-        return detail(batch, argv, outcome)
+        return put_detail(batch, argv, outcome)
 
 
-def detail(batch: Batch, argv: Sequence[str], outcome: Outcome) -> Digest:
+def put_detail(batch: Batch, argv: Sequence[str], outcome: ProcessResult) -> Digest:
     """Put a `command-detail`: a program, and what it left behind."""
     return batch.put_node(
         "command-detail",
@@ -95,19 +95,19 @@ def _path(env: Mapping[str, str]) -> str:
     return os.pathsep.join([env.get("PATH", os.defpath), str(Path(sys.executable).parent)])
 
 
-def question(context: AgentContext) -> str:
+def prompt_argument(context: AgentContext) -> str:
     """The prompt as an argument; in a session that goes on, only what was wrong with the last
     output. Raises Refused for one that no argument can hold."""
     prompt = context.prompt
     goes_on = context.conversation.get("session") is not None and prompt.correction
-    text = prompt.objection() if goes_on else prompt.text()
-    if len(text.encode()) > LONGEST:
-        raise Refused(f"the prompt has more than {LONGEST} bytes; compact the thread")
+    text = prompt.correction_text() if goes_on else prompt.text()
+    if len(text.encode()) > MAX_PROMPT_BYTES:
+        raise Refused(f"the prompt has more than {MAX_PROMPT_BYTES} bytes; compact the thread")
     return text
 
 
-def last(context: AgentContext, outcome: Outcome) -> str:
+def last_stderr_line(context: AgentContext, outcome: ProcessResult) -> str:
     """The end of what a program complained about, as one line; it may be empty. Secrets are
     hidden before it is cut: half of one would not be found any more."""
-    said = context.secrets.hide(outcome.stderr.decode("utf-8", "replace"))
-    return " ".join(said.strip()[-TAIL:].split())
+    said = context.secrets.redact(outcome.stderr.decode("utf-8", "replace"))
+    return " ".join(said.strip()[-STDERR_TAIL_CHARS:].split())

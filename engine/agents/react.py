@@ -8,7 +8,7 @@ from typing import Any
 from casfs.agents import AgentContext, AgentFn, AgentResult
 from engine.agents.llm import ENDPOINT, SOMEWHERE, endpoint
 from engine.llm import react
-from engine.llm.react import JSON, NATIVE, TURNS, Options
+from engine.llm.react import DEFAULT_MAX_TURNS, JSON, NATIVE, Options
 from engine.llm.sandbox import Settings
 from engine.llm.tools import TOOLS
 
@@ -51,7 +51,7 @@ def create_agent(config: Mapping[str, Any]) -> AgentFn:
     )
     options = Options(
         config.get("mode", NATIVE),
-        config.get("maxTurns", TURNS),
+        config.get("maxTurns", DEFAULT_MAX_TURNS),
         config.get("tools"),
         config.get("strict", False),
         config.get("longestString"),

@@ -25,19 +25,19 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from casfs.errors import Failed, Invalid
-from engine.llm.stream import LARGEST, Assembly, Reply
+from engine.llm.stream import MAX_ANSWER_CHARS, Reply, ReplyBuilder
 
 if TYPE_CHECKING:
     import ssl
 
     import httpx2
 
-CONNECT = 15.0  # seconds
-TIMEOUT = 600.0  # seconds for an answer
-ATTEMPTS = 5
-FIRST_WAIT, LONGEST_WAIT = 0.5, 120.0  # seconds
-SHOWN = 300  # characters of a server's complaint
-AGAIN = {408, 409, 425, 429}  # and every 5xx
+CONNECT_TIMEOUT_S = 15.0  # seconds
+ANSWER_TIMEOUT_S = 600.0  # seconds for an answer
+MAX_ATTEMPTS = 5
+FIRST_WAIT_S, MAX_WAIT_S = 0.5, 120.0  # seconds
+MAX_ERROR_CHARS = 300  # characters of a server's complaint
+RETRYABLE_STATUS = {408, 409, 425, 429}  # and every 5xx
 Message = dict[str, Any]
 
 
@@ -48,12 +48,12 @@ class Endpoint:
     base_url: str
     model: str
     key: str | None = field(default=None, repr=False)
-    timeout: float = TIMEOUT
-    attempts: int = ATTEMPTS
+    timeout: float = ANSWER_TIMEOUT_S
+    attempts: int = MAX_ATTEMPTS
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-class _Again(Exception):
+class _Retryable(Exception):
     """Worth another try, after `wait` seconds if the server said so."""
 
     def __init__(self, reason: str, wait: float | None = None) -> None:
@@ -81,18 +81,18 @@ async def complete(
                 return await _once(endpoint, body, headers)
         except trio.TooSlowError:
             raise Failed(f"{endpoint.model}: no answer within {endpoint.timeout:g} s") from None
-        except _Again as again:
+        except _Retryable as again:
             if attempt == endpoint.attempts:
                 raise Failed(f"{endpoint.model}: {again} ({attempt} attempts)") from None
             wait = _backoff(attempt) if again.wait is None else again.wait
-            if wait > LONGEST_WAIT:
+            if wait > MAX_WAIT_S:
                 raise Failed(f"{endpoint.model}: {again}; asks to wait {wait:g} s") from None
         await trio.sleep(wait)
     raise Failed(f"{endpoint.model}: attempts must be 1 or more")
 
 
 def _backoff(attempt: int) -> float:
-    longest: float = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** (attempt - 1))
+    longest: float = min(MAX_WAIT_S, FIRST_WAIT_S * 2.0 ** (attempt - 1))
     return longest * random.uniform(0.5, 1)
 
 
@@ -130,16 +130,16 @@ async def _once(endpoint: Endpoint, body: dict[str, Any], headers: dict[str, str
     import httpx2
 
     begin = time.monotonic()
-    assembly = Assembly()
+    assembly = ReplyBuilder()
     try:
         async with _response(endpoint, body, headers) as response:
-            await _refuse(response, endpoint.key)
+            await _raise_for_status(response, endpoint.key)
             if response.headers.get("content-type", "").startswith("application/json"):
                 assembly.whole(_json((await response.aread()).decode("utf-8", "replace")))
             else:
                 await _read(response, assembly)
     except (httpx2.TransportError, httpx2.StreamError, httpx2.DecodingError) as error:
-        raise _Again(f"{endpoint.base_url}: {str(error) or type(error).__name__}") from None
+        raise _Retryable(f"{endpoint.base_url}: {str(error) or type(error).__name__}") from None
     except (httpx2.InvalidURL, httpx2.CookieConflict) as error:
         raise Failed(f"{endpoint.base_url}: {error}") from None
     return assembly.reply(round((time.monotonic() - begin) * 1000))
@@ -152,7 +152,7 @@ async def _response(
     """Neither proxies nor certificates are taken from the environment of the daemon."""
     import httpx2
 
-    limit = httpx2.Timeout(None, connect=CONNECT)
+    limit = httpx2.Timeout(None, connect=CONNECT_TIMEOUT_S)
     url = endpoint.base_url.rstrip("/") + "/chat/completions"
     verify = _certificates() if url.startswith("https:") else False
     async with (
@@ -170,7 +170,7 @@ def _certificates() -> ssl.SSLContext:
     return httpx2.create_ssl_context(trust_env=False)
 
 
-async def _refuse(response: httpx2.Response, key: str | None) -> None:
+async def _raise_for_status(response: httpx2.Response, key: str | None) -> None:
     """Raise for what is no answer; a server may repeat the key, and what it says is cut."""
     status = response.status_code
     if status == 200:
@@ -178,11 +178,11 @@ async def _refuse(response: httpx2.Response, key: str | None) -> None:
     text = (await response.aread()).decode("utf-8", "replace")
     text = text.replace(key, "…") if key else text
     try:
-        reason = f"HTTP {status}: {_complaint(json.loads(text))}"
+        reason = f"HTTP {status}: {_error_message(json.loads(text))}"
     except ValueError:
         reason = f"HTTP {status}: {_line(text)}"
-    if status in AGAIN or status >= 500:
-        raise _Again(reason, _retry_after(response.headers.get("retry-after")))
+    if status in RETRYABLE_STATUS or status >= 500:
+        raise _Retryable(reason, _retry_after(response.headers.get("retry-after")))
     raise Failed(reason)
 
 
@@ -200,7 +200,7 @@ def _retry_after(value: str | None) -> float | None:
     return max(0.0, seconds) if math.isfinite(seconds) else None
 
 
-async def _read(response: httpx2.Response, assembly: Assembly) -> None:
+async def _read(response: httpx2.Response, assembly: ReplyBuilder) -> None:
     """Server-sent events: `data: {…}` lines until `data: [DONE]`. Of bytes: the library's
     iterators over text and lines do not close what they stand on when one stops early; so an
     event that is none is told only when the stream is over."""
@@ -217,33 +217,33 @@ async def _read(response: httpx2.Response, assembly: Assembly) -> None:
                 try:
                     if not done:
                         assembly.add(_json(value.decode("utf-8", "replace").strip()))
-                except (_Again, Failed) as error:
+                except (_Retryable, Failed) as error:
                     fault = error
-            if len(rest) > LARGEST:
-                raise Failed(f"a line of more than {LARGEST >> 20} MiB")
+            if len(rest) > MAX_ANSWER_CHARS:
+                raise Failed(f"a line of more than {MAX_ANSWER_CHARS >> 20} MiB")
     if fault is not None:
         raise fault
     if assembly.finish is None:
-        raise _Again("the answer broke off")
+        raise _Retryable("the answer broke off")
 
 
 def _json(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError:
-        raise _Again(f"no JSON: {_line(text)}") from None
+        raise _Retryable(f"no JSON: {_line(text)}") from None
     if not isinstance(value, dict):
-        raise _Again(f"no object: {_line(text)}")
+        raise _Retryable(f"no object: {_line(text)}")
     if value.get("error"):
-        raise _Again(_complaint(value))
+        raise _Retryable(_error_message(value))
     return value
 
 
-def _complaint(value: Any) -> str:
+def _error_message(value: Any) -> str:
     error = value.get("error", value) if isinstance(value, dict) else value
     message = error.get("message", error) if isinstance(error, dict) else error
     return _line(message if isinstance(message, str) else json.dumps(message))
 
 
 def _line(text: str) -> str:
-    return " ".join(text.split())[:SHOWN]
+    return " ".join(text.split())[:MAX_ERROR_CHARS]

@@ -21,18 +21,18 @@ from engine.blocking import blocking
 from engine.llm import client, response_schema
 from engine.llm.client import Endpoint, Message
 from engine.llm.react import put_turn
-from engine.llm.tools import cut
-from engine.output_parser import Extracted, checked
+from engine.llm.tools import truncate
+from engine.output_parser import Extracted, parse_exact
 
 SYSTEM = (
     "You are given a report. Find the facts that are asked for in it, and answer with one JSON "
     "object that holds them. What the report does not say, you do not make up."
 )
-LONGEST = 60_000  # characters of an output
+MAX_OUTPUT_CHARS = 60_000  # characters of an output
 
 
 @dataclass(frozen=True)
-class Found:
+class ModelExtraction:
     """`turn`: the node of the call; `tokens`: what it took; `extracted`: None where the answer
     was no good."""
 
@@ -49,7 +49,9 @@ class Extractor:
     key_env: str | None = None
     log: Log = silent
 
-    async def __call__(self, context: AgentContext, output: str, schema: Schema) -> Found | None:
+    async def __call__(
+        self, context: AgentContext, output: str, schema: Schema
+    ) -> ModelExtraction | None:
         """None where the model gave no answer."""
         messages = _messages(context, output)
         form = response_schema.portable(context.prompt.schema)
@@ -62,19 +64,19 @@ class Extractor:
         turn = await blocking(partial(put_turn, context.store, asked, reply, []))
         tokens = reply.input_tokens + reply.output_tokens
         try:
-            text = context.secrets.hide(reply.text)
-            found = await blocking(partial(checked, text, schema, context.store))
+            text = context.secrets.redact(reply.text)
+            found = await blocking(partial(parse_exact, text, schema, context.store))
         except CasfsError as error:
             self._complain(context, error)
-            return Found(None, turn, tokens)
-        return Found(found, turn, tokens)
+            return ModelExtraction(None, turn, tokens)
+        return ModelExtraction(found, turn, tokens)
 
     def _complain(self, context: AgentContext, error: CasfsError) -> None:
         what = {"thread": context.thread, "index": context.step, "role": context.role}
-        self.log("extractor failed", **what, error=context.secrets.hide(str(error)))
+        self.log("extractor failed", **what, error=context.secrets.redact(str(error)))
 
 
-def configured(
+def from_settings(
     settings: Mapping[str, str], env: Mapping[str, str], log: Log = silent
 ) -> Extractor | None:
     """The extractor of the settings `extractor.*`; None where they name no model.
@@ -94,5 +96,6 @@ def configured(
 
 
 def _messages(context: AgentContext, output: str) -> list[Message]:
-    question = f"# The report\n\n{cut(output, LONGEST)}\n\n# What is asked\n\n{context.prompt.ask}"
+    report = truncate(output, MAX_OUTPUT_CHARS)
+    question = f"# The report\n\n{report}\n\n# What is asked\n\n{context.prompt.ask}"
     return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": question}]

@@ -33,18 +33,18 @@ from engine import content
 from engine.llm import client, response_schema, tools
 from engine.llm.client import Endpoint, Message
 from engine.llm.sandbox import Settings
-from engine.llm.stream import Call, Reply
-from engine.llm.tools import Bench, Tool
+from engine.llm.stream import Reply, ToolCall
+from engine.llm.tools import Tool, ToolContext
 
 NATIVE, JSON = "native", "json"
 FINISH = "finish"
-TURNS = 40
+DEFAULT_MAX_TURNS = 40
 PROTOCOL = (
     "Answer with one JSON object at a time: a short `thought`, and an `action` with the name of "
     "a `tool` and its `arguments`. You will be shown the tool's result. When you are done, use "
     "the tool `finish`: `report` says in words what you did, `meta` holds the facts asked for."
 )
-LAST = "This is your last turn: use no more tools, report now."
+LAST_TURN_NOTICE = "This is your last turn: use no more tools, report now."
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,14 @@ class Options:
     `longest`: characters of a string in forced JSON."""
 
     mode: str = NATIVE
-    turns: int = TURNS
+    turns: int = DEFAULT_MAX_TURNS
     names: list[str] | None = None
     strict: bool = False
     longest: int | None = None
     shell: Settings = field(default_factory=Settings)
 
 
-class Session:
+class ReactSession:
     """The record of one try, and the conversation that goes on through all tries of a step."""
 
     def __init__(self, context: AgentContext, form: bool = True, more: Sequence[str] = ()) -> None:
@@ -73,7 +73,7 @@ class Session:
         self._known = len(self.messages)  # how many stand in earlier turns
         prompt = context.prompt
         if self.messages and prompt.correction:
-            self.say("user", prompt.objection())
+            self.say("user", prompt.correction_text())
         else:
             self._open(prompt, form, more)
 
@@ -151,7 +151,7 @@ async def answer(
     longest: int | None = None,
 ) -> AgentResult:
     """One call without tools. `structured`: the answer is the meta, and nothing else."""
-    session = Session(context, form=not structured)
+    session = ReactSession(context, form=not structured)
     form = response_schema.portable(context.prompt.schema, longest=longest)
     schema = form if structured else None
     try:
@@ -164,11 +164,11 @@ async def answer(
 
 async def react(context: AgentContext, endpoint: Endpoint, options: Options) -> AgentResult:
     """Let a model work with tools until it reports. Raises AgentFailed with its session."""
-    bench = Bench(context, options.shell)
-    offered = tools.offered(context, options.names)
+    bench = ToolContext(context, options.shell)
+    offered = tools.available_tools(context, options.names)
     loop = _json if options.mode == JSON else _native
     more = [PROTOCOL, _described(offered)] if options.mode == JSON else []
-    session = Session(context, form=options.mode != JSON, more=more)
+    session = ReactSession(context, form=options.mode != JSON, more=more)
     try:
         output = await loop(session, bench, offered, endpoint, options)
     except CasfsError as error:
@@ -177,12 +177,16 @@ async def react(context: AgentContext, endpoint: Endpoint, options: Options) -> 
 
 
 async def _native(
-    session: Session, bench: Bench, offered: list[Tool], endpoint: Endpoint, options: Options
+    session: ReactSession,
+    bench: ToolContext,
+    offered: list[Tool],
+    endpoint: Endpoint,
+    options: Options,
 ) -> str:
     for turn in range(1, options.turns + 1):
         last = turn == options.turns
         if last and turn > 1:
-            session.say("user", LAST)
+            session.say("user", LAST_TURN_NOTICE)
         given = [] if last else [tool.form for tool in offered]
         reply = await client.complete(endpoint, session.messages, tools=given)
         if last or not reply.calls:
@@ -192,12 +196,14 @@ async def _native(
     raise Failed(f"no report within {options.turns} turns")
 
 
-async def _call_all(session: Session, bench: Bench, offered: list[Tool], reply: Reply) -> None:
+async def _call_all(
+    session: ReactSession, bench: ToolContext, offered: list[Tool], reply: Reply
+) -> None:
     """Use the tools that a reply asks for, one after the other, and record the turn."""
     results, calls = [], []
     for call in reply.calls:
         begin = time.monotonic()
-        result = await tools.use(bench, offered, call.name, call.arguments)
+        result = await tools.call_tool(bench, offered, call.name, call.arguments)
         calls.append(await session.tool_call(call.name, call.arguments, result, begin))
         results.append((call.id, result))
     await session.heard(reply, calls)
@@ -206,15 +212,19 @@ async def _call_all(session: Session, bench: Bench, offered: list[Tool], reply: 
 
 
 async def _json(
-    session: Session, bench: Bench, offered: list[Tool], endpoint: Endpoint, options: Options
+    session: ReactSession,
+    bench: ToolContext,
+    offered: list[Tool],
+    endpoint: Endpoint,
+    options: Options,
 ) -> str:
     meta = bench.context.prompt.schema
     for turn in range(1, options.turns + 1):
         last = turn == options.turns
         if last and turn > 1:
-            session.say("user", LAST)
+            session.say("user", LAST_TURN_NOTICE)
         given = [] if last else [tool.form for tool in offered]
-        schema = response_schema.action(given, FINISH, meta, options.longest)
+        schema = response_schema.action_schema(given, FINISH, meta, options.longest)
         reply = await client.complete(
             endpoint, session.messages, schema=schema, strict=options.strict
         )
@@ -232,10 +242,15 @@ async def _json(
 
 
 async def _call_one(
-    session: Session, bench: Bench, offered: list[Tool], reply: Reply, name: str, arguments: str
+    session: ReactSession,
+    bench: ToolContext,
+    offered: list[Tool],
+    reply: Reply,
+    name: str,
+    arguments: str,
 ) -> None:
     begin = time.monotonic()
-    result = await tools.use(bench, offered, name, arguments)
+    result = await tools.call_tool(bench, offered, name, arguments)
     call = await session.tool_call(name, arguments, result, begin)
     await session.heard(reply, [call])
     session.say("user", f"Result of {name}:\n{result}")
@@ -272,7 +287,7 @@ def _described(offered: list[Tool]) -> str:
     return "\n".join(["The tools:", *lines])
 
 
-def _asked(call: Call) -> dict[str, Any]:
+def _asked(call: ToolCall) -> dict[str, Any]:
     """A tool call as the conversation repeats it."""
     function = {"name": call.name, "arguments": call.arguments}
     return {"id": call.id, "type": "function", "function": function}

@@ -33,10 +33,16 @@ ETC = (
     "ld.so.conf.d localtime nsswitch.conf os-release passwd pki protocols python3 resolv.conf "
     "services ssl timezone"
 ).split()
-MACHINE = ("sys", "sysrq-trigger", "irq", "bus", "fs")  # in /proc; files of it are root's to write
-KEPT = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TERM")  # of the environment
-PATIENCE = 10.0  # seconds for a trial run
-_WORKED: set[str] = set()  # by this process's trials
+HOST_PROC_ENTRIES = (
+    "sys",
+    "sysrq-trigger",
+    "irq",
+    "bus",
+    "fs",
+)  # in /proc; files of it are root's to write
+PASSED_VARIABLES = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TERM")  # of the environment
+PROBE_TIMEOUT_S = 10.0  # seconds for a trial run
+_PROBED: set[str] = set()  # by this process's trials
 
 
 @dataclass(frozen=True)
@@ -50,7 +56,7 @@ class Settings:
     timeout: float = 120.0
 
 
-async def wrapped(
+async def sandboxed_command(
     command: str, workspace: Path, run: str, env: Mapping[str, str], settings: Settings
 ) -> tuple[list[str], dict[str, str]]:
     """The argv and environment that run a shell command. Raises Refused."""
@@ -65,7 +71,7 @@ async def wrapped(
 
 
 def _environment(env: Mapping[str, str], workspace: Path, run: str) -> dict[str, str]:
-    kept = {name: env[name] for name in KEPT if name in env}
+    kept = {name: env[name] for name in PASSED_VARIABLES if name in env}
     return {"PATH": os.defpath, **kept, "HOME": "/tmp", "PWD": str(workspace), TOKEN: run}
 
 
@@ -86,7 +92,7 @@ def _walls() -> list[str]:
     argv += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
     if os.geteuid() == 0:  # to anybody else it leaves no capabilities, and may not be asked to
         argv += ["--cap-drop", "ALL"]
-        for name in MACHINE:
+        for name in HOST_PROC_ENTRIES:
             argv += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
     return argv
 
@@ -94,12 +100,12 @@ def _walls() -> list[str]:
 async def _works(bwrap: str) -> bool:
     """Can it make what it is asked for? The kernel, or a container around us, may forbid it; what
     worked once is not tried again."""
-    if bwrap in _WORKED:
+    if bwrap in _PROBED:
         return True
     argv = [bwrap, "--ro-bind", "/", "/", *_walls(), "true"]
-    with trio.move_on_after(PATIENCE):
+    with trio.move_on_after(PROBE_TIMEOUT_S):
         ended = await trio.run_process(argv, check=False, capture_stderr=True)
         if ended.returncode == 0:
-            _WORKED.add(bwrap)
+            _PROBED.add(bwrap)
             return True
     return False

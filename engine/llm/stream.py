@@ -12,11 +12,11 @@ from typing import Any
 
 from casfs.errors import Failed
 
-LARGEST = 32 << 20  # characters of an answer
+MAX_ANSWER_CHARS = 32 << 20  # characters of an answer
 
 
 @dataclass(frozen=True)
-class Call:
+class ToolCall:
     """A tool call that a model asks for; `arguments` is its text, which may be no JSON."""
 
     id: str
@@ -29,7 +29,7 @@ class Reply:
     """`finish` is why the model stopped, `stop` or `length` or `tool_calls`, as it says."""
 
     text: str
-    calls: tuple[Call, ...]
+    calls: tuple[ToolCall, ...]
     input_tokens: int
     output_tokens: int
     latency_ms: int
@@ -40,12 +40,12 @@ class Reply:
         return self.finish == "length"
 
 
-class Assembly:
+class ReplyBuilder:
     """A reply in the making."""
 
     def __init__(self) -> None:
         self._text: list[str] = []
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[int, ToolCall] = {}
         self._usage: Mapping[str, Any] = {}
         self._size = 0
         self.finish: str | None = None
@@ -73,10 +73,10 @@ class Assembly:
 
     def _piece(self, index: int, piece: Mapping[str, Any]) -> None:
         function = piece.get("function") or {}
-        old = self._calls.get(index, Call("", "", ""))
+        old = self._calls.get(index, ToolCall("", "", ""))
         more = function.get("arguments") or ""
         self._grow(more)
-        self._calls[index] = Call(
+        self._calls[index] = ToolCall(
             piece.get("id") or old.id,
             old.name + (function.get("name") or ""),
             old.arguments + more,
@@ -84,12 +84,12 @@ class Assembly:
 
     def _grow(self, text: str) -> None:
         self._size += len(text)
-        if self._size > LARGEST:
-            raise Failed(f"an answer of more than {LARGEST >> 20} MiB")
+        if self._size > MAX_ANSWER_CHARS:
+            raise Failed(f"an answer of more than {MAX_ANSWER_CHARS >> 20} MiB")
 
     def reply(self, latency_ms: int) -> Reply:
         calls = [
-            Call(call.id or f"call_{index}", call.name, call.arguments)
+            ToolCall(call.id or f"call_{index}", call.name, call.arguments)
             for index, call in sorted(self._calls.items())
         ]
         return Reply(

@@ -23,18 +23,18 @@ from casfs.nodes.schema import Schema
 from engine import content, processes
 from engine.llm import sandbox
 from engine.llm.sandbox import Settings
-from engine.llm.workspace_files import Confined
+from engine.llm.workspace_files import WorkspaceFiles
 
-RESULT = 32_000  # characters of a result
-READABLE = 4 << 20  # bytes of a file
-SEARCHED = 1 << 20
-HITS = 200
-LINE = 300  # characters of a line that was found
+MAX_RESULT_CHARS = 32_000  # characters of a result
+MAX_FILE_BYTES = 4 << 20  # bytes of a file
+MAX_SEARCHED_FILE_BYTES = 1 << 20
+MAX_HITS = 200
+MAX_HIT_LINE_CHARS = 300  # characters of a line that was found
 Arguments = Mapping[str, Any]
 
 
 @dataclass
-class Bench:
+class ToolContext:
     """Where one agent's tools work. `made`: what `cas_put` has put."""
 
     context: AgentContext
@@ -42,9 +42,9 @@ class Bench:
     made: list[str] = field(default_factory=list)
 
     @property
-    def files(self) -> Confined:
+    def files(self) -> WorkspaceFiles:
         assert self.context.workspace is not None
-        return Confined(self.context.workspace)
+        return WorkspaceFiles(self.context.workspace)
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Tool:
     name: str
     description: str
     parameters: Mapping[str, Any]
-    use: Callable[[Bench, Arguments], Awaitable[str]]
+    run: Callable[[ToolContext, Arguments], Awaitable[str]]
     needs_workspace: bool = True
 
     @property
@@ -67,7 +67,7 @@ class Tool:
         }
 
 
-def offered(context: AgentContext, names: list[str] | None) -> list[Tool]:
+def available_tools(context: AgentContext, names: list[str] | None) -> list[Tool]:
     """The tools for a step, in a fixed order: all, or those that the config names."""
     return [
         tool
@@ -77,16 +77,16 @@ def offered(context: AgentContext, names: list[str] | None) -> list[Tool]:
     ]
 
 
-async def use(bench: Bench, tools: list[Tool], name: str, arguments: str) -> str:
+async def call_tool(bench: ToolContext, tools: list[Tool], name: str, arguments: str) -> str:
     """The result of a call, whatever it was; with no secret in it."""
     try:
         text = await _used(bench, {tool.name: tool for tool in tools}, name, arguments)
     except CasfsError as error:
         text = f"error: {error}"
-    return cut(bench.context.secrets.hide(text))
+    return truncate(bench.context.secrets.redact(text))
 
 
-async def _used(bench: Bench, tools: Mapping[str, Tool], name: str, arguments: str) -> str:
+async def _used(bench: ToolContext, tools: Mapping[str, Tool], name: str, arguments: str) -> str:
     if name not in tools:
         raise NotFound(f"no tool {name!r}; there are {', '.join(tools)}")
     try:
@@ -94,7 +94,7 @@ async def _used(bench: Bench, tools: Mapping[str, Tool], name: str, arguments: s
     except (ValueError, RecursionError) as error:
         raise Invalid(f"the arguments are not JSON: {error}") from None
     _schema(name).check(given)
-    return await tools[name].use(bench, given)
+    return await tools[name].run(bench, given)
 
 
 @cache
@@ -102,7 +102,7 @@ def _schema(name: str) -> Schema:
     return Schema(TOOLS[name].parameters)
 
 
-def cut(text: str, limit: int = RESULT) -> str:
+def truncate(text: str, limit: int = MAX_RESULT_CHARS) -> str:
     """The beginning and the end of a text that is too long."""
     if len(text) <= limit:
         return text
@@ -111,11 +111,11 @@ def cut(text: str, limit: int = RESULT) -> str:
 
 
 def _blocking(
-    function: Callable[[Bench, Arguments], str],
-) -> Callable[[Bench, Arguments], Awaitable[str]]:
+    function: Callable[[ToolContext, Arguments], str],
+) -> Callable[[ToolContext, Arguments], Awaitable[str]]:
     """Files and the store must not hold up the daemon's other threads."""
 
-    async def use(bench: Bench, given: Arguments) -> str:
+    async def use(bench: ToolContext, given: Arguments) -> str:
         return await trio.to_thread.run_sync(function, bench, given)
 
     return use
@@ -124,29 +124,29 @@ def _blocking(
 # -- files --------------------------------------------------------------------------------
 
 
-def _text(bench: Bench, path: str) -> str:
-    data = bench.files.read(path, READABLE + 1)
-    if len(data) > READABLE:
-        raise Failed(f"{path!r} is larger than {READABLE >> 20} MiB")
+def _text(bench: ToolContext, path: str) -> str:
+    data = bench.files.read(path, MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
+        raise Failed(f"{path!r} is larger than {MAX_FILE_BYTES >> 20} MiB")
     try:
         return data.decode()
     except UnicodeDecodeError:
         raise Failed(f"{path!r} is not UTF-8 text") from None
 
 
-def _read_file(bench: Bench, given: Arguments) -> str:
+def _read_file(bench: ToolContext, given: Arguments) -> str:
     lines = _text(bench, given["path"]).splitlines(keepends=True)
     first = given.get("line", 1) - 1
     return "".join(lines[first : first + given.get("lines", len(lines))])
 
 
-def _write_file(bench: Bench, given: Arguments) -> str:
+def _write_file(bench: ToolContext, given: Arguments) -> str:
     data = given["text"].encode()
     bench.files.write(given["path"], data)
     return f"wrote {len(data)} bytes"
 
 
-def _edit_file(bench: Bench, given: Arguments) -> str:
+def _edit_file(bench: ToolContext, given: Arguments) -> str:
     text, old = _text(bench, given["path"]), given["old"]
     count = text.count(old)
     if count != 1:
@@ -155,7 +155,7 @@ def _edit_file(bench: Bench, given: Arguments) -> str:
     return "changed"
 
 
-def _list_dir(bench: Bench, given: Arguments) -> str:
+def _list_dir(bench: ToolContext, given: Arguments) -> str:
     entries = bench.files.entries(given.get("path", "."))
     shown = {"directory": "/", "link": "@", "other": "?"}
     lines = [
@@ -165,18 +165,18 @@ def _list_dir(bench: Bench, given: Arguments) -> str:
     return _printable("\n".join(lines) or "empty")
 
 
-def _search(bench: Bench, given: Arguments) -> str:
+def _search(bench: ToolContext, given: Arguments) -> str:
     wanted = given["text"].encode()
     hits: list[str] = []
-    for path, data in bench.files.walk(given.get("path", "."), SEARCHED):
+    for path, data in bench.files.walk(given.get("path", "."), MAX_SEARCHED_FILE_BYTES):
         if wanted not in data or b"\0" in data[:8192]:
             continue
         for number, line in enumerate(data.split(b"\n"), 1):
             if wanted in line:
-                text = bench.context.secrets.hide(line.decode("utf-8", "replace"))
-                hits.append(f"{path}:{number}:{text[:LINE]}")
-                if len(hits) == HITS:
-                    return _printable("\n".join([*hits, f"[only the first {HITS}]"]))
+                text = bench.context.secrets.redact(line.decode("utf-8", "replace"))
+                hits.append(f"{path}:{number}:{text[:MAX_HIT_LINE_CHARS]}")
+                if len(hits) == MAX_HITS:
+                    return _printable("\n".join([*hits, f"[only the first {MAX_HITS}]"]))
     return _printable("\n".join(hits) or "nothing found")
 
 
@@ -188,10 +188,10 @@ def _printable(text: str) -> str:
 # -- commands -----------------------------------------------------------------------------
 
 
-async def _run_command(bench: Bench, given: Arguments) -> str:
+async def _run_command(bench: ToolContext, given: Arguments) -> str:
     context, settings = bench.context, bench.settings
     assert context.workspace is not None
-    argv, env = await sandbox.wrapped(
+    argv, env = await sandbox.sandboxed_command(
         given["command"], context.workspace, context.run, context.env, settings
     )
     outcome = await processes.run(
@@ -203,17 +203,17 @@ async def _run_command(bench: Bench, given: Arguments) -> str:
         started=context.started,
     )
     said = (text.decode("utf-8", "replace") for text in (outcome.stdout, outcome.stderr))
-    out, err = map(context.secrets.hide, said)  # before they are cut
-    parts = [f"exit code {outcome.exit_code}", cut(out, RESULT // 2).rstrip("\n")]
+    out, err = map(context.secrets.redact, said)  # before they are cut
+    parts = [f"exit code {outcome.exit_code}", truncate(out, MAX_RESULT_CHARS // 2).rstrip("\n")]
     if err:
-        parts += ["stderr:", cut(err, RESULT // 3).rstrip("\n")]
+        parts += ["stderr:", truncate(err, MAX_RESULT_CHARS // 3).rstrip("\n")]
     return "\n".join(part for part in parts if part)
 
 
 # -- the store ----------------------------------------------------------------------------
 
 
-def _cas_get(bench: Bench, given: Arguments) -> str:
+def _cas_get(bench: ToolContext, given: Arguments) -> str:
     store = bench.context.store
     data = store.get(store.expand(given["hash"]))
     try:
@@ -222,7 +222,7 @@ def _cas_get(bench: Bench, given: Arguments) -> str:
         raise Failed(f"{given['hash']} is not UTF-8 text: {len(data)} bytes") from None
 
 
-def _cas_put(bench: Bench, given: Arguments) -> str:
+def _cas_put(bench: ToolContext, given: Arguments) -> str:
     hash = content.put(bench.context.store, given["text"])
     bench.made.append(hash)
     return hash

@@ -26,8 +26,8 @@ from casfs.errors import Failed, Invalid, NotFound, Refused
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a fifo must not block
 CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-LINKS = 40  # that a path may lead through
-DEEPEST = 200  # directories
+MAX_LINKS = 40  # that a path may lead through
+MAX_DEPTH = 200  # directories
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Entry:
     size: int
 
 
-class Confined:
+class WorkspaceFiles:
     def __init__(self, root: Path) -> None:
         self._root = root
 
@@ -116,7 +116,7 @@ class Confined:
             target = _target(open_[-1], name)
             if target is not None:
                 links += 1
-                if target.startswith("/") or links > LINKS:
+                if target.startswith("/") or links > MAX_LINKS:
                     raise Refused(f"{path!r} leads through a link out of the workspace")
                 way = [part for part in target.split("/") if part not in ("", ".")]
                 todo.extendleft(reversed(way))
@@ -198,7 +198,7 @@ def _walk(fd: int, above: str, limit: int, depth: int) -> Iterator[tuple[str, by
         if one.kind == "file" and one.size <= limit:
             with suppress(Failed, NotFound, Refused):
                 yield path, _read(fd, one.name, path, limit)
-        elif one.kind == "directory" and one.name != ".git" and depth < DEEPEST:
+        elif one.kind == "directory" and one.name != ".git" and depth < MAX_DEPTH:
             try:
                 below = os.open(one.name, DIRECTORY, dir_fd=fd)
             except OSError:

@@ -19,17 +19,17 @@ from functools import lru_cache
 from typing import Any
 
 from engine.moderator import jsonata
-from engine.moderator.decision import Context
+from engine.moderator.decision import DecisionInput
 
 BINDINGS = frozenset(("steps", "start", "threadId"))
 FUNCTIONS = frozenset(("first", "last"))
 
 
-class History:
+class ExpressionScope:
     """What expressions see of one thread."""
 
     def __init__(self, start: Mapping[str, Any], thread_id: str) -> None:
-        self._steps = jsonata.List()
+        self._steps = jsonata.SealedList()
         self._values = {"steps": self._steps, "start": start, "threadId": thread_id}
         self._first: dict[str, Any] = {}
         self._last: dict[str, Any] = {}
@@ -52,11 +52,11 @@ class History:
         return jsonata.boolean(result)
 
 
-class Here:
+class LocalEvaluator:
     """A judge that evaluates in this process, as long as it takes: where nobody waits."""
 
-    async def holds(self, when: str, context: Context) -> bool:
-        history = History(context.start, context.thread_id)
+    async def holds(self, when: str, context: DecisionInput) -> bool:
+        history = ExpressionScope(context.start, context.thread_id)
         history.add(context.steps)
         return history.holds(when)
 

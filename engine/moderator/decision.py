@@ -24,13 +24,13 @@ END = "__end__"
 
 COMPLETED = 0
 NO_RULE = 1
-SHOWN = 160  # characters of an expression in a reason, which is one line
+MAX_SHOWN_CHARS = 160  # characters of an expression in a reason, which is one line
 
 Rule = TypedDict("Rule", {"from": str, "to": str, "when": str | None})
 
 
 @dataclass(frozen=True)
-class Context:
+class DecisionInput:
     """What a decision depends on. `steps` holds thread-step payloads, oldest first.
 
     A judge may remember the steps of a thread: the same objects are the same steps.
@@ -57,34 +57,34 @@ class End:
 
 
 @dataclass(frozen=True)
-class Stuck:
+class RuleFailed:
     """A rule failed; the thread is to be suspended with this reason."""
 
     reason: str
 
 
-Decision: TypeAlias = Next | End | Stuck
+Decision: TypeAlias = Next | End | RuleFailed
 
 
-class Judge(Protocol):
+class Evaluator(Protocol):
     """Evaluates expressions."""
 
-    async def holds(self, when: str, context: Context) -> bool:
+    async def holds(self, when: str, context: DecisionInput) -> bool:
         """Does `when` cast to true? Raises Invalid when it fails or may not go on."""
 
 
-async def decide(rules: Sequence[Rule], context: Context, judge: Judge) -> Decision:
+async def decide(rules: Sequence[Rule], context: DecisionInput, judge: Evaluator) -> Decision:
     role = str(context.steps[-1]["role"]) if context.steps else START
     for index, rule in _rules_from(rules, role):
         try:
             if rule["when"] is None or await judge.holds(rule["when"], context):
                 return _outcome(rule)
         except Invalid as error:
-            return Stuck(f"{_describe(index, rule)}: {error}")
+            return RuleFailed(f"{_describe(index, rule)}: {error}")
     return _unmatched(role)
 
 
-def settled(rules: Sequence[Rule], role: str) -> Decision | None:
+def unconditional(rules: Sequence[Rule], role: str) -> Decision | None:
     """What is decided after a role whatever was said; None where that has to be evaluated."""
     for _, rule in _rules_from(rules, role):
         return _outcome(rule) if rule["when"] is None else None
@@ -107,5 +107,5 @@ def _unmatched(role: str) -> End:
 
 def _describe(index: int, rule: Rule) -> str:
     when = " ".join((rule["when"] or "null").split())
-    shown = when if len(when) <= SHOWN else f"{when[:SHOWN]}…"
+    shown = when if len(when) <= MAX_SHOWN_CHARS else f"{when[:MAX_SHOWN_CHARS]}…"
     return f"moderator rule {index} ({rule['from']} to {rule['to']}, when {shown})"

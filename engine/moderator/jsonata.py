@@ -10,7 +10,7 @@ What the rest of the engine may rely on:
   object given twice (as input and as a binding) is copied once and stays one object. The
   fields of an object are copied in the order of their names, so an answer does not depend
   on the order in which an agent happened to write them.
-- A `List` is copied when values are added to it, not at each evaluation, for histories that
+- A `SealedList` is copied when values are added to it, not at each evaluation, for histories that
   many expressions read. It is sealed: an expression that makes the library write to it is
   evaluated again, on a copy of its own.
 - JSON null stays apart from a missing value inside an expression, as JSONata has it; the
@@ -76,22 +76,22 @@ class Expression:
     ) -> Any:
         """The expression's value over the input `value`, with `$name` for each binding."""
         try:
-            return self._evaluate(value, bindings, functions, _Copies())
-        except _Written:
-            return self._evaluate(value, bindings, functions, _Copies(unsealed=True))
+            return self._evaluate(value, bindings, functions, _Copier())
+        except _SealedWrite:
+            return self._evaluate(value, bindings, functions, _Copier(unsealed=True))
 
     def _evaluate(
         self,
         value: Any,
         bindings: Mapping[str, Any] | None,
         functions: Mapping[str, Function] | None,
-        copies: _Copies,
+        copies: _Copier,
     ) -> Any:
         try:
             frame = {name: copies.of(bound) for name, bound in (bindings or {}).items()}
             for name, function in (functions or {}).items():
-                frame[name] = _native(name, function, copies)
-            return _outward(self._program.evaluate(copies.of(value), frame))
+                frame[name] = _library_function(name, function, copies)
+            return _to_json(self._program.evaluate(copies.of(value), frame))
         except MemoryError:
             raise
         except Exception as error:
@@ -135,51 +135,51 @@ def boolean(value: Any) -> bool:
 # --- values in and out ----------------------------------------------------------------
 
 
-class _Written(BaseException):
+class _SealedWrite(BaseException):
     """The library was about to change a sealed value. Not an Exception: it catches those."""
 
 
-def _refused(*arguments: Any, **more: Any) -> NoReturn:
-    raise _Written
+def _refuse_write(*arguments: Any, **more: Any) -> NoReturn:
+    raise _SealedWrite
 
 
-class _Object(dict[str, Any]):
+class _SealedObject(dict[str, Any]):
     """A sealed object."""
 
     __slots__ = ()
-    __setitem__ = __delitem__ = __ior__ = _refused
-    pop = popitem = setdefault = update = clear = _refused
+    __setitem__ = __delitem__ = __ior__ = _refuse_write
+    pop = popitem = setdefault = update = clear = _refuse_write
 
 
-class _Array(list[Any]):
+class _SealedArray(list[Any]):
     """A sealed array."""
 
     __slots__ = ()
-    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refused
-    append = extend = insert = pop = remove = clear = sort = reverse = _refused
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse_write
+    append = extend = insert = pop = remove = clear = sort = reverse = _refuse_write
 
 
-class List(_Array):
+class SealedList(_SealedArray):
     """A sealed array that its owner, and nobody else, can make longer."""
 
     __slots__ = ()
 
     def add(self, values: Iterable[Any]) -> None:
         """Append copies of JSON values."""
-        copies = _Copies(sealing=True)
+        copies = _Copier(sealing=True)
         list.extend(self, [copies.of(value) for value in values])
 
 
-class _Copies:
+class _Copier:
     """Copies that the library may do with as it likes; an object shared stays shared.
 
     Sealed values are taken as they are, unless `unsealed`; `sealing` makes them.
     """
 
     def __init__(self, *, sealing: bool = False, unsealed: bool = False) -> None:
-        self._object: type[dict[str, Any]] = _Object if sealing else dict
-        self._array: type[list[Any]] = _Array if sealing else list
-        self._sealed = () if unsealed else (_Object, _Array)
+        self._object: type[dict[str, Any]] = _SealedObject if sealing else dict
+        self._array: type[list[Any]] = _SealedArray if sealing else list
+        self._sealed = () if unsealed else (_SealedObject, _SealedArray)
         self._made: dict[int, tuple[Any, Any]] = {}  # with the original: it keeps its id
 
     def of(self, value: Any) -> Any:
@@ -199,19 +199,19 @@ class _Copies:
         raise Invalid(f"a {type(value).__name__} is not a JSON value: give an expression JSON")
 
 
-def _outward(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     if isinstance(value, (str, bool, int, float)):
         return value
     if isinstance(value, Mapping):
-        return {str(key): _outward(item) for key, item in value.items()}
+        return {str(key): _to_json(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_outward(item) for item in value]
+        return [_to_json(item) for item in value]
     return None
 
 
-def _native(name: str, function: Function, copies: _Copies) -> Any:
+def _library_function(name: str, function: Function, copies: _Copier) -> Any:
     def call(*arguments: Any) -> Any:
-        result = function.call(*map(_outward, arguments))
+        result = function.call(*map(_to_json, arguments))
         return None if result is None else copies.of(result)
 
     native = Jsonata.JFunction(Jsonata.JLambda(call), function.signature)

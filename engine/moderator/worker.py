@@ -7,7 +7,7 @@ anything: its address space (RLIMIT_AS), and for each expression the processor t
 without one, the end of the pipe ends it. Time in which the process did not run, on a busy
 machine, is not counted against a rule.
 
-It is told of the steps of a thread once and keeps them (`engine.moderator.conditions.History`);
+It is sent the steps of a thread once and keeps them (`engine.moderator.conditions`);
 which threads it keeps is decided on the other side, in `engine.moderator.workers`. On stdin come
 messages: four bytes of length, then a `marshal`ed tuple, since both ends are this program:
 
@@ -29,14 +29,14 @@ import sys
 from typing import Any, BinaryIO
 
 from casfs.errors import Invalid
-from engine.moderator.conditions import History
+from engine.moderator.conditions import ExpressionScope
 
-OUT_OF_MEMORY = 3  # exit code
-REASON = 1000  # characters of why an expression failed
+EXIT_OUT_OF_MEMORY = 3  # exit code
+MAX_REASON_CHARS = 1000  # characters of why an expression failed
 LENGTH = struct.Struct("<I")
 
 
-def message(*parts: Any) -> bytes:
+def encode_message(*parts: Any) -> bytes:
     """A message as it goes through the pipe."""
     data = marshal.dumps(parts)
     return LENGTH.pack(len(data)) + data
@@ -47,12 +47,12 @@ class Worker:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._histories: dict[str, History] = {}
+        self._histories: dict[str, ExpressionScope] = {}
 
     def take(self, kind: str, thread: str, value: Any = None) -> bool | str | None:
         """Act on a message; the answer, if it was a question."""
         if kind == "begin":
-            self._histories[thread] = History(value, thread)
+            self._histories[thread] = ExpressionScope(value, thread)
         elif kind == "add":
             self._histories[thread].add(value)
         elif kind == "forget":
@@ -66,7 +66,7 @@ class Worker:
         try:
             return self._histories[thread].holds(when)
         except Invalid as error:
-            return str(error)[:REASON]
+            return str(error)[:MAX_REASON_CHARS]
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
 
@@ -92,4 +92,4 @@ def main() -> None:
         try:
             serve(Worker(seconds), sys.stdin.buffer, answers)
         except MemoryError:
-            os._exit(OUT_OF_MEMORY)
+            os._exit(EXIT_OUT_OF_MEMORY)

@@ -33,20 +33,20 @@ import trio
 from casfs.errors import Failed, Invalid
 from casfs.system.log import Log, silent
 from engine.moderator import worker
-from engine.moderator.decision import Context
+from engine.moderator.decision import DecisionInput
 
-MEMORY = 512 << 20  # bytes of address space of a process
-SECONDS = 1.0  # of processor time for an expression
-ANSWER_WITHIN = 20.0  # seconds, whatever the process does with them
-PATIENCE = 0.02  # seconds that a decision waits before it may start another process
-STARTING = 0.1  # seconds that a process takes until it can answer
-MOST, KEPT = 8, 2  # processes; those that are kept when nobody waits
-HISTORIES = 64 << 20  # bytes of steps that a process keeps, as they were sent
-PORTION = 64  # steps
-LINE = 1 << 16
+WORKER_MEMORY_BYTES = 512 << 20  # bytes of address space of a process
+EXPRESSION_CPU_S = 1.0  # of processor time for an expression
+ANSWER_TIMEOUT_S = 20.0  # seconds, whatever the process does with them
+SPAWN_DELAY_S = 0.02  # seconds that a decision waits before it may start another process
+STARTUP_ALLOWANCE_S = 0.1  # seconds that a process takes until it can answer
+MAX_WORKERS, MAX_IDLE_WORKERS = 8, 2  # processes; those that are kept when nobody waits
+WORKER_HISTORY_BYTES = 64 << 20  # bytes of steps that a process keeps, as they were sent
+STEPS_PER_MESSAGE = 64  # steps
+MAX_ANSWER_BYTES = 1 << 16
 
 
-class _Gone(Exception):
+class _WorkerFailed(Exception):
     """The process ended instead of answering. `final`: it would again."""
 
     def __init__(self, reason: str, *, final: bool) -> None:
@@ -55,7 +55,7 @@ class _Gone(Exception):
 
 
 @dataclass
-class _Known:
+class _SentHistory:
     """What a process has been sent of a thread."""
 
     start: Mapping[str, Any]
@@ -63,21 +63,21 @@ class _Known:
     last: Mapping[str, Any] | None = None
     size: int = 0
 
-    def fits(self, context: Context) -> bool:
+    def fits(self, context: DecisionInput) -> bool:
         """Is it the beginning of what is asked about?"""
         same = self.start is context.start and self.count <= len(context.steps)
         return same and (not self.count or self.last is context.steps[self.count - 1])
 
 
-class _Process:
+class _WorkerProcess:
     def __init__(self, process: trio.Process) -> None:
         self._process = process
-        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._known: OrderedDict[str, _SentHistory] = OrderedDict()
         self._size = 0  # of all that it has been sent and not told to forget
         self.usable = True
 
     @classmethod
-    async def start(cls, memory: int, seconds: float) -> _Process:
+    async def start(cls, memory: int, seconds: float) -> _WorkerProcess:
         argv = [sys.executable, "-P", "-c", f"from {worker.__name__} import main; main()"]
         try:
             process = await trio.lowlevel.open_process(
@@ -97,67 +97,69 @@ class _Process:
     def knows(self, thread: str) -> bool:
         return thread in self._known
 
-    async def holds(self, when: str, context: Context) -> bool:
+    async def holds(self, when: str, context: DecisionInput) -> bool:
         """Raises Invalid when the expression failed, _Gone when the process did."""
         self.usable = False
         try:
-            with trio.move_on_after(ANSWER_WITHIN):
+            with trio.move_on_after(ANSWER_TIMEOUT_S):
                 answer = await self._ask(when, context)
                 self.usable = True
-                return _judged(answer)
+                return _parse_answer(answer)
         except trio.BrokenResourceError:
             answer = b""
         raise await self._gone()
 
-    async def _ask(self, when: str, context: Context) -> bytes:
+    async def _ask(self, when: str, context: DecisionInput) -> bytes:
         assert self._process.stdin is not None
         for data in self._news(context):
             await self._process.stdin.send_all(data)
-        await self._process.stdin.send_all(worker.message("ask", context.thread_id, when))
+        await self._process.stdin.send_all(worker.encode_message("ask", context.thread_id, when))
         return await self._line()
 
-    def _news(self, context: Context) -> Iterator[bytes]:
+    def _news(self, context: DecisionInput) -> Iterator[bytes]:
         """Messages after which the process has all steps of the thread, and not too much."""
         known = self._known.get(context.thread_id)
         if known is None or not known.fits(context):
             self._size -= known.size if known is not None else 0
-            known = self._known[context.thread_id] = _Known(context.start)
-            yield worker.message("begin", context.thread_id, dict(context.start))
+            known = self._known[context.thread_id] = _SentHistory(context.start)
+            yield worker.encode_message("begin", context.thread_id, dict(context.start))
         self._known.move_to_end(context.thread_id)
         while known.count < len(context.steps):
-            steps = list(context.steps[known.count : known.count + PORTION])
-            data = worker.message("add", context.thread_id, steps)
+            steps = list(context.steps[known.count : known.count + STEPS_PER_MESSAGE])
+            data = worker.encode_message("add", context.thread_id, steps)
             known.count, known.last = known.count + len(steps), steps[-1]
             known.size, self._size = known.size + len(data), self._size + len(data)
             yield data
-        while self._size > HISTORIES and len(self._known) > 1:
+        while self._size > WORKER_HISTORY_BYTES and len(self._known) > 1:
             thread, forgotten = self._known.popitem(last=False)
             self._size -= forgotten.size
-            yield worker.message("forget", thread)
+            yield worker.encode_message("forget", thread)
 
     async def _line(self) -> bytes:
         assert self._process.stdout is not None
         line = b""
         while not line.endswith(b"\n"):
             piece = await self._process.stdout.receive_some()
-            if not piece or len(line) > LINE:
+            if not piece or len(line) > MAX_ANSWER_BYTES:
                 raise trio.BrokenResourceError
             line += piece
         return line
 
-    async def _gone(self) -> _Gone:
+    async def _gone(self) -> _WorkerFailed:
         """Why there was no answer."""
         with trio.move_on_after(1):
             await self._process.wait()
         code = self._process.returncode
         if code is None:
-            return _Gone(f"no answer within {ANSWER_WITHIN:g} s", final=True)
+            return _WorkerFailed(f"no answer within {ANSWER_TIMEOUT_S:g} s", final=True)
         if code == -signal.SIGPROF:
-            return _Gone(f"stopped after {SECONDS:g} s: too slow, or without an end", final=True)
-        if code == worker.OUT_OF_MEMORY:
-            reason = f"stopped: it needs more than {MEMORY >> 20} MiB of memory"
-            return _Gone(reason, final=len(self._known) == 1)
-        return _Gone(f"the process that evaluates rules ended ({code})", final=False)
+            return _WorkerFailed(
+                f"stopped after {EXPRESSION_CPU_S:g} s: too slow, or without an end", final=True
+            )
+        if code == worker.EXIT_OUT_OF_MEMORY:
+            reason = f"stopped: it needs more than {WORKER_MEMORY_BYTES >> 20} MiB of memory"
+            return _WorkerFailed(reason, final=len(self._known) == 1)
+        return _WorkerFailed(f"the process that evaluates rules ended ({code})", final=False)
 
     async def end(self) -> None:
         with trio.CancelScope(shield=True):
@@ -168,17 +170,17 @@ class _Process:
                     await pipe.aclose()
 
 
-class Workers:
+class WorkerPool:
     """A judge. `async with` it; nothing runs before the first question, or after the block."""
 
     def __init__(self, log: Log = silent) -> None:
         self._log = log
-        self._idle: list[_Process] = []  # the last one was used last
+        self._idle: list[_WorkerProcess] = []  # the last one was used last
         self._count = 0
         self._stalled = 0.0  # when it is to be noticed that no answer comes
         self._waiting = trio.lowlevel.ParkingLot()
 
-    async def __aenter__(self) -> Workers:
+    async def __aenter__(self) -> WorkerPool:
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -191,28 +193,28 @@ class Workers:
         """Of the processes that wait for work."""
         return [process.pid for process in self._idle]
 
-    async def holds(self, when: str, context: Context) -> bool:
+    async def holds(self, when: str, context: DecisionInput) -> bool:
         """Raises Invalid when the expression fails, or needs too much time or memory."""
         try:
             return await self._asked(await self._acquire(context.thread_id), when, context)
-        except _Gone as gone:
+        except _WorkerFailed as gone:
             if gone.final:
                 raise Invalid(str(gone)) from None
         try:
             return await self._asked(await self._start(), when, context)
-        except _Gone as gone:
+        except _WorkerFailed as gone:
             raise Invalid(str(gone)) from None
 
-    async def _asked(self, process: _Process, when: str, context: Context) -> bool:
+    async def _asked(self, process: _WorkerProcess, when: str, context: DecisionInput) -> bool:
         try:
             return await process.holds(when, context)
-        except _Gone as gone:
+        except _WorkerFailed as gone:
             self._log("worker ended", thread=context.thread_id, pid=process.pid, why=str(gone))
             raise
         finally:
             await self._release(process)
 
-    async def _acquire(self, thread: str) -> _Process:
+    async def _acquire(self, thread: str) -> _WorkerProcess:
         since = trio.current_time()
         while not self._idle:
             start_at = self._next_start(since)
@@ -227,36 +229,36 @@ class Workers:
 
     def _next_start(self, since: float) -> float:
         """When a decision that waits `since` then may start a process."""
-        if self._count < KEPT:
-            return since + PATIENCE if self._count else since
-        return self._stalled if self._count < MOST else math.inf
+        if self._count < MAX_IDLE_WORKERS:
+            return since + SPAWN_DELAY_S if self._count else since
+        return self._stalled if self._count < MAX_WORKERS else math.inf
 
-    async def _start(self) -> _Process:
+    async def _start(self) -> _WorkerProcess:
         self._count += 1
-        self._stalled = trio.current_time() + STARTING
+        self._stalled = trio.current_time() + STARTUP_ALLOWANCE_S
         try:
-            return await _Process.start(MEMORY, SECONDS)
+            return await _WorkerProcess.start(WORKER_MEMORY_BYTES, EXPRESSION_CPU_S)
         except BaseException:
             self._count -= 1
             self._waiting.unpark()
             raise
 
-    async def _release(self, process: _Process) -> None:
-        self._stalled = max(self._stalled, trio.current_time() + PATIENCE)
+    async def _release(self, process: _WorkerProcess) -> None:
+        self._stalled = max(self._stalled, trio.current_time() + SPAWN_DELAY_S)
         if process.usable:
             self._idle.append(process)
         else:
             await self._end(process)
         self._waiting.unpark()
-        while len(self._idle) > KEPT and not self._waiting:
+        while len(self._idle) > MAX_IDLE_WORKERS and not self._waiting:
             await self._end(self._idle.pop(0))
 
-    async def _end(self, process: _Process) -> None:
+    async def _end(self, process: _WorkerProcess) -> None:
         await process.end()
         self._count -= 1
 
 
-def _judged(answer: bytes) -> bool:
+def _parse_answer(answer: bytes) -> bool:
     value = json.loads(answer)
     if isinstance(value, str):
         raise Invalid(value)

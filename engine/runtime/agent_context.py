@@ -16,24 +16,24 @@ from casfs.store import Store
 from casfs.threads import Thread
 from engine import content, processes
 from engine.blocking import blocking
-from engine.runtime.calls import Calls, Runner
-from engine.runtime.step_cache import Question
-from engine.runtime.thread_config import Script
-from engine.runtime.thread_head import Hold
+from engine.runtime.calls import ThreadCalls, ThreadRunner
+from engine.runtime.step_cache import StepInputs
+from engine.runtime.thread_config import ThreadConfig
+from engine.runtime.thread_head import ThreadHead
 from engine.threads import transitions
 from engine.threads.record import Intent
 
 
 @dataclass(frozen=True)
-class Hooks:
+class AgentContextBuilder:
     """`store` hides the thread's secrets; `nest` runs the threads that agents call; `workspace`
     is None for a thread without one."""
 
     store: Store
-    hold: Hold
-    script: Script
+    hold: ThreadHead
+    script: ThreadConfig
     env: Mapping[str, str]
-    nest: Runner
+    nest: ThreadRunner
     workspace: Path | None
 
     async def context(self, intent: Intent, prompt: Prompt, tree: str | None) -> AgentContext:
@@ -51,16 +51,16 @@ class Hooks:
             env=self.env,
             started=self._started,
             turn=self._turn,
-            call=Calls(self.store, self.env, self.hold, self.nest, tree),
+            call=ThreadCalls(self.store, self.env, self.hold, self.nest, tree),
             answer=said and await blocking(lambda: content.text(self.store, said)),
             parent=self.script.start["parentState"],
             agent=self.script.agents[intent["role"]],
             secrets=self.script.secrets,
         )
 
-    def question(self, intent: Intent, prompt: Prompt, tree: str | None) -> Question:
+    def question(self, intent: Intent, prompt: Prompt, tree: str | None) -> StepInputs:
         """The same, as the cache asks it."""
-        return Question(
+        return StepInputs(
             self.script.flow.roles[intent["role"]],
             intent["role"],
             intent["index"],
@@ -76,10 +76,12 @@ class Hooks:
         known = {"pid": pid, "pidStart": processes.start_time(pid)}
 
         def note(now: Thread) -> Thread:
-            return transitions.note(self.store, now, intent={**now.record["intent"], **known})
+            return transitions.update_record(
+                self.store, now, intent={**now.record["intent"], **known}
+            )
 
         await self.hold.move(note)
 
     async def _turn(self, hash: str) -> None:
         """Show a turn of the step in flight."""
-        await self.hold.move(lambda now: transitions.turn(self.store, now, hash))
+        await self.hold.move(lambda now: transitions.add_turn(self.store, now, hash))

@@ -20,21 +20,21 @@ from engine import content
 from engine.blocking import blocking
 from engine.runtime import compaction
 from engine.runtime.calls import bindings
-from engine.runtime.compaction import Made, Subject
-from engine.runtime.supervisor import Runners
-from engine.runtime.thread_config import guarded
-from engine.runtime.thread_head import Hold
+from engine.runtime.compaction import CompactionInput, Summary
+from engine.runtime.supervisor import Supervisor
+from engine.runtime.thread_config import redacting_store
+from engine.runtime.thread_head import ThreadHead
 from engine.threads import agent_binding, history, lifecycle, transitions
 from engine.threads.agent_binding import Binding
-from engine.threads.lifecycle import SUMMARISER, Compact, Request
+from engine.threads.lifecycle import SUMMARISER, CompactPolicy, ThreadRequest
 from engine.threads.record import Budget
 from engine.workflow import registry as workflows
 
 Answer = dict[str, Any]
 
 
-class Operations:
-    def __init__(self, store: Store, env: Mapping[str, str], runners: Runners) -> None:
+class DaemonApi:
+    def __init__(self, store: Store, env: Mapping[str, str], runners: Supervisor) -> None:
         self._store = store
         self._env = env
         self._runners = runners
@@ -69,7 +69,7 @@ class Operations:
         """`compact`: {above, agent: {name, config, version}}."""
 
         def create() -> tuple[Thread, bool]:
-            request = Request(
+            request = ThreadRequest(
                 workflows.find(self._store, workflow),
                 input,
                 bindings(agents),
@@ -79,7 +79,7 @@ class Operations:
                 _compact(compact),
                 key,
             )
-            store = agent_binding.guarded(self._store, request.everybody, self._env)
+            store = agent_binding.redacting_store(self._store, request.all_agents, self._env)
             made = lifecycle.create(store, request)
             return made, made.status == RUNNING and made.record["intent"] is None
 
@@ -95,7 +95,7 @@ class Operations:
 
         def fork() -> Thread:
             found = threads.get(self._store, id)
-            store = agent_binding.guarded(self._store, others, self._env)
+            store = agent_binding.redacting_store(self._store, others, self._env)
             return lifecycle.fork(store, found, at, others)
 
         thread = await blocking(fork)
@@ -105,7 +105,9 @@ class Operations:
     async def _resume(self, id: str, input: str | None = None) -> Answer:
         def resume() -> Thread:
             thread = threads.get(self._store, id)
-            return transitions.resume(guarded(self._store, thread, self._env), thread, input)
+            return transitions.resume(
+                redacting_store(self._store, thread, self._env), thread, input
+            )
 
         self._runners.launch((await blocking(resume)).id)
         return {"id": id}
@@ -119,31 +121,35 @@ class Operations:
     ) -> Answer:
         """Summarise all steps so far: as `text`, or by an agent {name, config, version}."""
         thread = await blocking(lambda: threads.get(self._store, id))
-        store = await blocking(lambda: guarded(self._store, thread, self._env))
+        store = await blocking(lambda: redacting_store(self._store, thread, self._env))
         if text is not None:
-            made = await blocking(lambda: compaction.put(store, text))
+            made = await blocking(lambda: compaction.put_summary(store, text))
         elif agent is not None:
             made = await self._summarised(store, thread, bindings({SUMMARISER: agent}))
         else:
             raise Conflict("a summary needs a text, or an agent that writes it")
-        hold = self._runners.hold(id) or Hold(await blocking(lambda: threads.get(self._store, id)))
+        hold = self._runners.hold(id) or ThreadHead(
+            await blocking(lambda: threads.get(self._store, id))
+        )
         await hold.move(
             lambda now: transitions.compact(self._store, now, made.content, thread.hash)
         )
         return {"id": id, "summary": made.content}
 
-    async def _summarised(self, store: Store, thread: Thread, bound: Mapping[str, Binding]) -> Made:
-        def prepare() -> tuple[str, Subject]:
+    async def _summarised(
+        self, store: Store, thread: Thread, bound: Mapping[str, Binding]
+    ) -> Summary:
+        def prepare() -> tuple[str, CompactionInput]:
             packages = agent_binding.resolve(bound)
             with hidden.batch() as batch:
-                agent = agent_binding.put(batch, packages, bound)[SUMMARISER]
+                agent = agent_binding.put_agents(batch, packages, bound)[SUMMARISER]
             start = threads.start(store, thread).payload
-            past = history.recall(store, thread)
+            past = history.prompt_history(store, thread)
             task = content.text(store, start["input"])
             step = past.turns[-1].index + 1 if past.turns else 1
-            return agent, Subject(thread.id, step, secrets.token_hex(16), task, past)
+            return agent, CompactionInput(thread.id, step, secrets.token_hex(16), task, past)
 
-        hidden = await blocking(lambda: agent_binding.guarded(store, bound, self._env))
+        hidden = await blocking(lambda: agent_binding.redacting_store(store, bound, self._env))
         agent, subject = await blocking(prepare)
         return await compaction.summarise(hidden, agent, subject, self._env)
 
@@ -153,7 +159,7 @@ class Operations:
         return {"id": id, "status": thread.status}
 
 
-def _compact(wanted: dict[str, Any] | None) -> Compact | None:
+def _compact(wanted: dict[str, Any] | None) -> CompactPolicy | None:
     if wanted is None:
         return None
-    return Compact(wanted["above"], bindings({SUMMARISER: wanted["agent"]})[SUMMARISER])
+    return CompactPolicy(wanted["above"], bindings({SUMMARISER: wanted["agent"]})[SUMMARISER])

@@ -8,8 +8,8 @@ The meta is what a block of the output says; else what the configured extractor 
 it; else the output goes back to the same agent with what is wrong, CORRECTIONS times, and the
 agent finds in `context.conversation` what it left there.
 A try ends in an answer; in `AgentFailed`, after which the role's policy may allow another; or
-in `Waiting` and `Spent`, which are nobody's failure. Agents are strangers' code: whatever they
-raise becomes one of these.
+in `Waiting` and `BudgetExceeded`, which are no failure. Agents are third-party code: whatever
+they raise becomes one of these.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from casfs.errors import CasfsError, Invalid, NotFound
 from casfs.nodes.schema import Schema
 from casfs.store import Store
 from casfs.threads import Thread
-from engine.agents.loader import STRANGE
+from engine.agents.loader import AGENT_ERRORS
 from engine.blocking import blocking
 from engine.llm.llm_extractor import Extractor
-from engine.output_parser import Dangling, extract
+from engine.output_parser import DanglingRef, extract
 from engine.processes import TimedOut
-from engine.runtime.step_record import Answer
-from engine.runtime.thread_head import Hold
+from engine.runtime.step_record import StepResult
+from engine.runtime.thread_head import ThreadHead
 from engine.threads.record import FAILURE, TIMEOUT, Budget, spent
-from engine.threads.transitions import failed
+from engine.threads.transitions import add_failed_attempt
 
-CORRECTIONS = 2
+MAX_CORRECTIONS = 2
 T = TypeVar("T")
 
 
-class Spent(CasfsError):
+class BudgetExceeded(CasfsError):
     """The thread's budget is spent."""
 
 
-class TryFailed(AgentFailed):
+class AttemptFailed(AgentFailed):
     """A try is over without an answer. `cause`: FAILURE or TIMEOUT."""
 
     def __init__(self, reason: str, detail: str | None = None, cause: str = FAILURE) -> None:
@@ -53,7 +53,7 @@ class TryFailed(AgentFailed):
 
 
 @dataclass(frozen=True)
-class Player:
+class RoleAgent:
     """Who plays a role: its agent, and what the meta of a step must fit. `timeout`: seconds
     that a try may take, None for as long as the budget lasts."""
 
@@ -64,16 +64,16 @@ class Player:
 
 
 class Attempt(Generic[T]):
-    """`tokens`: what the details of this try say that it took."""
+    """`detail_tokens`: what the details of this try say that it took."""
 
     def __init__(
         self,
         store: Store,
-        hold: Hold,
-        player: Player,
+        hold: ThreadHead,
+        player: RoleAgent,
         context: AgentContext,
         budget: Budget,
-        then: Callable[[Answer, int], T],
+        then: Callable[[StepResult, int], T],
     ) -> None:
         """`then` gets the answer and the tokens, while the head is held still."""
         self.tokens = 0
@@ -92,34 +92,36 @@ class Attempt(Generic[T]):
             return await self._answer()
         assert scope.cancelled_caught
         if left is not None and (timeout is None or left <= timeout):
-            raise Spent(self._budget.exceeded(self._spent()) or "budget: no running time is left")
-        raise TryFailed(f"{role}: took longer than {timeout:g} s", None, TIMEOUT)
+            raise BudgetExceeded(
+                self._budget.exceeded(self._spent()) or "budget: no running time is left"
+            )
+        raise AttemptFailed(f"{role}: took longer than {timeout:g} s", None, TIMEOUT)
 
     async def _answer(self) -> T:
         context = self._context
-        for tries in range(1 + CORRECTIONS):
+        for tries in range(1 + MAX_CORRECTIONS):
             result = await self._ask(context)
             done = await self._hold.still(partial(self._read, result, tries))
             if not isinstance(done, Invalid):
                 return done
             fault = str(done)
-            dangling = isinstance(done, Dangling)
+            dangling = isinstance(done, DanglingRef)
             if not dangling and (answer := await self._by_model(context, result, tries)):
                 return await self._hold.still(partial(self._then, answer, self.tokens))
             detail = result.detail.hash
-            if tries == CORRECTIONS:
+            if tries == MAX_CORRECTIONS:
                 break
             await self._hold.move(partial(self._note, detail))
             if out := self._budget.exceeded(self._spent()):
-                raise Spent(out)
+                raise BudgetExceeded(out)
             context = replace(context, prompt=context.prompt.corrected(fault), answer=None)
-        raise TryFailed(
-            f"{context.role}: no usable output after {CORRECTIONS} corrections: {fault}", detail
+        raise AttemptFailed(
+            f"{context.role}: no usable output after {MAX_CORRECTIONS} corrections: {fault}", detail
         )
 
     async def _by_model(
         self, context: AgentContext, result: AgentResult, tries: int
-    ) -> Answer | None:
+    ) -> StepResult | None:
         """What the extractor model makes of an output; its turn becomes an artifact."""
         if self._player.extractor is None:
             return None
@@ -131,37 +133,37 @@ class Attempt(Generic[T]):
             return None
         result = replace(result, artifacts=(*result.artifacts, found.turn))
         way = "correction" if tries else "model"
-        return Answer(result, found.extracted, way, result.workspace)
+        return StepResult(result, found.extracted, way, result.workspace)
 
     async def _ask(self, context: AgentContext) -> AgentResult:
         try:
             result = await self._player.agent(context)
             if not isinstance(result, AgentResult) or not isinstance(result.output, str):
                 raise TypeError(f"{type(result).__name__} is not an AgentResult with a text")
-        except STRANGE as error:
+        except AGENT_ERRORS as error:
             if waits := _waiting(error):
                 raise waits from error
             said = str(error) if isinstance(error, CasfsError) else repr(error)
-            what = context.secrets.hide(said)  # before it is cut to fit a record
+            what = context.secrets.redact(said)  # before it is cut to fit a record
             detail = error.detail if isinstance(error, AgentFailed) else None
-            self.tokens += await blocking(lambda: tokens(self._store, detail))
+            self.tokens += await blocking(lambda: detail_tokens(self._store, detail))
             late = isinstance(error, TimedOut) or isinstance(error.__cause__, TimedOut)
             cause = TIMEOUT if late else FAILURE
-            raise TryFailed(f"{context.role}: {what}", detail, cause) from error
-        return replace(result, output=context.secrets.hide(result.output))
+            raise AttemptFailed(f"{context.role}: {what}", detail, cause) from error
+        return replace(result, output=context.secrets.redact(result.output))
 
     def _read(self, result: AgentResult, tries: int) -> T | Invalid:
         """What came of an output; what is wrong with it, where it is no answer."""
-        self.tokens += tokens(self._store, result.detail.hash)
+        self.tokens += detail_tokens(self._store, result.detail.hash)
         try:
             found = extract(result.output, self._player.schema, self._store)
         except Invalid as error:
             return error
         way = "correction" if tries else "block"
-        return self._then(Answer(result, found, way, result.workspace), self.tokens)
+        return self._then(StepResult(result, found, way, result.workspace), self.tokens)
 
     def _note(self, detail: str, thread: Thread) -> Thread:
-        return failed(self._store, thread, detail)
+        return add_failed_attempt(self._store, thread, detail)
 
     def _spent(self) -> dict[str, int]:
         return spent(self._hold.thread.record, self.tokens)
@@ -173,7 +175,7 @@ class Attempt(Generic[T]):
         return max(0, self._budget.wall_ms - self._spent()["wallMs"]) / 1000
 
 
-def tokens(store: Store, detail: str | None) -> int:
+def detail_tokens(store: Store, detail: str | None) -> int:
     """What an agent's own record says that its work took: an integer `totalTokens`."""
     if detail is None:
         return 0

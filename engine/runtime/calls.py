@@ -19,25 +19,25 @@ from casfs.store import Store
 from casfs.threads import RUNNING, SUSPENDED, Thread
 from engine.blocking import blocking
 from engine.content import text
-from engine.runtime.thread_head import Hold
+from engine.runtime.thread_head import ThreadHead
 from engine.threads import agent_binding, call_stack, lifecycle, transitions
 from engine.threads.agent_binding import Binding
-from engine.threads.lifecycle import Request
+from engine.threads.lifecycle import ThreadRequest
 from engine.threads.record import Budget
 from engine.workflow import registry as workflows
 
-Runner = Callable[[Thread], Awaitable[Thread]]
+ThreadRunner = Callable[[Thread], Awaitable[Thread]]
 
 
-class Calls:
+class ThreadCalls:
     """The calls of one try at a step. `run` carries a thread on until it rests."""
 
     def __init__(
         self,
         store: Store,
         env: Mapping[str, str],
-        hold: Hold,
-        run: Runner,
+        hold: ThreadHead,
+        run: ThreadRunner,
         workspace: str | None,
     ) -> None:
         self._store = store
@@ -53,7 +53,7 @@ class Calls:
         made: list[Thread] = []
 
         def calling(parent: Thread) -> Thread:
-            store = agent_binding.guarded(self._store, request.agents, self._env)
+            store = agent_binding.redacting_store(self._store, request.agents, self._env)
             moved, child = lifecycle.call(store, parent, request, self._taken)
             made.append(child)
             return moved
@@ -65,10 +65,10 @@ class Calls:
             child = await self._run(child)
         return await blocking(lambda: self._outcome(child))
 
-    def _request(self, call: Call) -> Request:
+    def _request(self, call: Call) -> ThreadRequest:
         start = threads.start(self._store, self._hold.thread).payload
         tokens = Budget.of(start["budget"]).tokens
-        return Request(
+        return ThreadRequest(
             workflows.find(self._store, call.workflow),
             call.input,
             bindings(call.agents),
@@ -109,16 +109,16 @@ def bindings(agents: Mapping[str, Mapping[str, Any]]) -> dict[str, Binding]:
     }
 
 
-def ends(store: Store, thread: Thread) -> list[str]:
+def child_ends(store: Store, thread: Thread) -> list[str]:
     """The thread-ends of those that the step in flight called, in the order of the calls."""
     calls = thread.record["intent"]["calls"]
     found = [threads.end(store, threads.get(store, id)) for id in calls]
     return [end.hash for end in found if end is not None]
 
 
-def abandon(store: Store, thread: Thread) -> list[Thread]:
+def cancel_children(store: Store, thread: Thread) -> list[Thread]:
     """End those that the step in flight called and did not wait for; returns them."""
-    left = call_stack.called(store, thread)
+    left = call_stack.open_children(store, thread)
     for id in thread.record["intent"]["calls"]:
         child = threads.get(store, id)
         if child.status in (RUNNING, SUSPENDED):
@@ -126,7 +126,7 @@ def abandon(store: Store, thread: Thread) -> list[Thread]:
     return left
 
 
-def origin_of(store: Store, thread: Thread) -> str | None:
+def caller_hint(store: Store, thread: Thread) -> str | None:
     """How an agent reads the context of the thread that called this one."""
     state, caller = threads.start(store, thread).payload["parentState"], thread.record.get("parent")
     if state is None:

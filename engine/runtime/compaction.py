@@ -15,13 +15,13 @@ from casfs.agents.prompt import Prompt
 from casfs.errors import CasfsError, Invalid
 from casfs.store import Store
 from engine import content
-from engine.agents.loader import STRANGE
+from engine.agents.loader import AGENT_ERRORS
 from engine.blocking import blocking
 from engine.output_parser import extract, role_schema
-from engine.runtime.attempt import TryFailed
-from engine.runtime.thread_config import made
+from engine.runtime.attempt import AttemptFailed
+from engine.runtime.thread_config import load_agent
 from engine.secrets import redaction
-from engine.threads.history import Recall
+from engine.threads.history import PromptHistory
 
 ROLE = "__compact__"
 SCHEMA: dict[str, Any] = {
@@ -39,34 +39,36 @@ ASK = "summary: the text that will stand for everything that happened so far."
 
 
 @dataclass(frozen=True)
-class Subject:
+class CompactionInput:
     """What is to be summarised. `run`: the token for processes; `step`: the one to come."""
 
     thread: str
     step: int
     run: str
     task: str
-    past: Recall
+    past: PromptHistory
 
 
 @dataclass(frozen=True)
-class Made:
+class Summary:
     """A summary: the text, and the content node that holds it."""
 
     text: str
     content: str
 
 
-async def summarise(store: Store, agent: str, subject: Subject, env: Mapping[str, str]) -> Made:
+async def summarise(
+    store: Store, agent: str, subject: CompactionInput, env: Mapping[str, str]
+) -> Summary:
     """Ask the agent of an agent node. What `store` hides it is not told. Raises TryFailed."""
     past = subject.past
-    hidden = redaction.behind(store)
+    hidden = redaction.secrets_of(store)
     prompt = Prompt(SYSTEM, subject.task, past.turns, ASK, SCHEMA, summary=past.summary)
     context = AgentContext(
         thread=subject.thread,
         role=ROLE,
         step=subject.step,
-        prompt=prompt.hidden(hidden),
+        prompt=prompt.redacted(hidden),
         workspace=None,
         store=store,
         run=subject.run,
@@ -75,27 +77,27 @@ async def summarise(store: Store, agent: str, subject: Subject, env: Mapping[str
         secrets=hidden,
     )
     try:
-        function = await blocking(lambda: made(store, agent))
+        function = await blocking(lambda: load_agent(store, agent))
         result = await function(context)
-    except STRANGE as error:
+    except AGENT_ERRORS as error:
         what = str(error) if isinstance(error, CasfsError) else repr(error)
         detail = error.detail if isinstance(error, AgentFailed) else None
-        raise TryFailed(f"{ROLE}: {what}", detail) from error
+        raise AttemptFailed(f"{ROLE}: {what}", detail) from error
     return await blocking(lambda: _kept(store, result.output, result.detail.hash))
 
 
-def put(store: Store, text: str) -> Made:
+def put_summary(store: Store, text: str) -> Summary:
     """A summary that a person wrote. Raises Invalid for one that says nothing."""
     if not text.strip():
         raise Invalid("a summary must not be empty")
-    return Made(text, content.put(store, text))
+    return Summary(text, content.put(store, text))
 
 
-def _kept(store: Store, output: str, detail: str) -> Made:
+def _kept(store: Store, output: str, detail: str) -> Summary:
     try:
         text = extract(output, role_schema(SCHEMA), store).meta["summary"]
     except Invalid:
         text = output.strip()
     if not text:
-        raise TryFailed(f"{ROLE}: it said nothing", detail)
-    return Made(text, content.put(store, text, [detail]))
+        raise AttemptFailed(f"{ROLE}: it said nothing", detail)
+    return Summary(text, content.put(store, text, [detail]))

@@ -24,16 +24,16 @@ from casfs.errors import CasfsError, NotFound
 from casfs.store import Store
 from casfs.system.log import Log
 from engine.llm.llm_extractor import Extractor
-from engine.moderator.workers import Workers
+from engine.moderator.workers import WorkerPool
 from engine.runtime import overlay_workspace
-from engine.runtime.api import Operations
-from engine.runtime.supervisor import Runners
-from engine.runtime.workspace import PLAIN, Workspaces, sweep
+from engine.runtime.api import DaemonApi
+from engine.runtime.supervisor import Supervisor
+from engine.runtime.workspace import COPYING, Workspaces, sweep
 from engine.secrets import redaction
 
 Answer = dict[str, Any]
 Upkeep = Callable[[Store], None]
-UPKEEP_EVERY = 600  # seconds
+UPKEEP_INTERVAL_S = 600  # seconds
 
 
 class Daemon:
@@ -44,7 +44,7 @@ class Daemon:
         log: Log,
         limit: int,
         upkeep: Upkeep | None = None,
-        workspaces: Workspaces = PLAIN,
+        workspaces: Workspaces = COPYING,
         extractor: Extractor | None = None,
     ) -> None:
         """`env` is what agents see; `limit`: threads that run at once, more wait; `upkeep` is
@@ -52,11 +52,11 @@ class Daemon:
         self._store = store
         self._log = log
         self._upkeep = upkeep
-        self._judge = Workers(log)
-        self._runners = Runners(store, env, log, limit, workspaces, self._judge, extractor)
+        self._judge = WorkerPool(log)
+        self._runners = Supervisor(store, env, log, limit, workspaces, self._judge, extractor)
         key = None if extractor is None else extractor.key_env
-        hidden = redaction.guard(store, redaction.of([key] if key else [], env))
-        self._operations = Operations(hidden, env, self._runners)
+        hidden = redaction.redacting_store(store, redaction.from_env([key] if key else [], env))
+        self._operations = DaemonApi(hidden, env, self._runners)
 
     async def serve(self, path: Path, ready: Callable[[], None]) -> None:
         """Listen at `path` until SIGTERM, SIGINT or the operation `stop`."""
@@ -83,7 +83,7 @@ class Daemon:
                 await trio.to_thread.run_sync(upkeep, self._store)
             except CasfsError as error:
                 self._log("upkeep failed", error=str(error))
-            await trio.sleep(UPKEEP_EVERY)
+            await trio.sleep(UPKEEP_INTERVAL_S)
 
     # -- connections ----------------------------------------------------------------------
 
@@ -134,7 +134,7 @@ def serve(
     upkeep: Upkeep | None,
     log: Log,
     ready: Callable[[], None],
-    workspaces: Workspaces = PLAIN,
+    workspaces: Workspaces = COPYING,
     extractor: Extractor | None = None,
 ) -> None:
     """Be the daemon of the store at `root` until told to end. Raises Refused if there is one."""
@@ -143,7 +143,7 @@ def serve(
         with Store.open(root) as store:
             daemon_socket.private_directory(path.parent)
             path.unlink(missing_ok=True)
-            overlay_workspace.clean(root)
+            overlay_workspace.unmount_all(root)
             _sweep(store, log)
             daemon = Daemon(store, env, log, limit, upkeep, workspaces, extractor)
 
@@ -154,7 +154,7 @@ def serve(
             try:
                 trio.run(daemon.serve, path, announce)
             finally:
-                overlay_workspace.clean(root)
+                overlay_workspace.unmount_all(root)
                 workspaces.release()
             (root / "daemon.json").unlink(missing_ok=True)
     finally:
@@ -195,7 +195,7 @@ async def _read_line(stream: trio.SocketStream) -> bytes | None:
     line = bytearray()
     while not line.endswith(b"\n"):
         piece = await stream.receive_some()
-        if not piece or len(line) > daemon_socket.LINE:
+        if not piece or len(line) > daemon_socket.MAX_MESSAGE_BYTES:
             return None
         line += piece
     return bytes(line)

@@ -13,7 +13,7 @@ Where neither can be mounted the tree is restored to the same place, and recorde
 it: a thread goes on, only slower.
 
 The mounts are private to the daemon: what a killed one has left is unmounted by the next
-(`clean`), whatever it was made for.
+(`unmount_all`), whatever it was made for.
 """
 
 from __future__ import annotations
@@ -34,10 +34,13 @@ from casfs.workspaces.strategies import Trees, Way
 from engine.runtime.workspace import Workspace
 
 PREFERRED = (strategies.NATIVE, strategies.OVERLAY)
-SHARE, LITTLE = 4, 1 << 18  # changes are too many from this part of the image on, and so large
+REBASE_FRACTION, REBASE_MIN_BYTES = (
+    4,
+    1 << 18,
+)  # changes are too many from this part of the image on, and so large
 
 
-class Layered(Workspace):
+class OverlayWorkspace(Workspace):
     def __init__(
         self,
         store: Store,
@@ -96,7 +99,7 @@ class Layered(Workspace):
             assert self._image is not None
             size = images.write_changes(self._store, self._image, root, changes)
             below = native.image(self._store, self._image)
-            if size < max(LITTLE, below.stat().st_size // SHARE):
+            if size < max(REBASE_MIN_BYTES, below.stat().st_size // REBASE_FRACTION):
                 return below, changes
         below = native.image(self._store, root)
         self._image = root
@@ -119,7 +122,7 @@ class Layered(Workspace):
         restores.forget(self._store, self.path)
 
 
-def clean(root: Path) -> int:
+def unmount_all(root: Path) -> int:
     """Unmount whatever is mounted for threads of the store at `root`; returns how many.
 
     Raises Failed.

@@ -11,7 +11,7 @@ that it could not be kept is told, and fails nothing. A hit takes over output, a
 detail and workspace; the meta is extracted from the output again. The step refers to all
 of it itself, so the result stays cache, which `casfs.maintenance.gc` may evict.
 
-Equal steps at the same time run one after the other (`Turns`), so the second is a hit. One
+Equal steps at the same time run one after the other (`SingleFlight`), so the second is a hit. One
 daemon runs all threads of a store, so nothing outside its process has to be locked; and
 since the depth is in the key, a step never waits for one that its own children wait for.
 """
@@ -42,14 +42,14 @@ from casfs.write_batch import Batch, retried
 from engine import content
 from engine.agents import loader
 from engine.output_parser import extract
-from engine.runtime.step_record import Answer
+from engine.runtime.step_record import StepResult
 from engine.workflow.registry import Role
 
-EMPTY: dict[str, Any] = {"files": [], "directories": [], "symlinks": []}
+EMPTY_DIRECTORY: dict[str, Any] = {"files": [], "directories": [], "symlinks": []}
 
 
 @dataclass(frozen=True)
-class Question:
+class StepInputs:
     """What an agent is about to be asked. `agent`: its node; `workspace`: the tree before."""
 
     role: Role
@@ -62,7 +62,7 @@ class Question:
     env: Mapping[str, str]
 
 
-class Turns:
+class SingleFlight:
     """Lets equal actions take turns. All runs of a daemon share one."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class Turns:
             yield
 
 
-def identify(store: Store, question: Question) -> Action:
+def identify(store: Store, question: StepInputs) -> Action:
     """The action that a question is; what its key covers is stored. Raises NotFound, Failed
     (the agent)."""
     with store.batch() as batch:
@@ -93,7 +93,7 @@ def identify(store: Store, question: Question) -> Action:
     return Action(node.hash, payload)
 
 
-def _step(store: Store, batch: Batch, question: Question) -> dict[str, Any]:
+def _step(store: Store, batch: Batch, question: StepInputs) -> dict[str, Any]:
     agent = dict(store.node(question.agent, "agent").payload)
     agent["version"] = f"=={loader.load(agent['package']).version}"  # whatever was resolved
     return {
@@ -111,7 +111,7 @@ def _parts(prompt: Prompt) -> dict[str, Any]:
     return {**vars(prompt), "history": [vars(turn) for turn in prompt.history]}
 
 
-def lookup(store: Store, action: Action, schema: Schema) -> Answer | None:
+def lookup(store: Store, action: Action, schema: Schema) -> StepResult | None:
     """The earlier answer to a question; None where there is none that can still be used."""
     begin = time.monotonic()
     result = actions.lookup(store, action.hash)
@@ -126,7 +126,7 @@ def lookup(store: Store, action: Action, schema: Schema) -> Answer | None:
         return None
     store.heads.note_use([HEADS + action.hash])
     saved = result.duration_ms - round((time.monotonic() - begin) * 1000)
-    return Answer(
+    return StepResult(
         AgentResult(output, detail, tuple(result.artifacts)),
         found,
         "block",
@@ -137,7 +137,7 @@ def lookup(store: Store, action: Action, schema: Schema) -> Answer | None:
 
 def looked_up(
     store: Store, action: Action, schema: Schema, log: Log, place: Mapping[str, Any]
-) -> Answer | None:
+) -> StepResult | None:
     """`lookup`, told in the log."""
     found = lookup(store, action, schema)
     if found is None:
@@ -171,7 +171,7 @@ def keep(store: Store, action: Action, step: Mapping[str, Any], duration_ms: int
             "exitCode": 0,
             "stdout": batch.put(said["text"].encode()).hash,
             "stderr": batch.put(b"").hash,
-            "outputs": step["workspace"] or batch.put_node("directory", EMPTY).hash,
+            "outputs": step["workspace"] or batch.put_node("directory", EMPTY_DIRECTORY).hash,
             "detail": step["detail"],
             "artifacts": said["artifacts"],
             "durationMs": duration_ms,

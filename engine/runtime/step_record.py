@@ -19,7 +19,7 @@ from engine.threads.record import Intent
 
 
 @dataclass(frozen=True)
-class Answer:
+class StepResult:
     """`way`: how the meta was obtained; `workspace`: the tree the agent left; `cached`: what
     the step says where the agent was not run, else None."""
 
@@ -31,19 +31,19 @@ class Answer:
 
 
 @dataclass
-class Made:
+class UncommittedStep:
     """A step that an answer was made into. `batch` holds it until it is `recorded`; `tokens`:
     what the try took."""
 
     batch: Batch
     payload: dict[str, Any]
-    answer: Answer
+    answer: StepResult
     tokens: int
     recorded: bool = False
 
 
 @dataclass(frozen=True)
-class Place:
+class StepPosition:
     """Where in its thread a step stands. `before`: the steps before, the first one first;
     `workspace`: the tree that it starts from; `agent`: the node of the agent; `ends`: of the
     threads that it called."""
@@ -56,7 +56,9 @@ class Place:
     ends: Sequence[str] = ()
 
 
-def step(store: Store, batch: Batch, at: Place, answer: Answer) -> dict[str, Any]:
+def step_payload(
+    store: Store, batch: Batch, at: StepPosition, answer: StepResult
+) -> dict[str, Any]:
     """The payload of a thread-step; its content and changes are put into `batch`."""
     artifacts = list(dict.fromkeys([*answer.found.refs, *answer.result.artifacts]))
     changes = patch.patch(store, at.workspace, answer.workspace)

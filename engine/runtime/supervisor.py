@@ -20,10 +20,10 @@ from casfs.system.log import Log
 from casfs.threads import RUNNING, Thread
 from engine.blocking import blocking
 from engine.llm.llm_extractor import Extractor
-from engine.moderator.decision import Judge
-from engine.runtime.step_cache import Turns
-from engine.runtime.thread_head import Hold, end_orphans, workspace
-from engine.runtime.thread_run import Run
+from engine.moderator.decision import Evaluator
+from engine.runtime.step_cache import SingleFlight
+from engine.runtime.thread_head import ThreadHead, end_orphans, workspace
+from engine.runtime.thread_run import ThreadRun
 from engine.runtime.workspace import Workspaces
 from engine.threads import call_stack, transitions
 
@@ -35,10 +35,10 @@ class Task:
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     done: trio.Event = field(default_factory=trio.Event)
     over: trio.Event = field(default_factory=trio.Event)
-    hold: Hold | None = None
+    hold: ThreadHead | None = None
 
 
-class Runners:
+class Supervisor:
     def __init__(
         self,
         store: Store,
@@ -46,7 +46,7 @@ class Runners:
         log: Log,
         limit: int,
         workspaces: Workspaces,
-        judge: Judge,
+        judge: Evaluator,
         extractor: Extractor | None = None,
     ) -> None:
         self._extractor = extractor
@@ -56,7 +56,7 @@ class Runners:
         self._slots = trio.CapacityLimiter(limit)
         self._workspaces = workspaces
         self._judge = judge
-        self._turns = Turns()
+        self._turns = SingleFlight()
         self._tasks: dict[str, Task] = {}
         self.nursery: trio.Nursery
 
@@ -65,14 +65,14 @@ class Runners:
         """Threads that run or wait for a place, those that others called included."""
         return sorted(self._tasks)
 
-    def hold(self, id: str) -> Hold | None:
+    def hold(self, id: str) -> ThreadHead | None:
         """The hold of whoever runs the thread now."""
         task = self._tasks.get(id)
         return task.hold if task else None
 
     async def carry_on(self) -> None:
         """Launch every thread whose head says `running`, but those that others will."""
-        found = await blocking(lambda: threads.listing(self._store))
+        found = await blocking(lambda: threads.list_threads(self._store))
         known = {thread.id: thread for thread in found}
         for thread in found:
             if thread.status == RUNNING and not _is_called(thread, known):
@@ -119,7 +119,7 @@ class Runners:
 
     def _end(self, id: str) -> None:
         thread = threads.get(self._store, id)
-        found = [thread, *call_stack.called(self._store, thread)]
+        found = [thread, *call_stack.open_children(self._store, thread)]
         transitions.cancel(self._store, thread)
         for one in found:
             end_orphans(one)
@@ -152,9 +152,9 @@ class Runners:
             with suppress(CasfsError, KeyError):
                 await blocking(lambda: self._lay_to_rest(id, fault))
 
-    def _run_of(self, thread: Thread) -> Run:
+    def _run_of(self, thread: Thread) -> ThreadRun:
         shared = (self._workspaces, self._turns, self._judge, self.nest)
-        return Run(self._store, thread, self._env, self._log, *shared, self._extractor)
+        return ThreadRun(self._store, thread, self._env, self._log, *shared, self._extractor)
 
     def _lay_to_rest(self, id: str, reason: str) -> None:
         now = threads.get(self._store, id)

@@ -21,15 +21,15 @@ from engine.content import text
 from engine.llm.llm_extractor import Extractor
 from engine.output_parser import role_schema
 from engine.runtime import calls
-from engine.runtime.attempt import Player
+from engine.runtime.attempt import RoleAgent
 from engine.secrets import redaction
 from engine.threads import call_stack
-from engine.threads.history import Recall
+from engine.threads.history import PromptHistory
 from engine.threads.record import Budget
 from engine.workflow import registry as workflows
 
 
-class Script:
+class ThreadConfig:
     """`start`: the payload of the thread-start; `agents`: role name to agent node."""
 
     def __init__(
@@ -50,11 +50,11 @@ class Script:
         names = secret_names(store, thread)
         if extractor is not None and extractor.key_env is not None:
             names.add(extractor.key_env)
-        self.secrets = redaction.of(names, env)
-        self._origin = calls.origin_of(store, thread)
+        self.secrets = redaction.from_env(names, env)
+        self._origin = calls.caller_hint(store, thread)
         self._functions: dict[str, AgentFn] = {}
 
-    def prompt(self, role: str, past: Recall) -> Prompt:
+    def prompt(self, role: str, past: PromptHistory) -> Prompt:
         part = self.flow.roles[role]
         prompt = Prompt(
             part.system_prompt,
@@ -65,17 +65,17 @@ class Script:
             summary=past.summary,
             origin=self._origin,
         )
-        return prompt.hidden(self.secrets)
+        return prompt.redacted(self.secrets)
 
-    def player(self, role: str) -> Player:
+    def player(self, role: str) -> RoleAgent:
         async def agent(context: AgentContext) -> AgentResult:
             node = self.agents[role]
             if node not in self._functions:
-                self._functions[node] = await blocking(lambda: made(self._store, node))
+                self._functions[node] = await blocking(lambda: load_agent(self._store, node))
             return await self._functions[node](context)
 
         timeout = self.flow.roles[role].timeout
-        return Player(agent, self.schemas[role], timeout, self._extractor)
+        return RoleAgent(agent, self.schemas[role], timeout, self._extractor)
 
 
 def secret_names(store: Store, thread: Thread) -> set[str]:
@@ -94,16 +94,16 @@ def secret_names(store: Store, thread: Thread) -> set[str]:
     return names
 
 
-def guarded(store: Store, thread: Thread, env: Mapping[str, str]) -> Store:
+def redacting_store(store: Store, thread: Thread, env: Mapping[str, str]) -> Store:
     """The store for whoever adds to a thread from outside: an answer, which may be for a thread
     that it called, or a summary."""
     names: set[str] = set()
-    for one in (thread, *call_stack.called(store, thread)):
+    for one in (thread, *call_stack.open_children(store, thread)):
         names |= secret_names(store, one)
-    return redaction.guard(store, redaction.of(names, env))
+    return redaction.redacting_store(store, redaction.from_env(names, env))
 
 
-def made(store: Store, agent: str) -> AgentFn:
+def load_agent(store: Store, agent: str) -> AgentFn:
     """The function of an agent node, from the package that is installed now."""
     node = store.node(agent, "agent").payload
     return loader.load(node["package"]).create(node["config"])

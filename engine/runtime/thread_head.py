@@ -18,12 +18,12 @@ from casfs.errors import Failed
 from casfs.store import Store
 from casfs.threads import Thread
 from engine import processes
-from engine.runtime.workspace import PLAIN, Workspace, Workspaces
+from engine.runtime.workspace import COPYING, Workspace, Workspaces
 
 T = TypeVar("T")
 
 
-class Hold:
+class ThreadHead:
     def __init__(self, thread: Thread) -> None:
         self.thread = thread
         self._lock = trio.Lock()
@@ -43,7 +43,7 @@ class Hold:
             return await trio.to_thread.run_sync(function)
 
 
-def workspace(store: Store, thread: Thread, workspaces: Workspaces = PLAIN) -> Workspace:
+def workspace(store: Store, thread: Thread, workspaces: Workspaces = COPYING) -> Workspace:
     """The private directory of a thread. Raises Failed for a store in memory."""
     if store.root is None:
         raise Failed("a store in memory has no place for workspaces")

@@ -32,25 +32,25 @@ from casfs.threads import ENDED, RUNNING, SUSPENDED, Thread
 from engine.blocking import blocking
 from engine.llm.llm_extractor import Extractor
 from engine.moderator import decision as moderator
-from engine.moderator.conditions import Here
-from engine.moderator.decision import Decision, Judge, Next
+from engine.moderator.conditions import LocalEvaluator
+from engine.moderator.decision import Decision, Evaluator, Next
 from engine.runtime import calls, compaction, step_cache
-from engine.runtime.agent_context import Hooks
-from engine.runtime.attempt import Attempt, Spent, TryFailed
-from engine.runtime.calls import Runner
-from engine.runtime.step_cache import Turns
-from engine.runtime.step_record import Answer, Made, Place, step
-from engine.runtime.thread_config import Script
-from engine.runtime.thread_head import Hold, end_orphans, workspace
-from engine.runtime.workspace import PLAIN, Workspaces
+from engine.runtime.agent_context import AgentContextBuilder
+from engine.runtime.attempt import Attempt, AttemptFailed, BudgetExceeded
+from engine.runtime.calls import ThreadRunner
+from engine.runtime.step_cache import SingleFlight
+from engine.runtime.step_record import StepPosition, StepResult, UncommittedStep, step_payload
+from engine.runtime.thread_config import ThreadConfig
+from engine.runtime.thread_head import ThreadHead, end_orphans, workspace
+from engine.runtime.workspace import COPYING, Workspaces
 from engine.secrets import redaction
-from engine.secrets.redaction import guard
+from engine.secrets.redaction import redacting_store
 from engine.threads import history, transitions
-from engine.threads.history import Past
+from engine.threads.history import ThreadHistory
 from engine.threads.record import BUDGET, FAILURE, TIMEOUT, UNKNOWN, Intent, spent
 
 
-class Run:
+class ThreadRun:
     """Carries one thread on from its head. It belongs to one task."""
 
     def __init__(
@@ -59,23 +59,23 @@ class Run:
         thread: Thread,
         env: Mapping[str, str],
         log: Log = silent,
-        workspaces: Workspaces = PLAIN,
-        turns: Turns | None = None,
-        judge: Judge | None = None,
-        nest: Runner | None = None,
+        workspaces: Workspaces = COPYING,
+        turns: SingleFlight | None = None,
+        judge: Evaluator | None = None,
+        nest: ThreadRunner | None = None,
         extractor: Extractor | None = None,
     ) -> None:
         """`env` is the environment that agents see; `turns` is shared with other runs. A run
         that has no `judge` evaluates the moderator's rules in this process; one that has no
         `nest` carries on the threads that its agents call."""
-        self.hold = Hold(thread)
+        self.hold = ThreadHead(thread)
         self._given = self._store = store
         self._env = env
         self._told = self._log = log
         self._workspaces = workspaces
         self._workspace = workspace(store, thread, workspaces)
-        self._turns = turns or Turns()
-        self._judge = judge or Here()
+        self._turns = turns or SingleFlight()
+        self._judge = judge or LocalEvaluator()
         self._nest = nest or self._alone
         self._extractor = extractor
 
@@ -101,16 +101,18 @@ class Run:
 
     async def _alone(self, child: Thread) -> Thread:
         shared = (self._told, self._workspaces, self._turns, self._judge)
-        return await Run(self._given, child, self._env, *shared, extractor=self._extractor)()
+        return await ThreadRun(self._given, child, self._env, *shared, extractor=self._extractor)()
 
     def _load(self) -> None:
-        self._script = Script(self._given, self.thread, self._env, self._extractor)
-        self._store = guard(self._given, self._script.secrets)
+        self._script = ThreadConfig(self._given, self.thread, self._env, self._extractor)
+        self._store = redacting_store(self._given, self._script.secrets)
         self._log = self._script.secrets.log(self._told)
         self._start = self._script.start
-        self._past = Past(self._store, self.thread, self._start)
+        self._past = ThreadHistory(self._store, self.thread, self._start)
         path = None if self._start["workspace"] is None else self._workspace.path
-        self._hooks = Hooks(self._store, self.hold, self._script, self._env, self._nest, path)
+        self._hooks = AgentContextBuilder(
+            self._store, self.hold, self._script, self._env, self._nest, path
+        )
 
     # -- deciding -------------------------------------------------------------------------
 
@@ -138,7 +140,7 @@ class Run:
         return careful and not broken.get("resumed")
 
     async def _decide(self, steps: list[Mapping[str, Any]]) -> Decision:
-        context = moderator.Context(steps, self._start, self.thread.id)
+        context = moderator.DecisionInput(steps, self._start, self.thread.id)
         return await moderator.decide(self._script.flow.rules, context, self._judge)
 
     def _rest_or_go(self) -> Intent | None:
@@ -160,7 +162,7 @@ class Run:
         role = self._script.flow.roles[intent["role"]]
         try:
             await self._shorten(intent)
-        except TryFailed as error:
+        except AttemptFailed as error:
             return await self._rest(error.cause, str(error), error.detail)
         prompt = self._script.prompt(intent["role"], self._past.recall)
         if not role.cacheable:
@@ -192,9 +194,9 @@ class Run:
                 break
             except Waiting as why:
                 return await self._rest(why.cause, str(why), None, attempt.tokens, why.question)
-            except Spent as why:
+            except BudgetExceeded as why:
                 return await self._rest(BUDGET, str(why), None, attempt.tokens)
-            except TryFailed as why:
+            except AttemptFailed as why:
                 out = self._script.budget.exceeded(spent(self.thread.record, attempt.tokens))
                 if not left or out:
                     reason = f"{why}; {out}" if out else str(why)
@@ -208,7 +210,7 @@ class Run:
             await blocking(lambda: step_cache.kept(self._store, action, *told))
         return following
 
-    async def _attempt(self, intent: Intent, prompt: Prompt) -> Attempt[Made]:
+    async def _attempt(self, intent: Intent, prompt: Prompt) -> Attempt[UncommittedStep]:
         context = await self._hooks.context(intent, prompt, self._past.tree)
         player = self._script.player(intent["role"])
         made = partial(self._made, intent)
@@ -226,10 +228,12 @@ class Run:
         if not self._past.steps and not self.thread.record["parent"]:
             before = None
         place = {"thread": self.thread.id, "index": self.thread.record["intent"]["index"]}
-        for path, names in redaction.leaks(self._given, self._script.secrets, before, after):
+        for path, names in redaction.files_with_secrets(
+            self._given, self._script.secrets, before, after
+        ):
             self._log("secret in workspace", **place, path=path, variables=" ".join(names))
 
-    async def _again(self, intent: Intent, why: TryFailed, tokens: int) -> Intent:
+    async def _again(self, intent: Intent, why: AttemptFailed, tokens: int) -> Intent:
         self._log("retry", thread=self.thread.id, index=intent["index"], reason=str(why))
         await blocking(self._abandon)
         failed = [why.detail] if why.detail else []
@@ -245,12 +249,12 @@ class Run:
         if wanted is None or len(past.turns) < 2 or past.tokens() <= wanted["above"]:
             return
         place = (self.thread.id, intent["index"], intent["run"])
-        what = compaction.Subject(*place, self._script.task, past)
+        what = compaction.CompactionInput(*place, self._script.task, past)
         made = await compaction.summarise(self._store, wanted["agent"], what, self._env)
         await self.hold.move(
             lambda now: transitions.compact(self._store, now, made.content, now.hash)
         )
-        self._past.recall = history.Recall(made.text)
+        self._past.recall = history.PromptHistory(made.text)
         self._log("compact", thread=self.thread.id, index=intent["index"], content=made.content)
 
     # -- what comes of it -----------------------------------------------------------------
@@ -280,10 +284,10 @@ class Run:
         """End the threads that the try called; what cannot be read cannot be ended."""
         if self.thread.record["intent"] is not None:
             with suppress(CasfsError):
-                for child in calls.abandon(self._store, self.thread):
+                for child in calls.cancel_children(self._store, self.thread):
                     workspace(self._given, child, self._workspaces).remove()
 
-    def _made(self, intent: Intent, answer: Answer, tokens: int) -> Made:
+    def _made(self, intent: Intent, answer: StepResult, tokens: int) -> UncommittedStep:
         """The step that an answer makes. It is recorded at once where it takes no judge to know
         what comes after it."""
         before = self._past.tree
@@ -293,19 +297,21 @@ class Run:
             self._warn(before, answer.workspace)
         self._abandon()
         made = self._put(intent, answer, tokens)
-        decision = moderator.settled(self._script.flow.rules, intent["role"])
+        decision = moderator.unconditional(self._script.flow.rules, intent["role"])
         if decision is not None:
             self._commit(made, decision)
         return made
 
-    def _put(self, intent: Intent, answer: Answer, tokens: int) -> Made:
+    def _put(self, intent: Intent, answer: StepResult, tokens: int) -> UncommittedStep:
         agent = self._script.agents[intent["role"]]
-        ends = calls.ends(self._store, self.thread)
-        place = Place(self.thread, intent, self._past.hashes, self._past.tree, agent, ends)
+        ends = calls.child_ends(self._store, self.thread)
+        place = StepPosition(self.thread, intent, self._past.hashes, self._past.tree, agent, ends)
         batch = self._store.batch()
-        return Made(batch, step(self._store, batch, place, answer), answer, tokens)
+        return UncommittedStep(
+            batch, step_payload(self._store, batch, place, answer), answer, tokens
+        )
 
-    async def _recorded(self, made: Made) -> Intent | None:
+    async def _recorded(self, made: UncommittedStep) -> Intent | None:
         """See to it that a step is recorded. Returns the next intent."""
         with made.batch:
             if not made.recorded:
@@ -313,7 +319,7 @@ class Run:
                 await self.hold.still(lambda: self._commit(made, decision))
         return self._rest_or_go()
 
-    def _commit(self, made: Made, decision: Decision) -> None:
+    def _commit(self, made: UncommittedStep, decision: Decision) -> None:
         """Commit the step, the move of the head and the next intent together."""
         now = self.thread
         made.payload["compact"] = now.record["compact"]  # made a moment ago, perhaps

@@ -24,8 +24,10 @@ from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.ignore import Ignore
 
 FOLDER = "workspaces"
-OWN = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}\Z|\.casfs\.[0-9a-f]{16}\Z")  # a thread's, or beside it
-OVER = (threads.ENDED, threads.CANCELLED)
+THREAD_DIRECTORY = re.compile(
+    r"[0-9A-HJKMNP-TV-Z]{26}\Z|\.casfs\.[0-9a-f]{16}\Z"
+)  # a thread's, or beside it
+FINISHED = (threads.ENDED, threads.CANCELLED)
 
 
 class Workspace:
@@ -66,7 +68,7 @@ class Workspaces:
     release: Callable[[], None] = lambda: None
 
 
-PLAIN = Workspaces()
+COPYING = Workspaces()
 
 
 def sweep(store: Store) -> int:
@@ -79,12 +81,12 @@ def sweep(store: Store) -> int:
         return 0
     folder = store.root / FOLDER
     try:
-        found = [name for name in os.listdir(folder) if OWN.match(name)]
+        found = [name for name in os.listdir(folder) if THREAD_DIRECTORY.match(name)]
     except FileNotFoundError:
         return 0
     except OSError as error:
         raise Failed(f"cannot list {folder}: {error.strerror}") from None
-    kept = {one.id for one in threads.listing(store) if one.status not in OVER}
+    kept = {one.id for one in threads.list_threads(store) if one.status not in FINISHED}
     left = [folder / name for name in found if name not in kept]
     for path in left:
         rmtree.delete(path)

@@ -19,11 +19,11 @@ from typing import Any
 from urllib.parse import unquote
 
 ENV, AGENT = "env", "agent"
-LISTS = ("allOf", "anyOf", "oneOf")
-BRANCHES = ("if", "then", "else")
+COMBINATORS = ("allOf", "anyOf", "oneOf")
+CONDITIONALS = ("if", "then", "else")
 
 
-def marked(schema: Any, config: Any, format: str) -> Iterator[Any]:
+def marked_values(schema: Any, config: Any, format: str) -> Iterator[Any]:
     """The parts of `config` that `schema` marks so."""
     yield from _marked(schema, config, format, schema)
 
@@ -39,9 +39,9 @@ def _marked(schema: Any, config: Any, format: str, root: Any) -> Iterator[Any]:
 
 def _in_place(schema: Mapping[str, Any], config: Any, root: Any) -> Iterator[tuple[Any, Any]]:
     """(schema, value) for what else is said of the same value."""
-    for key in LISTS:
+    for key in COMBINATORS:
         yield from ((one, config) for one in schema.get(key, ()))
-    yield from ((schema[key], config) for key in BRANCHES if key in schema)
+    yield from ((schema[key], config) for key in CONDITIONALS if key in schema)
     if isinstance(config, Mapping):
         dependent = schema.get("dependentSchemas", {})
         yield from ((dependent[key], config) for key in dependent if key in config)

@@ -3,13 +3,13 @@
 A config never holds a key, it names a variable; a config schema says so with `"format":
 "env"` at that property. From there on the variable's value is a secret of the whole thread,
 whichever role it belongs to, and of the threads that it calls. It is replaced by `$NAME` in
-every blob, node and record that the thread's run or its agents put (`guard`: a store that
+every blob, node and record that the thread's run or its agents put (`redacting_store`: a store that
 hides before anything is hashed), in prompts and tool results (`hide`), and in the log. So a
 program that prints its key, a model that repeats it and a user who pasted it into the task
 are one case.
 
 Not here: files of the workspace. They are the work, and are recorded as they are; a file
-that has a secret in it is named in the log (`leaks`).
+that has a secret in it is named in the log (`files_with_secrets`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import io
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, BinaryIO
 
-from casfs.agents.secrets import NONE, Secrets
+from casfs.agents.secrets import NO_SECRETS, Secrets
 from casfs.backend.protocols import Backend, Head
 from casfs.digest import Digest
 from casfs.nodes.directory import File
@@ -26,57 +26,57 @@ from casfs.nodes.registry import Registry
 from casfs.store import Store
 from casfs.trees import tree
 from casfs.write_batch import Batch
-from engine.secrets.config_marks import ENV, marked
+from engine.secrets.config_marks import ENV, marked_values
 
 
-def of(names: Iterable[str], env: Mapping[str, str]) -> Secrets:
+def from_env(names: Iterable[str], env: Mapping[str, str]) -> Secrets:
     return Secrets({name: env[name] for name in names if env.get(name)})
 
 
-def named(schema: Any, config: Any) -> set[str]:
+def secret_variables(schema: Any, config: Any) -> set[str]:
     """The variables that a config names, by its schema."""
-    return {one for one in marked(schema, config, ENV) if isinstance(one, str)}
+    return {one for one in marked_values(schema, config, ENV) if isinstance(one, str)}
 
 
-def guard(store: Store, secrets: Secrets) -> Store:
+def redacting_store(store: Store, secrets: Secrets) -> Store:
     """The same store; what is put through it is hidden first, with what it hides already."""
-    return Guarded(store, secrets) if secrets else store
+    return RedactingStore(store, secrets) if secrets else store
 
 
-class Guarded(Store):
+class RedactingStore(Store):
     """A store for a thread with secrets: what is read is what is there."""
 
     def __init__(self, store: Store, secrets: Secrets) -> None:
         super().__init__(store.backend, store.root)
         self.registry, self.memo = store.registry, store.memo
-        self.secrets = behind(store) | secrets
+        self.secrets = secrets_of(store) | secrets
 
     def batch(self) -> Batch:
-        return _GuardedBatch(self.backend, self.registry, self.secrets)
+        return _RedactingBatch(self.backend, self.registry, self.secrets)
 
 
-def behind(store: Store) -> Secrets:
+def secrets_of(store: Store) -> Secrets:
     """What a store hides."""
-    return store.secrets if isinstance(store, Guarded) else NONE
+    return store.secrets if isinstance(store, RedactingStore) else NO_SECRETS
 
 
-class _GuardedBatch(Batch):
+class _RedactingBatch(Batch):
     def __init__(self, backend: Backend, registry: Registry, secrets: Secrets) -> None:
         super().__init__(backend, registry)
         self._secrets = secrets
 
     def put_stream(self, source: BinaryIO) -> Digest:
         """Unlike with other batches, the whole of it has to be in memory."""
-        return super().put_stream(io.BytesIO(self._secrets.hide_bytes(source.read())))
+        return super().put_stream(io.BytesIO(self._secrets.redact_bytes(source.read())))
 
     def put_node(self, type: str, payload: Any) -> Digest:
-        return super().put_node(type, self._secrets.hide_all(payload))
+        return super().put_node(type, self._secrets.redact_json(payload))
 
     def move(self, name: str, old: Head, hash: str, record: Mapping[str, Any]) -> Head:
-        return super().move(name, old, hash, self._secrets.hide_all(record))
+        return super().move(name, old, hash, self._secrets.redact_json(record))
 
 
-def leaks(
+def files_with_secrets(
     store: Store, secrets: Secrets, before: str | None, after: str
 ) -> Iterator[tuple[str, list[str]]]:
     """(path, names of variables) of each file that changed between two trees and now has a

@@ -36,17 +36,17 @@ def resolve(bound: Mapping[str, Binding]) -> dict[str, Package]:
     }
 
 
-def guarded(store: Store, bound: Mapping[str, Binding], env: Mapping[str, str]) -> Store:
+def redacting_store(store: Store, bound: Mapping[str, Binding], env: Mapping[str, str]) -> Store:
     """The store for whoever starts a thread with these agents: their secrets are hidden from
     its first node on. What is wrong with a package is left for `resolve` to say."""
     names: set[str] = set()
     for one in bound.values():
         with suppress(CasfsError):
             names |= loader.load(one.name).secret_names(one.config)
-    return redaction.guard(store, redaction.of(names, env))
+    return redaction.redacting_store(store, redaction.from_env(names, env))
 
 
-def put(
+def put_agents(
     batch: Batch, packages: Mapping[str, Package], bound: Mapping[str, Binding]
 ) -> dict[str, str]:
     """Put agents and the types of their details; role name to agent node."""

@@ -13,17 +13,17 @@ from casfs.threads import RUNNING, SUSPENDED, Thread
 from engine.threads.record import BUDGET, CALLER
 
 
-def called(store: Store, thread: Thread) -> list[Thread]:
+def open_children(store: Store, thread: Thread) -> list[Thread]:
     """The threads that the step in flight called and that have not ended, and theirs."""
     found: list[Thread] = []
     for id in (thread.record.get("intent") or {}).get("calls", ()):
         child = threads.get(store, id)
         if child.status in (RUNNING, SUSPENDED):
-            found += [child, *called(store, child)]
+            found += [child, *open_children(store, child)]
     return found
 
 
-def callers(store: Store, thread: Thread) -> list[Thread]:
+def waiting_callers(store: Store, thread: Thread) -> list[Thread]:
     """Those that rest only because this one does, outermost first."""
     above = thread.record.get("parent")
     if above is None or store.heads.get(threads.HEADS + above) is None:
@@ -33,10 +33,10 @@ def callers(store: Store, thread: Thread) -> list[Thread]:
     waits = parent.status == SUSPENDED and parent.record.get("cause") in (CHILD, BUDGET)
     if not waits or intent is None or thread.id not in intent["calls"]:
         return []
-    return [*callers(store, parent), parent]
+    return [*waiting_callers(store, parent), parent]
 
 
-def awaited(store: Store, thread: Thread) -> list[Thread]:
+def awaited_children(store: Store, thread: Thread) -> list[Thread]:
     """The suspended threads that this one waits for: those that rest only because it does, and
     last the one that made it wait, with those that this one waits for."""
     calls = (thread.record.get("intent") or {}).get("calls", ())
@@ -45,4 +45,4 @@ def awaited(store: Store, thread: Thread) -> list[Thread]:
     paused = [child for child in resting if child.record.get("cause") == CALLER]
     reasons = [child for child in resting if child not in paused]
     first = reasons[:1] if thread.record.get("cause") == CHILD else []
-    return [one for child in (*paused, *first) for one in (child, *awaited(store, child))]
+    return [one for child in (*paused, *first) for one in (child, *awaited_children(store, child))]

@@ -14,7 +14,7 @@ from itertools import pairwise
 from engine.moderator.decision import END, START
 from engine.workflow.registry import Workflow
 
-LABEL = 48  # characters of a condition
+MAX_LABEL_CHARS = 48  # characters of a condition
 ESCAPES = {"&": "&amp;", '"': "&quot;", "<": "&lt;", ">": "&gt;", "|": "&#124;", "#": "&#35;"}
 
 
@@ -62,7 +62,7 @@ def _label(conditions: Iterable[str], count: int) -> str:
 
 def _condition(when: str | None) -> str:
     text = " ".join((when or "").split())
-    return _escaped(text if len(text) <= LABEL else text[: LABEL - 1] + "…")
+    return _escaped(text if len(text) <= MAX_LABEL_CHARS else text[: MAX_LABEL_CHARS - 1] + "…")
 
 
 def _escaped(text: str) -> str:

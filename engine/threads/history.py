@@ -13,70 +13,70 @@ from dataclasses import dataclass, field
 from typing import Any, overload
 
 from casfs import threads
-from casfs.agents.prompt import Turn
+from casfs.agents.prompt import EarlierStep
 from casfs.nodes.node import Node
 from casfs.store import Store
 from casfs.threads import Thread
 from engine.content import text
 
-BYTES_A_TOKEN = 4  # roughly; what a server counts is known only afterwards
+CHARS_PER_TOKEN = 4  # roughly; what a server counts is known only afterwards
 
 
-class Turns(Sequence[Turn]):
+class EarlierSteps(Sequence[EarlierStep]):
     """Turns, the oldest first. What comes `then` shares them, so a step of a long thread costs
     no more than one of a short thread."""
 
-    def __init__(self, turns: list[Turn]) -> None:
+    def __init__(self, turns: list[EarlierStep]) -> None:
         """`turns` is taken over."""
         self._turns, self._count = turns, len(turns)
 
-    def then(self, turn: Turn) -> Turns:
+    def then(self, turn: EarlierStep) -> EarlierSteps:
         """These and one more."""
         shared = self._turns if len(self._turns) == self._count else list(self)
         shared.append(turn)
-        return Turns(shared)
+        return EarlierSteps(shared)
 
     def __len__(self) -> int:
         return self._count
 
     @overload
-    def __getitem__(self, place: int) -> Turn: ...
+    def __getitem__(self, place: int) -> EarlierStep: ...
     @overload
-    def __getitem__(self, place: slice) -> Sequence[Turn]: ...
-    def __getitem__(self, place: int | slice) -> Turn | Sequence[Turn]:
+    def __getitem__(self, place: slice) -> Sequence[EarlierStep]: ...
+    def __getitem__(self, place: int | slice) -> EarlierStep | Sequence[EarlierStep]:
         if isinstance(place, slice):
             return [self._turns[index] for index in range(*place.indices(self._count))]
         return self._turns[range(self._count)[place]]
 
 
 @dataclass(frozen=True)
-class Recall:
+class PromptHistory:
     summary: str | None = None
-    turns: Turns = field(default_factory=lambda: Turns([]))
+    turns: EarlierSteps = field(default_factory=lambda: EarlierSteps([]))
 
     def tokens(self) -> int:
         """An estimate of what it takes in a model's context."""
         size = len(self.summary or "")
         size += sum(len(turn.output) + len(str(turn.meta)) for turn in self.turns)
-        return size // BYTES_A_TOKEN
+        return size // CHARS_PER_TOKEN
 
-    def then(self, turn: Turn, compact: str | None) -> Recall:
+    def then(self, turn: EarlierStep, compact: str | None) -> PromptHistory:
         """After one more step, whose own `compact` is this text, if it has one."""
         if compact is not None:
-            return Recall(compact, Turns([turn]))
-        return Recall(self.summary, self.turns.then(turn))
+            return PromptHistory(compact, EarlierSteps([turn]))
+        return PromptHistory(self.summary, self.turns.then(turn))
 
 
-class Past:
+class ThreadHistory:
     """All that has happened in a thread, kept while it runs. `steps`: the payloads, for the
-    moderator; `hashes`: their nodes; `recall`: what models are told."""
+    moderator; `hashes`: their nodes; `prompt_history`: what models are told."""
 
     def __init__(self, store: Store, thread: Thread, start: Mapping[str, Any]) -> None:
         nodes = list(threads.backwards(store, thread))[::-1]
         self._store = store
         self._start = start
         self.steps: list[Mapping[str, Any]] = [node.payload for node in nodes]
-        self.recall = recall(store, thread, nodes[::-1])
+        self.recall = prompt_history(store, thread, nodes[::-1])
         self.hashes = [node.hash for node in nodes]
 
     @property
@@ -89,25 +89,27 @@ class Past:
         """After the thread got one more step, or ended with it: then `hash` is the end's."""
         self.hashes.append(hash)
         self.steps.append(step)
-        said = Turn(step["index"], step["role"], output, step["meta"])
+        said = EarlierStep(step["index"], step["role"], output, step["meta"])
         compact = step["compact"]
         self.recall = self.recall.then(said, compact and text(self._store, compact))
 
 
-def recall(store: Store, thread: Thread, newest_first: Iterable[Node] | None = None) -> Recall:
+def prompt_history(
+    store: Store, thread: Thread, newest_first: Iterable[Node] | None = None
+) -> PromptHistory:
     """`newest_first`: its steps, where they have been read. Raises NotFound, Corrupt."""
     pending = thread.record.get("compact")
     if pending is not None:
-        return Recall(text(store, pending))
-    turns: list[Turn] = []
+        return PromptHistory(text(store, pending))
+    turns: list[EarlierStep] = []
     summary = None
     for node in threads.backwards(store, thread) if newest_first is None else newest_first:
-        turns.append(turn(store, node.payload))
+        turns.append(earlier_step(store, node.payload))
         if node.payload["compact"] is not None:
             summary = text(store, node.payload["compact"])
             break
-    return Recall(summary, Turns(turns[::-1]))
+    return PromptHistory(summary, EarlierSteps(turns[::-1]))
 
 
-def turn(store: Store, step: Mapping[str, Any]) -> Turn:
-    return Turn(step["index"], step["role"], text(store, step["content"]), step["meta"])
+def earlier_step(store: Store, step: Mapping[str, Any]) -> EarlierStep:
+    return EarlierStep(step["index"], step["role"], text(store, step["content"]), step["meta"])

@@ -29,14 +29,14 @@ from engine.threads.record import UNLIMITED, Budget
 from engine.workflow import registry as workflows
 
 MAX_ROUNDS = Call.max_rounds
-MAX_DEPTH = 8  # of threads that call threads
-KEYS = "keys/"
+MAX_CALL_DEPTH = 8  # of threads that call threads
+KEY_HEADS = "keys/"
 SUMMARISER = ""
-NO_OTHERS: Mapping[str, Binding] = {}
+NO_REPLACEMENTS: Mapping[str, Binding] = {}
 
 
 @dataclass(frozen=True)
-class Compact:
+class CompactPolicy:
     """When a thread is to be summarised: above so many tokens of context, by this agent."""
 
     above: int
@@ -44,7 +44,7 @@ class Compact:
 
 
 @dataclass(frozen=True)
-class Request:
+class ThreadRequest:
     """What a new thread is to do. `workflow`: a workflow node; `workspace`: a tree or None;
     `key`: whoever asks again with the same one gets the thread that it got before."""
 
@@ -54,28 +54,28 @@ class Request:
     workspace: str | None = None
     max_rounds: int = MAX_ROUNDS
     budget: Budget = UNLIMITED
-    compact: Compact | None = None
+    compact: CompactPolicy | None = None
     key: str | None = None
 
     @property
-    def everybody(self) -> dict[str, Binding]:
+    def all_agents(self) -> dict[str, Binding]:
         """All agents: who plays the roles and, by a name that no role has, the summariser."""
         others = {} if self.compact is None else {SUMMARISER: self.compact.agent}
         return {**self.agents, **others}
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _ValidatedRequest:
     """A request that was checked. `packages`: of everybody; `above`: what the start says of its
     caller."""
 
-    request: Request
+    request: ThreadRequest
     name: str
     packages: Mapping[str, Package]
     above: Mapping[str, Any] = field(default_factory=dict)
 
 
-def create(store: Store, request: Request) -> Thread:
+def create(store: Store, request: ThreadRequest) -> Thread:
     """Store a thread-start and the head of a new thread; nothing runs yet.
 
     Raises Invalid for a role without an agent, an agent without a role or a config that
@@ -86,9 +86,9 @@ def create(store: Store, request: Request) -> Thread:
     return retried(lambda: _create(store, plan)) if request.key else _create(store, plan)
 
 
-def _create(store: Store, plan: _Plan) -> Thread:
+def _create(store: Store, plan: _ValidatedRequest) -> Thread:
     request = plan.request
-    known = None if request.key is None else store.heads.get(KEYS + _key(request.key))
+    known = None if request.key is None else store.heads.get(KEY_HEADS + _key(request.key))
     with store.batch() as batch:
         start = _put_start(batch, plan)
         if known is not None:
@@ -97,12 +97,12 @@ def _create(store: Store, plan: _Plan) -> Thread:
         made = _thread(start, plan.name, key=key)
         batch.swap(made.name, None, made.head)
         if key is not None:
-            batch.swap(KEYS + key, None, Head(start, {"thread": made.id}))
+            batch.swap(KEY_HEADS + key, None, Head(start, {"thread": made.id}))
     return made
 
 
 def call(
-    store: Store, parent: Thread, request: Request, taken: Mapping[str, object]
+    store: Store, parent: Thread, request: ThreadRequest, taken: Mapping[str, object]
 ) -> tuple[Thread, Thread]:
     """(parent, child): the child that the step in flight has for this request, if it is not
     `taken` already, else a new one.
@@ -110,8 +110,8 @@ def call(
     Raises as `create`, and Failed for a call too many or too deep.
     """
     above = threads.start(store, parent).payload
-    if above["depth"] >= MAX_DEPTH:
-        raise Failed(f"thread {parent.id}: calls are {MAX_DEPTH} deep; none may go deeper")
+    if above["depth"] >= MAX_CALL_DEPTH:
+        raise Failed(f"thread {parent.id}: calls are {MAX_CALL_DEPTH} deep; none may go deeper")
     caller = {"depth": above["depth"] + 1, "parentState": parent.hash}
     plan = _plan(store, request, caller)
     intent = parent.record["intent"]
@@ -120,11 +120,11 @@ def call(
         for id in intent["calls"]:
             if id not in taken and (child := threads.get(store, id)).record["start"] == start:
                 return parent, child
-        if len(intent["calls"]) >= record.CALLS:
-            raise Failed(f"thread {parent.id}: a step calls {record.CALLS} threads at most")
+        if len(intent["calls"]) >= record.MAX_CALLS:
+            raise Failed(f"thread {parent.id}: a step calls {record.MAX_CALLS} threads at most")
         made = _thread(start, plan.name, parent=parent.id)
         batch.swap(made.name, None, made.head)
-        children = [*parent.record["children"], made.id][-threads.CHILDREN :]
+        children = [*parent.record["children"], made.id][-threads.MAX_CHILDREN :]
         moved = {
             **parent.record,
             "intent": {**intent, "calls": [*intent["calls"], made.id]},
@@ -138,7 +138,7 @@ def fork(
     store: Store,
     thread: Thread,
     at: int | str | None = None,
-    others: Mapping[str, Binding] = NO_OTHERS,
+    others: Mapping[str, Binding] = NO_REPLACEMENTS,
 ) -> Thread:
     """A new thread that goes on from a step of this one, with that step's workspace. `at` is
     its index (0: from the start), its hash, or None for the last. No node is copied. `others`
@@ -155,7 +155,7 @@ def fork(
     agents = thread.record.get("agents")
     with store.batch() as batch:
         if others:
-            bound |= agent_binding.put(batch, packages, others)
+            bound |= agent_binding.put_agents(batch, packages, others)
             agents = batch.put_node("thread-agents", {"agents": bound}).hash
         made = _thread(
             thread.record["start"],
@@ -179,9 +179,9 @@ def remove(store: Store, thread: Thread) -> None:
     with store.batch() as batch:
         batch.swap(thread.name, thread.head, None)
         if key := thread.record.get("key"):
-            found = store.heads.get(KEYS + key)
+            found = store.heads.get(KEY_HEADS + key)
             if found is not None and found.record.get("thread") == thread.id:
-                batch.swap(KEYS + key, found, None)
+                batch.swap(KEY_HEADS + key, found, None)
 
 
 def _place(store: Store, thread: Thread, at: int | str | None) -> tuple[str, int]:
@@ -201,16 +201,20 @@ def _place(store: Store, thread: Thread, at: int | str | None) -> tuple[str, int
     return threads.step_at(store, thread, place).hash, place
 
 
-def _plan(store: Store, request: Request, above: Mapping[str, Any] | None = None) -> _Plan:
+def _plan(
+    store: Store, request: ThreadRequest, above: Mapping[str, Any] | None = None
+) -> _ValidatedRequest:
     workflow = workflows.load(store, request.workflow)
     _check_roles(workflow, request.agents)
-    packages = agent_binding.resolve(request.everybody)
-    return _Plan(request, workflow.name, packages, above or {"depth": 0, "parentState": None})
+    packages = agent_binding.resolve(request.all_agents)
+    return _ValidatedRequest(
+        request, workflow.name, packages, above or {"depth": 0, "parentState": None}
+    )
 
 
-def _put_start(batch: Batch, plan: _Plan) -> str:
+def _put_start(batch: Batch, plan: _ValidatedRequest) -> str:
     request = plan.request
-    agents = agent_binding.put(batch, plan.packages, request.everybody)
+    agents = agent_binding.put_agents(batch, plan.packages, request.all_agents)
     summariser = agents.pop(SUMMARISER, None)
     payload: dict[str, Any] = {
         "workflow": request.workflow,
@@ -227,7 +231,7 @@ def _put_start(batch: Batch, plan: _Plan) -> str:
 
 
 def _thread(start: str, workflow: str, hash: str | None = None, **more: Any) -> Thread:
-    return Thread(threads.new_id(), Head(hash or start, record.first(start, workflow, **more)))
+    return Thread(threads.new_id(), Head(hash or start, record.initial(start, workflow, **more)))
 
 
 def _key(key: str) -> str:

@@ -17,8 +17,8 @@ from typing import Any
 
 from casfs.threads import RUNNING
 
-REASON = 600  # bytes of JSON
-ATTEMPTS, TURNS, CALLS = 12, 8, 12  # members of a list
+MAX_REASON_BYTES = 600  # bytes of JSON
+MAX_ATTEMPTS, MAX_TURNS, MAX_CALLS = 12, 8, 12  # members of a list
 
 FAILURE, TIMEOUT, BUDGET, UNKNOWN, RULE = "failure", "timeout", "budget", "unknown", "rule"
 CALLER = "caller"  # the thread that called it rests
@@ -56,7 +56,7 @@ class Budget:
 UNLIMITED = Budget()
 
 
-def first(start: str, workflow: str, **more: Any) -> dict[str, Any]:
+def initial(start: str, workflow: str, **more: Any) -> dict[str, Any]:
     """The record of a new thread."""
     return {
         "status": RUNNING,
@@ -80,7 +80,7 @@ def first(start: str, workflow: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def intent(role: str, index: int, attempt: int, calls: Sequence[str] = ()) -> Intent:
+def new_intent(role: str, index: int, attempt: int, calls: Sequence[str] = ()) -> Intent:
     """`run` is the token by which the processes of this try are found again."""
     return {
         "role": role,
@@ -100,7 +100,7 @@ def with_turn(intent: Mapping[str, Any], turn: str, keep: Callable[[Sequence[str
     """The intent after one more turn was put. Where there is no room for the ones before, `keep`
     puts a node that holds them (`casfs.threads.turns`)."""
     more = {"turns": [*intent["turns"], turn], "turnCount": intent["turnCount"] + 1}
-    if len(intent["turns"]) == TURNS:
+    if len(intent["turns"]) == MAX_TURNS:
         more |= {"turns": [turn], "earlier": keep(all_turns(intent))}
     return {**intent, **more}
 
@@ -123,14 +123,14 @@ def spent(record: Mapping[str, Any], tokens: int) -> dict[str, int]:
     return {"tokens": before["tokens"] + tokens, "wallMs": before["wallMs"] + wall}
 
 
-def remembered(record: Mapping[str, Any], failed: Sequence[str]) -> list[str]:
-    return [*record["attempts"], *failed][-ATTEMPTS:]
+def add_attempts(record: Mapping[str, Any], failed: Sequence[str]) -> list[str]:
+    return [*record["attempts"], *failed][-MAX_ATTEMPTS:]
 
 
-def short(reason: str) -> str:
+def truncate_reason(reason: str) -> str:
     """One printable line that fits a record; an agent's stderr may hold anything."""
-    line = "".join(c if c.isprintable() else " " for c in reason[:REASON])
-    while len(json.dumps(line, ensure_ascii=False).encode()) > REASON:
+    line = "".join(c if c.isprintable() else " " for c in reason[:MAX_REASON_BYTES])
+    while len(json.dumps(line, ensure_ascii=False).encode()) > MAX_REASON_BYTES:
         line = line[: -max(1, len(line) // 16)]
     return line
 

@@ -18,15 +18,15 @@ from casfs.store import Store
 from casfs.threads import Thread
 from engine.content import text
 from engine.moderator import decision as moderator
-from engine.moderator.conditions import Here
-from engine.moderator.decision import END, START, Decision, Judge, Next, Stuck
+from engine.moderator.conditions import LocalEvaluator
+from engine.moderator.decision import END, START, Decision, Evaluator, Next, RuleFailed
 from engine.output_parser import extract, role_schema
 from engine.workflow import registry as workflows
 from engine.workflow.registry import Workflow
 
 
 @dataclass(frozen=True)
-class Row:
+class RouteComparison:
     """After step `index` of `role` (0 and START at the beginning): where the recorded thread
     went, None where it went no further, and where the workflow would go. `fault`: what it
     cannot do with the step, or with its rules."""
@@ -42,9 +42,9 @@ class Row:
         return self.fault is not None or (self.recorded is not None and self.recorded != self.now)
 
 
-async def replay(
-    store: Store, thread: Thread, workflow: str | None = None, judge: Judge | None = None
-) -> list[Row]:
+async def compare_routes(
+    store: Store, thread: Thread, workflow: str | None = None, judge: Evaluator | None = None
+) -> list[RouteComparison]:
     """The table for a workflow node, or None for the thread's own. Raises NotFound."""
     start = threads.start(store, thread).payload
     flow = workflows.load(store, workflow or start["workflow"])
@@ -57,11 +57,11 @@ async def replay(
         if index:
             step, fault = _read(store, flow, recorded[index - 1])
             steps.append(step)
-        context = moderator.Context(list(steps), start, thread.id)
-        decision = await moderator.decide(flow.rules, context, judge or Here())
+        context = moderator.DecisionInput(list(steps), start, thread.id)
+        decision = await moderator.decide(flow.rules, context, judge or LocalEvaluator())
         now, stuck = _route(decision)
         role = steps[-1]["role"] if steps else START
-        rows.append(Row(index, role, went, now, fault or stuck))
+        rows.append(RouteComparison(index, role, went, now, fault or stuck))
     return rows
 
 
@@ -101,6 +101,6 @@ def _fitting(
 def _route(decision: Decision) -> tuple[str | None, str | None]:
     if isinstance(decision, Next):
         return decision.role, None
-    if isinstance(decision, Stuck):
+    if isinstance(decision, RuleFailed):
         return None, decision.reason
     return END, None

@@ -19,7 +19,7 @@ from casfs.store import Store
 from casfs.threads import CANCELLED, ENDED, RUNNING, SUSPENDED, Thread
 from casfs.write_batch import Batch, retried
 from engine import content
-from engine.moderator.decision import Decision, End, Next, Stuck
+from engine.moderator.decision import Decision, End, Next, RuleFailed
 from engine.threads import call_stack, record
 from engine.threads.record import (
     BUDGET,
@@ -33,7 +33,7 @@ from engine.threads.record import (
     now,
 )
 
-OUT_OF_ROUNDS, STOPPED = 2, 130
+RETURN_MAX_ROUNDS, RETURN_CANCELLED = 2, 130
 
 
 def begin(
@@ -90,20 +90,20 @@ def retry(
             batch,
             thread,
             thread.hash,
-            intent=record.intent(intent["role"], intent["index"], intent["attempt"] + 1),
-            attempts=record.remembered(thread.record, details),
+            intent=record.new_intent(intent["role"], intent["index"], intent["attempt"] + 1),
+            attempts=record.add_attempts(thread.record, details),
             spent=record.spent(thread.record, tokens),
             answer=None,
         )
 
 
-def note(store: Store, thread: Thread, **changes: Any) -> Thread:
+def update_record(store: Store, thread: Thread, **changes: Any) -> Thread:
     """Change the record alone."""
     with store.batch() as batch:
         return _move(batch, thread, thread.hash, **changes)
 
 
-def turn(store: Store, thread: Thread, hash: str) -> Thread:
+def add_turn(store: Store, thread: Thread, hash: str) -> Thread:
     """Name a turn of the step in flight, a node that is stored already."""
     with store.batch() as batch:
         keep = partial(content.put, batch, "earlier turns")
@@ -120,7 +120,7 @@ def suspend(
     tokens: int = 0,
     question: str | None = None,
 ) -> Thread:
-    """Lay a thread to rest until `resume`. `failed`: details of tries to be remembered;
+    """Lay a thread to rest until `resume`. `add_failed_attempt`: details of tries to be remembered;
     `question`: a content node. Only who waits for a called thread, or for the budget, keeps
     those that the step called; what still ran of them rests, too."""
     return retried(lambda: _suspend(store, thread, reason, failed, cause, tokens, question))
@@ -138,7 +138,7 @@ def _suspend(
     intent = thread.record["intent"]
     with store.batch() as batch:
         if cause not in (FAILURE, TIMEOUT):
-            for below in call_stack.called(store, thread):
+            for below in call_stack.open_children(store, thread):
                 _pause(batch, below, thread)
         if intent is not None and cause in (FAILURE, TIMEOUT, UNKNOWN):
             failed = [*_traces(batch, thread, f"failed: {reason}", not failed), *failed]
@@ -149,12 +149,12 @@ def _suspend(
             thread,
             thread.hash,
             status=SUSPENDED,
-            reason=record.short(reason),
+            reason=record.truncate_reason(reason),
             cause=cause,
             question=question,
             answer=None,
             intent=intent,
-            attempts=record.remembered(thread.record, failed),
+            attempts=record.add_attempts(thread.record, failed),
             spent=record.spent(thread.record, tokens),
         )
 
@@ -166,9 +166,9 @@ def _pause(batch: Batch, thread: Thread, caller: Thread) -> None:
         _move(batch, thread, thread.hash, **rests, spent=record.spent(thread.record, 0))
 
 
-def failed(store: Store, thread: Thread, detail: str) -> Thread:
+def add_failed_attempt(store: Store, thread: Thread, detail: str) -> Thread:
     """Remember the detail of a try that failed."""
-    return note(store, thread, attempts=record.remembered(thread.record, [detail]))
+    return update_record(store, thread, attempts=record.add_attempts(thread.record, [detail]))
 
 
 def resume(store: Store, thread: Thread, answer: str | None = None) -> Thread:
@@ -181,7 +181,11 @@ def resume(store: Store, thread: Thread, answer: str | None = None) -> Thread:
     """
     if thread.status != SUSPENDED:
         raise Conflict(f"thread {thread.id} is {thread.status}, not suspended")
-    waiting = [*call_stack.callers(store, thread), thread, *call_stack.awaited(store, thread)]
+    waiting = [
+        *call_stack.waiting_callers(store, thread),
+        thread,
+        *call_stack.awaited_children(store, thread),
+    ]
     asks = waiting[-1].record.get("cause") == HUMAN
     if asks and answer is None:
         reason = waiting[-1].record["reason"]
@@ -202,10 +206,10 @@ def cancel(store: Store, thread: Thread) -> Thread:
     if thread.status not in (RUNNING, SUSPENDED):
         raise Conflict(f"thread {thread.id} is {thread.status} already")
     with store.batch() as batch:
-        for below in call_stack.called(store, thread):
+        for below in call_stack.open_children(store, thread):
             _end(batch, below, threads.last_step(store, below), _stopped(thread), CANCELLED)
         last = threads.last_step(store, thread)
-        return _end(batch, thread, last, End(STOPPED, "cancelled"), CANCELLED)
+        return _end(batch, thread, last, End(RETURN_CANCELLED, "cancelled"), CANCELLED)
 
 
 def compact(store: Store, thread: Thread, summary: str, head: str) -> Thread:
@@ -215,7 +219,7 @@ def compact(store: Store, thread: Thread, summary: str, head: str) -> Thread:
         raise Conflict(f"thread {thread.id} is {thread.status}; no step comes after it")
     if thread.hash != head:
         raise Conflict(f"thread {thread.id} went on while it was summarised; try again")
-    return note(store, thread, compact=summary)
+    return update_record(store, thread, compact=summary)
 
 
 def _resumed(batch: Batch, thread: Thread, answer: str | None) -> Thread:
@@ -240,18 +244,22 @@ def _advance(
 ) -> Thread:
     """Move the head to `hash`, the newest of `done` steps, and to what was decided there."""
     if isinstance(decision, Next) and done >= rounds:
-        decision = End(OUT_OF_ROUNDS, f"stopped after {done} steps, which is maxRounds")
+        decision = End(RETURN_MAX_ROUNDS, f"stopped after {done} steps, which is maxRounds")
     if isinstance(decision, End):
         return _end(batch, thread, hash if done else None, decision, ENDED, **changes)
-    if isinstance(decision, Stuck):
-        rest = {"status": SUSPENDED, "reason": record.short(decision.reason), "cause": RULE}
+    if isinstance(decision, RuleFailed):
+        rest = {
+            "status": SUSPENDED,
+            "reason": record.truncate_reason(decision.reason),
+            "cause": RULE,
+        }
         return _move(batch, thread, hash, **rest, intent=None, attempts=[], **changes)
     broken = thread.record["intent"] if attempt > 1 else None
-    intent = record.intent(decision.role, done + 1, attempt, broken["calls"] if broken else ())
+    intent = record.new_intent(decision.role, done + 1, attempt, broken["calls"] if broken else ())
     attempts: list[str] = []
     if broken:
         traces = _traces(batch, thread, "was broken off", not broken.get("resumed"))
-        attempts = record.remembered(thread.record, traces)
+        attempts = record.add_attempts(thread.record, traces)
     return _move(batch, thread, hash, intent=intent, attempts=attempts, question=None, **changes)
 
 
@@ -261,12 +269,12 @@ def _traces(batch: Batch, thread: Thread, how: str, alone: bool) -> Sequence[str
     intent = thread.record["intent"]
     if not intent or not (alone or intent["turns"]):
         return ()
-    text = f"attempt {intent['attempt']} of {intent['role']} {record.short(how)}"
+    text = f"attempt {intent['attempt']} of {intent['role']} {record.truncate_reason(how)}"
     return (content.put(batch, text, record.all_turns(intent)),)
 
 
 def _stopped(thread: Thread) -> End:
-    return End(STOPPED, f"cancelled with thread {thread.id}")
+    return End(RETURN_CANCELLED, f"cancelled with thread {thread.id}")
 
 
 def _end(

@@ -32,7 +32,7 @@ _ROLE = {
     "schema": Mapping,
 }
 _RULE = {"from": str, "to": str, "when": (str, type(None))}
-_FORMS = {
+_TYPE_NAMES = {
     str: "a string",
     Mapping: "an object",
     list: "an array",
@@ -41,18 +41,18 @@ _FORMS = {
 
 
 @dataclass(frozen=True)
-class Report:
+class CheckReport:
     """The faults of a definition, one line each. It may be added if there are no errors."""
 
     errors: list[str]
     warnings: list[str]
 
 
-def check(definition: object) -> Report:
+def check(definition: object) -> CheckReport:
     """Every fault of `definition`, which may be any JSON value."""
     faults = list(_members(definition, "$", _WORKFLOW))
     if not isinstance(definition, Mapping):
-        return Report(faults, [])
+        return CheckReport(faults, [])
     name = definition.get("name")
     if isinstance(name, str) and not WORKFLOW_NAME.fullmatch(name):
         faults.append(f"$.name: {name!r} does not fit {WORKFLOW_NAME.pattern}")
@@ -61,11 +61,11 @@ def check(definition: object) -> Report:
         for role, body in roles.items():
             faults += _role_faults(str(role), body)
     if not isinstance(roles, Mapping) or not isinstance(rules, list):
-        return Report(faults, [])
+        return CheckReport(faults, [])
     return _with_rules(faults, rules, roles)
 
 
-def _with_rules(faults: list[str], rules: list[Any], roles: Mapping[str, object]) -> Report:
+def _with_rules(faults: list[str], rules: list[Any], roles: Mapping[str, object]) -> CheckReport:
     """`faults` and those of the rules; routes are judged only where every rule is whole."""
     broken: list[str] = []
     expressions: list[str] = []
@@ -76,9 +76,9 @@ def _with_rules(faults: list[str], rules: list[Any], roles: Mapping[str, object]
             if isinstance(rule.get("when"), str):
                 expressions += moderator_rules.expression_errors(index, rule["when"])
     if broken:
-        return Report([*faults, *broken, *expressions], [])
+        return CheckReport([*faults, *broken, *expressions], [])
     schemas = {str(role): _schema_of(body) for role, body in roles.items()}
-    return Report(
+    return CheckReport(
         [*faults, *expressions, *moderator_rules.route_errors(rules)],
         list(moderator_rules.warnings(rules, schemas)),
     )
@@ -95,7 +95,7 @@ def _members(
         if name not in value:
             yield f"{member(path, name)}: missing"
         elif not isinstance(value[name], form):
-            yield f"{member(path, name)}: must be {_FORMS[form]}"
+            yield f"{member(path, name)}: must be {_TYPE_NAMES[form]}"
     for name in value:
         if name not in members and name not in more:
             known = ", ".join([*members, *more])

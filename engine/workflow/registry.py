@@ -16,7 +16,7 @@ from casfs.errors import Invalid, NotFound
 from casfs.store import Store
 from casfs.write_batch import retried
 from engine.moderator.decision import Rule
-from engine.workflow.definition import Report, check
+from engine.workflow.definition import CheckReport, check
 
 HEADS = "workflows/"
 
@@ -48,7 +48,7 @@ class Workflow:
     rules: list[Rule]
 
 
-def add(store: Store, definition: Any) -> tuple[str, Report]:
+def add(store: Store, definition: Any) -> tuple[str, CheckReport]:
     """Store a definition under its name; returns the workflow's hash and what was found.
 
     Raises Invalid with every error; nothing is stored then.

@@ -20,7 +20,7 @@ from casfs.store import Store
 from engine.moderator.decision import Next
 from engine.threads import lifecycle, transitions
 from engine.threads.agent_binding import Binding
-from engine.threads.lifecycle import Request
+from engine.threads.lifecycle import ThreadRequest
 from engine.workflow import registry as workflows
 from tests.support.engine import (
     DEADLINE,
@@ -61,7 +61,7 @@ def test_a_page_has_all_that_happened(cli: Cli, disk_store: Store, tmp_path: Pat
             "a": Binding("llm", {"baseUrl": model.url, "model": "m"}),
             "b": Binding("command", says({"status": "fine"}, script)),
         }
-        made = lifecycle.create(disk_store, Request(hash, "Do it.", bound, tree))
+        made = lifecycle.create(disk_store, ThreadRequest(hash, "Do it.", bound, tree))
         trio.run(carry_on, disk_store, made)
     rests = cli("thread", "show", made.id).text
     assert "  suspended\nreason: b: sh exited with 1: nothing on stderr\n" in rests
@@ -172,7 +172,9 @@ def test_who_follows_late_misses_no_turn(cli: Cli, disk_store: Store) -> None:
     def turns(first: int, count: int, now: threads.Thread) -> threads.Thread:
         for number in range(first, first + count):
             payload = {"text": f"turn {number}", "artifacts": []}
-            now = transitions.turn(disk_store, now, disk_store.put_node("content", payload).hash)
+            now = transitions.add_turn(
+                disk_store, now, disk_store.put_node("content", payload).hash
+            )
         return now
 
     now = turns(1, 20, now)

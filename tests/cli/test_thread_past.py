@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from casfs import threads
-from casfs.agents.prompt import Turn
+from casfs.agents.prompt import EarlierStep
 from casfs.errors import Conflict, NotFound
 from casfs.store import Store
 from casfs.threads import ENDED, SUSPENDED, Thread
@@ -17,9 +17,9 @@ from engine.moderator.decision import END
 from engine.runtime import compaction
 from engine.threads import graph, history, lifecycle, transitions
 from engine.threads.agent_binding import Binding
-from engine.threads.history import Turns
-from engine.threads.lifecycle import Compact, Request
-from engine.threads.reroute import replay
+from engine.threads.history import EarlierSteps
+from engine.threads.lifecycle import CompactPolicy, ThreadRequest
+from engine.threads.reroute import compare_routes
 from engine.workflow import registry as workflows
 from tests.support.engine import (
     ONE,
@@ -115,16 +115,16 @@ async def test_a_summary_stands_for_what_was_before(disk_store: Store, tmp_path:
     second = says({}, f"cat >{seen}; [ -e {luck} ] || exit 1")
     rests = await carry_on(disk_store, begin(disk_store, FLOW, {**WORDS, "b": second}))
     assert (rests.status, "I am a." in seen.read_text()) == (SUSPENDED, True)
-    made = compaction.put(disk_store, "a has spoken.")
+    made = compaction.put_summary(disk_store, "a has spoken.")
     rests = transitions.compact(disk_store, rests, made.content, rests.hash)
-    assert history.recall(disk_store, rests).summary == "a has spoken."
+    assert history.prompt_history(disk_store, rests).summary == "a has spoken."
     luck.touch()
     ended = await resumed(disk_store, rests)
     prompt = seen.read_text()
     assert "## Summary\n\na has spoken." in prompt
     assert "I am a." not in prompt
     assert [step["compact"] for step in steps(disk_store, ended)] == [None, made.content]
-    past = history.recall(disk_store, ended)
+    past = history.prompt_history(disk_store, ended)
     assert (past.summary, [turn.role for turn in past.turns]) == ("a has spoken.", ["b"])
     with pytest.raises(Conflict, match="no step comes after it"):
         transitions.compact(disk_store, ended, made.content, ended.hash)
@@ -134,7 +134,7 @@ async def test_a_long_past_is_summarised_by_itself(disk_store: Store) -> None:
     hash, _ = workflows.add(disk_store, loop(6))
     writer = Binding("command", says({"summary": "all of it"}))
     agents = {"a": Binding("command", says({}, "head -c 400 /dev/zero | tr '\\0' x; echo"))}
-    request = Request(hash, "Do it.", agents, compact=Compact(200, writer))
+    request = ThreadRequest(hash, "Do it.", agents, compact=CompactPolicy(200, writer))
     ended = await carry_on(disk_store, lifecycle.create(disk_store, request))
     assert ended.status == ENDED
     found = [step["compact"] is not None for step in steps(disk_store, ended)]
@@ -151,11 +151,11 @@ async def test_a_summariser_is_told_no_secret(
     seen = tmp_path / "seen"
     hash, _ = workflows.add(disk_store, loop(3))
     config = {**says({"summary": "all of it"}, f"cat >{seen}"), "secrets": ["KEY"]}
-    request = Request(
+    request = ThreadRequest(
         hash,
         "Do it, now.",
         {"a": Binding("command", says({}))},
-        compact=Compact(1, Binding("command", config)),
+        compact=CompactPolicy(1, Binding("command", config)),
     )
     ended = await carry_on(disk_store, lifecycle.create(disk_store, request))
     assert ended.status == ENDED
@@ -167,7 +167,7 @@ async def test_a_summariser_is_told_no_secret(
 
 async def test_a_replay_by_the_same_workflow_differs_nowhere(disk_store: Store) -> None:
     ended = await carry_on(disk_store, begin(disk_store, FLOW, WORDS))
-    rows = await replay(disk_store, ended)
+    rows = await compare_routes(disk_store, ended)
     assert [(row.role, row.recorded, row.now) for row in rows] == [
         ("__start__", "a", "a"),
         ("a", "b", "b"),
@@ -181,7 +181,7 @@ async def test_a_replay_shows_where_another_workflow_goes_elsewhere(disk_store: 
     strict = {"name": "strict", "type": "object", "required": ["more"]}
     rules = [rule("__start__", "a"), rule("a", "__end__"), rule("b", "a"), rule("a", "b")]
     other, _ = workflows.add(disk_store, workflow(rules, "other", a=STATUS, b=strict))
-    rows = await replay(disk_store, ended, other)
+    rows = await compare_routes(disk_store, ended, other)
     assert [row.differs for row in rows] == [False, True, True]
     assert (rows[1].recorded, rows[1].now) == ("b", END)
     assert rows[2].fault is not None
@@ -192,7 +192,7 @@ async def test_the_replay_agent_says_what_was_said(disk_store: Store) -> None:
     ended = await carry_on(disk_store, begin(disk_store, FLOW, WORDS))
     flow = threads.start(disk_store, ended).payload["workflow"]
     again = Binding("replay", {"thread": ended.id})
-    made = lifecycle.create(disk_store, Request(flow, "Do it.", {"a": again, "b": again}))
+    made = lifecycle.create(disk_store, ThreadRequest(flow, "Do it.", {"a": again, "b": again}))
     copy = await carry_on(disk_store, made)
     assert copy.status == ENDED
     for key in ("content", "detail", "meta"):
@@ -201,7 +201,7 @@ async def test_the_replay_agent_says_what_was_said(disk_store: Store) -> None:
         ]
     short = lifecycle.create(
         disk_store,
-        Request(workflows.add(disk_store, loop(2, STATUS))[0], "x", {"a": again}),
+        ThreadRequest(workflows.add(disk_store, loop(2, STATUS))[0], "x", {"a": again}),
     )
     rests = await carry_on(disk_store, short)
     assert "has 1 steps of a" in rests.record["reason"]
@@ -244,8 +244,8 @@ def test_the_command_line_shows_the_past(
 
 
 def test_turns_are_shared_and_stay_what_they_were() -> None:
-    one, two, three = (Turn(index, "a", str(index), {}) for index in (1, 2, 3))
-    first = Turns([one])
+    one, two, three = (EarlierStep(index, "a", str(index), {}) for index in (1, 2, 3))
+    first = EarlierSteps([one])
     second, other = first.then(two), first.then(three)
     assert (list(first), list(second), list(other)) == ([one], [one, two], [one, three])
     assert (first[-1], second[-1], second[:1], len(second)) == (one, two, [one], 2)

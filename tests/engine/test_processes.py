@@ -18,7 +18,15 @@ import trio
 from casfs.errors import Failed
 from casfs.store import Store
 from engine import processes
-from engine.processes import TOKEN, Outcome, TimedOut, TooMuch, end_orphans, run, start_time
+from engine.processes import (
+    TOKEN,
+    OutputTooLarge,
+    ProcessResult,
+    TimedOut,
+    end_orphans,
+    run,
+    start_time,
+)
 from tests.support.engine import alive, kill, pids, until
 
 FOREVER = "sleep 600"
@@ -35,7 +43,7 @@ async def nothing(pid: int) -> None:
     pass
 
 
-async def sh(script: str, stdin: bytes = b"", **more: Any) -> Outcome:
+async def sh(script: str, stdin: bytes = b"", **more: Any) -> ProcessResult:
     settings: dict[str, Any] = {"cwd": None, "timeout": 60.0, "started": nothing, **more}
     env = {"PATH": os.environ["PATH"]}
     return await run(["sh", "-c", script], stdin, env=env, **settings)
@@ -168,14 +176,14 @@ async def test_without_a_token_who_left_the_group_does_not_hold_up(pid_file: Pat
 async def test_output_is_limited(
     stream: str, pid_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "MAX_OUTPUT", 1 << 20)
-    with pytest.raises(TooMuch, match="sh wrote more than 1 MiB"):
+    monkeypatch.setattr(processes, "MAX_OUTPUT_BYTES", 1 << 20)
+    with pytest.raises(OutputTooLarge, match="sh wrote more than 1 MiB"):
         await sh(f"echo $$ >>{pid_file}; yes >&{stream}")
     await until_gone(*pids(pid_file))
 
 
 async def test_output_may_reach_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "MAX_OUTPUT", 1 << 16)
+    monkeypatch.setattr(processes, "MAX_OUTPUT_BYTES", 1 << 16)
     assert len((await sh("head -c 65536 /dev/zero")).stdout) == 1 << 16
 
 

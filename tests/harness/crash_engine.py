@@ -45,7 +45,7 @@ from casfs.threads import ENDED, RUNNING
 from engine.runtime import daemon
 from engine.threads import lifecycle
 from engine.threads.agent_binding import Binding
-from engine.threads.lifecycle import Request
+from engine.threads.lifecycle import ThreadRequest
 from tests.support.engine import role, rule, shell, steps
 
 FORK = multiprocessing.get_context("fork")
@@ -106,7 +106,7 @@ class OneRun:
             hash = put_workflow(store)
             tree = store.put_node("directory", {"files": [], "directories": [], "symlinks": []})
             bound = {"a": Binding("command", shell(AGENT, str(self.log)))}
-            lifecycle.create(store, Request(hash, "Do it.", bound, tree.hash, LENGTH))
+            lifecycle.create(store, ThreadRequest(hash, "Do it.", bound, tree.hash, LENGTH))
 
     # -- what happens -------------------------------------------------------------------------
 
@@ -137,7 +137,7 @@ class OneRun:
 
     def _kill_agent(self) -> bool:
         with Store.open(self.root) as store:
-            intent = threads.listing(store)[0].record["intent"] or {}
+            intent = threads.list_threads(store)[0].record["intent"] or {}
         pid, started = intent.get("pid"), intent.get("pidStart")
         if not pid or processes.start_time(pid) != started:
             return False
@@ -163,7 +163,7 @@ class OneRun:
     def _look(self, store: Store) -> str:
         """What one sees now follows from what was seen before, and is whole."""
         self._tally.looks += 1
-        (thread,) = threads.listing(store)
+        (thread,) = threads.list_threads(store)
         chain = [ref.hash for ref in threads.steps(store, thread)]
         assert chain[: len(self._known)] == self._known, "a recorded step is lost"
         self._known = chain
@@ -176,7 +176,7 @@ class OneRun:
         return thread.status
 
     def _verify(self, store: Store) -> None:
-        (thread,) = threads.listing(store)
+        (thread,) = threads.list_threads(store)
         found = steps(store, thread)
         assert [step["index"] for step in found] == list(range(1, LENGTH + 1))
         for _ in walk(store, [thread.hash]):

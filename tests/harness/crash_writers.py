@@ -39,7 +39,7 @@ from casfs.threads import Thread
 from engine.moderator.decision import End, Next
 from engine.threads import lifecycle, record, transitions
 from engine.threads.agent_binding import Binding
-from engine.threads.lifecycle import Request
+from engine.threads.lifecycle import ThreadRequest
 from engine.workflow import registry as workflows
 
 SHARED = 40  # contents that all writers put again and again
@@ -210,13 +210,13 @@ def work(writer: Writer, store: Store) -> Iterator[Callable[[], None]]:
 def _start(writer: Writer, store: Store) -> None:
     hash, _ = workflows.add(store, WORKFLOW)
     agent = {"a": Binding("command", {"argv": ["true"]})}
-    thread = lifecycle.create(store, Request(hash, writer.random.randbytes(4).hex(), agent))
+    thread = lifecycle.create(store, ThreadRequest(hash, writer.random.randbytes(4).hex(), agent))
     writer.ack(step=thread.hash, thread=thread.id)
 
 
 def _step(writer: Writer, store: Store) -> None:
     """One move of some thread, which others may be moving as well."""
-    running = [one for one in threads.listing(store) if one.status == threads.RUNNING]
+    running = [one for one in threads.list_threads(store) if one.status == threads.RUNNING]
     if not running:
         return
     thread = writer.random.choice(running[-4:])
@@ -226,7 +226,7 @@ def _step(writer: Writer, store: Store) -> None:
         thread = transitions.begin(store, thread, Next("a"), index, ROUNDS, 1)
     if writer.random.random() < 0.1:
         detail = store.put_node("content", {"text": "no", "artifacts": []})
-        thread = transitions.failed(store, thread, detail.hash)
+        thread = transitions.add_failed_attempt(store, thread, detail.hash)
     if writer.random.random() < 0.05:
         thread = transitions.cancel(store, thread)
     else:

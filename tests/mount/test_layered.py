@@ -19,7 +19,7 @@ from casfs.system import mounts
 from casfs.trees.restore.restore import restore
 from casfs.workspaces import strategies
 from engine.runtime import overlay_workspace
-from engine.runtime.overlay_workspace import Layered
+from engine.runtime.overlay_workspace import OverlayWorkspace
 from engine.workflow import registry as workflows
 from tests.support import operations
 from tests.support.engine import (
@@ -50,16 +50,16 @@ def root(mount: Mount) -> str:
 
 
 @pytest.fixture(params=MOUNTED)
-def workspace(mount: Mount, request: pytest.FixtureRequest) -> Iterator[Layered]:
+def workspace(mount: Mount, request: pytest.FixtureRequest) -> Iterator[OverlayWorkspace]:
     made = of_thread(mount, request.param)
     yield made
     made.remove()
 
 
-def of_thread(mount: Mount, way: str) -> Layered:
+def of_thread(mount: Mount, way: str) -> OverlayWorkspace:
     assert mount.store.root is not None
     folder = mount.store.root / "workspaces" / "T"
-    return Layered(mount.store, folder, trees(mount), preferred=[way])
+    return OverlayWorkspace(mount.store, folder, trees(mount), preferred=[way])
 
 
 def trees(mount: Mount) -> Any:
@@ -72,7 +72,7 @@ def points(store: Store | Path) -> list[Path]:
     return mounts.mounted_below(folder / "workspaces")
 
 
-def test_it_holds_and_records_trees(mount: Mount, workspace: Layered, root: str) -> None:
+def test_it_holds_and_records_trees(mount: Mount, workspace: OverlayWorkspace, root: str) -> None:
     workspace.reset(root)
     assert points(mount.store) == [workspace.path]
     assert read_tree(workspace.path) == read_tree(mount.path / "trees" / root)
@@ -89,7 +89,9 @@ def test_it_holds_and_records_trees(mount: Mount, workspace: Layered, root: str)
     assert os.listdir(mount.store.root / "workspaces") == []  # type: ignore[operator]
 
 
-def test_every_step_begins_with_an_empty_upper(mount: Mount, workspace: Layered, root: str) -> None:
+def test_every_step_begins_with_an_empty_upper(
+    mount: Mount, workspace: OverlayWorkspace, root: str
+) -> None:
     workspace.reset(root)
     write_tree(workspace.path / "a", {"f": b"new"})
     after = workspace.record()
@@ -103,7 +105,7 @@ def test_every_step_begins_with_an_empty_upper(mount: Mount, workspace: Layered,
 
 
 def test_a_process_that_stays_behind_keeps_nothing(
-    mount: Mount, workspace: Layered, root: str
+    mount: Mount, workspace: OverlayWorkspace, root: str
 ) -> None:
     workspace.reset(root)
     with (workspace.path / "a/f").open("r+") as held:
@@ -122,7 +124,9 @@ def test_without_a_mount_it_is_a_copy(disk_store: Store, tmp_path: Path) -> None
     root = put_tree(disk_store, SAMPLE)
     folder = tmp_path / "store/workspaces/T"
     (disk_store.root / "images").touch()  # type: ignore[operator]  # so that there can be none
-    workspace = Layered(disk_store, folder, none, lambda event, **more: said.append(more["way"]))
+    workspace = OverlayWorkspace(
+        disk_store, folder, none, lambda event, **more: said.append(more["way"])
+    )
     workspace.reset(root)
     (workspace.path / "a/f").write_text("changed")
     assert points(disk_store) == []
@@ -133,12 +137,12 @@ def test_without_a_mount_it_is_a_copy(disk_store: Store, tmp_path: Path) -> None
 
 
 @EACH
-@pytest.mark.parametrize("little", [0, overlay_workspace.LITTLE])
+@pytest.mark.parametrize("little", [0, overlay_workspace.REBASE_MIN_BYTES])
 def test_steps_are_what_a_plain_copy_holds(
     mount: Mount, way: str, little: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many earlier steps its layers are made of."""
-    monkeypatch.setattr(overlay_workspace, "LITTLE", little)
+    monkeypatch.setattr(overlay_workspace, "REBASE_MIN_BYTES", little)
     many = {f"file-{number}": b"%d\n" % number for number in range(400)}
     root = put_tree(mount.store, {**SAMPLE, "many": many, "large": {"l": bytes(5000)}})
     workspace = of_thread(mount, way)
@@ -160,7 +164,7 @@ def test_steps_are_what_a_plain_copy_holds(
 
 
 def test_unmounted_by_somebody_it_is_not_recorded(
-    mount: Mount, workspace: Layered, root: str
+    mount: Mount, workspace: OverlayWorkspace, root: str
 ) -> None:
     """An empty directory is not what the agent left."""
     workspace.reset(root)
@@ -170,14 +174,14 @@ def test_unmounted_by_somebody_it_is_not_recorded(
 
 
 def test_what_a_killed_daemon_left_is_unmounted(
-    mount: Mount, workspace: Layered, root: str
+    mount: Mount, workspace: OverlayWorkspace, root: str
 ) -> None:
     assert mount.store.root is not None
     workspace.reset(root)
     with (workspace.path / "a/f").open():
-        assert overlay_workspace.clean(mount.store.root) == 1
+        assert overlay_workspace.unmount_all(mount.store.root) == 1
     assert points(mount.store) == []
-    assert overlay_workspace.clean(mount.store.root) == 0
+    assert overlay_workspace.unmount_all(mount.store.root) == 0
     workspace.reset(root)
     assert workspace.record() == root
 

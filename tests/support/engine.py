@@ -21,10 +21,10 @@ from casfs import daemon_socket, threads
 from casfs.cli.main import main
 from casfs.store import Store
 from casfs.threads import Thread
-from engine.runtime.thread_run import Run
+from engine.runtime.thread_run import ThreadRun
 from engine.threads import lifecycle, transitions
 from engine.threads.agent_binding import Binding
-from engine.threads.lifecycle import Request
+from engine.threads.lifecycle import ThreadRequest
 from engine.workflow import registry as workflows
 
 DEADLINE = 60.0  # seconds that a condition may take on a slow machine
@@ -93,12 +93,12 @@ def begin(
     """Add a workflow and create a thread of it with command agents; nothing runs yet."""
     hash, _ = workflows.add(store, definition)
     bound = {name: Binding("command", config) for name, config in agents.items()}
-    return lifecycle.create(store, Request(hash, "Do it.", bound, workspace, max_rounds))
+    return lifecycle.create(store, ThreadRequest(hash, "Do it.", bound, workspace, max_rounds))
 
 
 async def carry_on(store: Store, thread: Thread, **more: Any) -> Thread:
     """Run a thread as the daemon would, from where its head stands."""
-    return await Run(store, threads.get(store, thread.id), dict(os.environ), **more)()
+    return await ThreadRun(store, threads.get(store, thread.id), dict(os.environ), **more)()
 
 
 async def resumed(store: Store, thread: Thread) -> Thread:

@@ -26,7 +26,7 @@ def context(ctx: click.Context, id: str, as_json: bool) -> None:
 
     with opened(ctx) as store:
         found = threads.expand(store, id)
-        past = history.recall(store, found)
+        past = history.prompt_history(store, found)
         task = content.text(store, threads.start(store, found).payload["input"])
     if as_json:
         turns = [vars(turn) for turn in past.turns]
@@ -54,16 +54,16 @@ def replay(ctx: click.Context, id: str, workflow: str | None, as_json: bool) -> 
     import trio
 
     from engine.moderator import workers
-    from engine.threads.reroute import Row, replay
+    from engine.threads.reroute import RouteComparison, compare_routes
     from engine.workflow import registry as workflows
 
     with opened(ctx) as store:
         found = threads.expand(store, id)
         hash = None if workflow is None else workflows.find(store, workflow)
 
-        async def judged() -> list[Row]:
-            async with workers.Workers() as judge:
-                return await replay(store, found, hash, judge)
+        async def judged() -> list[RouteComparison]:
+            async with workers.WorkerPool() as judge:
+                return await compare_routes(store, found, hash, judge)
 
         rows = trio.run(judged)
     if as_json:

@@ -35,7 +35,7 @@ def list_(ctx: click.Context, as_json: bool) -> None:
     casfs thread list
     """
     with opened(ctx) as store:
-        found = [summary(one) for one in threads.listing(store)]
+        found = [summary(one) for one in threads.list_threads(store)]
     if as_json:
         say_json(found)
     else:
@@ -179,7 +179,7 @@ def _tokens(store: Store, detail: str) -> int | None:
 def _calls(store: Store, found: Thread) -> list[dict[str, Any]]:
     """The threads that it called, oldest first, with those that they called."""
     below: dict[str, list[Thread]] = {}
-    for one in threads.listing(store):
+    for one in threads.list_threads(store):
         if parent := one.record.get("parent"):
             below.setdefault(parent, []).append(one)
 

@@ -155,7 +155,7 @@ class ThreadDirectory(Composed):
 
     def _children(self) -> dict[bytes, Maker]:
         ids = self._thread().record.get("children") or []
-        if len(ids) >= threads.CHILDREN:  # there may be more than it names
+        if len(ids) >= threads.MAX_CHILDREN:  # there may be more than it names
             ids = self._reader.summary(f"children {self._id}", threads.HEADS, self._called)
         names = [file_name(id) for id in ids]
         return {name: partial(Link, target=b"../../" + name) for name in names}

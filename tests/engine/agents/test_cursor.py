@@ -127,7 +127,7 @@ async def test_a_correction_resumes_the_session(given: AgentContext) -> None:
     await run(given, STREAM)
     corrected = PROMPT.corrected("it has no block")
     await run(replace(given, prompt=corrected), STREAM)
-    assert calls(given)[1][2][3:] == ["--resume", ID, corrected.objection()]
+    assert calls(given)[1][2][3:] == ["--resume", ID, corrected.correction_text()]
 
 
 async def test_what_is_not_known_is_passed_over(given: AgentContext) -> None:

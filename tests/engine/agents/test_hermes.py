@@ -115,7 +115,7 @@ async def test_a_correction_resumes_the_session(given: AgentContext) -> None:
     corrected = PROMPT.corrected("it has no block")
     await agent(replace(given, prompt=corrected))
     (_, argv) = calls(given)[1]
-    assert argv == ["chat", "--quiet", "--resume", ID, "-q", corrected.objection()]
+    assert argv == ["chat", "--quiet", "--resume", ID, "-q", corrected.correction_text()]
 
 
 async def test_a_session_that_cannot_be_read(given: AgentContext, store: Store) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from casfs.agents.prompt import Prompt, Turn
+from casfs.agents.prompt import EarlierStep, Prompt
 
 SCHEMA = {"name": "status", "type": "object", "properties": {"é": {"const": "ü"}}}
 
 
-def prompt(*history: Turn, **more: Any) -> Prompt:
+def prompt(*history: EarlierStep, **more: Any) -> Prompt:
     return Prompt("You are the tester.\n", "Test it.", history, "Say how it went.", SCHEMA, **more)
 
 
@@ -24,7 +24,9 @@ def test_a_first_prompt_has_no_history_and_no_correction() -> None:
 
 def test_earlier_steps_are_told_in_order_with_their_facts() -> None:
     meta = {"status": "planned", "phases": ["ä"]}
-    text = prompt(Turn(1, "planner", "\nA plan.\n\n", meta), Turn(2, "coder", "Done.", {})).text()
+    text = prompt(
+        EarlierStep(1, "planner", "\nA plan.\n\n", meta), EarlierStep(2, "coder", "Done.", {})
+    ).text()
     facts = json.dumps(meta, ensure_ascii=False, indent=2)
     first = f"## Step 1: planner\n\nA plan.\n\nRecorded as:\n{facts}"
     assert first + "\n\n## Step 2: coder\n\nDone.\n\nRecorded as:\n{}\n\n# What to report" in text

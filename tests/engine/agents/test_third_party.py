@@ -98,11 +98,11 @@ def test_one_plays_a_role(disk_store: Store, monkeypatch: pytest.MonkeyPatch) ->
             (("broken", {}), CasfsError, "agent broken: does not load"),
             (("nobody", {}), NotFound, "no agent 'nobody' is installed"),
         ]
-        before = threads.listing(disk_store)
+        before = threads.list_threads(disk_store)
         for given, error, said in refusals:
             with pytest.raises(error, match=said):
                 start(*given)
-        assert threads.listing(disk_store) == before
+        assert threads.list_threads(disk_store) == before
         made = start("parrot", config, "~=2.0")
         other = start("command", says({}))
         for id in (made["id"], other["id"]):

@@ -14,7 +14,7 @@ import trio
 from casfs.errors import Failed, Invalid
 from engine.llm import client
 from engine.llm.client import Endpoint, complete
-from engine.llm.stream import Call
+from engine.llm.stream import ToolCall
 from tests.support.model_server import (
     Say,
     chunk,
@@ -76,7 +76,7 @@ async def test_tool_calls_are_put_together_from_their_deltas() -> None:
     with served(tool_calls(*calls, said="Let me see.")) as model:
         reply = await complete(Endpoint(model.url, "m"), HELLO)
     assert reply.text == "Let me see."
-    assert reply.calls == tuple(Call(f"id{n}", *call) for n, call in enumerate(calls))
+    assert reply.calls == tuple(ToolCall(f"id{n}", *call) for n, call in enumerate(calls))
     assert reply.finish == "tool_calls"
 
 
@@ -87,7 +87,7 @@ async def test_a_server_that_does_not_stream() -> None:
     figures = {"prompt_tokens": 3, "completion_tokens": 4}
     with served(whole({"choices": [choice], "usage": figures})) as model:
         reply = await complete(Endpoint(model.url, "m"), HELLO)
-    assert (reply.text, reply.calls) == ("Done.", (Call("a", "look", "{}"),))
+    assert (reply.text, reply.calls) == ("Done.", (ToolCall("a", "look", "{}"),))
     assert (reply.input_tokens, reply.output_tokens) == (3, 4)
 
 
@@ -158,7 +158,7 @@ async def test_a_stream_of_something_else() -> None:
 
 
 async def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "FIRST_WAIT", 0.0)
+    monkeypatch.setattr(client, "FIRST_WAIT_S", 0.0)
     with served() as model:
         gone = model.url
     with pytest.raises(Failed, match=r"^m: http://127\.0\.0\.1:\d+/v1: .*\(2 attempts\)$"):

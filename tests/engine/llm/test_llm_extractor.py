@@ -14,11 +14,11 @@ from casfs.graph import walk
 from casfs.store import Store
 from casfs.threads import ENDED, SUSPENDED, Thread
 from engine.llm.client import Endpoint
-from engine.llm.llm_extractor import Extractor, configured
-from engine.runtime.thread_run import Run
+from engine.llm.llm_extractor import Extractor, from_settings
+from engine.runtime.thread_run import ThreadRun
 from engine.threads import lifecycle
 from engine.threads.agent_binding import Binding
-from engine.threads.lifecycle import Request
+from engine.threads.lifecycle import ThreadRequest
 from engine.workflow import registry as workflows
 from tests.support.engine import STATUS, daemon, loop, spawn, steps
 from tests.support.model_server import Model, Say, served, status, text
@@ -40,9 +40,9 @@ async def played(
     """Run a thread of one step whose agent is a model."""
     hash, _ = workflows.add(store, loop(1, schema))
     bound = {"a": Binding("llm", {"baseUrl": agent.url, "model": "m"})}
-    thread = lifecycle.create(store, Request(hash, "Do it.", bound))
+    thread = lifecycle.create(store, ThreadRequest(hash, "Do it.", bound))
     found = Extractor(Endpoint(extractor.url, "x", attempts=1), **more) if extractor else None
-    return await Run(store, thread, dict(os.environ), extractor=found)()
+    return await ThreadRun(store, thread, dict(os.environ), extractor=found)()
 
 
 def way(store: Store, thread: Thread) -> str:
@@ -138,19 +138,19 @@ def settings(**more: str) -> dict[str, str]:
 
 
 def test_no_model_no_extractor() -> None:
-    assert configured(settings(), {}) is None
+    assert from_settings(settings(), {}) is None
 
 
 def test_the_settings() -> None:
     given = {"extractor.url": "http://x/v1", "extractor.model": "m", "extractor.key_env": "KEY"}
-    found = configured(settings(**given), {"KEY": "hunter2-hunter2"})
+    found = from_settings(settings(**given), {"KEY": "hunter2-hunter2"})
     assert found is not None
     assert found.endpoint == Endpoint("http://x/v1", "m", "hunter2-hunter2")
     assert found.key_env == "KEY"
     with pytest.raises(Failed, match=r"extractor\.key_env names KEY, which is not set"):
-        configured(settings(**given), {})
+        from_settings(settings(**given), {})
     with pytest.raises(Failed, match=r"extractor\.url is not"):
-        configured(settings(**{"extractor.model": "m"}), {})
+        from_settings(settings(**{"extractor.model": "m"}), {})
 
 
 def test_the_daemon_has_what_the_settings_say(

@@ -112,10 +112,10 @@ async def test_a_correction_is_the_next_turn(store: Store) -> None:
     assert model.asked[1]["messages"] == [
         *model.asked[0]["messages"],
         {"role": "assistant", "content": "I forgot."},
-        {"role": "user", "content": PROMPT.corrected("it has no block").objection()},
+        {"role": "user", "content": PROMPT.corrected("it has no block").correction_text()},
     ]
     _, (turn,) = session(store, result.detail.hash)
-    assert content(store, turn["input"]) == "[user]\n" + corrected.prompt.objection()
+    assert content(store, turn["input"]) == "[user]\n" + corrected.prompt.correction_text()
 
 
 async def test_another_try_is_another_conversation(store: Store) -> None:

@@ -54,7 +54,7 @@ def test_references_move_with_their_document() -> None:
 
 def test_an_action_is_checked_to_the_leaves_of_the_meta() -> None:
     role = {**ROLE, "properties": {key: ROLE["properties"][key] for key in ("part", "next")}}
-    schema = Schema(response_schema.action([], "finish", role))
+    schema = Schema(response_schema.action_schema([], "finish", role))
 
     def report(meta: Any) -> Any:
         arguments = {"report": "", "meta": meta}
@@ -89,7 +89,9 @@ def test_what_has_no_bound_is_bounded() -> None:
         "number": {"type": "integer"},
     }
     tool = {"name": "t", "parameters": {"properties": {"x": {"type": "string"}}}}
-    variants = response_schema.action([tool], "finish", schema, 9)["properties"]["action"]["anyOf"]
+    variants = response_schema.action_schema([tool], "finish", schema, 9)["properties"]["action"][
+        "anyOf"
+    ]
     given = variants[0]["properties"]["arguments"]
     assert given == {"properties": {"x": {"type": "string", "maxLength": 9}}}
     report = variants[1]["properties"]["arguments"]["properties"]["report"]

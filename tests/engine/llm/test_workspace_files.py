@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from casfs.errors import CasfsError, Failed, Invalid, NotFound, Refused
-from engine.llm.workspace_files import Confined, Entry
+from engine.llm.workspace_files import Entry, WorkspaceFiles
 
 LIMIT = 1 << 20
 
@@ -28,8 +28,8 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def files(root: Path) -> Confined:
-    return Confined(root)
+def files(root: Path) -> WorkspaceFiles:
+    return WorkspaceFiles(root)
 
 
 def link(root: Path, name: str, target: str) -> None:
@@ -40,16 +40,16 @@ def link(root: Path, name: str, target: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["src/b.txt", "./src/b.txt", "src//b.txt", "src/./b.txt"])
-def test_read(path: str, files: Confined) -> None:
+def test_read(path: str, files: WorkspaceFiles) -> None:
     assert files.read(path, LIMIT) == b"b\n"
 
 
-def test_no_more_is_read_than_asked_for(root: Path, files: Confined) -> None:
+def test_no_more_is_read_than_asked_for(root: Path, files: WorkspaceFiles) -> None:
     (root / "big").write_bytes(b"x" * 1000)
     assert files.read("big", 10) == b"x" * 10
 
 
-def test_a_file_is_replaced_and_keeps_its_mode(root: Path, files: Confined) -> None:
+def test_a_file_is_replaced_and_keeps_its_mode(root: Path, files: WorkspaceFiles) -> None:
     (root / "a.txt").chmod(0o751)
     files.write("a.txt", b"new")
     assert (root / "a.txt").read_bytes() == b"new"
@@ -58,20 +58,20 @@ def test_a_file_is_replaced_and_keeps_its_mode(root: Path, files: Confined) -> N
     assert not [name for name in os.listdir(root) if name.startswith(".casfs")]
 
 
-def test_a_new_file_with_the_directories_it_needs(root: Path, files: Confined) -> None:
+def test_a_new_file_with_the_directories_it_needs(root: Path, files: WorkspaceFiles) -> None:
     files.write("new/more/file", b"x")
     assert (root / "new/more/file").read_bytes() == b"x"
     assert stat.S_IMODE((root / "new/more/file").stat().st_mode) == 0o644
 
 
-def test_a_hard_link_outside_is_not_written_through(root: Path, files: Confined) -> None:
+def test_a_hard_link_outside_is_not_written_through(root: Path, files: WorkspaceFiles) -> None:
     os.link(root.parent / "secret", root / "hard")
     files.write("hard", b"new")
     assert (root.parent / "secret").read_text() == "secret\n"
     assert (root / "hard").read_bytes() == b"new"
 
 
-def test_entries(root: Path, files: Confined) -> None:
+def test_entries(root: Path, files: WorkspaceFiles) -> None:
     link(root, "link", "a.txt")
     os.mkfifo(root / "pipe")
     assert files.entries(".") == [
@@ -83,7 +83,7 @@ def test_entries(root: Path, files: Confined) -> None:
     assert [one.name for one in files.entries("src")] == ["b.txt", "deep"]
 
 
-def test_walk(root: Path, files: Confined) -> None:
+def test_walk(root: Path, files: WorkspaceFiles) -> None:
     (root / ".git").mkdir()
     (root / ".git/config").write_text("x")
     (root / "big").write_bytes(b"x" * 100)
@@ -109,7 +109,7 @@ def test_walk(root: Path, files: Confined) -> None:
     ],
 )
 def test_a_link_inside_is_followed(
-    name: str, target: str, path: str, content: bytes, root: Path, files: Confined
+    name: str, target: str, path: str, content: bytes, root: Path, files: WorkspaceFiles
 ) -> None:
     link(root, name, target)
     assert files.read(path, LIMIT) == content
@@ -124,7 +124,7 @@ def test_a_link_inside_is_followed(
 @pytest.mark.parametrize(
     "path", ["..", "../secret", "src/../../secret", "src/../a.txt", "/etc/passwd", "//etc", "/"]
 )
-def test_paths_that_are_refused(path: str, files: Confined) -> None:
+def test_paths_that_are_refused(path: str, files: WorkspaceFiles) -> None:
     for use in (lambda: files.read(path, LIMIT), lambda: files.write(path, b"x")):
         with pytest.raises(Refused, match="only paths below the workspace"):
             use()
@@ -147,7 +147,7 @@ def test_paths_that_are_refused(path: str, files: Confined) -> None:
     ],
 )
 def test_links_that_lead_out_are_refused(
-    target: str, path: str, root: Path, files: Confined
+    target: str, path: str, root: Path, files: WorkspaceFiles
 ) -> None:
     link(root, "link", target)
     for use in (lambda: files.read(path, LIMIT), lambda: files.write(path, b"x")):
@@ -159,14 +159,14 @@ def test_links_that_lead_out_are_refused(
     assert (root.parent / "outside/secret").read_text() == "secret\n"
 
 
-def test_links_through_links_lead_nowhere_else(root: Path, files: Confined) -> None:
+def test_links_through_links_lead_nowhere_else(root: Path, files: WorkspaceFiles) -> None:
     link(root, "one", "src/two")
     link(root, "src/two", "../../secret")
     with pytest.raises(Refused):
         files.read("one", LIMIT)
 
 
-def test_a_link_whose_target_is_new(root: Path, files: Confined) -> None:
+def test_a_link_whose_target_is_new(root: Path, files: WorkspaceFiles) -> None:
     link(root, "later", "src/later.txt")
     files.write("later", b"x")
     assert (root / "src/later.txt").read_bytes() == b"x"
@@ -185,7 +185,7 @@ def test_a_link_whose_target_is_new(root: Path, files: Confined) -> None:
     ],
 )
 def test_what_cannot_be_read(
-    path: str, error: type[CasfsError], root: Path, files: Confined
+    path: str, error: type[CasfsError], root: Path, files: WorkspaceFiles
 ) -> None:
     os.mkfifo(root / "pipe")
     with pytest.raises(error):
@@ -193,7 +193,7 @@ def test_what_cannot_be_read(
 
 
 @pytest.mark.parametrize("path", ["src", ".", "pipe", "a.txt/more"])
-def test_what_cannot_be_written(path: str, root: Path, files: Confined) -> None:
+def test_what_cannot_be_written(path: str, root: Path, files: WorkspaceFiles) -> None:
     os.mkfifo(root / "pipe")
     before = sorted(os.listdir(root))
     with pytest.raises(CasfsError):
@@ -201,7 +201,7 @@ def test_what_cannot_be_written(path: str, root: Path, files: Confined) -> None:
     assert sorted(os.listdir(root)) == before
 
 
-def test_no_descriptor_stays_open(root: Path, files: Confined) -> None:
+def test_no_descriptor_stays_open(root: Path, files: WorkspaceFiles) -> None:
     link(root, "link", "../secret")
     before = len(os.listdir("/proc/self/fd"))
     files.read("src/deep/c.txt", LIMIT)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from casfs.errors import Invalid
-from engine.moderator.conditions import Here, History
-from engine.moderator.decision import Context
+from engine.moderator.conditions import ExpressionScope, LocalEvaluator
+from engine.moderator.decision import DecisionInput
 
 
 def step(role: str, n: int) -> dict[str, Any]:
@@ -16,7 +16,7 @@ def step(role: str, n: int) -> dict[str, Any]:
 
 
 def test_steps_can_be_added() -> None:
-    history = History({"depth": 2}, "t")
+    history = ExpressionScope({"depth": 2}, "t")
     assert history.holds("$count(steps) = 0 and $not($exists($last('a')))")
     history.add([step("a", 1), step("b", 2)])
     assert history.holds("$count(steps) = 2 and $steps[-1].role = 'b' and $last('a').meta.n = 1")
@@ -27,7 +27,7 @@ def test_steps_can_be_added() -> None:
 
 
 def test_an_expression_changes_nothing() -> None:
-    history = History({}, "t")
+    history = ExpressionScope({}, "t")
     for when in ("steps{'a': 1}", "$steps ~> | $ | {'role': 'z'} |"):
         history.holds(when)
         assert history.holds("$count(steps) = 0 and $count($steps) = 0")
@@ -38,10 +38,10 @@ def test_an_expression_changes_nothing() -> None:
 
 def test_it_fails() -> None:
     with pytest.raises(Invalid, match="ZeroDivisionError"):
-        History({}, "t").holds("1 / 0")
+        ExpressionScope({}, "t").holds("1 / 0")
 
 
 async def test_a_judge_in_this_process() -> None:
-    context = Context([step("a", 1)], {"depth": 0}, "t")
-    assert await Here().holds("$count(steps) = 1 and $last('a').meta.n = 1", context)
-    assert not await Here().holds("start.depth", context)
+    context = DecisionInput([step("a", 1)], {"depth": 0}, "t")
+    assert await LocalEvaluator().holds("$count(steps) = 1 and $last('a').meta.n = 1", context)
+    assert not await LocalEvaluator().holds("start.depth", context)

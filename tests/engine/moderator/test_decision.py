@@ -11,17 +11,17 @@ import pytest
 import trio
 
 import engine
-from engine.moderator.conditions import Here
+from engine.moderator.conditions import LocalEvaluator
 from engine.moderator.decision import (
     END,
-    Context,
     Decision,
+    DecisionInput,
     End,
     Next,
     Rule,
-    Stuck,
+    RuleFailed,
     decide,
-    settled,
+    unconditional,
 )
 
 WORKFLOWS = Path(engine.__file__).parent / "workflows"
@@ -30,8 +30,8 @@ ONE, TWO, OTHER = "11" * 32, "22" * 32, "33" * 32
 Step = dict[str, Any]
 
 
-def evaluate(rules: Sequence[Rule], context: Context) -> Decision:
-    return trio.run(decide, rules, context, Here())
+def evaluate(rules: Sequence[Rule], context: DecisionInput) -> Decision:
+    return trio.run(decide, rules, context, LocalEvaluator())
 
 
 def rules_of(workflow: str) -> list[Rule]:
@@ -55,8 +55,8 @@ def coded(phase: str) -> Step:
     return step("coder", completedPhase=phase, status="completed")
 
 
-def context(*steps: Step) -> Context:
-    return Context(
+def context(*steps: Step) -> DecisionInput:
+    return DecisionInput(
         steps, {"input": ONE, "depth": 0, "parentState": None}, "01J00000000000000000000000"
     )
 
@@ -195,7 +195,7 @@ def test_no_rule_at_all() -> None:
 def test_a_failing_rule_is_named() -> None:
     rules = [rule("a", "b", "false"), rule("a", "c", "1 +\n 'x'"), rule("a", "d")]
     decision = evaluate(rules, context(step("a")))
-    assert isinstance(decision, Stuck)
+    assert isinstance(decision, RuleFailed)
     assert decision.reason.startswith("moderator rule 1 (a to c, when 1 + 'x'): evaluation failed")
     assert "right side of the + operator" in decision.reason
     assert "\n" not in decision.reason
@@ -203,7 +203,7 @@ def test_a_failing_rule_is_named() -> None:
 
 def test_a_rule_that_does_not_parse_is_named() -> None:
     decision = evaluate([rule("a", "b", "1 +")], context(step("a")))
-    assert isinstance(decision, Stuck)
+    assert isinstance(decision, RuleFailed)
     assert decision.reason.startswith("moderator rule 0 (a to b, when 1 +): does not parse")
 
 
@@ -218,8 +218,8 @@ def test_a_rule_behind_the_winner_is_not_evaluated() -> None:
 def test_deciding_changes_nothing(when: str) -> None:
     steps: Sequence[Step] = [step("a", list=[])]
     before = json.dumps(steps)
-    first = evaluate([rule("a", "b", when)], Context(steps, {}, "t"))
-    assert evaluate([rule("a", "b", when)], Context(steps, {}, "t")) == first == Next("b")
+    first = evaluate([rule("a", "b", when)], DecisionInput(steps, {}, "t"))
+    assert evaluate([rule("a", "b", when)], DecisionInput(steps, {}, "t")) == first == Next("b")
     assert json.dumps(steps) == before
 
 
@@ -231,14 +231,14 @@ def test_the_order_of_fields_does_not_matter() -> None:
 
 def test_a_long_expression_is_shown_short() -> None:
     decision = evaluate([rule("a", "b", "1 / 0 & '" + "x" * 5000 + "'")], context(step("a")))
-    assert isinstance(decision, Stuck)
+    assert isinstance(decision, RuleFailed)
     assert len(decision.reason) < 400
     assert "ZeroDivisionError" in decision.reason
 
 
 async def test_a_rule_without_a_condition_asks_nobody() -> None:
     class Nobody:
-        async def holds(self, when: str, context: Context) -> bool:
+        async def holds(self, when: str, context: DecisionInput) -> bool:
             raise AssertionError(when)
 
     assert await decide([rule("a", "b")], context(step("a")), Nobody()) == Next("b")
@@ -250,7 +250,7 @@ def test_what_is_settled_without_a_judge() -> None:
         {"from": "b", "to": "a", "when": "true"},
         {"from": "c", "to": END, "when": None},
     ]
-    assert settled(rules, "a") == Next("b")
-    assert settled(rules, "b") is None
-    assert settled(rules, "c") == End(0, "ended after c")
-    assert settled(rules, "d") == End(1, "no rule matches after d")
+    assert unconditional(rules, "a") == Next("b")
+    assert unconditional(rules, "b") is None
+    assert unconditional(rules, "c") == End(0, "ended after c")
+    assert unconditional(rules, "d") == End(1, "no rule matches after d")

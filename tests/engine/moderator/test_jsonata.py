@@ -240,8 +240,8 @@ def test_comparison_with_a_list() -> None:
 # -- lists that are kept -----------------------------------------------------------------
 
 
-def kept(*values: Any) -> jsonata.List:
-    made = jsonata.List()
+def kept(*values: Any) -> jsonata.SealedList:
+    made = jsonata.SealedList()
     made.add(values)
     return made
 

@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from engine.moderator import worker
-from engine.moderator.worker import Worker, message, serve
+from engine.moderator.worker import Worker, encode_message, serve
 
 LAST = "$last('a').meta.n"
 
@@ -35,19 +35,19 @@ def run(
 
 
 def asked(when: str, **limits: Any) -> subprocess.CompletedProcess[bytes]:
-    return run(message("begin", "t", {}), message("ask", "t", when), **limits)
+    return run(encode_message("begin", "t", {}), encode_message("ask", "t", when), **limits)
 
 
 def test_answers() -> None:
     assert answers(
-        message("begin", "t", {"depth": 1}),
-        message("ask", "t", "$count(steps) = 0 and start.depth = 1 and threadId = 't'"),
-        message("add", "t", [step("a", 1), step("b", 2)]),
-        message("add", "t", [step("a", 3)]),
-        message("ask", "t", f"$count(steps) = 3 and {LAST} = 3"),
-        message("ask", "t", "false"),
-        message("ask", "t", "1 + 'x'"),
-        message("ask", "t", "1 +"),
+        encode_message("begin", "t", {"depth": 1}),
+        encode_message("ask", "t", "$count(steps) = 0 and start.depth = 1 and threadId = 't'"),
+        encode_message("add", "t", [step("a", 1), step("b", 2)]),
+        encode_message("add", "t", [step("a", 3)]),
+        encode_message("ask", "t", f"$count(steps) = 3 and {LAST} = 3"),
+        encode_message("ask", "t", "false"),
+        encode_message("ask", "t", "1 + 'x'"),
+        encode_message("ask", "t", "1 +"),
     ) == [
         True,
         True,
@@ -59,26 +59,28 @@ def test_answers() -> None:
 
 def test_threads_are_kept_apart() -> None:
     assert answers(
-        message("begin", "t", {}),
-        message("begin", "u", {}),
-        message("add", "t", [step("a", 1)]),
-        message("add", "u", [step("a", 2)]),
-        message("ask", "t", f"{LAST} = 1"),
-        message("ask", "u", f"{LAST} = 2"),
-        message("forget", "u"),
-        message("ask", "t", f"{LAST} = 1"),
-        message("begin", "t", {}),
-        message("ask", "t", "$count(steps) = 0"),
+        encode_message("begin", "t", {}),
+        encode_message("begin", "u", {}),
+        encode_message("add", "t", [step("a", 1)]),
+        encode_message("add", "u", [step("a", 2)]),
+        encode_message("ask", "t", f"{LAST} = 1"),
+        encode_message("ask", "u", f"{LAST} = 2"),
+        encode_message("forget", "u"),
+        encode_message("ask", "t", f"{LAST} = 1"),
+        encode_message("begin", "t", {}),
+        encode_message("ask", "t", "$count(steps) = 0"),
     ) == [True, True, True, True]
 
 
 def test_a_torn_message_is_the_end() -> None:
-    assert answers(message("begin", "t", {}), message("ask", "t", "true")[:3]) == []
+    assert answers(encode_message("begin", "t", {}), encode_message("ask", "t", "true")[:3]) == []
 
 
 def test_a_long_reason_is_cut() -> None:
-    (reason,) = answers(message("begin", "t", {}), message("ask", "t", f"$error('{'x' * 9999}')"))
-    assert len(reason) == worker.REASON
+    (reason,) = answers(
+        encode_message("begin", "t", {}), encode_message("ask", "t", f"$error('{'x' * 9999}')")
+    )
+    assert len(reason) == worker.MAX_REASON_CHARS
 
 
 def test_the_end_of_the_pipe_ends_it() -> None:
@@ -96,18 +98,20 @@ def test_time_is_limited() -> None:
 
 
 def test_the_limit_is_for_one_expression() -> None:
-    busy = message("ask", "t", "$count($map([1..2000], function($x) { $x + 1 })) > 0")
-    ended = run(message("begin", "t", {}), *[busy] * 40, seconds=1)
+    busy = encode_message("ask", "t", "$count($map([1..2000], function($x) { $x + 1 })) > 0")
+    ended = run(encode_message("begin", "t", {}), *[busy] * 40, seconds=1)
     assert (ended.returncode, ended.stdout) == (0, b"true\n" * 40)
 
 
 def test_memory_is_limited() -> None:
     ended = asked("$length($pad('x', 900000000)) > 1", memory=128 << 20)
-    assert (ended.returncode, ended.stdout) == (worker.OUT_OF_MEMORY, b"")
+    assert (ended.returncode, ended.stdout) == (worker.EXIT_OUT_OF_MEMORY, b"")
 
 
 def test_a_history_may_be_too_much() -> None:
     steps = [{"role": "a", "meta": {"text": "x" * 1_000_000 + str(n)}} for n in range(100)]
-    many = [message("add", "t", [one]) for one in steps]
-    ended = run(message("begin", "t", {}), *many, message("ask", "t", "true"), memory=96 << 20)
-    assert (ended.returncode, ended.stdout) == (worker.OUT_OF_MEMORY, b"")
+    many = [encode_message("add", "t", [one]) for one in steps]
+    ended = run(
+        encode_message("begin", "t", {}), *many, encode_message("ask", "t", "true"), memory=96 << 20
+    )
+    assert (ended.returncode, ended.stdout) == (worker.EXIT_OUT_OF_MEMORY, b"")

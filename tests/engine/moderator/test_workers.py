@@ -17,9 +17,9 @@ from casfs import threads
 from casfs.errors import Failed, Invalid
 from casfs.store import Store
 from engine.moderator import workers
-from engine.moderator.conditions import Here
-from engine.moderator.decision import Context, Next, Rule, Stuck, decide
-from engine.moderator.workers import Workers
+from engine.moderator.conditions import LocalEvaluator
+from engine.moderator.decision import DecisionInput, Next, Rule, RuleFailed, decide
+from engine.moderator.workers import WorkerPool
 from engine.workflow import registry as workflows
 from tests.support.engine import (
     alive,
@@ -42,13 +42,15 @@ def step(role: str, **meta: Any) -> dict[str, Any]:
     return {"role": role, "meta": meta}
 
 
-def thread(name: str, steps: int, text: str = "") -> Context:
-    return Context([step("a", n=n, text=f"{n}{text}") for n in range(steps)], {"depth": 0}, name)
+def thread(name: str, steps: int, text: str = "") -> DecisionInput:
+    return DecisionInput(
+        [step("a", n=n, text=f"{n}{text}") for n in range(steps)], {"depth": 0}, name
+    )
 
 
-def longer(context: Context, steps: int = 1) -> Context:
+def longer(context: DecisionInput, steps: int = 1) -> DecisionInput:
     more = [step("a", n=len(context.steps) + n) for n in range(steps)]
-    return Context([*context.steps, *more], context.start, context.thread_id)
+    return DecisionInput([*context.steps, *more], context.start, context.thread_id)
 
 
 def received(pid: int) -> int:
@@ -63,11 +65,11 @@ def children(pid: int) -> list[int]:
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "SECONDS", 0.2)
+    monkeypatch.setattr(workers, "EXPRESSION_CPU_S", 0.2)
 
 
 async def test_nothing_is_started_before_it_is_needed() -> None:
-    async with Workers() as judge:
+    async with WorkerPool() as judge:
         rules: list[Rule] = [{"from": "a", "to": "b", "when": None}]
         assert await decide(rules, thread("t", 1), judge) == Next("b")
         assert judge.pids == []
@@ -86,14 +88,16 @@ async def test_it_decides_what_this_process_would() -> None:
         steps += [step("reviewer", status="rejected"), step("reviewer", status="approved")]
         steps += [step("tester", status="failed"), step("tester", status="passed")]
     start = {"depth": 0}
-    async with Workers() as judge:
+    async with WorkerPool() as judge:
         for count in range(len(steps) + 1):
-            context = Context(steps[:count], start, "t")
-            assert await decide(rules, context, judge) == await decide(rules, context, Here())
+            context = DecisionInput(steps[:count], start, "t")
+            assert await decide(rules, context, judge) == await decide(
+                rules, context, LocalEvaluator()
+            )
 
 
 async def test_steps_are_sent_once() -> None:
-    async with Workers() as judge:
+    async with WorkerPool() as judge:
         context = thread("t", 300, "x" * 10_000)
         assert await judge.holds("$count(steps) = 300", context)
         (pid,) = judge.pids
@@ -108,19 +112,21 @@ async def test_steps_are_sent_once() -> None:
 
 async def test_other_steps_of_a_thread_are_noticed() -> None:
     """A step that was asked about and never recorded must not stay."""
-    async with Workers() as judge:
+    async with WorkerPool() as judge:
         context = thread("t", 3)
         assert await judge.holds("$count(steps) = 4", longer(context))
-        other = Context([*context.steps, step("b")], context.start, "t")
+        other = DecisionInput([*context.steps, step("b")], context.start, "t")
         assert await judge.holds("$steps[-1].role = 'b'", other)
-        assert await judge.holds("$count(steps) = 2", Context(context.steps[:2], other.start, "t"))
-        assert await judge.holds("start.depth = 7", Context(context.steps, {"depth": 7}, "t"))
+        assert await judge.holds(
+            "$count(steps) = 2", DecisionInput(context.steps[:2], other.start, "t")
+        )
+        assert await judge.holds("start.depth = 7", DecisionInput(context.steps, {"depth": 7}, "t"))
 
 
 async def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "HISTORIES", 250_000)
+    monkeypatch.setattr(workers, "WORKER_HISTORY_BYTES", 250_000)
     contexts = [thread(name, 10, "x" * 10_000) for name in "abc"]
-    async with Workers() as judge:
+    async with WorkerPool() as judge:
         for context in contexts:
             assert await judge.holds("$count(steps) = 10", context)
         (pid,) = judge.pids
@@ -131,9 +137,9 @@ async def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_thread_longer_than_the_bound_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "HISTORIES", 1000)
+    monkeypatch.setattr(workers, "WORKER_HISTORY_BYTES", 1000)
     context = thread("t", 10, "x" * 10_000)
-    async with Workers() as judge:
+    async with WorkerPool() as judge:
         assert await judge.holds("$count(steps) = 10", context)
         before = received(judge.pids[0])
         assert await judge.holds("$count(steps) = 11", longer(context))
@@ -148,9 +154,9 @@ async def test_a_rule_without_an_end_is_stopped(when: str) -> None:
         {"from": "a", "to": "c", "when": when},
         {"from": "a", "to": "d", "when": None},
     ]
-    async with Workers() as judge:
+    async with WorkerPool() as judge:
         decision = await decide(rules, thread("t", 1), judge)
-        assert isinstance(decision, Stuck)
+        assert isinstance(decision, RuleFailed)
         assert decision.reason.startswith("moderator rule 1 (a to c, when ")
         assert "): stopped after 0.2 s: " in decision.reason
         assert judge.pids == []
@@ -158,8 +164,8 @@ async def test_a_rule_without_an_end_is_stopped(when: str) -> None:
 
 
 async def test_nobody_waits_for_rules_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "SECONDS", 300)
-    async with Workers() as judge:
+    monkeypatch.setattr(workers, "EXPRESSION_CPU_S", 300)
+    async with WorkerPool() as judge:
         assert await judge.holds("true", thread("endless", 1))
         (pid,) = judge.pids
         over: list[str] = []
@@ -184,11 +190,11 @@ async def test_nobody_waits_for_rules_without_an_end(monkeypatch: pytest.MonkeyP
 
 
 async def test_more_questions_than_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "MOST", 2)
-    monkeypatch.setattr(workers, "PATIENCE", 0)
-    monkeypatch.setattr(workers, "STARTING", 0)
+    monkeypatch.setattr(workers, "MAX_WORKERS", 2)
+    monkeypatch.setattr(workers, "SPAWN_DELAY_S", 0)
+    monkeypatch.setattr(workers, "STARTUP_ALLOWANCE_S", 0)
     done: list[int] = []
-    async with Workers() as judge:
+    async with WorkerPool() as judge:
 
         async def one(number: int) -> None:
             context = thread(f"t{number}", number)
@@ -204,19 +210,19 @@ async def test_more_questions_than_processes(monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def test_what_is_not_needed_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "PATIENCE", 0)
-    monkeypatch.setattr(workers, "STARTING", 0)
+    monkeypatch.setattr(workers, "SPAWN_DELAY_S", 0)
+    monkeypatch.setattr(workers, "STARTUP_ALLOWANCE_S", 0)
     others = set(children(os.getpid()))  # of tests that ran before
-    async with Workers() as judge:
+    async with WorkerPool() as judge:
         async with trio.open_nursery() as nursery:
             for number in range(12):
                 nursery.start_soon(judge.holds, "$count([1..3000]) = 3000", thread("t", number))
-        assert 1 <= len(judge.pids) <= workers.KEPT
+        assert 1 <= len(judge.pids) <= workers.MAX_IDLE_WORKERS
         assert set(judge.pids) == set(children(os.getpid())) - others
 
 
 async def test_a_process_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with Workers() as judge:
+    async with WorkerPool() as judge:
         with monkeypatch.context() as patch:
             patch.setattr(workers.sys, "executable", "/nowhere/python")
             with pytest.raises(Failed, match="cannot start a process for rules: No such file"):
@@ -230,7 +236,7 @@ async def test_a_process_that_died_is_replaced() -> None:
     def log(event: str, **fields: Any) -> None:
         lines.append({"event": event, **fields})
 
-    async with Workers(log) as judge:
+    async with WorkerPool(log) as judge:
         context = thread("t", 5)
         assert await judge.holds("$count(steps) = 5", context)
         (pid,) = judge.pids
@@ -242,9 +248,9 @@ async def test_a_process_that_died_is_replaced() -> None:
 
 
 async def test_memory_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "MEMORY", 128 << 20)
-    monkeypatch.setattr(workers, "SECONDS", 60)
-    async with Workers() as judge:
+    monkeypatch.setattr(workers, "WORKER_MEMORY_BYTES", 128 << 20)
+    monkeypatch.setattr(workers, "EXPRESSION_CPU_S", 60)
+    async with WorkerPool() as judge:
         assert await judge.holds("true", thread("other", 1))
         with pytest.raises(Invalid, match=r"^stopped: it needs more than 128 MiB of memory$"):
             await judge.holds("$length($pad('x', 900000000)) > 1", thread("t", 1))
@@ -254,11 +260,11 @@ async def test_memory_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_the_memory_of_others_is_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process full of other threads' steps is replaced by an empty one."""
-    monkeypatch.setattr(workers, "MEMORY", 192 << 20)
-    monkeypatch.setattr(workers, "HISTORIES", 1 << 40)
-    async with Workers() as judge:
+    monkeypatch.setattr(workers, "WORKER_MEMORY_BYTES", 192 << 20)
+    monkeypatch.setattr(workers, "WORKER_HISTORY_BYTES", 1 << 40)
+    async with WorkerPool() as judge:
         for name in "abcdef":
-            context = Context([step("a", text=name * 40_000_000)], {}, name)
+            context = DecisionInput([step("a", text=name * 40_000_000)], {}, name)
             assert await judge.holds("$count(steps) = 1", context)
 
 
@@ -266,7 +272,7 @@ async def test_what_the_process_is_left_with() -> None:
     """No descriptor of the daemon but its own pipe."""
     handle = os.open("/dev/null", os.O_RDONLY)
     try:
-        async with Workers() as judge:
+        async with WorkerPool() as judge:
             assert await judge.holds("true", thread("t", 0))
             (pid,) = judge.pids
             assert sorted(os.listdir(f"/proc/{pid}/fd"))[:3] == ["0", "1", "2"]

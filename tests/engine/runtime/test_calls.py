@@ -18,7 +18,7 @@ from casfs.trees.restore.restore import restore
 from engine.moderator.decision import Next
 from engine.threads import agent_binding, lifecycle, transitions
 from engine.threads.agent_binding import Binding
-from engine.threads.lifecycle import Request
+from engine.threads.lifecycle import ThreadRequest
 from engine.threads.record import Budget
 from engine.workflow import registry as workflows
 from tests.support.engine import (
@@ -57,11 +57,11 @@ def calling(agent: dict[str, Any], *names: str) -> Binding:
 def start(store: Store, agent: Binding, workspace: str | None = None) -> Thread:
     hash, _ = workflows.add(store, TWO)
     bound = {"p": Binding("command", says({})), "c": agent}
-    return lifecycle.create(store, Request(hash, "Do it.", bound, workspace))
+    return lifecycle.create(store, ThreadRequest(hash, "Do it.", bound, workspace))
 
 
 def children(store: Store, parent: Thread) -> list[Thread]:
-    return [one for one in threads.listing(store) if one.record["parent"] == parent.id]
+    return [one for one in threads.list_threads(store) if one.record["parent"] == parent.id]
 
 
 async def test_the_links_go_both_ways(disk_store: Store, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ async def test_a_secret_of_the_child_alone(
     child_flow(disk_store, steps=1)
     monkeypatch.setenv("INNER_KEY", "task inner")
     agent = calling({**says({"status": "done"}), "secrets": ["INNER_KEY"]}, "inner")
-    hidden = agent_binding.guarded(disk_store, {"c": agent}, os.environ)
+    hidden = agent_binding.redacting_store(disk_store, {"c": agent}, os.environ)
     ended = await carry_on(disk_store, start(hidden, agent))
     (child,) = children(disk_store, ended)
     begun = threads.start(disk_store, child).payload
@@ -114,7 +114,9 @@ async def test_a_secret_of_the_caller_is_one_below(
         "p": Binding("command", {**says({}), "secrets": ["OUTER_KEY"]}),
         "c": calling(says({"status": "done"}, 'echo "$OUTER_KEY"'), "inner"),
     }
-    ended = await carry_on(disk_store, lifecycle.create(disk_store, Request(hash, "x", bound)))
+    ended = await carry_on(
+        disk_store, lifecycle.create(disk_store, ThreadRequest(hash, "x", bound))
+    )
     (child,) = children(disk_store, ended)
     (step,) = steps(disk_store, child)
     assert disk_store.node(step["content"]).payload["text"].startswith("$OUTER_KEY\n")
@@ -141,7 +143,7 @@ def test_agents_of_a_call_are_checked_when_the_caller_starts(
     for config in (one, {"calls": [one]}):
         with pytest.raises(error, match=said):
             start(store, Binding("workflow", config))
-    assert threads.listing(store) == []
+    assert threads.list_threads(store) == []
 
 
 async def test_several_from_one_step(disk_store: Store) -> None:
@@ -190,7 +192,9 @@ async def test_what_a_resting_thread_called_does_not_run(disk_store: Store, tmp_
     )
     hash, _ = workflows.add(disk_store, TWO)
     bound = {"p": Binding("command", says({})), "c": agent}
-    made = lifecycle.create(disk_store, Request(hash, "x", bound, budget=Budget(wall_ms=1000)))
+    made = lifecycle.create(
+        disk_store, ThreadRequest(hash, "x", bound, budget=Budget(wall_ms=1000))
+    )
     rests = await carry_on(disk_store, made)
     (child,) = children(disk_store, rests)
     assert (rests.status, rests.record["cause"]) == (SUSPENDED, "budget")
@@ -207,11 +211,13 @@ async def test_one_that_waits_lays_all_to_rest(disk_store: Store, tmp_path: Path
     """Of two that are called at once one asks a person; resumed, both go on."""
     child_flow(disk_store, "one", 1)
     hash, _ = workflows.add(disk_store, ONE)
-    made = lifecycle.create(disk_store, Request(hash, "x", {"a": Binding("command", says({}))}))
+    made = lifecycle.create(
+        disk_store, ThreadRequest(hash, "x", {"a": Binding("command", says({}))})
+    )
     running = transitions.begin(disk_store, made, Next("a"), 0, 100, 1)
     inner = workflows.find(disk_store, "one")
     for role in (Binding("human"), Binding("command", says({"status": "done"}))):
-        running, _ = lifecycle.call(disk_store, running, Request(inner, "x", {"a": role}), {})
+        running, _ = lifecycle.call(disk_store, running, ThreadRequest(inner, "x", {"a": role}), {})
     asks, works = children(disk_store, made)
     await carry_on(disk_store, asks)
     rests = transitions.suspend(disk_store, running, "no answer", cause="child")
@@ -252,14 +258,16 @@ async def test_cancel_walks_down(disk_store: Store) -> None:
 async def test_calls_are_only_so_deep(disk_store: Store) -> None:
     hash, _ = workflows.add(disk_store, {**ONE, "name": "again"})
     config: dict[str, Any] = {"workflow": "again", "agents": {}}
-    for _ in range(lifecycle.MAX_DEPTH + 1):
+    for _ in range(lifecycle.MAX_CALL_DEPTH + 1):
         config = {"workflow": "again", "agents": {"a": {"name": "workflow", "config": config}}}
-    made = lifecycle.create(disk_store, Request(hash, "x", {"a": Binding("workflow", config)}))
+    made = lifecycle.create(
+        disk_store, ThreadRequest(hash, "x", {"a": Binding("workflow", config)})
+    )
     rests = await carry_on(disk_store, made)
     assert rests.record["cause"] == "child"
-    deepest = threads.listing(disk_store)[-1]
-    assert f"calls are {lifecycle.MAX_DEPTH} deep" in deepest.record["reason"]
-    assert len(threads.listing(disk_store)) == 1 + lifecycle.MAX_DEPTH
+    deepest = threads.list_threads(disk_store)[-1]
+    assert f"calls are {lifecycle.MAX_CALL_DEPTH} deep" in deepest.record["reason"]
+    assert len(threads.list_threads(disk_store)) == 1 + lifecycle.MAX_CALL_DEPTH
 
 
 async def test_a_crash_makes_no_second_child(disk_store: Store, tmp_path: Path) -> None:
@@ -291,14 +299,14 @@ async def test_what_a_step_in_flight_called_keeps_its_name(disk_store: Store) ->
     made = start(disk_store, calling(says({"status": "done"}), "one"))
     running = transitions.begin(disk_store, made, Next("c"), 1, 100, 1)
     hash = workflows.find(disk_store, "one")
-    request = Request(hash, "x", {"a": Binding("command", says({"status": "done"}))})
+    request = ThreadRequest(hash, "x", {"a": Binding("command", says({"status": "done"}))})
     parent, child = lifecycle.call(disk_store, running, request, {})
     ended = await carry_on(disk_store, child)
     with pytest.raises(Conflict, match=f"thread {made.id} has a step in flight that called"):
         lifecycle.remove(disk_store, ended)
     transitions.cancel(disk_store, parent)
     lifecycle.remove(disk_store, ended)
-    assert [one.id for one in threads.listing(disk_store)] == [made.id]
+    assert [one.id for one in threads.list_threads(disk_store)] == [made.id]
 
 
 async def test_a_failed_try_takes_its_children_with_it(disk_store: Store) -> None:
@@ -306,7 +314,7 @@ async def test_a_failed_try_takes_its_children_with_it(disk_store: Store) -> Non
     made = start(disk_store, calling(says({"status": "done"}), "inner"))
     running = transitions.begin(disk_store, made, Next("c"), 1, 100, 1)
     hash = workflows.find(disk_store, "inner")
-    request = Request(hash, "x", {"a": Binding("command", says({}))})
+    request = ThreadRequest(hash, "x", {"a": Binding("command", says({}))})
     parent, child = lifecycle.call(disk_store, running, request, {})
     again, same = lifecycle.call(disk_store, parent, request, {})
     assert (again, same) == (parent, child)
@@ -347,7 +355,7 @@ def test_a_called_thread_takes_no_place(
     with daemon(root_of(disk_store)):
         id = ask(disk_store, Binding("workflow", {"workflow": "middle", "agents": agents}))
         assert daemon_socket.request(root_of(disk_store), "wait", id=id)["status"] == ENDED
-    top, middle, last = threads.listing(disk_store)
+    top, middle, last = threads.list_threads(disk_store)
     assert [one.record["parent"] for one in (middle, last)] == [top.id, middle.id]
     cli = Cli(root_of(disk_store), monkeypatch, capfdbinary)
     lines = cli("thread", "show", id).text.splitlines()
@@ -366,12 +374,12 @@ def test_cancel_ends_what_runs_below(disk_store: Store, tmp_path: Path) -> None:
     with daemon(root):
         id = ask(disk_store, calling(says({}, script), "inner"))
         until(lambda: len(pids(side)) == 2, "the agent of the child")
-        top, child = threads.listing(disk_store)
+        top, child = threads.list_threads(disk_store)
         assert daemon_socket.request(root, "status")["running"] == [top.id, child.id]
         daemon_socket.request(root, "cancel", id=id)
         assert not any(map(alive, pids(side)))
         assert daemon_socket.request(root, "status")["running"] == []
-    assert [one.status for one in threads.listing(disk_store)] == [CANCELLED] * 2
+    assert [one.status for one in threads.list_threads(disk_store)] == [CANCELLED] * 2
 
 
 def test_a_child_can_be_cancelled_by_itself(disk_store: Store, tmp_path: Path) -> None:
@@ -380,7 +388,7 @@ def test_a_child_can_be_cancelled_by_itself(disk_store: Store, tmp_path: Path) -
     with daemon(root):
         id = ask(disk_store, calling(says({}, f"echo $$ >>{side}; sleep 600"), "inner"))
         until(lambda: pids(side), "the agent of the child")
-        child = threads.listing(disk_store)[1]
+        child = threads.list_threads(disk_store)[1]
         daemon_socket.request(root, "cancel", id=child.id)
         assert daemon_socket.request(root, "wait", id=id)["status"] == ENDED
         assert not alive(pids(side)[0])
@@ -403,5 +411,5 @@ def test_resume_reaches_the_child_of_a_daemon_that_was_killed(
         luck.touch()
         daemon_socket.request(root, "resume", id=id)
         assert daemon_socket.request(root, "wait", id=id)["status"] == ENDED
-    assert [one.status for one in threads.listing(disk_store)] == [ENDED] * 2
+    assert [one.status for one in threads.list_threads(disk_store)] == [ENDED] * 2
     assert side.read_text() == "\n\n"

@@ -210,7 +210,7 @@ def test_what_cannot_start_is_refused_with_the_reason(root: Path) -> None:
         with pytest.raises(NotFound, match="no workflow 'other'"):
             start_thread(root, "other", {})
     with Store.open(root) as store:
-        assert threads.listing(store) == []
+        assert threads.list_threads(store) == []
 
 
 def test_suspend_resume_and_cancel(root: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from casfs.threads import ENDED, RUNNING, SUSPENDED, Thread
 from engine.moderator.decision import Next
 from engine.threads import lifecycle, record, transitions
 from engine.threads.agent_binding import Binding
-from engine.threads.lifecycle import Request
+from engine.threads.lifecycle import ThreadRequest
 from engine.threads.record import Budget
 from engine.workflow import registry as workflows
 from tests.support.engine import (
@@ -46,7 +46,7 @@ def with_policy(policy: dict[str, Any], schema: Any = None) -> dict[str, Any]:
 
 def start(store: Store, definition: dict[str, Any], agent: Binding, **more: Any) -> Thread:
     hash, _ = workflows.add(store, definition)
-    return lifecycle.create(store, Request(hash, "Do it.", {"a": agent}, **more))
+    return lifecycle.create(store, ThreadRequest(hash, "Do it.", {"a": agent}, **more))
 
 
 def command(config: dict[str, Any]) -> Binding:
@@ -239,11 +239,11 @@ def test_a_record_with_everything_in_it_fits(store: Store) -> None:
     made = start(store, ONE, command(says({})), key="k")
     now = transitions.begin(store, made, Next("a"), 0, 100, 1)
     other = transitions.cancel(store, start(store, ONE, command(says({}))))
-    intent = record.intent(long, 10**6, 999, [other.id] * record.CALLS)
+    intent = record.new_intent(long, 10**6, 999, [other.id] * record.MAX_CALLS)
     intent |= {"pid": 4194304, "pidStart": 10**9, "resumed": True}
     for hash in hashes:
         intent = record.with_turn(intent, hash, lambda before: hashes[0])
-    now = transitions.note(
+    now = transitions.update_record(
         store,
         now,
         workflow="w" * 64,
@@ -251,7 +251,7 @@ def test_a_record_with_everything_in_it_fits(store: Store) -> None:
         answer=hashes[0],
         compact=hashes[0],
         parent=made.id,
-        children=[made.id] * threads.CHILDREN,
+        children=[made.id] * threads.MAX_CHILDREN,
         fork={"thread": made.id, "step": 10**6},
         agents=hashes[0],
         spent={"tokens": 10**12, "wallMs": 10**12},
@@ -269,14 +269,14 @@ async def test_turns_are_noted_while_they_come_and_gone_with_the_step(
     disk_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts: list[int] = []
-    noted = transitions.turn
+    noted = transitions.add_turn
 
     def turn(store: Store, thread: Thread, hash: str) -> Thread:
         moved = noted(store, thread, hash)
         counts.append(threads.get(store, thread.id).record["intent"]["turnCount"])
         return moved
 
-    monkeypatch.setattr(transitions, "turn", turn)
+    monkeypatch.setattr(transitions, "add_turn", turn)
     ended = await carry_on(disk_store, start(disk_store, ONE, spender(tmp_path, monkeypatch)))
     assert counts == list(range(1, 21))
     assert (ended.status, ended.record["intent"]) == (ENDED, None)
@@ -285,11 +285,11 @@ async def test_turns_are_noted_while_they_come_and_gone_with_the_step(
 def test_every_turn_is_kept_however_many_there_are(store: Store) -> None:
     now = transitions.begin(store, start(store, ONE, command(says({}))), Next("a"), 0, 100, 1)
     done: list[str] = []
-    for number in range(3 * record.TURNS + 2):
+    for number in range(3 * record.MAX_TURNS + 2):
         done.append(store.put_node("content", {"text": f"{number}", "artifacts": []}).hash)
-        now = transitions.turn(store, now, done[-1])
+        now = transitions.add_turn(store, now, done[-1])
         assert threads.turns(store, now.record["intent"]) == done
-        assert len(now.record["intent"]["turns"]) <= record.TURNS
+        assert len(now.record["intent"]["turns"]) <= record.MAX_TURNS
     assert set(done) <= set(walk(store, targets(now.head)))
     rests = transitions.suspend(store, now, "no luck")
     assert threads.turns(store, rests.record["intent"]) == []
@@ -306,7 +306,7 @@ def test_an_idempotency_key_gives_the_same_thread(store: Store) -> None:
     assert start(store, ONE, command(says({})), key="two").id != first.id
     with pytest.raises(Conflict, match=first.id):
         start(store, ONE, command(says({"other": 1})), key="one")
-    assert len(threads.listing(store)) == 2
+    assert len(threads.list_threads(store)) == 2
 
 
 def test_the_name_of_an_ended_thread_can_be_dropped(store: Store) -> None:
@@ -314,7 +314,7 @@ def test_the_name_of_an_ended_thread_can_be_dropped(store: Store) -> None:
     with pytest.raises(Conflict, match="is running"):
         lifecycle.remove(store, made)
     lifecycle.remove(store, transitions.cancel(store, made))
-    assert threads.listing(store) == []
+    assert threads.list_threads(store) == []
     again = start(store, ONE, command(says({})), key="one")
     assert (again.status, again.id != made.id) == (RUNNING, True)
     assert json.dumps(dict(again.record))

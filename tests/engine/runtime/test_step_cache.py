@@ -12,14 +12,14 @@ import trio
 
 from casfs import daemon_socket, threads
 from casfs.actions import cache as actions
-from casfs.agents.prompt import Prompt, Turn
+from casfs.agents.prompt import EarlierStep, Prompt
 from casfs.errors import Failed, Invalid
 from casfs.maintenance import gc
 from casfs.store import Store
 from casfs.threads import ENDED, RUNNING, SUSPENDED, Thread
 from casfs.trees.restore.restore import restore
 from engine.runtime import step_cache, thread_run
-from engine.runtime.step_cache import Question, Turns
+from engine.runtime.step_cache import SingleFlight, StepInputs
 from engine.threads.record import Intent
 from engine.workflow import registry as workflows
 from tests.support.engine import (
@@ -174,21 +174,21 @@ async def test_another_workspace_is_another_question(disk_store: Store, side: Pa
 # -- the key ------------------------------------------------------------------------------
 
 
-def question(store: Store, definition: dict[str, Any] = ONE) -> Question:
+def question(store: Store, definition: dict[str, Any] = ONE) -> StepInputs:
     hash, _ = workflows.add(store, definition)
     role = workflows.load(store, hash).roles["a"]
     agent = {"package": "command", "version": "==1", "config": says({})}
     prompt = Prompt(role.system_prompt, "Do it.", (), role.extract_prompt, role.schema)
     node = store.put_node("agent", agent).hash
-    return Question(role, "a", 1, 0, node, prompt, None, {"PATH": "/bin", "HOME": "/root"})
+    return StepInputs(role, "a", 1, 0, node, prompt, None, {"PATH": "/bin", "HOME": "/root"})
 
 
-def changed(store: Store) -> list[Question]:
+def changed(store: Store) -> list[StepInputs]:
     """What differs from `question` in one thing each."""
     base = question(store)
     config = {"package": "command", "version": "==1", "config": {**says({}), "timeoutS": 9}}
     other_role = {**ONE, "roles": {"a": {**ONE["roles"]["a"], "description": "Another."}}}
-    turn = Turn(1, "b", "said", {"n": 1})
+    turn = EarlierStep(1, "b", "said", {"n": 1})
     return [
         base,
         replace(base, role=question(store, other_role).role),
@@ -283,7 +283,7 @@ async def test_a_step_keeps_what_it_took_from_an_evicted_result(
     await once()
     second = await once()
     (entry,) = actions.listing(disk_store)
-    for one in threads.listing(disk_store):
+    for one in threads.list_threads(disk_store):
         if one.id != second.id:
             with disk_store.batch() as batch:
                 batch.swap(one.name, one.head, None)
@@ -320,7 +320,7 @@ async def test_a_result_that_cannot_be_read_is_a_miss(disk_store: Store, side: P
 
 async def both(store: Store, agents: dict[str, dict[str, Any]]) -> list[Thread]:
     """Two equal threads, run together as one daemon would."""
-    turns, ended = Turns(), []
+    turns, ended = SingleFlight(), []
 
     async def one(made: Thread) -> None:
         ended.append(await carry_on(store, made, turns=turns))
@@ -347,7 +347,7 @@ async def test_when_the_first_fails_the_second_asks_itself(disk_store: Store, si
 
 
 async def test_who_waits_can_be_cancelled(disk_store: Store, side: Path, tmp_path: Path) -> None:
-    turns, go = Turns(), tmp_path / "go"
+    turns, go = SingleFlight(), tmp_path / "go"
     agents = {"a": counted(side, {}, f"while [ ! -e {go} ]; do sleep 0.01; done")}
     first, second = (begin(disk_store, cacheable(ONE), agents) for _ in range(2))
     async with trio.open_nursery() as nursery:

@@ -307,7 +307,7 @@ async def test_an_agent_from_elsewhere_may_do_anything(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "run_strange", raising=False)
     hash = threads.start(disk_store, begin(disk_store, ONE, {"a": says({})})).payload["workflow"]
-    request = lifecycle.Request(hash, "Do it.", {"a": Binding("strange")})
+    request = lifecycle.ThreadRequest(hash, "Do it.", {"a": Binding("strange")})
     rests = await carry_on(disk_store, lifecycle.create(disk_store, request))
     assert (rests.status, rests.record["reason"]) == (SUSPENDED, reason)
 

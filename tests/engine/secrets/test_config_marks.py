@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from casfs.nodes.schema import Schema
-from engine.secrets.config_marks import AGENT, ENV, marked
+from engine.secrets.config_marks import AGENT, ENV, marked_values
 
 ENVS: dict[str, Any] = {"type": "string", "format": "env"}
 KEY = {"properties": {"key": ENVS}}
@@ -42,10 +42,10 @@ KEY = {"properties": {"key": ENVS}}
 def test_what_is_found(schema: Any, config: Any, found: list[str]) -> None:
     if isinstance(schema, dict):
         Schema(schema)  # what a package may bring
-    assert list(marked(schema, config, ENV)) == found
-    assert list(marked(schema, config, AGENT)) == []
+    assert list(marked_values(schema, config, ENV)) == found
+    assert list(marked_values(schema, config, AGENT)) == []
 
 
 def test_a_reference_to_nothing() -> None:
     for ref in ("#/$defs/x", "#/allOf/7", "#/title/x"):
-        assert list(marked({"$ref": ref, "allOf": [], "title": "t"}, "A", ENV)) == []
+        assert list(marked_values({"$ref": ref, "allOf": [], "title": "t"}, "A", ENV)) == []

@@ -11,7 +11,8 @@ import pytest
 
 from casfs import daemon_socket, threads
 from casfs.agents import secrets as agent_secrets
-from casfs.agents.prompt import Prompt, Turn
+from casfs.agents.prompt import EarlierStep, Prompt
+from casfs.agents.secrets import NO_SECRETS, Secrets
 from casfs.backend.protocols import Head
 from casfs.errors import Conflict
 from casfs.store import Store
@@ -21,10 +22,9 @@ from casfs.trees.snapshot.ignore import Ignore
 from engine.agents import loader
 from engine.llm import tools
 from engine.llm.sandbox import Settings
-from engine.llm.tools import Bench
+from engine.llm.tools import ToolContext
 from engine.secrets import redaction
-from engine.secrets.redaction import NONE, Secrets
-from engine.threads.agent_binding import Binding, guarded
+from engine.threads.agent_binding import Binding, redacting_store
 from engine.workflow import registry as workflows
 from tests.support.agents import context
 from tests.support.engine import ONE, begin, carry_on, daemon, rule, shell, workflow
@@ -37,28 +37,28 @@ SECRETS = Secrets({"KEY": VALUE, "LONGER": VALUE + "-more", "SHORT": "abc", "EMP
 
 
 def test_a_value_is_replaced_by_its_name() -> None:
-    assert SECRETS.hide(f"a {VALUE} b {VALUE}") == "a $KEY b $KEY"
-    assert SECRETS.hide(f"{VALUE}-more") == "$LONGER"
-    assert SECRETS.hide("abc") == "abc"
-    assert SECRETS.hide_bytes(b"\xff" + VALUE.encode()) == b"\xff$KEY"
-    assert NONE.hide(VALUE) == VALUE
-    assert not NONE
+    assert SECRETS.redact(f"a {VALUE} b {VALUE}") == "a $KEY b $KEY"
+    assert SECRETS.redact(f"{VALUE}-more") == "$LONGER"
+    assert SECRETS.redact("abc") == "abc"
+    assert SECRETS.redact_bytes(b"\xff" + VALUE.encode()) == b"\xff$KEY"
+    assert NO_SECRETS.redact(VALUE) == VALUE
+    assert not NO_SECRETS
 
 
 def test_a_value_inside_json() -> None:
-    hidden = SECRETS.hide(json.dumps({"key": VALUE}))
+    hidden = SECRETS.redact(json.dumps({"key": VALUE}))
     assert json.loads(hidden) == {"key": "$KEY"}
 
 
 def test_a_value_of_several_lines_in_a_diff() -> None:
-    hide = Secrets({"PEM": "-- begin\nabc\n-- end"}).hide
+    hide = Secrets({"PEM": "-- begin\nabc\n-- end"}).redact
     assert hide("@@ @@\n+-- begin\n+abc\n+-- end\n") == "@@ @@\n+$PEM\n"
     assert hide(" -- begin\n abc\n -- end\n") == " $PEM\n"
 
 
 def test_everything_in_a_value() -> None:
     value = {"a": [VALUE, 1, None, True, {"b": f"x{VALUE}"}], VALUE: 1.5}
-    assert SECRETS.hide_all(value) == {"a": ["$KEY", 1, None, True, {"b": "x$KEY"}], "$KEY": 1.5}
+    assert SECRETS.redact_json(value) == {"a": ["$KEY", 1, None, True, {"b": "x$KEY"}], "$KEY": 1.5}
 
 
 def test_names_in_bytes() -> None:
@@ -68,21 +68,21 @@ def test_names_in_bytes() -> None:
 
 @pytest.mark.parametrize("at", [0, 1, 7, 16, 17, 40])
 def test_names_in_a_file_that_is_read_in_pieces(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_secrets, "PIECE", 16)
+    monkeypatch.setattr(agent_secrets, "SEARCH_CHUNK_BYTES", 16)
     data = b"x" * at + VALUE.encode() + b"x" * 20
     assert SECRETS.names_in_file(io.BytesIO(data)) == ["KEY"]
     assert SECRETS.names_in_file(io.BytesIO(data.replace(b"hunter", b""))) == []
-    assert NONE.names_in_file(io.BytesIO(data)) == []
+    assert NO_SECRETS.names_in_file(io.BytesIO(data)) == []
 
 
 def test_a_prompt_without_them() -> None:
-    turn = Turn(1, "a", f"said {VALUE}", {"x": VALUE})
+    turn = EarlierStep(1, "a", f"said {VALUE}", {"x": VALUE})
     prompt = Prompt("s", f"use {VALUE}", (turn,), "ask", {"name": "n"}, summary=VALUE)
     assert "hunter2" in prompt.text()
-    hidden = prompt.hidden(SECRETS)
+    hidden = prompt.redacted(SECRETS)
     assert "hunter2" not in hidden.text()
     assert hidden.correction is None
-    assert prompt.hidden(NONE) is prompt
+    assert prompt.redacted(NO_SECRETS) is prompt
 
 
 def test_a_log_without_them() -> None:
@@ -114,7 +114,7 @@ SCHEMA = {
     ],
 )
 def test_what_a_config_names(config: dict[str, Any], names: list[str]) -> None:
-    assert sorted(redaction.named(SCHEMA, config)) == names
+    assert sorted(redaction.secret_variables(SCHEMA, config)) == names
 
 
 def test_the_built_in_agents_name_theirs() -> None:
@@ -128,35 +128,37 @@ def test_the_built_in_agents_name_theirs() -> None:
 
 def test_who_starts_a_thread(store: Store) -> None:
     bound = {"a": Binding("command", {"argv": ["x"], "secrets": ["KEY"]}), "b": Binding("gone")}
-    hidden = guarded(store, bound, {"KEY": VALUE})
+    hidden = redacting_store(store, bound, {"KEY": VALUE})
     hash = hidden.put_node("content", {"text": VALUE, "artifacts": []}).hash
     assert store.node(hash).payload["text"] == "$KEY"
-    assert guarded(store, bound, {}) is store
+    assert redacting_store(store, bound, {}) is store
 
 
 # -- a guarded store ----------------------------------------------------------------------
 
 
 def test_what_is_put_is_hidden_before_it_is_hashed(store: Store) -> None:
-    guarded = redaction.guard(store, SECRETS)
+    guarded = redaction.redacting_store(store, SECRETS)
     assert store.get(guarded.put(f"a {VALUE}".encode()).hash) == b"a $KEY"
     with guarded.batch() as batch:
         blob = batch.put(VALUE.encode())
         node = batch.put_node("content", {"text": VALUE, "artifacts": [blob.hash]})
     assert store.node(node.hash).payload == {"text": "$KEY", "artifacts": [blob.hash]}
-    assert redaction.guard(store, SECRETS) is not store
-    assert redaction.guard(store, NONE) is store
+    assert redaction.redacting_store(store, SECRETS) is not store
+    assert redaction.redacting_store(store, NO_SECRETS) is store
 
 
 def test_a_store_that_hides_more(store: Store) -> None:
-    guarded = redaction.guard(redaction.guard(store, SECRETS), Secrets({"OTHER": "another-one"}))
+    guarded = redaction.redacting_store(
+        redaction.redacting_store(store, SECRETS), Secrets({"OTHER": "another-one"})
+    )
     assert store.get(guarded.put(f"{VALUE} another-one".encode()).hash) == b"$KEY $OTHER"
-    assert redaction.behind(guarded).hide(VALUE) == "$KEY"
-    assert redaction.behind(store) is NONE
+    assert redaction.secrets_of(guarded).redact(VALUE) == "$KEY"
+    assert redaction.secrets_of(store) is NO_SECRETS
 
 
 def test_a_record_is_hidden_and_its_writer_knows(store: Store) -> None:
-    guarded = redaction.guard(store, SECRETS)
+    guarded = redaction.redacting_store(store, SECRETS)
     hash = store.put(b"x").hash
     first = Head(hash, {"reason": "none"})
     with guarded.batch() as batch:
@@ -188,9 +190,11 @@ def test_files_that_have_one(disk_store: Store, tmp_path: Path) -> None:
     (folder / "sub/.env").write_text(f"KEY={VALUE}\n")
     (folder / "link").symlink_to("old")
     after = root()
-    assert list(redaction.leaks(disk_store, SECRETS, before, after)) == [("sub/.env", ["KEY"])]
-    assert list(redaction.leaks(disk_store, NONE, before, after)) == []
-    assert [path for path, _ in redaction.leaks(disk_store, SECRETS, None, after)] == [
+    assert list(redaction.files_with_secrets(disk_store, SECRETS, before, after)) == [
+        ("sub/.env", ["KEY"])
+    ]
+    assert list(redaction.files_with_secrets(disk_store, NO_SECRETS, before, after)) == []
+    assert [path for path, _ in redaction.files_with_secrets(disk_store, SECRETS, None, after)] == [
         "old",
         "sub/.env",
     ]
@@ -288,7 +292,7 @@ async def test_no_part_of_one_is_left_where_a_text_is_cut(
 async def test_no_part_of_one_is_left_where_a_result_is_cut(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = Bench(
+    bench = ToolContext(
         context(store, workspace=tmp_path, secrets=Secrets({"API": API})),
         Settings(allow_shell=True),
     )
@@ -299,6 +303,6 @@ async def test_no_part_of_one_is_left_where_a_result_is_cut(
         ("run_command", {"command": "cat more"}),
     ):
         tool = [tools.TOOLS[name]]
-        said = await tools.use(bench, tool, name, json.dumps(arguments))
+        said = await tools.call_tool(bench, tool, name, json.dumps(arguments))
         assert API[:8] not in said
         assert "xx" in said

@@ -98,7 +98,7 @@ async def test_there_must_be_such_a_step(disk_store: Store, at: int) -> None:
     old = await ended(disk_store)
     with pytest.raises(NotFound, match=f"no step {at}; it has 4"):
         lifecycle.fork(disk_store, old, at)
-    assert len(threads.listing(disk_store)) == 1
+    assert len(threads.list_threads(disk_store)) == 1
 
 
 # -- other agents -------------------------------------------------------------------------
@@ -178,7 +178,7 @@ async def test_nothing_is_made_with_an_agent_that_does_not_fit(
     with pytest.raises(error, match=said):
         lifecycle.fork(disk_store, old, 1, others)
     assert blobs(disk_store) == before
-    assert len(threads.listing(disk_store)) == 1
+    assert len(threads.list_threads(disk_store)) == 1
 
 
 def test_the_command_line(cli: Cli, tmp_path: Path) -> None:

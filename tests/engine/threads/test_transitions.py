@@ -13,10 +13,10 @@ from casfs.backend.protocols import MAX_RECORD, Head
 from casfs.errors import Conflict, Invalid, NotFound, Refused
 from casfs.store import Store
 from casfs.threads import CANCELLED, ENDED, RUNNING, SUSPENDED, Thread
-from engine.moderator.decision import End, Next, Stuck
+from engine.moderator.decision import End, Next, RuleFailed
 from engine.threads import lifecycle, transitions
 from engine.threads.agent_binding import Binding
-from engine.threads.lifecycle import Request
+from engine.threads.lifecycle import ThreadRequest
 from engine.workflow import registry as workflows
 from tests.support.engine import ONE, STATUS, begin, rule, says, workflow
 
@@ -126,7 +126,7 @@ def test_nothing_is_stored_of_a_thread_that_cannot_start(
     hash, _ = workflows.add(store, TWO)
     before = contents(store)
     with pytest.raises(error, match=said):
-        lifecycle.create(store, Request(hash, "Do it.", agents))
+        lifecycle.create(store, ThreadRequest(hash, "Do it.", agents))
     assert contents(store) == before
 
 
@@ -135,7 +135,7 @@ def test_nothing_is_stored_where_the_workspace_is_no_tree(store: Store) -> None:
     blob = store.put(b"no tree").hash
     before = contents(store)
     with pytest.raises(Invalid):
-        lifecycle.create(store, Request(hash, "Do it.", {"a": COMMAND}, blob))
+        lifecycle.create(store, ThreadRequest(hash, "Do it.", {"a": COMMAND}, blob))
     assert contents(store) == before
 
 
@@ -154,7 +154,7 @@ def test_an_agents_types_are_registered_even_when_roles_share_it(
     hash, _ = workflows.add(store, TWO)
     bound = {"a": Binding("noting"), "b": Binding("noting")}
     for _ in range(2):
-        lifecycle.create(store, Request(hash, "Do it.", bound))
+        lifecycle.create(store, ThreadRequest(hash, "Do it.", bound))
     assert "noting-detail" in store.registry.names()
 
 
@@ -226,7 +226,7 @@ def test_an_end_before_the_first_step(store: Store, thread: Thread) -> None:
 
 
 def test_a_stuck_decision_suspends_with_nothing_in_flight(store: Store, thread: Thread) -> None:
-    rests = transitions.begin(store, thread, Stuck("moderator rule 1: no"), 0, 100, 1)
+    rests = transitions.begin(store, thread, RuleFailed("moderator rule 1: no"), 0, 100, 1)
     assert (rests.status, rests.record["intent"]) == (SUSPENDED, None)
     assert rests.record["reason"] == "moderator rule 1: no"
 
@@ -234,7 +234,7 @@ def test_a_stuck_decision_suspends_with_nothing_in_flight(store: Store, thread: 
 def test_suspending_keeps_the_intent_and_the_failed_tries(store: Store, thread: Thread) -> None:
     running = transitions.begin(store, thread, Next("a"), 0, 100, 1)
     blobs = [store.put(bytes([n])).hash for n in range(3)]
-    failed = transitions.failed(store, running, blobs[0])
+    failed = transitions.add_failed_attempt(store, running, blobs[0])
     rests = transitions.suspend(store, failed, "it broke", blobs[1:])
     assert rests.record["attempts"] == blobs
     assert rests.record["intent"] == running.record["intent"]
@@ -257,7 +257,7 @@ def test_a_reason_of_any_text_fits_into_the_record(letter: str, store: Store) ->
     assert len(canonical.encode(dict(rests.record))) < MAX_RECORD - 100  # a pid comes yet
     assert "\n" not in rests.record["reason"]
     assert rests.record["attempts"] == blobs[-12:]
-    assert transitions.begin(store, rests, Stuck(letter * 5000), 0, 100, 1).status == SUSPENDED
+    assert transitions.begin(store, rests, RuleFailed(letter * 5000), 0, 100, 1).status == SUSPENDED
 
 
 def test_only_what_is_suspended_is_resumed(store: Store, thread: Thread) -> None:
@@ -285,7 +285,7 @@ def test_a_head_that_somebody_else_moved_is_left_alone(store: Store, thread: Thr
     moved = transitions.suspend(store, thread, "somebody else")
     moves: list[Callable[[], Thread]] = [
         lambda: transitions.begin(store, thread, Next("a"), 0, 100, 1),
-        lambda: transitions.note(store, thread, intent=None),
+        lambda: transitions.update_record(store, thread, intent=None),
         lambda: transitions.cancel(store, thread),
     ]
     for move in moves:

@@ -12,7 +12,7 @@ import pytest
 import engine
 from casfs.errors import Invalid
 from casfs.nodes.schema import Schema
-from engine.workflow.definition import Report, check
+from engine.workflow.definition import CheckReport, check
 
 WORKFLOWS = Path(engine.__file__).parent / "workflows"
 HASH = "ab" * 32
@@ -64,7 +64,7 @@ STATUS = {
 }
 
 
-def when_report(when: str, rules: list[Any] = LINE) -> Report:
+def when_report(when: str, rules: list[Any] = LINE) -> CheckReport:
     """The report of rules that end b by `when`, or by whatever comes."""
     kept = [one for one in rules if one["to"] != "__end__"]
     ends = [rule("b", "__end__", when), rule("b", "__end__")]
@@ -73,7 +73,7 @@ def when_report(when: str, rules: list[Any] = LINE) -> Report:
 
 @pytest.mark.parametrize("name", ["develop", "solve-issue"])
 def test_shipped_workflows_are_clean(name: str) -> None:
-    assert check(shipped(name)) == Report([], [])
+    assert check(shipped(name)) == CheckReport([], [])
 
 
 @pytest.mark.parametrize("name", ["develop", "solve-issue"])
@@ -215,7 +215,7 @@ def test_missing_fields(path: tuple[str | int, ...], error: str) -> None:
 
 @pytest.mark.parametrize("value", [None, 1, "x", [], [{}]])
 def test_what_is_no_object(value: Any) -> None:
-    assert check(value) == Report(["$: must be an object"], [])
+    assert check(value) == CheckReport(["$: must be an object"], [])
 
 
 def test_all_faults_are_found_at_once() -> None:
@@ -258,7 +258,7 @@ def test_refused_functions(name: str, form: str) -> None:
     ],
 )
 def test_bound_variables(when: str) -> None:
-    assert when_report(when) == Report([], [])
+    assert when_report(when) == CheckReport([], [])
 
 
 def test_no_way_out_of_a_loop() -> None:
@@ -282,7 +282,7 @@ def test_no_rules() -> None:
 
 def test_unreachable_role() -> None:
     report = check(definition([*LINE, rule("c", "__end__")], a=None, b=None, c=None))
-    assert report == Report([], ["$.roles.c: no rule leads to it from __start__"])
+    assert report == CheckReport([], ["$.roles.c: no rule leads to it from __start__"])
 
 
 def test_fall_through() -> None:
@@ -330,7 +330,7 @@ def test_an_array_of_all_steps_is_compared() -> None:
 def test_only_one_step_can_have_the_field() -> None:
     closed = {"name": "m", "type": "object", "properties": {}, "additionalProperties": False}
     rules = [*LINE[:2], rule("b", "__end__", "steps.meta.status = 'yes'"), LINE[2]]
-    assert check(definition(rules, a=STATUS, b=closed)) == Report([], [])
+    assert check(definition(rules, a=STATUS, b=closed)) == CheckReport([], [])
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ def test_only_one_step_can_have_the_field() -> None:
     ],
 )
 def test_comparisons_that_hold_in_a_loop(when: str) -> None:
-    assert when_report(when, LOOP) == Report([], [])
+    assert when_report(when, LOOP) == CheckReport([], [])
 
 
 @pytest.mark.parametrize(
@@ -393,7 +393,7 @@ def test_a_literal_that_cannot_be(when: str, slip: str) -> None:
     ],
 )
 def test_a_literal_that_can_be(when: str) -> None:
-    assert when_report(when) == Report([], [])
+    assert when_report(when) == CheckReport([], [])
 
 
 @pytest.mark.parametrize(
@@ -412,4 +412,4 @@ def test_schemas_are_judged_leniently(schema: dict[str, Any]) -> None:
         rule("a", "__end__", "$last('a').meta.s = 'v'"),
         rule("a", "a"),
     ]
-    assert check(definition(rules, a=schema)) == Report([], [])
+    assert check(definition(rules, a=schema)) == CheckReport([], [])

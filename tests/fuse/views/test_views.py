@@ -484,7 +484,7 @@ def test_parents_and_children(store: Store) -> None:
 
 def test_more_children_than_a_record_names(store: Store) -> None:
     ids = [f"01JD00000000000000000000{n:02}" for n in range(10, 30)]
-    parent = make_thread(store, children=ids[-threads.CHILDREN :])
+    parent = make_thread(store, children=ids[-threads.MAX_CHILDREN :])
     with store.batch() as batch:
         for id in ids:
             record = {**parent.head.record, "parent": parent.id, "children": []}
