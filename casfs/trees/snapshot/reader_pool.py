@@ -1,11 +1,11 @@
-"""Processes that read files for a snapshot, when there are many.
+"""Worker processes that read the files of a large snapshot.
 
-Reading a small file is a handful of system calls with a little Python around each. Threads
-would spend their time waiting for one another's interpreter; processes do not. Each gets the
-workspace's root as a descriptor and portions of file names by pipe, finds directories from
-there without following a link, and writes what is new into the private directory of the
-process that it works for. So the files stay when it ends, and when its master dies it sees
-the end of its pipe, and what it wrote is an orphan like any other.
+Reading a small file is a handful of system calls with a little Python around each, so worker
+threads would contend for the interpreter lock; processes do not. Each worker inherits the
+workspace's root as a descriptor and gets batches of file names by pipe. It opens directories
+from that root without following a link, and stages new content in the private directory of
+the process that it works for: staged files outlive the worker. A worker whose parent dies
+reads EOF from its pipe and exits; what it staged is orphaned staging like any other.
 
 The pipe carries `marshal`ed tuples of plain values: both ends are this program, and 50,000
 pickled objects would cost more than reading the files.
@@ -15,15 +15,16 @@ from __future__ import annotations
 
 import marshal
 import os
-import queue
 import signal
 import subprocess
 import sys
-import threading
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from multiprocessing.connection import Connection, Pipe
+from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from casfs.backend.disk import DiskBackend
@@ -32,122 +33,99 @@ from casfs.digest import Digest
 from casfs.errors import CasfsError, Failed
 from casfs.trees.snapshot.file_reader import DIR_FLAGS, Intake, Read, Stat, discard
 
-AHEAD = 3  # portions that one process has been given; they must fit into a pipe's buffer
-READY = 256  # portions that wait to be taken over
-MOST = 4  # processes
+MAX_WORKERS = 4  # processes
+PIPES = 3  # per worker: it reads files while answers of others wait for the interpreter here
 
 Key = TypeVar("Key")
-Asked = tuple[Key, bytes, list[bytes]]
 
 
 class Readers(Generic[Key]):
-    """`root_fd`: the workspace's root, shown in messages as `shown`; `private`: of the store.
+    """`root_fd`: the workspace's root, shown in messages as `shown`; `private`: the store's
+    private directory of this process.
 
-    `submit` portions, then take `results` until all have come, in any order; those of one
-    process come in the order in which they were asked for. `close` in a finally.
+    `submit` batches, then take `results` until all have come, in the order of submission.
+    `close` in a finally. One worker thread waits for each process.
     """
 
     def __init__(self, private: Path, root_fd: int, shown: str) -> None:
-        self._waiting: queue.SimpleQueue[Asked[Key] | None] = queue.SimpleQueue()
-        self._done: queue.Queue[tuple[Key, bytes] | CasfsError] = queue.Queue(READY)
-        self._open = 0
-        self._stopped = threading.Event()
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._threads: list[threading.Thread] = []
-        for _ in range(max(2, min(MOST, os.cpu_count() or 2))):
-            self._start(private, root_fd, shown)
+        count = max(2, min(MAX_WORKERS, os.cpu_count() or 2))
+        self._threads = ThreadPoolExecutor(count * PIPES)
+        self._idle: SimpleQueue[Connection[Any, Any]] = SimpleQueue()
+        self._pending: deque[tuple[Key, Future[bytes]]] = deque()
+        self._processes = [self._start(private, root_fd, shown) for _ in range(count)]
 
-    def _start(self, private: Path, root_fd: int, shown: str) -> None:
-        ours, theirs = Pipe()
-        arguments = [str(private), str(root_fd), str(theirs.fileno()), shown]
-        self._processes.append(
-            subprocess.Popen(
-                [sys.executable, "-P", "-c", f"from {__name__} import main; main()", *arguments],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(root_fd, theirs.fileno()),
-            )
+    def _start(self, private: Path, root_fd: int, shown: str) -> subprocess.Popen[bytes]:
+        pairs = [Pipe() for _ in range(PIPES)]
+        theirs = [pipe.fileno() for _, pipe in pairs]
+        arguments = [str(private), str(root_fd), shown, *map(str, theirs)]
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", f"from {__name__} import main; main()", *arguments],
+            stdin=subprocess.DEVNULL,
+            pass_fds=(root_fd, *theirs),
         )
-        theirs.close()
-        thread = threading.Thread(target=self._feed, args=(ours,), daemon=True)
-        self._threads.append(thread)
-        thread.start()
+        for ours, pipe in pairs:
+            pipe.close()
+            self._idle.put(ours)
+        return process
 
     def submit(self, key: Key, path: bytes, names: list[bytes]) -> None:
         """Ask for files of the directory `path`, which is relative to the root."""
-        self._open += 1
-        self._waiting.put((key, path, names))
+        self._pending.append((key, self._threads.submit(self._request, path, names)))
 
-    def results(self, most: int) -> Iterator[tuple[Key, list[Read]]]:
-        """What has been read, until at most so many portions are on their way.
-        Raises Failed, or what a reader raised."""
-        while self._open > most:
-            result = self._done.get()
-            if isinstance(result, CasfsError):
-                raise result
-            self._open -= 1
-            yield result[0], _unpacked(result[1])
+    def _request(self, path: bytes, names: list[bytes]) -> bytes:
+        pipe = self._idle.get()
+        try:
+            pipe.send_bytes(marshal.dumps((path, names)))
+            return pipe.recv_bytes()
+        except (EOFError, OSError):
+            raise Failed("a reader process ended; try again") from None
+        finally:
+            self._idle.put(pipe)
 
-    def close(self, drop: Callable[[list[Read]], None]) -> None:
-        """End the processes; `drop` gets what was read and not taken over."""
-        self._stopped.set()
-        for _ in self._threads:
-            self._waiting.put(None)
-        while any(thread.is_alive() for thread in self._threads) or not self._done.empty():
-            try:
-                result = self._done.get(timeout=0.01)
-            except queue.Empty:
-                continue
-            if not isinstance(result, CasfsError):
-                with suppress(CasfsError):
-                    drop(_unpacked(result[1]))
+    def results(self, max_pending: int) -> Iterator[tuple[Key, list[Read]]]:
+        """Yields results until at most `max_pending` batches are outstanding.
+
+        Raises Failed, or what a worker raised.
+        """
+        while len(self._pending) > max_pending:
+            key, future = self._pending[0]
+            answer = future.result()
+            self._pending.popleft()
+            yield key, _unpacked(answer)
+
+    def close(self, discard: Callable[[list[Read]], None]) -> None:
+        """End the workers; `discard` gets the results that were not taken."""
+        self._threads.shutdown(cancel_futures=True)
+        while not self._idle.empty():
+            self._idle.get().close()
         for process in self._processes:
             process.wait()
-
-    # -- a thread for each process, which mostly waits -----------------------------------------
-
-    def _feed(self, pipe: Connection[Any, Any]) -> None:
-        keys: list[Key] = []
-        try:
-            with pipe:
-                while self._ask(pipe, keys):
-                    answer = pipe.recv_bytes()
-                    self._done.put((keys.pop(0), answer))
-        except (EOFError, OSError):
-            self._done.put(Failed("a process that was to read files ended; try again"))
-
-    def _ask(self, pipe: Connection[Any, Any], keys: list[Key]) -> bool:
-        """Keep the process busy; False when nothing is left to be done, or to be waited for."""
-        while len(keys) < AHEAD and not self._stopped.is_set():
-            try:
-                asked = self._waiting.get(block=not keys)
-            except queue.Empty:
-                break
-            if asked is None:
-                break
-            key, path, names = asked
-            pipe.send_bytes(marshal.dumps((path, names)))
-            keys.append(key)
-        return bool(keys)
+        for _, future in self._pending:
+            if not future.cancelled() and future.exception() is None:
+                with suppress(CasfsError):
+                    discard(_unpacked(future.result()))
 
 
 def main() -> None:
-    """A helper: `PRIVATE ROOT_FD PIPE_FD SHOWN` as arguments."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the master decides when to stop
-    private, root_fd, pipe_fd, shown = sys.argv[1:]
+    """A worker: `PRIVATE ROOT_FD SHOWN PIPE_FD...` as arguments."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
+    private, root_fd, shown, *pipe_fds = sys.argv[1:]
     backend = DiskBackend.assisting(Path(private))
     staged: set[str] = set()  # by this process: no file is written twice
     intake = Intake(backend.blobs, staged.__contains__)
-    pipe: Connection[Any, Any] = Connection(int(pipe_fd))
-    with pipe, suppress(EOFError, BrokenPipeError, ConnectionResetError):
+    pipes: list[Connection[Any, Any]] = [Connection(int(fd)) for fd in pipe_fds]
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
-            path, names = marshal.loads(pipe.recv_bytes())
-            done, fault = _portion(intake, int(root_fd), path, names, shown)
-            staged.update(one.digest.hash for one in done)
-            try:
-                pipe.send_bytes(marshal.dumps((fault, [_packed(one) for one in done])))
-            except OSError:
-                discard(backend.blobs, done)
-                raise
+            for pipe in wait(pipes):
+                assert isinstance(pipe, Connection)
+                path, names = marshal.loads(pipe.recv_bytes())
+                done, fault = _portion(intake, int(root_fd), path, names, shown)
+                staged.update(one.digest.hash for one in done)
+                try:
+                    pipe.send_bytes(marshal.dumps((fault, [_packed(one) for one in done])))
+                except OSError:
+                    discard(backend.blobs, done)
+                    raise
 
 
 def _portion(
