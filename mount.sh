@@ -5,12 +5,14 @@ set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 VENV=$ROOT/.venv
 DEFAULT_DIR=$ROOT/mnt
+STORE_NOTE=$VENV/casfs-store # the store that was last mounted at DEFAULT_DIR
 
 usage() {
     cat <<'END'
 usage: ./mount.sh [DIR]        set up, start the daemon, mount the store at DIR (./mnt)
        ./mount.sh demo [DIR]   the same, then run a workflow on a sample project and show it
-       ./mount.sh stop         unmount everything of this store, stop the daemon
+       ./mount.sh stop         unmount everything of this store, and of the one that ./mnt
+                               shows; stop their daemons
        ./mount.sh env          only make the environment (.venv)
        ./mount.sh -h           this text
 
@@ -152,6 +154,18 @@ is_mounted() {
     grep -qF " $escaped fuse" /proc/self/mounts
 }
 
+# Print the source of the casfs mount at this absolute path: the path of its store, or a name
+# where that has characters that cannot stand there.
+mount_source() {
+    local source point type found='' escaped=${1// /\\040}
+    while read -r source point type _; do
+        if [ "$point" = "$escaped" ] && [ "$type" = fuse.casfs ]; then
+            found=$source
+        fi
+    done </proc/self/mounts
+    say "$found"
+}
+
 # A killed mount process leaves a directory that nobody serves; take it away.
 clear_stale() {
     if is_mounted "$1" && ! stat "$1" >/dev/null 2>&1; then
@@ -179,6 +193,7 @@ start() {
         casfs mount "$dir" >/dev/null
         say "mounted at $(short "$dir")"
     fi
+    [ "$dir" != "$DEFAULT_DIR" ] || status_of store >"$STORE_NOTE"
 }
 
 # Set STATUS; false where there is no store yet, so nothing can run.
@@ -218,12 +233,13 @@ unmount_all() {
     [ ${#busy[@]} -eq 0 ] || fail "still in use: ${busy[*]}; leave it, then ./mount.sh stop again"
 }
 
-stop() {
-    local mounts='' pid=''
-    if read_status; then
-        mounts=$(status_of mounts)
-        pid=$(status_of daemon)
-    fi
+# Stop the daemon of the store that the settings name, and unmount all of it. Adds to STOPPED.
+stop_store() {
+    local mounts pid
+    read_status || return 0
+    mounts=$(status_of mounts)
+    pid=$(status_of daemon)
+    STOPPED+=$pid$mounts
     if [ -n "$pid" ]; then
         casfs daemon stop >/dev/null
         say "daemon stopped"
@@ -232,11 +248,29 @@ stop() {
         unmount_workspaces
         unmount_all
     fi
+}
+
+# HOME or CASFS_STORE may differ from those of the start: what ./mnt shows is found by the mount
+# itself, and by the note of `start`.
+stop() {
+    local store STOPPED=''
+    stop_store
+    for store in "$(mount_source "$DEFAULT_DIR")" "$(cat "$STORE_NOTE" 2>/dev/null)"; do
+        if [ -d "$store" ]; then
+            CASFS_STORE=$store stop_store
+        fi
+    done
+    rm -f "$STORE_NOTE"
     clear_stale "$DEFAULT_DIR"
-    if [ -d "$DEFAULT_DIR" ] && ! is_mounted "$DEFAULT_DIR"; then # another store may be there
+    if [ -n "$(mount_source "$DEFAULT_DIR")" ]; then
+        casfs umount "$DEFAULT_DIR" >/dev/null || fail "cannot unmount $(short "$DEFAULT_DIR")"
+        STOPPED+=mount
+        say "unmounted $(short "$DEFAULT_DIR"); its store is not known here: a daemon of it goes on"
+    fi
+    if [ -d "$DEFAULT_DIR" ] && ! is_mounted "$DEFAULT_DIR"; then # another file system may be there
         rmdir --ignore-fail-on-non-empty "$DEFAULT_DIR"
     fi
-    [ -n "$pid$mounts" ] || say "nothing to stop"
+    [ -n "$STOPPED" ] || say "nothing to stop"
 }
 
 what_to_try() {
