@@ -1,3 +1,95 @@
-"""casfs: everything an agent team produces, content-addressed and shown as files."""
+"""casfs: everything an agent team produces, content-addressed and shown as files.
+
+The names in `__all__` are the public API (docs/python.md). Each is imported when it is first
+used, so `import casfs` and the command line stay fast.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from casfs import agents, errors, testing
+    from casfs.api.checkpoints import Checkpoints
+    from casfs.api.store import Store, init, open
+    from casfs.api.threads import Threads
+    from casfs.api.trees import Trees
+    from casfs.api.values import Agent, Change, Checkpoint, Entry, Restored, Step, Thread
+    from casfs.digest import Digest
+    from casfs.errors import (
+        CasfsError,
+        Conflict,
+        Corrupt,
+        CorruptBlob,
+        Failed,
+        Invalid,
+        NoDaemon,
+        NotFound,
+        Refused,
+    )
+    from casfs.nodes.node import Node
+    from casfs.nodes.schema import Ref
+    from casfs.write_batch import Batch
 
 __version__ = "0.1.0"
+__all__ = [
+    "Agent",
+    "Batch",
+    "CasfsError",
+    "Change",
+    "Checkpoint",
+    "Checkpoints",
+    "Conflict",
+    "Corrupt",
+    "CorruptBlob",
+    "Digest",
+    "Entry",
+    "Failed",
+    "Invalid",
+    "NoDaemon",
+    "Node",
+    "NotFound",
+    "Ref",
+    "Refused",
+    "Restored",
+    "Step",
+    "Store",
+    "Thread",
+    "Threads",
+    "Trees",
+    "agents",
+    "errors",
+    "init",
+    "open",
+    "testing",
+]
+
+MODULES = ("agents", "errors", "testing")
+HOMES = {
+    "casfs.api.checkpoints": ("Checkpoints",),
+    "casfs.api.store": ("Store", "init", "open"),
+    "casfs.api.threads": ("Threads",),
+    "casfs.api.trees": ("Trees",),
+    "casfs.api.values": "Agent Change Checkpoint Entry Restored Step Thread".split(),
+    "casfs.digest": ("Digest",),
+    "casfs.nodes.node": ("Node",),
+    "casfs.nodes.schema": ("Ref",),
+    "casfs.write_batch": ("Batch",),
+}
+
+
+def __getattr__(name: str) -> object:
+    """Imports a name of the API (PEP 562); every name without a home here is an error class."""
+    if name not in __all__:
+        raise AttributeError(f"module 'casfs' has no attribute {name!r}")
+    from importlib import import_module
+
+    if name in MODULES:
+        return import_module(f"casfs.{name}")
+    home = next((home for home, names in HOMES.items() if name in names), "casfs.errors")
+    value = globals()[name] = getattr(import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

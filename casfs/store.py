@@ -16,7 +16,7 @@ import io
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 from casfs.backend.disk import DiskBackend
 from casfs.backend.memory import MemoryBackend
@@ -47,7 +47,7 @@ class Store:
         self.memo = Memo(MEMO)
 
     @classmethod
-    def init(cls, root: Path) -> Store:
+    def init(cls, root: Path) -> Self:
         """Make a store at `root`, or bring an old one's built-in schemas up to date."""
         try:
             _make_root(root)
@@ -66,7 +66,7 @@ class Store:
         return store
 
     @classmethod
-    def open(cls, root: Path) -> Store:
+    def open(cls, root: Path) -> Self:
         """Raises NotFound where there is none, Refused for one of another version."""
         try:
             found = (root / FORMAT_FILE).read_text().strip()
@@ -79,7 +79,7 @@ class Store:
         return cls(DiskBackend(root), root)
 
     @classmethod
-    def memory(cls) -> Store:
+    def memory(cls) -> Self:
         store = cls(MemoryBackend())
         store.register_builtin()
         return store
@@ -96,7 +96,7 @@ class Store:
     def close(self) -> None:
         self.backend.close()
 
-    def __enter__(self) -> Store:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

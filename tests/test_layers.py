@@ -1,7 +1,7 @@
 """The structure of the code: which package may import which, and what no file may be.
 
 PACKAGES is an order: a package imports only what stands above it, so packages form no circle.
-The three branches above the trunk never import each other. `casfs.cli` stands above all and
+The branches above the trunk never import each other. `casfs.cli` stands above all and
 nothing imports it. Inside a package no module imports itself by a detour. A package or a
 loose module without a place in the list fails: give a new one its place.
 """
@@ -19,7 +19,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 TRUNK = """
-    schemas casfs casfs.errors casfs.canonical casfs.digest casfs.config casfs.lru_cache
+    schemas casfs.errors casfs.canonical casfs.digest casfs.config casfs.lru_cache
     casfs.system casfs.backend casfs.nodes casfs.write_batch casfs.store casfs.graph
     casfs.threads casfs.trees casfs.trees.diff casfs.trees.snapshot casfs.trees.restore
     casfs.checkpoints casfs.revisions casfs.native.erofs casfs.native casfs.workspaces casfs.actions
@@ -32,6 +32,7 @@ BRANCHES = {
         engine.moderator engine.secrets engine.workflow engine.llm engine.agents
         engine.threads engine.runtime
     """.split(),
+    "api": "casfs.api casfs.testing casfs".split(),
 }
 TOP = ("casfs.cli", "casfs.__main__")
 
@@ -51,8 +52,9 @@ LIBRARIES = {
     "yaml": "engine.output_parser",
 }
 
-# Entry points of processes, and what hands its environment on to a program.
-ENVIRONMENT = {"engine.runtime.daemon", "engine.agents.program"}
+# Entry points of processes, what hands its environment on to a program, and `casfs.open()`,
+# which finds the same store as the command line.
+ENVIRONMENT = {"engine.runtime.daemon", "engine.agents.program", "casfs.api.store"}
 
 MAX_LINES = 300
 MAX_TEST_LINES = 500

@@ -1,0 +1,69 @@
+"""Checkpoints of a store: create, list, find."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import TypeAlias
+
+from casfs.api.trees import HostPath, Warn, pass_on
+from casfs.api.values import Checkpoint, from_ms
+from casfs.checkpoints import checkpoint, create
+from casfs.store import Store
+from casfs.trees.snapshot.walker import Options
+
+Names: TypeAlias = list[str]  # `Checkpoints.list` hides the built-in
+
+
+class Checkpoints:
+    """The checkpoints of a store: trees recorded under a name, which gc keeps."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def create(
+        self,
+        name: str,
+        source: HostPath,
+        message: str = "",
+        *,
+        default_excludes: bool = True,
+        preserve: Collection[str] = (),
+        max_bytes: int | None = None,
+        warn: Warn | None = None,
+    ) -> Checkpoint:
+        """Records the directory `source` under `name`; files unchanged since are not read again.
+
+        `default_excludes` and `warn` are as for `Trees.build`; `preserve` may hold "mtime" and
+        "mode"; more than `max_bytes` of files are refused. Raises Invalid (the name), NotFound
+        (the directory), Failed (a file that cannot be read), Refused; then nothing is recorded.
+        """
+        made = create.create(
+            self._store,
+            name,
+            Path(source),
+            message,
+            defaults=default_excludes,
+            options=Options(preserve, max_bytes),
+        )
+        pass_on(made.report.warnings, warn)
+        return _public(made.checkpoint)
+
+    def list(self, name: str | None = None) -> list[Checkpoint]:
+        """Returns the checkpoints of `name`, or all: by name, then oldest first."""
+        return [_public(one) for one in checkpoint.listing(self._store, name)]
+
+    def names(self) -> Names:
+        """Returns every name that has a checkpoint, sorted."""
+        return checkpoint.names(self._store)
+
+    def find(self, revision: str) -> Checkpoint:
+        """Returns the checkpoint NAME (its newest) or NAME@ID; the id may be a unique prefix.
+
+        Raises NotFound, Conflict (an ambiguous prefix).
+        """
+        return _public(checkpoint.find(self._store, revision))
+
+
+def _public(one: checkpoint.Checkpoint) -> Checkpoint:
+    return Checkpoint(one.name, one.id, one.hash, one.root, from_ms(one.created_at), one.message)

@@ -1,0 +1,86 @@
+"""The store of the Python API: `casfs.open`, `casfs.init` and the class they return."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import BinaryIO, Self, TypeAlias
+
+from casfs import config, graph
+from casfs import store as trunk
+from casfs.api.checkpoints import Checkpoints
+from casfs.api.threads import Threads
+from casfs.api.trees import HostPath, Trees
+from casfs.digest import Digest
+from casfs.nodes.node import Node
+
+Hash: TypeAlias = str | Digest
+
+
+class Store(trunk.Store):
+    """A content-addressed store, opened by any number of processes at once.
+
+    A context manager; `close` ends it. It may be shared between threads of a process, a `Batch`
+    may not. Where no path is given, the store is that of the command line: CASFS_STORE, else
+    `casfs` in the user's data directory (XDG_DATA_HOME).
+    """
+
+    @classmethod
+    def open(cls, root: HostPath | None = None) -> Self:
+        """Opens the store at `root`. Raises NotFound, Refused (of another version), Failed."""
+        return super().open(_root(root))
+
+    @classmethod
+    def init(cls, root: HostPath | None = None) -> Self:
+        """Creates a store at `root` and opens it; an existing one is opened and keeps its
+        content. Raises Refused for a directory with other files, Failed."""
+        return super().init(_root(root))
+
+    @cached_property
+    def checkpoints(self) -> Checkpoints:
+        """Trees recorded under a name."""
+        return Checkpoints(self)
+
+    @cached_property
+    def trees(self) -> Trees:
+        """Directories as values."""
+        return Trees(self)
+
+    @cached_property
+    def threads(self) -> Threads:
+        """Runs of workflows."""
+        return Threads(self)
+
+    def get(self, hash: Hash) -> bytes:
+        """Returns the verified bytes of a blob. Raises NotFound, CorruptBlob."""
+        return super().get(str(hash))
+
+    def stream(self, hash: Hash) -> BinaryIO:
+        """Opens a blob of any size for reading: seekable, verified. Raises as `get`."""
+        return self.blobs.open(str(hash))
+
+    def has(self, hash: Hash) -> bool:
+        """Returns whether a blob is stored."""
+        return bool(self.blobs.info([str(hash)]))
+
+    def node(self, hash: Hash, type: str | None = None) -> Node:
+        """Returns a node. Raises NotFound (also for a blob that is not a node, or not of `type`),
+        Corrupt."""
+        return super().node(str(hash), type)
+
+    def walk(self, *roots: Hash) -> Iterator[str]:
+        """Yields every hash reachable from `roots`, types included, each once, a node before its
+        refs."""
+        return graph.walk(self, map(str, roots))
+
+
+open, init = Store.open, Store.init
+
+
+def _root(path: HostPath | None) -> Path:
+    if path is not None:
+        return Path(path).absolute()
+    found: Path = config.store_root(None, os.environ).value
+    return found

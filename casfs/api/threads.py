@@ -1,0 +1,184 @@
+"""Threads of a store: read them here, start and steer them through the daemon."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from casfs import daemon_socket, threads
+from casfs.api.trees import Tree, Trees
+from casfs.api.values import Agent, Step, Thread, from_ms
+from casfs.errors import NoDaemon
+from casfs.nodes.node import Node
+from casfs.store import Store
+
+Steps: TypeAlias = list[Step]  # `Threads.list` hides the built-in
+
+
+class Threads:
+    """The threads of a store; a thread is one run of a workflow.
+
+    An `id` may be a unique prefix. Reading works without a daemon. The methods that move a
+    thread (`start`, `fork`, `resume`, `cancel`, `wait`) raise NoDaemon where `casfs daemon`
+    does not run for this store. All raise NotFound, and Conflict for an ambiguous prefix.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    # -- read -----------------------------------------------------------------------------
+
+    def list(self) -> list[Thread]:
+        """Returns all threads, oldest first."""
+        return [self._public(one) for one in threads.list_threads(self._store)]
+
+    def get(self, id: str) -> Thread:
+        return self._public(threads.expand(self._store, id))
+
+    def steps(self, id: str, *, after: int = 0, last: int | None = None) -> Steps:
+        """Returns the steps with an index above `after`, or the `last` of them, oldest first."""
+        found = threads.expand(self._store, id)
+        return [self._step(one) for one in threads.last_steps(self._store, found, last, after)]
+
+    def step(self, id: str, index: int) -> Step:
+        """Returns the step with that index, counted from 1."""
+        return self._step(threads.step_at(self._store, threads.expand(self._store, id), index))
+
+    def follow(self, id: str, *, after: int = 0, poll_s: float = 0.1) -> Iterator[Step]:
+        """Yields the steps with an index above `after`, each as soon as it is recorded; returns
+        when the thread is suspended or over. Blocks; looks every `poll_s` seconds."""
+        found = threads.expand(self._store, id)
+        while True:
+            version = self._store.backend.version()
+            found = threads.get(self._store, found.id)
+            for node in threads.last_steps(self._store, found, None, after):
+                after = node.payload["index"]
+                yield self._step(node)
+            if found.status != threads.RUNNING:
+                return
+            while self._store.backend.version() == version:
+                time.sleep(poll_s)
+
+    # -- move -----------------------------------------------------------------------------
+
+    def start(
+        self,
+        workflow: str,
+        input: str,
+        agents: Mapping[str, Agent],
+        *,
+        workspace: Tree | None = None,
+        max_steps: int = 100,
+        max_tokens: int | None = None,
+        max_time: timedelta | None = None,
+        key: str | None = None,
+    ) -> Thread:
+        """Starts a thread of `workflow` on the task `input`; returns at once.
+
+        `agents`: the agent of each role. `workspace`: the tree that agents work on a copy of.
+        Spending more than `max_tokens` or `max_time` suspends the thread. With `key` (an
+        idempotency key) a second call returns the existing thread. Raises Invalid (a config),
+        Refused (an agent's version).
+        """
+        made = self._ask(
+            "start",
+            workflow=workflow,
+            input=input,
+            agents=_bindings(agents),
+            workspace=None if workspace is None else Trees(self._store).resolve(workspace),
+            max_rounds=max_steps,
+            tokens=max_tokens,
+            wall_ms=None if max_time is None else max(1, max_time // timedelta(milliseconds=1)),
+            key=key,
+        )
+        return self.get(made["id"])
+
+    def fork(
+        self, id: str, *, at: int | None = None, agents: Mapping[str, Agent] | None = None
+    ) -> Thread:
+        """Starts a new thread that goes on after step `at` (the last) of this one, on the
+        workspace as it was then. `agents` replaces those of some roles."""
+        made = self._ask("fork", id=self._id(id), at=at, agents=_bindings(agents or {}))
+        return self.get(made["id"])
+
+    def resume(self, id: str, input: str | None = None) -> Thread:
+        """Resumes a suspended thread; `input` answers its question."""
+        return self._moved("resume", id, input=input)
+
+    def cancel(self, id: str) -> Thread:
+        """Ends a thread with return code 130, with all processes that run for it."""
+        return self._moved("cancel", id)
+
+    def wait(self, id: str) -> Thread:
+        """Blocks until the thread is suspended or over."""
+        return self._moved("wait", id)
+
+    def _moved(self, op: str, id: str, **arguments: Any) -> Thread:
+        full = self._id(id)
+        self._ask(op, id=full, **arguments)
+        return self.get(full)
+
+    def _id(self, text: str) -> str:
+        return threads.expand(self._store, text).id
+
+    def _ask(self, op: str, **arguments: Any) -> Any:
+        root: Path | None = self._store.root
+        if root is None:
+            raise NoDaemon("a store in memory has no daemon; use a store on disk")
+        return daemon_socket.request(root, op, **arguments)
+
+    # -- values ---------------------------------------------------------------------------
+
+    def _public(self, found: threads.Thread) -> Thread:
+        """From the head's record, and the end node of a thread that is over."""
+        record = found.record
+        spent = record.get("spent") or {"tokens": 0, "wallMs": 0}
+        over = found.status in (threads.ENDED, threads.CANCELLED)
+        end = threads.end(self._store, found) if over else None
+        question = record.get("question")
+        return Thread(
+            id=found.id,
+            workflow=record.get("workflow", ""),
+            status=found.status,
+            role=(record.get("intent") or {}).get("role"),
+            updated_at=from_ms(record.get("updatedAt", 0)),
+            reason=record.get("reason"),
+            question=None if question is None else self._text(question),
+            return_code=end.payload["returnCode"] if end else None,
+            summary=end.payload["summary"] if end else None,
+            parent=record.get("parent"),
+            tokens=spent["tokens"],
+            running_time=timedelta(milliseconds=spent["wallMs"]),
+        )
+
+    def _step(self, node: Node) -> Step:
+        payload = node.payload
+        content = self._store.node(payload["content"], "content").payload
+        return Step(
+            index=payload["index"],
+            role=payload["role"],
+            output=content["text"],
+            meta=payload["meta"],
+            hash=node.hash,
+            detail=payload["detail"],
+            artifacts=tuple(content["artifacts"]),
+            workspace=payload["workspace"],
+            changes=payload["changes"],
+            started_at=from_ms(payload["startedAt"]),
+            completed_at=from_ms(payload["completedAt"]),
+            cached="cached" in payload,
+        )
+
+    def _text(self, content: str) -> str:
+        text: str = self._store.node(content, "content").payload["text"]
+        return text
+
+
+def _bindings(agents: Mapping[str, Agent]) -> dict[str, dict[str, Any]]:
+    return {
+        role: {"name": one.name, "config": dict(one.config), "version": one.version}
+        for role, one in agents.items()
+    }

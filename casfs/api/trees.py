@@ -1,0 +1,192 @@
+"""Trees of a store: list, read, compare, build from a directory, restore to one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO, TypeAlias
+
+from casfs.api.values import Change, Checkpoint, Entry, Restored, Step
+from casfs.checkpoints import create
+from casfs.digest import Digest
+from casfs.errors import NotFound
+from casfs.nodes import directory
+from casfs.revisions import resolve_tree
+from casfs.store import Store
+from casfs.trees import tree as trees
+from casfs.trees.diff import patch
+from casfs.trees.restore import restore
+from casfs.trees.snapshot import walker
+
+Tree: TypeAlias = str | Digest | Checkpoint | Step | Entry
+TreePath: TypeAlias = str | bytes | os.PathLike[str]
+HostPath: TypeAlias = str | os.PathLike[str]
+Warn: TypeAlias = Callable[[str], object]
+
+
+class Trees:
+    """The trees of a store.
+
+    A `tree` is a revision (a hash, a unique prefix of one, NAME or NAME@ID of a checkpoint), a
+    `Digest`, a `Checkpoint`, a `Step` or the `Entry` of a directory. A `path` is relative to its
+    root; symlinks are not followed. All methods raise NotFound for a tree or path that is not
+    there, Conflict for an ambiguous prefix, Corrupt for damaged nodes and blobs.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def resolve(self, tree: Tree) -> str:
+        """Returns the hash of the root of `tree`."""
+        if isinstance(tree, str):
+            return resolve_tree(self._store, tree)
+        found: str | None
+        if isinstance(tree, Digest):
+            found = tree.hash
+        elif isinstance(tree, Checkpoint):
+            found = tree.root
+        else:
+            found = tree.workspace if isinstance(tree, Step) else tree.hash
+        if found is None:
+            raise NotFound(f"{tree}: no tree")
+        return found
+
+    def stat(self, tree: Tree, path: TreePath = "") -> Entry:
+        """Returns the entry at `path`."""
+        root, at = self.resolve(tree), os.fsencode(path)
+        found = trees.resolve(self._store, root, at)
+        if found is None:
+            return Entry("", "directory", root)
+        return _entry(b"/".join(trees.split(at)), found)
+
+    def ls(self, tree: Tree, path: TreePath = "") -> list[Entry]:
+        """Returns the entries of a directory, sorted by name."""
+        top = self._directory(tree, path)
+        below = _prefix(top)
+        return [
+            _entry(below + name, one) for name, one in trees.load(self._store, _hash(top)).items()
+        ]
+
+    def walk(self, tree: Tree, path: TreePath = "") -> Iterator[Entry]:
+        """Yields every entry below a directory, each directory before its content."""
+        top = self._directory(tree, path)
+        for at, one in trees.walk(self._store, _hash(top), _prefix(top)):
+            yield _entry(at, one)
+
+    def open(self, tree: Tree, path: TreePath) -> BinaryIO:
+        """Opens a file for reading: seekable, verified, of any size."""
+        return self._store.blobs.open(_hash(self._file(tree, path)))
+
+    def read(self, tree: Tree, path: TreePath, offset: int = 0, size: int = -1) -> bytes:
+        """Returns up to `size` bytes of a file from `offset` on; all of the rest for -1."""
+        with self.open(tree, path) as file:
+            file.seek(offset)
+            return file.read(size)
+
+    def diff(self, old: Tree | None, new: Tree | None) -> Iterator[Change]:
+        """Yields the paths that differ, in path order; None is the empty tree."""
+        changes = trees.diff(self._store, self._optional(old), self._optional(new))
+        for change in trees.shown(self._store, changes):
+            before, after = (
+                None if one is None else _entry(change.path, one)
+                for one in (change.old, change.new)
+            )
+            yield Change(change.letter, os.fsdecode(change.path), before, after)
+
+    def patch(self, old: Tree | None, new: Tree | None) -> bytes:
+        """Returns the difference as a unified diff for `git apply`, of at most 1 MiB."""
+        return patch.patch(self._store, self._optional(old), self._optional(new))
+
+    def build(
+        self, source: HostPath, *, default_excludes: bool = True, warn: Warn | None = None
+    ) -> Digest:
+        """Stores the tree of the directory `source`; without a checkpoint gc may collect it.
+
+        `.casfsignore` applies, and with `default_excludes` the well-known derived directories
+        (node_modules, .git, …) are left out. `warn` is called with one line for each entry that
+        a tree cannot hold. Raises NotFound, Failed (a file that cannot be read), Refused.
+        """
+        where, report = Path(source), walker.Report()
+        with self._store.batch() as batch:
+            ignore = create.rules(self._store, where, report, defaults=default_excludes)
+            root = walker.build(batch, where, ignore, report)
+        pass_on(report.warnings, warn)
+        return root
+
+    def restore(
+        self,
+        tree: Tree,
+        target: HostPath,
+        *,
+        base: Tree | None = None,
+        delete_untracked: bool = False,
+        verify: bool = False,
+    ) -> Restored:
+        """Writes `tree` to the directory `target`: new, empty, or restored by casfs before.
+
+        In the last case only what differs is written, and files in neither tree stay unless
+        `delete_untracked`. `base` names the tree that is there where the store does not know.
+        `verify` compares every path, not only those that differ between the trees. Raises
+        Refused for a directory of unknown content, Conflict, Failed.
+        """
+        done = restore.restore(
+            self._store,
+            self.resolve(tree),
+            Path(target),
+            base=self._optional(base),
+            delete_untracked=delete_untracked,
+            verify=verify,
+        )
+        changed, kept = (
+            tuple(map(os.fsdecode, paths)) for paths in (done.outcome.changed, done.outcome.kept)
+        )
+        return Restored(
+            done.root, done.old, done.files, done.bytes, done.outcome.deleted, changed, kept
+        )
+
+    def _optional(self, tree: Tree | None) -> str | None:
+        return None if tree is None else self.resolve(tree)
+
+    def _directory(self, tree: Tree, path: TreePath) -> Entry:
+        return _checked(self.stat(tree, path), "directory")
+
+    def _file(self, tree: Tree, path: TreePath) -> Entry:
+        return _checked(self.stat(tree, path), "file")
+
+
+def pass_on(warnings: Iterable[str], warn: Warn | None) -> None:
+    if warn is not None:
+        for line in warnings:
+            warn(line)
+
+
+def _checked(entry: Entry, kind: str) -> Entry:
+    if entry.kind != kind:
+        raise NotFound(f"{entry.path or '.'}: not a {kind}, but a {entry.kind}")
+    return entry
+
+
+def _hash(entry: Entry) -> str:
+    assert entry.hash is not None
+    return entry.hash
+
+
+def _prefix(top: Entry) -> bytes:
+    return os.fsencode(top.path) + b"/" if top.path else b""
+
+
+def _entry(path: bytes, found: directory.Entry) -> Entry:
+    where = os.fsdecode(path)
+    if isinstance(found, directory.Subdirectory):
+        return Entry(where, "directory", found.digest.hash)
+    kept = found.properties or directory.Properties()
+    seconds, ns = kept.mtime or (0, 0)
+    mtime_ns = None if kept.mtime is None else seconds * 10**9 + ns
+    if isinstance(found, directory.Symlink):
+        target = os.fsdecode(found.target)
+        return Entry(where, "symlink", target=target, mode=kept.unix_mode, mtime_ns=mtime_ns)
+    hash, size = found.digest.hash, found.digest.size_bytes
+    return Entry(
+        where, "file", hash, size, found.executable, mode=kept.unix_mode, mtime_ns=mtime_ns
+    )

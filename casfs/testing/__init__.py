@@ -1,0 +1,9 @@
+"""For authors of backends and agents: the contract suites, and fakes.
+
+An agent is tested with `run_agent` (docs/python.md), against a store in memory and without a
+daemon.
+"""
+
+from casfs.testing.agents import AgentRun, fake_context, run_agent
+
+__all__ = ["AgentRun", "fake_context", "run_agent"]

@@ -1,0 +1,135 @@
+"""`import casfs`: every public name is there, typed, documented, and loaded only when used."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import casfs
+import casfs.api.store
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def python(code: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    ).stdout
+
+
+def test_the_import_loads_nothing_else() -> None:
+    code = "import casfs, sys; print([m for m in sys.modules if m.startswith('casfs.')])"
+    assert python(code).strip() == "[]"
+
+
+def test_a_submodule_is_imported_without_the_api() -> None:
+    code = "from casfs import canonical, errors; import sys; print('casfs.api' in sys.modules)"
+    assert python(code).strip() == "False"
+
+
+def test_every_public_name_is_there() -> None:
+    code = "from casfs import *; import casfs; print({*casfs.__all__} - {*globals()})"
+    assert python(code).strip() == "set()"
+    assert set(casfs.__all__) <= set(dir(casfs))
+
+
+def test_names_are_sorted_and_others_are_refused() -> None:
+    assert casfs.__all__ == sorted(set(casfs.__all__))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        casfs.nothing  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_the_top_level_errors_are_those_a_library_call_raises() -> None:
+    classes = {name for name, one in vars(casfs.errors).items() if isinstance(one, type)}
+    assert classes - set(casfs.__all__) == {"Suspended", "Usage"}  # of the command line
+
+
+SAMPLE = """
+from datetime import datetime
+from pathlib import Path
+from typing import BinaryIO
+
+import casfs
+from casfs import agents, testing
+
+with casfs.init(Path("store")) as store:
+    digest: casfs.Digest = store.put(b"hello")
+    data: bytes = store.get(digest)
+    node: casfs.Node = store.node(store.put_node("content", {"text": "", "artifacts": []}))
+    refs: list[casfs.Ref] = store.refs(node)
+    stream: BinaryIO = store.stream(digest.hash)
+    made: casfs.Checkpoint = store.checkpoints.create("work", ".", warn=print)
+    at: datetime = made.created_at
+    names: list[str] = store.checkpoints.names()
+    entries: list[casfs.Entry] = store.trees.ls(made, Path("src"))
+    file: BinaryIO = store.trees.open("work", "a.txt")
+    changes: list[casfs.Change] = list(store.trees.diff(None, made))
+    done: casfs.Restored = store.trees.restore(made, "again")
+    thread: casfs.Thread = store.threads.start("w", "Do it.", {"a": casfs.Agent("command")})
+    steps: list[casfs.Step] = store.threads.steps(thread.id)
+    with store.batch() as batch:
+        some: casfs.Batch = batch
+    reached: list[str] = list(store.walk(digest, node.hash))
+
+
+def create_agent(config: dict[str, str]) -> agents.AgentFn:
+    async def agent(context: agents.AgentContext) -> agents.AgentResult:
+        return agents.AgentResult("", context.store.put(b""))
+
+    return agent
+
+
+run: testing.AgentRun = testing.run_agent(create_agent, {})
+try:
+    casfs.open("nowhere")
+except casfs.NotFound as error:
+    code: int = error.exit_code
+reveal_type(casfs.open)
+store.put("text")
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The python of an environment into which the wheel was installed, without dependencies."""
+    base = tmp_path_factory.mktemp("wheel")
+    source = base / "source"
+    source.mkdir()
+    for name in ("casfs", "engine", "schemas"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source / name)
+    venv = [sys.executable, "-m", "venv", "--without-pip", str(base / "venv")]
+    subprocess.run(venv, check=True)
+    (site,) = (base / "venv/lib").glob("python*/site-packages")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    options = ["--no-index", "--no-deps", "--no-build-isolation", "--target", str(site)]
+    done = subprocess.run([*pip, *options, str(source)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return base / "venv/bin/python"
+
+
+def test_a_users_file_is_checked_against_the_installed_types(
+    installed: Path, tmp_path: Path
+) -> None:
+    sample = tmp_path / "sample.py"
+    sample.write_text(SAMPLE)
+    mypy = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir=.cache"]
+    done = subprocess.run(
+        [*mypy, f"--python-executable={installed}", sample.name],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    last = SAMPLE.count("\n")
+    assert done.stdout.splitlines() == [
+        f"sample.py:{last - 1}: note: Revealed type is "
+        '"def (root: str | os.PathLike[str] | None =) -> casfs.api.store.Store"',
+        f'sample.py:{last}: error: Argument 1 to "put" of "Store" has incompatible type "str"; '
+        'expected "bytes"  [arg-type]',
+        "Found 1 error in 1 file (checked 1 source file)",
+    ], done.stdout + done.stderr
