@@ -1,4 +1,4 @@
-"""What the author of an agent imports; the entry point's contract is in `casfs.agents.contract`."""
+"""The names that an agent imports; the contract is described in `casfs.agents.contract`."""
 
 from casfs.agents.contract import (
     CHILD,

@@ -1,4 +1,4 @@
-"""What an agent is to the engine, and the door it comes in by.
+"""The contract between the engine and an agent, and the entry point that registers one.
 
 An agent package exports two names through the entry-point group `casfs.agents`:
 
@@ -8,14 +8,14 @@ An agent package exports two names through the entry-point group `casfs.agents`:
 `configSchema` is a JSON Schema for the config; `schemas` lists the schema documents of the
 detail nodes that the agent writes (seed 001 phase 6, seed 002). The entry point's object
 may be a module or anything else with these two attributes; nothing has to be inherited.
-A property of the config with `"format": "env"` names a variable whose value is a secret
-(`engine.secrets`); one with `"format": "agent"` is a further agent, which has to be fit for use
-when the thread starts, like this one.
+In the config schema, `"format": "env"` marks a string that names an environment variable whose
+value is a secret; `"format": "agent"` marks an object {name, config, version} that names a nested
+agent, which is checked when the thread starts, like this one.
 
-An agent that can go on with what it began keeps in `context.conversation` what it needs for
-that: the mapping is empty at a step's first try, and the same one when the prompt comes
-again with a correction. The built-in agents come in by the same door. An agent that cannot
-do its work raises; the thread is then suspended with the error as the reason.
+An agent that keeps a session stores its state in `context.conversation`: the mapping is empty at
+a step's first attempt, and the same one when the prompt comes again with a correction. The
+built-in agents use the same contract. An agent that cannot do its work raises; the thread is then
+suspended with the error as the reason.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ from casfs.digest import Digest
 from casfs.errors import CasfsError, Failed
 from casfs.store import Store
 
-HUMAN, CHILD = "human", "child"  # what an agent may wait for
+HUMAN, CHILD = "human", "child"  # causes of Waiting
 
 
-async def _nobody(news: object) -> None:
-    """Who is not interested in an agent's processes, or in its turns."""
+async def _ignore(report: object) -> None:
+    """Default for the callbacks of a context without an engine, as in an agent's own tests."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A thread that an agent wants to have run for it. `agents`: role name to {name, config,
-    version}; `workspace`: the tree it works on, None for the tree of the agent's own step."""
+    """A request to run a child thread. `workflow`: name or hash; `input`: its task; `agents`:
+    role name to {name, config, version}; `workspace`: root of its tree, None for the tree that
+    the calling step started from; `max_rounds`: limit of steps."""
 
     workflow: str
     input: str
@@ -52,8 +53,9 @@ class Call:
 
 @dataclass(frozen=True)
 class Called:
-    """How such a thread ended. `end`: its thread-end; `output`, `meta`, `workspace`: of its last
-    step; `tokens`: what it spent."""
+    """The result of a child thread. `thread`: its id; `end`: hash of its thread-end;
+    `return_code`: 0 where a rule ended it; `output`, `meta`, `workspace`: of its last step;
+    `tokens`: spent by it."""
 
     thread: str
     end: str
@@ -66,37 +68,37 @@ class Called:
 
 
 async def _no_calls(call: Call) -> Called:
-    raise Failed("nobody here can run a thread for an agent")
+    raise Failed("this context has no engine that runs child threads")
 
 
 @dataclass(frozen=True)
 class AgentContext:
-    """What an agent is given for one step. `workspace` is its alone while it runs."""
+    """The inputs of one attempt at a step. Nothing else writes to `workspace` while it runs."""
 
-    thread: str
+    thread: str  # id
     role: str
-    step: int
+    step: int  # index, from 1
     prompt: Prompt
-    workspace: Path | None
-    store: Store
-    depth: int = 0
-    run: str = ""  # unique to this try; processes carry it in CASFS_RUN
-    env: Mapping[str, str] = field(default_factory=dict)  # for the processes it starts
-    started: Callable[[int], Awaitable[None]] = _nobody  # to be told a process's id
-    turn: Callable[[str], Awaitable[None]] = _nobody  # to be told a finished turn's node
-    call: Callable[[Call], Awaitable[Called]] = _no_calls  # runs a thread and waits for its end
-    answer: str | None = None  # what a human said to the question that was asked
-    parent: str | None = None  # where the thread that called this one stood: a step or start
-    agent: str = ""  # the agent's own node
-    conversation: dict[str, Any] = field(default_factory=dict)  # kept from try to try of a step
-    secrets: Secrets = NO_SECRETS  # what must not be told to a model; `store` hides it by itself
+    workspace: Path | None  # directory; None for a thread without one
+    store: Store  # redacts secrets in all that is put through it
+    depth: int = 0  # of the call stack; 0 for a thread that no other called
+    run: str = ""  # token, unique to this attempt; its processes carry it in CASFS_RUN
+    env: Mapping[str, str] = field(default_factory=dict)  # environment for its processes
+    started: Callable[[int], Awaitable[None]] = _ignore  # reports a process id; durable on return
+    turn: Callable[[str], Awaitable[None]] = _ignore  # reports a stored node as a turn (model call)
+    call: Callable[[Call], Awaitable[Called]] = _no_calls  # raises Waiting, Failed, Invalid
+    answer: str | None = None  # a person's answer to the question of `Waiting`
+    parent: str | None = None  # hash of the caller's step or start that this thread was called at
+    agent: str = ""  # hash of the agent's node
+    conversation: dict[str, Any] = field(default_factory=dict)  # kept between attempts of a step
+    secrets: Secrets = NO_SECRETS  # to redact what is sent elsewhere, such as to a model
 
 
 @dataclass(frozen=True)
 class AgentResult:
-    """`output` is what the extractor reads, `detail` the root of the agent's own record; an
-    integer `totalTokens` in it counts against the thread's budget. `workspace`: the tree to
-    record, where that is not what the agent left in the directory."""
+    """An agent's answer. `output`: text that the meta is extracted from; `detail`: digest of the
+    agent's own record, whose integer `totalTokens` counts against the thread's budget;
+    `artifacts`: hashes; `workspace`: root of the tree to record, None for the directory's."""
 
     output: str
     detail: Digest
@@ -105,7 +107,7 @@ class AgentResult:
 
 
 class AgentFailed(Failed):
-    """The agent did not do its work; `detail` is the record of how far it came, if any."""
+    """The attempt failed. `detail`: hash of the agent's record of it so far, if any."""
 
     def __init__(self, reason: str, detail: str | None = None) -> None:
         super().__init__(reason)
@@ -113,9 +115,9 @@ class AgentFailed(Failed):
 
 
 class Waiting(CasfsError):
-    """The agent cannot go on before something else has happened: no failure, and no try is
-    counted. The thread rests until it is resumed, then the agent is asked again. `cause`:
-    HUMAN or CHILD; `question`: a content node for whoever is to answer."""
+    """The agent waits for something else; no failure, and no attempt is counted. The thread is
+    suspended until it is resumed, then the agent is asked again. `cause`: HUMAN or CHILD;
+    `question`: hash of a content node for the person who is to answer."""
 
     def __init__(self, cause: str, reason: str, question: str | None = None) -> None:
         super().__init__(reason)

@@ -1,5 +1,5 @@
-"""What an agent is told, in parts: a model agent sends them as messages, a command gets
-the text of all of them."""
+"""The prompt of a step, in parts: a model agent sends them as messages, a program gets their
+text on stdin."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from casfs.agents.secrets import Secrets
 
 @dataclass(frozen=True)
 class EarlierStep:
-    """An earlier step as later ones see it."""
+    """A completed step as later prompts show it. `index`: from 1; `output`: all that the agent
+    said; `meta`: the object extracted from it."""
 
     index: int
     role: str
@@ -21,16 +22,17 @@ class EarlierStep:
     meta: Mapping[str, Any]
 
     def text(self) -> str:
+        """Returns the step as Markdown."""
         meta = json.dumps(self.meta, ensure_ascii=False, indent=2)
         return f"## Step {self.index}: {self.role}\n\n{self.output.strip()}\n\nRecorded as:\n{meta}"
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """`system`: who the role is; `task`: the thread's input; `history`: the steps so far, or
-    since the one before which `summary` stands for all; `ask`: what the output must hold;
-    `correction`: what was wrong with the last output; `origin`: for a thread that another one
-    called, how to read that one's context."""
+    """`system`: the role's system prompt; `task`: the thread's input; `history`: earlier steps,
+    oldest first, after those that `summary` stands for; `ask`: the facts that the output must
+    hold; `schema`: the role-schema of its meta; `correction`: the fault of the last output;
+    `origin`: for a child thread, how to read its caller's context."""
 
     system: str
     task: str
@@ -42,46 +44,49 @@ class Prompt:
     origin: str | None = None
 
     def corrected(self, fault: str) -> Prompt:
+        """Returns the same prompt with a correction."""
         return replace(self, correction=fault)
 
     def text(self) -> str:
-        return f"{self.system.strip()}\n\n{self.question()}"
+        """Returns the whole prompt as Markdown."""
+        return f"{self.system.strip()}\n\n{self.user_message()}"
 
-    def question(self, form: bool = True) -> str:
-        """All but the system prompt; without `form`, not how the meta is to be written."""
+    def user_message(self, output_format: bool = True) -> str:
+        """Returns all but the system prompt; without `output_format`, the instructions on how to
+        write the meta are left out."""
         parts = ["# Task\n\n" + self.task]
         if self.origin:
             parts.append("# Who asks\n\n" + self.origin)
         if self.summary is not None or self.history:
             parts.append("# What happened so far\n\n" + self.history_text())
-        report = [self.ask, self._form()] if form else [self.ask]
+        report = [self.ask, self._output_format()] if output_format else [self.ask]
         parts.append("\n\n".join(["# What to report", *report]))
         if self.correction:
             parts.append(self.correction_text())
         return "\n\n".join(part.strip() for part in parts) + "\n"
 
     def correction_text(self) -> str:
-        """What was wrong with the last output: all that is new to who goes on with it."""
+        """Returns the correction alone: the only new part for an agent that keeps a session."""
         return f"# Correction\n\nYour last output was not usable: {self.correction}"
 
+    def history_text(self) -> str:
+        """Returns the summary and the earlier steps; empty before the first step."""
+        before = [] if self.summary is None else [f"## Summary\n\n{self.summary.strip()}"]
+        return "\n\n".join([*before, *(step.text() for step in self.history)])
+
     def redacted(self, secrets: Secrets) -> Prompt:
-        """The same without the values of secrets."""
+        """Returns the same prompt with the values of `secrets` replaced."""
         if not secrets:
             return self
         texts = ("system", "task", "ask", "correction", "summary", "origin")
         fields = {name: secrets.redact_json(getattr(self, name)) for name in texts}
-        turns = tuple(
-            replace(turn, output=secrets.redact(turn.output), meta=secrets.redact_json(turn.meta))
-            for turn in self.history
+        history = tuple(
+            replace(step, output=secrets.redact(step.output), meta=secrets.redact_json(step.meta))
+            for step in self.history
         )
-        return replace(self, **fields, history=turns, schema=secrets.redact_json(self.schema))
+        return replace(self, **fields, history=history, schema=secrets.redact_json(self.schema))
 
-    def history_text(self) -> str:
-        """What happened so far, as text; empty before the first step."""
-        before = [] if self.summary is None else [f"## Summary\n\n{self.summary.strip()}"]
-        return "\n\n".join([*before, *(turn.text() for turn in self.history)])
-
-    def _form(self) -> str:
+    def _output_format(self) -> str:
         schema = {key: value for key, value in self.schema.items() if key != "name"}
         return (
             "End with one fenced block marked `json` that holds a JSON object of this schema:\n\n"

@@ -1,7 +1,8 @@
-"""Secrets: values that an agent's config takes from the environment, and how a text is masked.
+"""Secrets: values of environment variables that an agent's config names, and their redaction.
 
-The engine hands an agent the secrets of its thread (`AgentContext.secrets`). What the agent puts
-through `AgentContext.store` is masked already; what it sends elsewhere it masks by `hide`.
+The engine gives an agent the secrets of its thread (`AgentContext.secrets`). All that the agent
+puts through `AgentContext.store` is redacted by the store; text that it sends elsewhere, such as
+to a model, it redacts with `Secrets.redact`. A redacted value reads `$NAME`.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from typing import Any, BinaryIO
 
 from casfs.system.log import Log
 
-MIN_SECRET_CHARS = 6  # characters; what is shorter stands in innocent text, too
-SEARCH_CHUNK_BYTES = 1 << 20  # bytes of a file that are searched at once
+MIN_SECRET_CHARS = 6  # shorter values occur in ordinary text and are not redacted
+SEARCH_CHUNK_BYTES = 1 << 20
 
 
 class Secrets:
-    """Variables by name. `hide` has no effect on a text without any of their values."""
+    """`values`: variable name to value. False where none is long enough to be redacted."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self._values = values
@@ -32,6 +33,7 @@ class Secrets:
         return Secrets({**self._values, **other._values})
 
     def redact(self, text: str) -> str:
+        """Replaces every value by `$NAME`, also where it is escaped in JSON."""
         for value, name in self._forms:
             text = text.replace(value, f"${name}")
         return text
@@ -42,7 +44,7 @@ class Secrets:
         return data
 
     def redact_json(self, value: Any) -> Any:
-        """A JSON value with every string in it hidden, keys too."""
+        """Returns a JSON value with every string in it redacted, keys included."""
         if isinstance(value, str):
             return self.redact(value)
         if isinstance(value, Mapping):
@@ -52,36 +54,38 @@ class Secrets:
         return value
 
     def names_in(self, data: bytes) -> list[str]:
-        """The variables whose values stand in `data`."""
+        """Returns the variables whose values occur in `data`, sorted."""
         return sorted({name for value, name in self._forms if _bytes(value) in data})
 
     def names_in_file(self, file: BinaryIO) -> list[str]:
-        """The same for a file of any size."""
+        """Returns the variables whose values occur in a file, read in chunks."""
         longest = max((len(_bytes(value)) for value, _ in self._forms), default=0)
         found: set[str] = set()
         data = b""
         while piece := file.read(SEARCH_CHUNK_BYTES):
-            data = data[-longest:] + piece  # a value may begin in one and end in the next
+            data = data[-longest:] + piece  # a value may cross a chunk border
             found.update(self.names_in(data))
         return sorted(found)
 
-    def log(self, log: Log) -> Log:
-        def hidden(event: str, **fields: Any) -> None:
+    def redacting_log(self, log: Log) -> Log:
+        """Returns a log that redacts the texts of every event."""
+
+        def redacted(event: str, **fields: Any) -> None:
             texts = {
                 key: one if one is None or isinstance(one, bool | int) else self.redact(str(one))
                 for key, one in fields.items()
             }
             log(event, **texts)
 
-        return hidden if self else log
+        return redacted if self else log
 
 
 NO_SECRETS = Secrets({})
 
 
 def _forms(value: str) -> set[str]:
-    """How a value may stand in a text: as it is, inside a JSON string, and where it has several
-    lines, in a diff."""
+    """Returns the forms in which a value occurs in text: plain, inside a JSON string, and for a
+    value of several lines, in a diff."""
     in_json = {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
     return {value, *in_json, *(value.replace("\n", f"\n{mark}") for mark in "+- ")}
 

@@ -73,7 +73,7 @@ def load(name: str) -> Package:
     try:
         door = point.load()
         package = Package(name, _version(point), dict(door.package_descriptor), door.create_agent)
-        _check(package)
+        check(package)
     except CasfsError as error:
         raise Failed(f"agent {name}: does not load: {error}") from error
     except AGENT_ERRORS as error:
@@ -86,7 +86,7 @@ def _is_third_party(point: EntryPoint) -> bool:
     return point.dist is None or point.dist.name != OWN
 
 
-def _check(package: Package) -> None:
+def check(package: Package) -> None:
     """Raises Invalid for a descriptor that nothing could be done with."""
     canonical.encode(package.descriptor)
     if not callable(package.create):

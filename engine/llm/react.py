@@ -81,7 +81,7 @@ class ReactSession:
         self.messages.clear()
         self._known = 0
         self.say("system", "\n\n".join([prompt.system.strip(), *more]))
-        self.say("user", prompt.question(form))
+        self.say("user", prompt.user_message(form))
 
     def say(self, role: str, text: str, **more: Any) -> None:
         self.messages.append({"role": role, "content": text, **more})

@@ -106,7 +106,7 @@ class ThreadRun:
     def _load(self) -> None:
         self._script = ThreadConfig(self._given, self.thread, self._env, self._extractor)
         self._store = redacting_store(self._given, self._script.secrets)
-        self._log = self._script.secrets.log(self._told)
+        self._log = self._script.secrets.redacting_log(self._told)
         self._start = self._script.start
         self._past = ThreadHistory(self._store, self.thread, self._start)
         path = None if self._start["workspace"] is None else self._workspace.path

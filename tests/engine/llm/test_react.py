@@ -81,7 +81,7 @@ async def test_one_call(store: Store) -> None:
     assert (body["temperature"], body["max_tokens"], body["seed"]) == (0, 9, 1)
     assert body["messages"] == [
         {"role": "system", "content": "You are it."},
-        {"role": "user", "content": PROMPT.question()},
+        {"role": "user", "content": PROMPT.user_message()},
     ]
     payload, (turn,) = session(store, result.detail.hash)
     assert (payload["agent"], payload["role"]) == (given.agent, "tester")
@@ -90,7 +90,7 @@ async def test_one_call(store: Store) -> None:
     assert turn["toolCalls"] == []
     assert content(store, turn["output"]) == DONE
     said = content(store, turn["input"])
-    assert said == f"[system]\nYou are it.\n\n[user]\n{PROMPT.question()}"
+    assert said == f"[system]\nYou are it.\n\n[user]\n{PROMPT.user_message()}"
 
 
 async def test_an_answer_that_is_the_meta(store: Store) -> None:

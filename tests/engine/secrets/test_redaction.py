@@ -87,7 +87,7 @@ def test_a_prompt_without_them() -> None:
 
 def test_a_log_without_them() -> None:
     seen: list[dict[str, Any]] = []
-    SECRETS.log(lambda event, **fields: seen.append(fields))("x", a=VALUE, n=1, none=None)
+    SECRETS.redacting_log(lambda event, **fields: seen.append(fields))("x", a=VALUE, n=1, none=None)
     assert seen == [{"a": "$KEY", "n": 1, "none": None}]
 
 

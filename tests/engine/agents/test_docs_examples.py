@@ -1,0 +1,107 @@
+"""Every example of docs/agents.md runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import tomllib
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from casfs.agents import AgentResult
+from casfs.cli.thread.arguments import binding
+from casfs.errors import Invalid
+from casfs.store import Store
+from casfs.threads import ENDED
+from engine.agents import loader
+from engine.output_parser import extract, role_schema
+from engine.threads import lifecycle
+from engine.threads.agent_binding import Binding
+from engine.threads.lifecycle import ThreadRequest
+from engine.workflow import definition
+from engine.workflow import registry as workflows
+from tests.support import doc_examples
+from tests.support.engine import ONE, STATUS, carry_on, role, rule, steps, workflow
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "agents.md"
+TEXT = PAGE.read_text("utf-8")
+
+
+def blocks(mark: str) -> list[str]:
+    return re.findall(rf"^```{mark}\n(.*?)^```$", TEXT, re.M | re.S)
+
+
+OPTIONS = [line for block in blocks("sh") for line in block.splitlines()]
+
+
+def test_every_example_has_a_mark_that_a_test_knows() -> None:
+    marks = re.findall(r"^```(.*)$", TEXT, re.M)[::2]
+    assert sorted(set(marks)) == ["json", "python", "sh", "toml"]
+    assert (len(blocks("json")), len(blocks("python")), len(blocks("toml"))) == (1, 1, 1)
+
+
+def test_every_built_in_agent_has_an_example() -> None:
+    own = {point.name for point in entry_points(group=loader.GROUP) if not_third_party(point)}
+    shown = {binding(shlex.split(option)[1])[1]["name"] for option in OPTIONS}
+    assert own - shown <= {"react"}  # its config is `llm`'s, and the table
+
+
+def not_third_party(point: Any) -> bool:
+    return point.dist is not None and point.dist.name == loader.OWN
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_an_agent_option_is_accepted(option: str) -> None:
+    flag, value = shlex.split(option)
+    assert flag == "--agent"
+    _, agent = binding(value)
+    package = loader.resolve(agent["name"], agent["version"], agent["config"])
+    with pytest.raises(Invalid):
+        package.check_config({**agent["config"], "noSuchOption": 1})
+
+
+def test_the_policy_is_accepted() -> None:
+    policy = json.loads(blocks("json")[0])
+    given = workflow([rule("__start__", "a"), rule("a", "__end__")], a=None)
+    given["roles"]["a"] = {**role("a"), "policy": policy}
+    assert definition.check(given).errors == []
+
+
+def test_the_output_holds_its_meta(store: Store) -> None:
+    shown = re.search(r"^    All 10 tests pass\..*?^    ```$", TEXT, re.M | re.S)
+    assert shown is not None
+    output = re.sub(r"^    ", "", shown[0], flags=re.M)
+    schema = role_schema({"name": "any", "type": "object"})
+    assert extract(output, schema, store).meta == {"status": "passed"}
+
+
+def test_the_entry_point_is_in_the_group() -> None:
+    (group,) = tomllib.loads(blocks("toml")[0])["project"]["entry-points"]
+    assert group == loader.GROUP
+
+
+async def test_the_agent_of_your_own_plays_a_role(
+    disk_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = doc_examples.run(PAGE)
+    imported = re.findall(r"^(?:from|import) (\S+)", blocks("python")[0], re.M)
+    assert imported == ["casfs.agents"]
+    descriptor = names["package_descriptor"]
+    package = loader.Package(descriptor["name"], "1.0", descriptor, names["create_agent"])
+    loader.check(package)
+    package.check_config({"keyEnv": "KEY"})
+    assert package.secret_names({"keyEnv": "KEY"}) == {"KEY"}
+    monkeypatch.setattr(loader, "load", lambda name: package)
+    given = {**ONE, "roles": {"a": role("a", STATUS)}}
+    flow, _ = workflows.add(disk_store, given)
+    request = ThreadRequest(flow, "Do it.", {"a": Binding("mine", {"keyEnv": "KEY"}, "==1.0")})
+    ended = await carry_on(disk_store, lifecycle.create(disk_store, request))
+    assert ended.status == ENDED
+    (step,) = steps(disk_store, ended)
+    assert step["meta"] == {"status": "done"}
+    assert disk_store.node(step["detail"], "content").payload["text"] == "how I did it"
+    assert names["AgentResult"] is AgentResult
