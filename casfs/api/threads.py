@@ -36,6 +36,7 @@ class Threads:
         return [self._public(one) for one in threads.list_threads(self._store)]
 
     def get(self, id: str) -> Thread:
+        """Returns one thread as it stands now."""
         return self._public(threads.expand(self._store, id))
 
     def steps(self, id: str, *, after: int = 0, last: int | None = None) -> Steps:

@@ -47,6 +47,7 @@ class Entry:
 
     @property
     def name(self) -> str:
+        """The last part of the path."""
         return self.path.rpartition("/")[2]
 
 
