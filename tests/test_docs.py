@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from casfs.store import Store
 from tests import test_layers
+from tests.support import journeys
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -111,6 +114,28 @@ def test_the_map_has_the_packages_in_their_order() -> None:
     named = re.findall(r"^\| `([\w.]+)` \| \S", section(DOCS / "architecture.md", "Packages"), re.M)
     branches = [place for branch in test_layers.BRANCHES.values() for place in branch]
     assert named == [*test_layers.TRUNK, *branches, test_layers.TOP[0]]
+
+
+@pytest.mark.parametrize(
+    ("title", "journey"),
+    [
+        ("Life of a read", journeys.read),
+        ("Life of a checkpoint", journeys.checkpoint),
+        ("Life of a step", journeys.step),
+        ("Life of a gc", journeys.collection),
+    ],
+)
+def test_a_journey_passes_its_modules_in_order(
+    title: str, journey: Callable[[Store, Path], list[str]], tmp_path: Path
+) -> None:
+    named = re.findall(r"^\| `([\w.]+)` \|", section(DOCS / "architecture.md", title), re.M)
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "small").write_text("small")
+    (source / "large").write_bytes(b"large" * 1000)
+    with Store.init(tmp_path / "store") as store:
+        entered = iter(journey(store, source))
+    assert [name for name in named if name not in entered] == []  # consumes what it passes
 
 
 def test_every_outside_library_is_named_with_its_importer() -> None:

@@ -1,0 +1,110 @@
+"""Traces the modules that four operations enter, in order, for docs/architecture.md.
+
+Each journey runs in this process and its worker threads; calls in other processes (a command agent,
+a rule worker) are not traced. `source` is a directory that holds a file `small`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import trio
+
+from casfs.checkpoints import create
+from casfs.maintenance import gc
+from casfs.store import Store
+from casfs.system.log import silent
+from casfs.threads import ENDED
+from engine.moderator.workers import WorkerPool
+from engine.runtime.supervisor import Supervisor
+from engine.runtime.workspace import COPYING
+from tests.fuse.kernel.test_server import LINUX_6_12, Kernel, init
+from tests.support.engine import ONE, begin, says
+from tests.support.maintenance import age
+
+ROOT = Path(__file__).resolve().parents[2]
+PREFIXES = tuple(f"{ROOT}{os.sep}{top}{os.sep}" for top in ("casfs", "engine"))
+
+
+@contextmanager
+def tracing() -> Iterator[list[str]]:
+    """The list grows by a module's name whenever a call enters a module."""
+    entered: list[str] = []
+    last: dict[int, str] = {}
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event != "call" or code.co_name == "<module>":
+            return
+        if code.co_filename.startswith(PREFIXES):
+            file = Path(code.co_filename).relative_to(ROOT).with_suffix("")
+            name = ".".join(file.parts).removesuffix(".__init__")
+            if last.get(threading.get_ident()) != name:
+                last[threading.get_ident()] = name
+                entered.append(name)
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        yield entered
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+
+def checkpoint(store: Store, source: Path) -> list[str]:
+    with tracing() as entered:
+        create.create(store, "app", source)
+    return entered
+
+
+def read(store: Store, source: Path) -> list[str]:
+    """LOOKUP of a small file in a checkpoint, then READ."""
+    root = create.create(store, "app", source).checkpoint.root
+    with tracing() as entered:
+        kernel = Kernel(store)
+        try:
+            kernel.ask("init", 0, init(LINUX_6_12))
+            top = kernel.lookup(f"trees/{root}")
+            entered.clear()
+            error, found = kernel.ask("lookup", top, b"small\0")
+            assert error == 0
+            assert kernel.read(int.from_bytes(found[:8], sys.byteorder)) == b"small"
+            seen = entered.copy()
+        finally:
+            kernel.close()
+    return seen
+
+
+def step(store: Store, source: Path) -> list[str]:
+    """A thread of one step by a command agent, as the daemon runs it."""
+    tree = create.create(store, "app", source).checkpoint.root
+    thread = begin(store, ONE, {"a": says({})}, tree)
+
+    async def run() -> None:
+        async with WorkerPool(silent) as pool, trio.open_nursery() as nursery:
+            supervisor = Supervisor(store, dict(os.environ), silent, 1, COPYING, pool)
+            supervisor.nursery = nursery
+            supervisor.launch(thread.id)
+            assert (await supervisor.wait(thread.id)).status == ENDED
+
+    with tracing() as entered:
+        trio.run(run)
+    return entered
+
+
+def collection(store: Store, source: Path) -> list[str]:
+    create.create(store, "app", source)
+    with store.batch() as batch:
+        batch.put(b"unreferenced" * 1000)
+        batch.commit()
+    age(store)
+    with tracing() as entered:
+        assert gc.collect(store).freed.blobs == 1
+    return entered
