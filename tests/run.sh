@@ -6,10 +6,11 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source ./mount.sh
 
-packages=()
-while read -r program package; do
-    command -v "$program" >/dev/null || packages+=("$package")
-done <tests/support/packages.txt
+mapfile -t packages < <(
+    while read -r program package; do
+        command -v "$program" >/dev/null || say "$package"
+    done <tests/support/packages.txt | sort -u
+)
 apt_install "${packages[@]}" ||
     say "not root, or no apt-get: what needs these is skipped: $(how_to_install "${packages[@]}")"
 
