@@ -58,22 +58,19 @@ def glossary() -> list[str]:
     return [word for cell in cells for word in re.sub(r" \(.*\)", "", cell).split(", ")]
 
 
-def is_module(name: str) -> bool:
-    return (ROOT / name.replace(".", "/")).is_dir() or bool(module_file(name))
-
-
 def module_file(name: str) -> Path | None:
     path = ROOT / name.replace(".", "/")
     return next((p for p in (path.with_suffix(".py"), path / "__init__.py") if p.is_file()), None)
 
 
 def exists(name: str) -> bool:
-    """Whether `name` is a module, or a name that a module defines or imports."""
-    if is_module(name):
-        return True
-    parent, _, last = name.rpartition(".")
-    file = module_file(parent)
-    return file is not None and re.search(rf"\b{last}\b", text(file)) is not None
+    """Whether `name` is a module, or the path of a name that a module defines or imports."""
+    parent, rest = name, ""
+    while (file := module_file(parent)) is None:
+        parent, _, rest = parent.rpartition(".")
+        if not parent:
+            return False
+    return not rest or re.search(rf"\b{rest}\b", text(file)) is not None
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids(PAGES))
