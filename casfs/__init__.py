@@ -78,17 +78,19 @@ HOMES = {
 }
 
 
-def __getattr__(name: str) -> object:
-    """Imports a name of the API (PEP 562); every name without a home here is an error class."""
-    if name not in __all__:
-        raise AttributeError(f"module 'casfs' has no attribute {name!r}")
-    from importlib import import_module
+if not TYPE_CHECKING:  # for a checker there are the imports above, and no other name
 
-    if name in MODULES:
-        return import_module(f"casfs.{name}")
-    home = next((home for home, names in HOMES.items() if name in names), "casfs.errors")
-    value = globals()[name] = getattr(import_module(home), name)
-    return value
+    def __getattr__(name: str) -> object:
+        """Imports a name of the API (PEP 562); one without a home here is an error class."""
+        if name not in __all__:
+            raise AttributeError(f"module 'casfs' has no attribute {name!r}")
+        from importlib import import_module
+
+        if name in MODULES:
+            return import_module(f"casfs.{name}")
+        home = next((home for home, names in HOMES.items() if name in names), "casfs.errors")
+        value = globals()[name] = getattr(import_module(home), name)
+        return value
 
 
 def __dir__() -> list[str]:

@@ -90,6 +90,7 @@ except casfs.NotFound as error:
     code: int = error.exit_code
 reveal_type(casfs.open)
 store.put("text")
+casfs.nothing
 """
 
 
@@ -127,9 +128,10 @@ def test_a_users_file_is_checked_against_the_installed_types(
     )
     last = SAMPLE.count("\n")
     assert done.stdout.splitlines() == [
-        f"sample.py:{last - 1}: note: Revealed type is "
+        f"sample.py:{last - 2}: note: Revealed type is "
         '"def (root: str | os.PathLike[str] | None =) -> casfs.api.store.Store"',
-        f'sample.py:{last}: error: Argument 1 to "put" of "Store" has incompatible type "str"; '
+        f'sample.py:{last - 1}: error: Argument 1 to "put" of "Store" has incompatible type "str"; '
         'expected "bytes"  [arg-type]',
-        "Found 1 error in 1 file (checked 1 source file)",
+        f'sample.py:{last}: error: Module has no attribute "nothing"  [attr-defined]',
+        "Found 2 errors in 1 file (checked 1 source file)",
     ], done.stdout + done.stderr
