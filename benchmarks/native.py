@@ -35,7 +35,7 @@ from benchmarks.native_peers import PEERS, Copy, native, opened, stored
 from benchmarks.overlay_commit import SIZE, deepest, plant
 from benchmarks.overlay_commit import timed as milliseconds
 from benchmarks.workspaces import make_tree, run
-from casfs.backend.protocols import SMALL
+from casfs.backend.protocols import INLINE_MAX_BYTES
 from casfs.checkpoints import checkpoint
 from casfs.native import images
 from casfs.nodes import directory
@@ -82,7 +82,9 @@ def image(work: Path, source: Path, rounds: int) -> None:
     with Store.open(place) as store:
         files = [one for _, one in tree.walk(store, root) if isinstance(one, File)]
         size = images.ensure(store, root).stat().st_size
-    inline = sum(one.digest.size_bytes for one in files if one.digest.size_bytes <= SMALL)
+    inline = sum(
+        one.digest.size_bytes for one in files if one.digest.size_bytes <= INLINE_MAX_BYTES
+    )
     share = 50_000 / len(files)
     rows = [
         ["made", f"{median(first):.0f} ms", f"{median(first) * share:.0f} ms"],
@@ -266,7 +268,7 @@ def resident(point: Path, files: list[str]) -> int:
 
 
 def large(one: File) -> bool:
-    return one.digest.size_bytes > SMALL
+    return one.digest.size_bytes > INLINE_MAX_BYTES
 
 
 PARTS = {

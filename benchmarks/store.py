@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from casfs.backend.derived import find_missing
 from casfs.digest import hash_stream
 from casfs.maintenance import fsck, gc
 from casfs.store import Store
@@ -157,7 +158,7 @@ def reads(work: Path, count: int) -> None:
     root = work / "reads"
     put_casfs(root, count)
     with Store.open(root) as store:
-        hashes = [hash for hash, _ in store.blobs.iterate()]
+        hashes = [hash for _, hash, _ in store.blobs.iterate()]
         chosen = random.Random(1).sample(hashes, 10_000)
         times = []
         for hash in chosen * 2:
@@ -169,7 +170,7 @@ def reads(work: Path, count: int) -> None:
         found = []
         for _ in range(5):
             with clock() as seconds:
-                store.blobs.missing(asked)
+                find_missing(store.blobs, asked)
             found.append(seconds())
     print(f"\nReads from a store of {count:,} nodes\n\n| | median | 99 % |\n|---|---|---|")
     micro = [value * 1e6 for value in warm]

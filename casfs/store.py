@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Self
 
+from casfs.backend.derived import find_prefix
 from casfs.backend.disk import DiskBackend
 from casfs.backend.memory import MemoryBackend
 from casfs.backend.protocols import META, Backend
@@ -153,7 +154,7 @@ class Store:
             raise Invalid(
                 f"{text!r} is not a valid hash (64 hex characters, or a prefix of 8 or more)"
             )
-        found = self.blobs.find(text)
+        found = find_prefix(self.blobs, text)
         if not found:
             raise NotFound(f"no blob {text}… in this store")
         if len(found) > 1:

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, BinaryIO, TypeVar
 
 from casfs import canonical
-from casfs.backend.protocols import META, Backend, BlobInfo, Head, Staged, Swap, targets
+from casfs.backend.protocols import META, Backend, BlobInfo, Head, Staged, Swap, discard, targets
 from casfs.digest import Digest
 from casfs.errors import Conflict, Invalid, NotFound
 from casfs.nodes import node
@@ -66,7 +66,7 @@ class Batch:
         if kind is None:
             self.commit()
         else:
-            self._backend.blobs.discard(self._staged.values())
+            discard(self._staged.values())
 
     # -- blobs --------------------------------------------------------------------------
 
@@ -80,7 +80,7 @@ class Batch:
     def put_staged(self, staged: Staged) -> Digest:
         """Take over what `Blobs.stage` returned, perhaps in another thread."""
         if staged.digest.hash in self._known:
-            self._backend.blobs.discard([staged])
+            discard([staged])
             self._require.add(staged.digest.hash)
         else:
             self._add(staged)
@@ -234,7 +234,7 @@ class Batch:
             try:
                 self._publish(self._swaps)
             except BaseException:
-                self._backend.blobs.discard(self._staged.values())
+                discard(self._staged.values())
                 raise
             self._swaps = []
 
@@ -249,7 +249,7 @@ class Batch:
                 raise
             new = self._staged  # gc took what was stored a moment ago: bring it after all
             stored = self._backend.publish(list(new.values()), swaps, require - new.keys())
-        self._backend.blobs.discard(one for hash, one in self._staged.items() if hash not in new)
+        discard(one for hash, one in self._staged.items() if hash not in new)
         stored.update(self._staged.keys() - new.keys())
         self.new_bytes -= sum(self._staged[hash].digest.size_bytes for hash in stored)
         self._registry.remember({hash: one.type for hash, one in new.items()})
@@ -276,7 +276,7 @@ class Batch:
             self._require.add(hash)  # already stored just so
             return
         if hash in self._staged:  # plain bytes so far, and now a node: after what it refers to
-            self._backend.blobs.discard([self._staged.pop(hash)])
+            discard([self._staged.pop(hash)])
         else:
             self.new_bytes += staged.digest.size_bytes
         self._staged[hash] = staged

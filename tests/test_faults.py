@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from casfs.backend import objects, sqlite
+from casfs.backend.derived import start_gc
 from casfs.backend.protocols import Head
 from casfs.checkpoints import checkpoint, create
 from casfs.errors import CasfsError, Failed
@@ -331,5 +332,5 @@ def test_a_gc_that_could_not_begin_is_not_in_the_way_of_the_next(
     with monkeypatch.context() as patch:
         patch.setattr(sqlite.Database, "write", broken)
         with pytest.raises(OSError, match="Input/output"):
-            disk_store.backend.collection()
+            start_gc(disk_store.backend)
     gc.collect(disk_store)

@@ -15,9 +15,10 @@ from casfs.errors import Failed
 from casfs.graph import walk
 from casfs.maintenance import fsck
 from casfs.store import Store
+from casfs.testing import blobs_contract, heads_contract, journal_contract
+from casfs.testing.contract import Check
+from casfs.testing.fakes import Faults
 from casfs.write_batch import PORTION
-from tests.backend import contract_blobs, contract_heads
-from tests.support.faulty import FaultyBackend
 from tests.support.helpers import LARGE, blobs, private_files, write_tree
 
 
@@ -31,15 +32,16 @@ BACKENDS: dict[str, Callable[[Path], Backend]] = {
     "disk": disk,
     "memory": lambda _: MemoryBackend(),
 }
-Make = Callable[[], FaultyBackend]
+Make = Callable[[], Backend]
 
 
 @pytest.fixture(params=BACKENDS)
 def make_backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
-    made: list[FaultyBackend] = []
+    made: list[Backend] = []
 
-    def make() -> FaultyBackend:
-        made.append(FaultyBackend(BACKENDS[request.param](tmp_path / f"backend-{len(made)}")))
+    def make() -> Backend:
+        made.append(BACKENDS[request.param](tmp_path / f"backend-{len(made)}"))
+        Faults(made[-1])
         return made[-1]
 
     yield make
@@ -49,22 +51,25 @@ def make_backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Mak
 
 @pytest.mark.parametrize(
     "check",
-    [*contract_blobs.CONTRACT, *contract_heads.CONTRACT],
+    [*blobs_contract.CONTRACT, *heads_contract.CONTRACT, *journal_contract.CONTRACT],
     ids=lambda check: check.__name__,
 )
-def test_the_contracts_hold_where_no_fault_is_armed(
-    check: Callable[..., None], make_backend: Make
-) -> None:
+def test_the_contracts_hold_where_no_fault_is_armed(check: Check, make_backend: Make) -> None:
     check(make_backend)
 
 
 @pytest.fixture
-def backend(make_backend: Make) -> FaultyBackend:
+def backend(make_backend: Make) -> Backend:
     return make_backend()
 
 
 @pytest.fixture
-def faulty(backend: FaultyBackend, tmp_path: Path) -> Store:
+def faults(backend: Backend) -> Faults:
+    return Faults(backend)
+
+
+@pytest.fixture
+def faulty(backend: Backend, tmp_path: Path) -> Store:
     root = tmp_path / "backend-0"
     store = Store(backend, root if root.exists() else None)
     store.register_builtin()
@@ -85,10 +90,10 @@ def build(store: Store) -> None:
 
 @pytest.mark.parametrize(("where", "nth"), [("stage", 1), ("stage", 6), ("publish", 1)])
 def test_a_fault_before_anything_is_published_leaves_nothing(
-    where: str, nth: int, faulty: Store, backend: FaultyBackend, tmp_path: Path
+    where: str, nth: int, faulty: Store, faults: Faults, tmp_path: Path
 ) -> None:
     before = seen(faulty)
-    backend.arm(where, nth)
+    faults.arm(where, nth)
     with pytest.raises(Failed, match=where):
         build(faulty)
     assert seen(faulty) == before
@@ -99,10 +104,10 @@ def test_a_fault_before_anything_is_published_leaves_nothing(
 
 
 def test_a_fault_between_blobs_and_heads_leaves_garbage_and_no_head(
-    faulty: Store, backend: FaultyBackend
+    faulty: Store, faults: Faults
 ) -> None:
     before, heads = seen(faulty)
-    backend.arm("heads")
+    faults.arm("heads")
     with pytest.raises(Failed):
         build(faulty)
     assert list(faulty.heads.list()) == heads
@@ -114,7 +119,7 @@ def test_a_fault_between_blobs_and_heads_leaves_garbage_and_no_head(
 
 @pytest.mark.parametrize(("where", "nth"), [("publish", 1), ("publish", 2), ("heads", 2)])
 def test_a_batch_that_fails_in_a_later_portion_moves_no_head(
-    where: str, nth: int, faulty: Store, backend: FaultyBackend
+    where: str, nth: int, faulty: Store, faults: Faults
 ) -> None:
     heads = list(faulty.heads.list())
 
@@ -123,7 +128,7 @@ def test_a_batch_that_fails_in_a_later_portion_moves_no_head(
             last = [batch.put(b"%d" % n) for n in range(PORTION + 10)][-1]
             batch.swap("name", None, Head(last.hash))
 
-    backend.arm(where, nth)
+    faults.arm(where, nth)
     with pytest.raises(Failed):
         fill()
     assert list(faulty.heads.list()) == heads
@@ -136,14 +141,14 @@ def test_a_batch_that_fails_in_a_later_portion_moves_no_head(
     ("where", "nth"), [("stage", 1), ("publish", 1), ("publish", 2), ("heads", 2)]
 )
 def test_a_checkpoint_that_fails_is_not_there(
-    where: str, nth: int, faulty: Store, backend: FaultyBackend, tmp_path: Path
+    where: str, nth: int, faulty: Store, faults: Faults, tmp_path: Path
 ) -> None:
     folder = write_tree(tmp_path / "tree", {"a": b"1", "b": LARGE, "c": {"d": b"2"}})
     create.create(faulty, "name", folder)
     before = checkpoint.listing(faulty)
     (folder / "a").write_bytes(LARGE * 2)
     (folder / "c" / "d").write_bytes(b"new")
-    backend.arm(where, nth)
+    faults.arm(where, nth)
     with pytest.raises(Failed):
         create.create(faulty, "name", folder)
     assert checkpoint.listing(faulty) == before

@@ -14,8 +14,9 @@ import pytest
 
 from casfs import graph
 from casfs.backend import mark_sweep
+from casfs.backend.derived import repairable, start_gc
 from casfs.backend.disk import DiskBackend
-from casfs.backend.mark_sweep import Sweep
+from casfs.backend.mark_sweep import MarkSweep
 from casfs.backend.protocols import Head, targets
 from casfs.errors import Conflict, Corrupt, NotFound
 from casfs.maintenance import fsck, gc
@@ -142,7 +143,7 @@ def test_a_head_that_moves_to_garbage_during_a_gc_keeps_all_of_it(
         for level in range(3):
             node = content(disk_store, f"{level}", node, disk_store.put(b"%d" % level).hash)
         later()
-        monkeypatch.setattr(mark_sweep, "CHUNK", 1)
+        monkeypatch.setattr(mark_sweep, "BATCH_ROWS", 1)
         for number, _ in enumerate(sweeping(other)):
             if number == instant:
                 try:
@@ -156,7 +157,7 @@ def test_a_head_that_moves_to_garbage_during_a_gc_keeps_all_of_it(
 
 def sweeping(store: Store) -> Iterator[None]:
     """The run of a gc, and a pause before and after each of its transactions."""
-    with store.backend.collection() as collection:
+    with start_gc(store.backend) as collection:
 
         def follow(hashes: list[str]) -> None:
             nodes = collection.mark(hashes)
@@ -188,7 +189,7 @@ def test_a_gc_that_breaks_off_leaves_no_node_without_its_refs(
     leaf = disk_store.put(b"leaf").hash
     top = content(disk_store, "over", content(disk_store, "top", leaf))
     later()
-    monkeypatch.setattr(mark_sweep, "CHUNK", 1)
+    monkeypatch.setattr(mark_sweep, "BATCH_ROWS", 1)
     left = len(blobs(disk_store))
     while top in blobs(disk_store) or leaf in blobs(disk_store):
         run = sweeping(other)
@@ -230,7 +231,7 @@ def test_a_record_cannot_begin_to_mention_what_is_not_there(disk_store: Store) -
 def test_a_file_that_a_crash_left_is_replaced_by_the_content(disk_store: Store) -> None:
     assert disk_store.root is not None
     hash = disk_store.put(LARGE).hash
-    disk_store.blobs.quarantine(hash)
+    repairable(disk_store.blobs).quarantine(hash)
     path = disk_store.root / "objects" / hash[:2] / hash[2:]
     path.write_bytes(b"torn")
     with pytest.raises(NotFound):
@@ -245,16 +246,16 @@ def test_a_blob_put_back_between_the_row_and_the_file_keeps_its_file(
 ) -> None:
     hash = disk_store.put(LARGE).hash
     later()
-    unlink = Sweep._unlink
+    unlink = MarkSweep._unlink
 
-    def put_first(self: Sweep, keys: Any) -> None:
-        monkeypatch.setattr(Sweep, "_unlink", unlink)
+    def put_first(self: MarkSweep, keys: Any) -> None:
+        monkeypatch.setattr(MarkSweep, "_unlink", unlink)
         disk_store.put(LARGE)
         self._unlink(keys)
 
-    monkeypatch.setattr(Sweep, "_unlink", put_first)
+    monkeypatch.setattr(MarkSweep, "_unlink", put_first)
     gc.collect(other)
-    assert Sweep._unlink is unlink
+    assert MarkSweep._unlink is unlink
     assert disk_store.get(hash) == LARGE
 
 
@@ -263,20 +264,20 @@ def test_a_position_is_given_once(
 ) -> None:
     """What follows the arrivals misses nothing, though gc took the newest."""
     disk_store.put(b"garbage")
-    last = [position for position, _, _ in disk_store.blobs.arrivals()][-1]
+    last = [position for position, _, _ in disk_store.blobs.iterate()][-1]
     later()
     gc.collect(other)
     hash = disk_store.put(b"new").hash
-    assert [found for _, found, _ in disk_store.blobs.arrivals(last)] == [hash]
+    assert [found for _, found, _ in disk_store.blobs.iterate(last)] == [hash]
 
 
 def test_bytes_that_become_a_node_arrive_anew(disk_store: Store) -> None:
     with Store.memory() as elsewhere:
         data = elsewhere.get(content(elsewhere, "text"))
     disk_store.put(data)
-    last = [position for position, _, _ in disk_store.blobs.arrivals()][-1]
+    last = [position for position, _, _ in disk_store.blobs.iterate()][-1]
     hash = content(disk_store, "text")
-    assert [found for _, found, _ in disk_store.blobs.arrivals(last)] == [hash]
+    assert [found for _, found, _ in disk_store.blobs.iterate(last)] == [hash]
     assert disk_store.get(hash) == data
 
 
@@ -292,7 +293,7 @@ def test_fsck_does_not_take_away_what_was_put_back_meanwhile(
 
     def heal(store: Store, report: fsck.Report) -> None:
         tell(store, report)
-        store.blobs.quarantine(hash)  # by another fsck
+        repairable(store.blobs).quarantine(hash)  # by another fsck
         store.put(LARGE)
 
     monkeypatch.setattr(fsck, "_tell_victims", heal)
@@ -315,7 +316,7 @@ def test_fsck_finds_no_fault_in_what_gc_takes_meanwhile(
 
 
 def test_two_gcs_do_not_run_at_once(disk_store: Store, other: Store) -> None:
-    with disk_store.backend.collection(), pytest.raises(Conflict, match="another gc"):
+    with start_gc(disk_store.backend), pytest.raises(Conflict, match="another gc"):
         gc.collect(other)
     gc.collect(other)
 
@@ -331,7 +332,7 @@ def test_a_gc_that_was_killed_is_not_in_the_way(disk_store: Store, other: Store)
 
 
 def die_in_gc(root: Path) -> None:
-    with DiskBackend(root).collection():
+    with start_gc(DiskBackend(root)):
         os.kill(os.getpid(), 9)
 
 
@@ -339,7 +340,7 @@ def test_damage_below_a_root_stops_a_gc(disk_store: Store, later: Callable[[], N
     top = content(disk_store, "top", content(disk_store, "below", disk_store.put(b"leaf").hash))
     garbage = disk_store.put(b"garbage").hash
     hold(disk_store, "name", top)
-    disk_store.blobs.quarantine(disk_store.refs(disk_store.node(top))[0].hash)
+    repairable(disk_store.blobs).quarantine(disk_store.refs(disk_store.node(top))[0].hash)
     later()
     with pytest.raises(Corrupt, match="nothing was collected"):
         gc.collect(disk_store)

@@ -273,6 +273,9 @@ def test_an_ambiguous_prefix_is_a_conflict(store: Store, monkeypatch: pytest.Mon
     """Two real hashes that share 8 characters take too long to find: the index is told."""
     hash = store.put(b"one").hash
     twin = hash[:8] + ABSENT[8:]
-    monkeypatch.setattr(store.blobs, "find", lambda prefix: sorted([hash, twin]))
+    blob = store.blobs.info([hash])[hash]
+    monkeypatch.setattr(
+        store.blobs, "iterate", lambda after=0: iter([(1, twin, blob), (2, hash, blob)])
+    )
     with pytest.raises(Conflict, match=f"{hash[:8]} is ambiguous"):
         store.expand(hash[:8])

@@ -35,6 +35,7 @@ from typing import Any
 
 from casfs import canonical
 from casfs.actions import outputs
+from casfs.backend.derived import last_use
 from casfs.backend.protocols import Head
 from casfs.checkpoints import create
 from casfs.digest import hash_bytes
@@ -275,7 +276,7 @@ def listing(store: Store) -> list[Entry]:
     found = []
     for name, head in store.heads.list(HEADS):
         made = int(head.record["createdAt"])
-        used = max(made, store.heads.last_use(name))
+        used = max(made, last_use(store.heads, name))
         what = str(head.record["argv0"])
         found.append(Entry(name[len(HEADS) :], head.hash, what, made, used))
     return sorted(found, key=lambda entry: entry.used_at, reverse=True)

@@ -22,6 +22,7 @@ from typing import BinaryIO
 from casfs.actions import cache as actions
 from casfs.actions import nearest, outputs
 from casfs.actions.cache import Action, Request, Result
+from casfs.backend.derived import note_use
 from casfs.errors import CasfsError, Corrupt, Failed, NotFound
 from casfs.store import Store
 from casfs.system import locks, processes, run_command
@@ -136,7 +137,7 @@ class _Cached:
         except (Corrupt, NotFound, Failed) as error:
             self._tell(f"the result of {self._name} cannot be replayed: {error}")
             return None
-        self.store.heads.note_use([actions.HEADS + self.action.hash])
+        note_use(self.store.heads, [actions.HEADS + self.action.hash])
         took = round((time.monotonic() - self.begin) * 1000)
         saved = max(0, result.duration_ms - took)
         self._tell(f"hit {self._name}: {saved / 1000:.2f} s saved")

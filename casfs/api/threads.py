@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from casfs import daemon_socket, threads
 from casfs.api.trees import Tree, Trees
 from casfs.api.values import Agent, Step, Thread, from_ms
+from casfs.backend.derived import version_of
 from casfs.errors import NoDaemon
 from casfs.nodes.node import Node
 from casfs.store import Store
@@ -52,15 +53,16 @@ class Threads:
         """Yields the steps with an index above `after`, each as soon as it is recorded; returns
         when the thread is suspended or over. Blocks; looks every `poll_s` seconds."""
         found = threads.expand(self._store, id)
+        version_now = version_of(self._store.backend)
         while True:
-            version = self._store.backend.version()
+            version = version_now()
             found = threads.get(self._store, found.id)
             for node in threads.last_steps(self._store, found, None, after):
                 after = node.payload["index"]
                 yield self._step(node)
             if found.status != threads.RUNNING:
                 return
-            while self._store.backend.version() == version:
+            while version_now() == version:
                 time.sleep(poll_s)
 
     # -- move -----------------------------------------------------------------------------

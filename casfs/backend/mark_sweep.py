@@ -1,15 +1,16 @@
-"""A gc run over the disk store: marks in a bitmap by row, deletion in short transactions.
+"""Mark-sweep over the disk backend: mark bits by row id, deletion in short transactions.
 
 Marks cost a bit per row, so a million nodes need 125 KB. Rows that arrive during the run
-lie above the bitmap and are never considered. Nodes go before what they refer to: the
-newest first, then plain bytes. A row that is touched meanwhile (a dedup
-hit, a new node that refers to it, a head that moves to it) is noted in `young` by the
-writer's own transaction; each deleting transaction first has what was noted followed, so
-at its commit no live row refers to a deleted one, wherever a crash ends the run.
+lie above the bitmap and are never considered. Nodes are deleted before their references:
+the newest first, then plain bytes. Write barrier: a row that is touched during the run (a
+dedup hit, a new node that refers to it, a head that moves to it) is recorded in `young` by
+the writer's own transaction; each deleting transaction first marks the closure of the
+recorded rows, so at its commit no live row refers to a deleted one, wherever a crash ends
+the run.
 
-A large blob goes in two transactions: its row, then, if it has no row still, its file.
-`objects/` is thus changed under the write lock only, and a writer who brought the blob
-back in between keeps it. A crash between the two leaves a file without a row, which the
+A large blob is deleted in two transactions: its row, then, if it still has no row, its
+file. `objects/` is thus changed under the write lock only, and a blob that a writer put
+again in between is kept. A crash between the two leaves a file without a row, which the
 next run removes.
 """
 
@@ -17,22 +18,21 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Iterable, Iterator
-from collections.abc import Collection as Hashes
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
 from casfs.backend.objects import Objects
-from casfs.backend.protocols import META, BlobInfo, Total
+from casfs.backend.protocols import BlobInfo, Total
+from casfs.backend.sql import BATCH_ROWS, type_of
 from casfs.backend.sqlite import Connection, Database
 from casfs.errors import Conflict, Failed
 
-CHUNK = 500  # rows a statement, deletions a transaction
 Row = tuple[int, bytes, int, bytes | None, int]  # id, hash, size, type's hash, is a file
 
 
-class Sweep:
+class MarkSweep:
     def __init__(self, db: Database, objects: Objects, lock: Path) -> None:
-        """Raises Conflict while another run holds `lock`."""
+        """Begins a run. Raises Conflict while another one holds `lock`."""
         self._db = db
         self._objects = objects
         self._lock = _locked(lock)
@@ -49,7 +49,7 @@ class Sweep:
             db.execute("INSERT OR REPLACE INTO collecting (id) VALUES (1)")
             (self._last,) = db.execute("SELECT coalesce(max(id), 0) FROM blobs").fetchone()
 
-    def __enter__(self) -> Sweep:
+    def __enter__(self) -> MarkSweep:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -66,11 +66,11 @@ class Sweep:
 
     # -- marks ----------------------------------------------------------------------------
 
-    def mark(self, hashes: Hashes[str]) -> list[str]:
+    def mark(self, hashes: Collection[str]) -> list[str]:
         nodes: list[str] = []
         keys = [bytes.fromhex(hash) for hash in hashes]
-        for start in range(0, len(keys), CHUNK):
-            part = keys[start : start + CHUNK]
+        for start in range(0, len(keys), BATCH_ROWS):
+            part = keys[start : start + BATCH_ROWS]
             with self._db.read() as db:
                 rows = db.execute(
                     f"{SELECT} WHERE b.hash IN ({','.join('?' * len(part))})", part
@@ -79,10 +79,10 @@ class Sweep:
         return nodes
 
     def _set(self, row: Row) -> bool:
-        """Mark a row; False when it was marked already."""
+        """Marks a row; returns False where it needs no marking, or is marked."""
         id, _, size, _, is_file = row
         if id > self._last or self._is_marked(id):
-            return False  # what came later is safe, and what it refers to is noted
+            return False  # a later row is never deleted, and its references are recorded
         self._bits[id >> 3] |= 1 << (id & 7)
         self.marked.blobs += 1
         self.marked.bytes += size
@@ -92,17 +92,18 @@ class Sweep:
     def _is_marked(self, id: int) -> bool:
         return bool(self._bits[id >> 3] & (1 << (id & 7)))
 
-    def young(self, since: int) -> Iterator[list[str]]:
+    def recent(self, since: int) -> Iterator[list[str]]:
         for rows in self._rows("AND b.touched >= ?", since):
             yield [row[1].hex() for row in rows]
 
     def _rows(self, condition: str, *values: int) -> Iterator[list[Row]]:
-        """Rows of before the run, newest first, in portions; no read transaction stays open."""
+        """Yields rows from before the run, newest first, in batches; no read transaction stays
+        open."""
         last = self._last + 1
         while True:
             with self._db.read() as db:
                 rows: list[Row] = db.execute(
-                    f"{SELECT} WHERE b.id < ? {condition} ORDER BY b.id DESC LIMIT {CHUNK}",
+                    f"{SELECT} WHERE b.id < ? {condition} ORDER BY b.id DESC LIMIT {BATCH_ROWS}",
                     (last, *values),
                 ).fetchall()
             if not rows:
@@ -115,13 +116,13 @@ class Sweep:
     def sweep(
         self, before: int, follow: Callable[[list[str]], None], *, dry_run: bool
     ) -> Iterator[tuple[str, BlobInfo]]:
-        for kind in ("NOT NULL", "NULL"):  # nodes, then plain bytes; + keeps to the order of ids
+        for kind in ("NOT NULL", "NULL"):  # nodes, then plain bytes; `+`: scan in order of ids
             for rows in self._rows(f"AND b.touched < ? AND +b.type IS {kind}", before):
                 doomed = [row for row in rows if not self._is_marked(row[0])]
                 if doomed and not dry_run:
                     doomed = self._delete(doomed, before, follow)
                 for _, key, size, type, _ in doomed:
-                    yield key.hex(), BlobInfo(size, None if type is None else type.hex() or META)
+                    yield key.hex(), BlobInfo(size, None if type is None else type_of(type))
         if not dry_run:
             self._remove_strays(before)
             self._db.shrink()
@@ -130,15 +131,15 @@ class Sweep:
         self, doomed: list[Row], before: int, follow: Callable[[list[str]], None]
     ) -> list[Row]:
         with self._db.write() as db:
-            while noted := self._take_noted(db):
-                follow(noted)
+            while touched := self._take_touched(db):
+                follow(touched)
             delete = "DELETE FROM blobs WHERE id = ? AND touched < ?"
             unmarked = [row for row in doomed if not self._is_marked(row[0])]
             gone = [row for row in unmarked if db.execute(delete, (row[0], before)).rowcount]
         self._unlink(row[1] for row in gone if row[4])
         return gone
 
-    def _take_noted(self, db: Connection) -> list[str]:
+    def _take_touched(self, db: Connection) -> list[str]:
         rows = db.execute(
             "SELECT b.id, b.hash FROM young y CROSS JOIN blobs b ON b.id = y.id"
         ).fetchall()
@@ -146,14 +147,14 @@ class Sweep:
         return [key.hex() for id, key in rows if id <= self._last and not self._is_marked(id)]
 
     def _unlink(self, keys: Iterable[bytes]) -> None:
-        """Remove the files of blobs that have no row (any more)."""
+        """Removes the files of those blobs that have no row."""
         with self._db.write() as db:
             for key in keys:
                 if not db.execute("SELECT 1 FROM blobs WHERE hash = ?", (key,)).fetchone():
                     self._objects.remove(key.hex())
 
     def _remove_strays(self, before: int) -> None:
-        """Files that a crash left without a row."""
+        """Removes files that a crash left without a row."""
         for hashes in self._objects.shards():
             keys = [bytes.fromhex(hash) for hash, changed in hashes if changed < before]
             stray = []
@@ -166,7 +167,7 @@ class Sweep:
 
 
 def _locked(path: Path) -> int:
-    """A descriptor that holds the lock until it is closed. Raises Conflict, Failed."""
+    """Returns a descriptor that holds the lock until it is closed. Raises Conflict, Failed."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:

@@ -1,21 +1,21 @@
-"""The store in memory: for tests, and for trying something out. Not shared, not durable."""
+"""The backend in memory, for tests and experiments: neither shared nor durable."""
 
 from __future__ import annotations
 
 import io
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import BinaryIO
 
 from casfs import canonical
 from casfs.backend.protocols import (
-    MAX_RECORD,
+    JOURNAL_MIN_MOVES,
+    MAX_RECORD_BYTES,
     META,
-    MOVES,
-    MOVES_AT_ONCE,
+    MOVES_PER_READ,
     Blob,
     BlobInfo,
     Head,
@@ -26,6 +26,7 @@ from casfs.backend.protocols import (
 )
 from casfs.digest import Digest, hash_bytes
 from casfs.errors import Conflict, CorruptBlob, Invalid, NotFound
+from casfs.system.clock import now_ms
 
 
 class MemoryBackend:
@@ -33,8 +34,7 @@ class MemoryBackend:
         self.blobs = MemoryBlobs()
         self.heads = MemoryHeads()
         self.lock = threading.RLock()
-        self.noted: set[str] | None = None  # what was touched while a collection runs
-        self._version = 0
+        self.touched: set[str] | None = None  # the write barrier of the running gc
 
     def publish(
         self, staged: Iterable[Staged], swaps: Iterable[Swap] = (), require: Collection[str] = ()
@@ -59,19 +59,12 @@ class MemoryBackend:
             touched = [*require, *(one.digest.hash for one in batch)]
             touched += [move.new.hash for move in moves if move.new is not None]
             self.blobs.touch(touched)
-            if self.noted is not None:
-                self.noted.update(touched)
-            self._version += 1
+            if self.touched is not None:
+                self.touched.update(touched)
         return stored
 
-    def faults(self) -> Iterator[str]:
-        return iter(())
-
-    def collection(self) -> MemoryCollection:
-        return MemoryCollection(self)
-
-    def version(self) -> int:
-        return self._version
+    def collection(self) -> MemoryGcRun:
+        return MemoryGcRun(self)
 
     def close(self) -> None:
         pass
@@ -81,26 +74,22 @@ class MemoryBlobs:
     def __init__(self) -> None:
         self.stored: dict[str, Blob] = {}
         self.touched: dict[str, int] = {}
+        self._positions: dict[str, int] = {}
+        self._newest = 0
 
     def stage(self, source: BinaryIO) -> Staged:
         data = source.read()
         return Staged(Digest.of(data), data)
 
-    def stage_bytes(self, digest: Digest, data: bytes) -> Staged:
-        return Staged(digest, data)
-
-    def private(self) -> None:
-        return None
-
-    def discard(self, staged: Iterable[Staged]) -> None:
-        pass
-
     def add(self, batch: Iterable[Staged]) -> None:
         for one in batch:
             assert one.data is not None
             old = self.stored.get(one.digest.hash)
-            if old is None or old.type is None:
+            if old is None or (old.type is None and one.type is not None):
+                self.stored.pop(one.digest.hash, None)  # a node arrives anew
                 self.stored[one.digest.hash] = Blob(one.data, one.type)
+                self._newest += 1
+                self._positions[one.digest.hash] = self._newest
 
     def touch(self, hashes: Iterable[str]) -> None:
         now = int(time.time())
@@ -115,37 +104,20 @@ class MemoryBlobs:
     def open(self, hash: str) -> BinaryIO:
         return io.BytesIO(self.get(hash).data)
 
-    def content(self, hash: str, size: int) -> bytes:
-        return self.get(hash).data
-
-    def contents(self, hashes: Iterable[str]) -> Iterator[bytes | None]:
+    def get_many(self, hashes: Iterable[str]) -> Iterator[bytes]:
         return (self.get(hash).data for hash in hashes)
 
     def info(self, hashes: Collection[str]) -> dict[str, BlobInfo]:
         found = {hash: self.stored[hash] for hash in hashes if hash in self.stored}
         return {hash: BlobInfo(len(blob.data), blob.type) for hash, blob in found.items()}
 
-    def missing(self, hashes: Collection[str]) -> list[str]:
-        return [hash for hash in dict.fromkeys(hashes) if hash not in self.stored]
-
-    def find(self, prefix: str, limit: int = 2) -> list[str]:
-        return sorted(hash for hash in list(self.stored) if hash.startswith(prefix))[:limit]
-
-    def iterate(self, type: str | None = None) -> Iterator[tuple[str, BlobInfo]]:
+    def iterate(self, after: int = 0) -> Iterator[tuple[int, str, BlobInfo]]:
         for hash, blob in list(self.stored.items()):
-            if type is None or blob.type == type:
-                yield hash, BlobInfo(len(blob.data), blob.type)
+            if (position := self._positions[hash]) > after:
+                yield position, hash, BlobInfo(len(blob.data), blob.type)
 
-    def arrivals(self, after: int = 0) -> Iterator[tuple[int, str, BlobInfo]]:
-        for position, (hash, info) in enumerate(self.iterate(), start=1):
-            if position > after:
-                yield position, hash, info
-
-    def total(self) -> Total:
-        return Total(len(self.stored), sum(len(blob.data) for blob in self.stored.values()))
-
-    def types(self) -> dict[str, int]:
-        return dict(Counter(blob.type for blob in self.stored.values() if blob.type is not None))
+    def faults(self) -> Iterator[str]:
+        return iter(())
 
     def verify(self, hash: str) -> None:
         if hash_bytes(self.get(hash).data) != hash:
@@ -160,7 +132,7 @@ class MemoryHeads:
     def __init__(self) -> None:
         self._heads: dict[str, tuple[str, bytes]] = {}
         self._uses: dict[str, int] = {}
-        self._moves: deque[Move] = deque(maxlen=MOVES)
+        self._moves: deque[Move] = deque(maxlen=JOURNAL_MIN_MOVES)
         self._moved = 0
 
     def get(self, name: str) -> Head | None:
@@ -173,7 +145,7 @@ class MemoryHeads:
                 yield name, Head(hash, canonical.decode(record))
 
     def note_use(self, names: Collection[str]) -> None:
-        now = time.time_ns() // 1_000_000
+        now = now_ms()
         self._uses.update({name: now for name in names if name in self._heads})
 
     def last_use(self, name: str) -> int:
@@ -181,20 +153,18 @@ class MemoryHeads:
 
     def moves(self, after: int = 0) -> Sequence[Move]:
         kept = self._moves.copy()  # a writer may append meanwhile
+        after = after if after >= 0 else self._moved + after
         skipped = max(after - kept[0].seq + 1, 0) if kept else 0
-        return list(islice(kept, skipped, skipped + MOVES_AT_ONCE))
-
-    def moved(self) -> int:
-        return self._moved
+        return list(islice(kept, skipped, skipped + MOVES_PER_READ))
 
     def swapped(self, swaps: Iterable[Swap]) -> dict[str, tuple[str, bytes]]:
-        """All heads as they are after `swaps`, which are made one after the other."""
+        """Returns all heads as they are after `swaps`, applied in order."""
         heads = dict(self._heads)
         for swap in swaps:
             if any("\ud800" <= character <= "\udfff" for character in swap.name):
                 raise Invalid(f"head {swap.name!a}: a name must be UTF-8")
             if heads.get(swap.name) != _pair(swap.old):
-                raise Conflict(f"head {swap.name}: moved by somebody else meanwhile")
+                raise Conflict(f"head {swap.name}: moved by another writer meanwhile")
             pair = _pair(swap.new)
             if pair is None:
                 heads.pop(swap.name, None)
@@ -204,7 +174,7 @@ class MemoryHeads:
 
     def replace(self, heads: dict[str, tuple[str, bytes]], swaps: Iterable[Swap]) -> None:
         self._heads = heads
-        at_ms = time.time_ns() // 1_000_000
+        at_ms = now_ms()
         for swap in swaps:
             hash = None if swap.new is None else swap.new.hash
             self._moves.append(Move(self._moved + 1, swap.name, hash, at_ms))
@@ -212,20 +182,20 @@ class MemoryHeads:
         self._uses = {name: at for name, at in self._uses.items() if name in heads}
 
 
-class MemoryCollection:
+class MemoryGcRun:
     def __init__(self, backend: MemoryBackend) -> None:
         self._backend = backend
         with backend.lock:
-            if backend.noted is not None:
+            if backend.touched is not None:
                 raise Conflict("another gc is running on this store; wait for it")
-            backend.noted = set()
+            backend.touched = set()
         self.reset()
 
-    def __enter__(self) -> MemoryCollection:
+    def __enter__(self) -> MemoryGcRun:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._backend.noted = None
+        self._backend.touched = None
 
     def reset(self) -> None:
         self._marks: set[str] = set()
@@ -239,7 +209,7 @@ class MemoryCollection:
         self.marked.bytes += sum(len(stored[hash].data) for hash in new)
         return [hash for hash in new if stored[hash].type is not None]
 
-    def young(self, since: int) -> Iterator[list[str]]:
+    def recent(self, since: int) -> Iterator[list[str]]:
         yield [hash for hash, at in self._backend.blobs.touched.items() if at >= since]
 
     def sweep(
@@ -247,8 +217,8 @@ class MemoryCollection:
     ) -> Iterator[tuple[str, BlobInfo]]:
         blobs = self._backend.blobs
         with self._backend.lock:
-            follow(list(self._backend.noted or ()))
-            for hash, info in list(blobs.iterate()):
+            follow(list(self._backend.touched or ()))
+            for _, hash, info in list(blobs.iterate()):
                 if hash not in self._marks and blobs.touched[hash] < before:
                     if not dry_run:
                         del blobs.stored[hash], blobs.touched[hash]
@@ -259,6 +229,6 @@ def _pair(head: Head | None) -> tuple[str, bytes] | None:
     if head is None:
         return None
     record = canonical.encode(dict(head.record))
-    if len(record) > MAX_RECORD:
-        raise Invalid(f"a head's record of {len(record)} bytes is over {MAX_RECORD}")
+    if len(record) > MAX_RECORD_BYTES:
+        raise Invalid(f"a head's record of {len(record)} bytes is over {MAX_RECORD_BYTES}")
     return head.hash, record

@@ -2,12 +2,11 @@
 
 Plain, so that the kernel can serve them: mmap, reflink, overlay lowers, one page cache
 for every tree that holds the file. A file gets here in three steps: written and hashed
-under a private name in `tmp/`, made durable, renamed into place. The rename happens only
-under the store's write lock (`casfs.backend.disk`), and so does removal; hence nobody ever finds
-a half-written object, and gc cannot delete one that a writer has just found.
+under a private name in `tmp/` (`casfs.backend.staging`), made durable, renamed into place.
+Renames and removals happen only under the store's write lock (`casfs.backend.disk`); hence a
+half-written object is never visible, and gc cannot delete one that a writer has just found.
 
-Private names are those of `casfs.backend.staging`. Sync is batched: a handful of files is
-fsynced one by one, more than that by one syncfs.
+Sync is batched: a handful of files is fsynced one by one, more than that by one syncfs.
 """
 
 from __future__ import annotations
@@ -20,32 +19,39 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from casfs.backend.protocols import SMALL, Staged
-from casfs.backend.staging import Private
+from casfs.backend.protocols import INLINE_MAX_BYTES, Staged
+from casfs.backend.staging import StagingDirectory
 from casfs.digest import CHUNK, Digest, Hasher, hash_bytes, hash_stream, is_hash
 from casfs.errors import CorruptBlob, Failed, NotFound
 from casfs.system.files import NEW_FILE, copy_extents, fsync, read_up_to, syncfs, write_all, writing
 
-FEW = 8  # up to this many fsyncs are cheaper than one syncfs
-REMEMBERED = 1 << 17  # verified files that a process remembers
+FSYNC_MAX_FILES = 8  # up to this many fsyncs are cheaper than one syncfs
+VERIFIED_MAX_FILES = 1 << 17  # whose verification a process caches
 ZEROS = bytes(CHUNK)
-BULK = 64 << 20  # bytes; from here the kernel copies
-NO_COPY = (errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF, errno.EPERM)
-FIRST = 1 << 16  # bytes of a first read; a larger buffer is mapped and unmapped each time
-Stamp = tuple[int, int, int, int]
+KERNEL_COPY_MIN_BYTES = 64 << 20
+UNSUPPORTED_COPY = (
+    errno.EXDEV,
+    errno.EINVAL,
+    errno.EOPNOTSUPP,
+    errno.ENOSYS,
+    errno.EBADF,
+    errno.EPERM,
+)
+FIRST_READ_BYTES = 1 << 16  # a larger buffer is mapped and unmapped each time
+Stamp = tuple[int, int, int, int]  # inode, size, mtime, ctime
 
 
 class Objects:
-    def __init__(self, root: Path, private: Path | None = None) -> None:
-        """`private`: of another process, that this one works for."""
+    def __init__(self, root: Path, staging: Path | None = None) -> None:
+        """`staging`: the staging directory of the parent, where this is a worker process."""
         self.root = root
         self._prefix = f"{root}/"
-        self.private = Private(root.parent / "tmp", private)
+        self.staging = StagingDirectory(root.parent / "tmp", staging)
         self._verified: dict[str, Stamp] = {}
 
     @classmethod
     def create(cls, root: Path) -> None:
-        """Make the 256 shards at once: later a new file needs only its shard synced."""
+        """Makes the 256 shards at once: later a new file needs only its shard synced."""
         for shard in range(256):
             (root / f"{shard:02x}").mkdir(parents=True, exist_ok=True)
         (root.parent / "tmp").mkdir(exist_ok=True)
@@ -53,14 +59,14 @@ class Objects:
     def path(self, hash: str) -> Path:
         return self.root / hash[:2] / hash[2:]
 
-    # -- in -------------------------------------------------------------------------
+    # -- staging -----------------------------------------------------------------------
 
     def stage(self, source: BinaryIO) -> Staged:
-        """Hash `source` into memory when it is small, else into a private file."""
-        first = read_up_to(source, SMALL + 1)
-        if len(first) <= SMALL:
+        """Hashes `source` into memory when it is small, else into a private file."""
+        first = read_up_to(source, INLINE_MAX_BYTES + 1)
+        if len(first) <= INLINE_MAX_BYTES:
             return Staged(Digest.of(first), first)
-        temp = self.private.new_name()
+        temp = self.staging.new_name()
         try:
             bulk = self._copy(source, temp, len(first))
             return Staged(bulk or self._spool(first, source, temp), None, temp)
@@ -70,10 +76,10 @@ class Objects:
             raise
 
     def stage_bytes(self, digest: Digest, data: bytes) -> Staged:
-        """The same for bytes in memory."""
-        if len(data) <= SMALL:
+        """As `stage`, for bytes in memory."""
+        if len(data) <= INLINE_MAX_BYTES:
             return Staged(digest, data)
-        temp = self.private.new_name()
+        temp = self.staging.new_name()
         try:
             fd = os.open(temp, NEW_FILE, 0o444)
             try:
@@ -90,17 +96,17 @@ class Objects:
         return Staged(digest, None, temp)
 
     def _copy(self, source: BinaryIO, temp: str, begun: int) -> Digest | None:
-        """A very large file is copied inside the kernel, and the copy is hashed: nobody can
-        change that one in between. None where the kernel cannot."""
+        """Copies a very large file inside the kernel and hashes the copy, which cannot change in
+        between. Returns None where the kernel cannot copy it."""
         if not isinstance(getattr(source, "raw", source), io.FileIO):
-            return None  # a decompressor or a member of an archive has another file's number
+            return None  # the descriptor of a decompressor or archive member is another file
         try:
             origin, start = source.fileno(), source.tell() - begun
-            place = os.lseek(origin, 0, os.SEEK_CUR)  # a buffered reader is ahead of `tell`
+            offset = os.lseek(origin, 0, os.SEEK_CUR)  # a buffered reader is ahead of `tell`
             size = os.fstat(origin).st_size - start
-        except OSError:  # a pipe has no place in it
+        except OSError:  # a pipe has no offset
             return None
-        if size < BULK:
+        if size < KERNEL_COPY_MIN_BYTES:
             return None
         with writing(temp):
             fd = os.open(temp, NEW_FILE, 0o600)
@@ -109,20 +115,24 @@ class Objects:
                 whole = copy_extents(origin, fd, start, size)
                 os.fchmod(fd, 0o444)
         except Failed as error:
-            if not isinstance(error.__cause__, OSError) or error.__cause__.errno not in NO_COPY:
+            if (
+                not isinstance(error.__cause__, OSError)
+                or error.__cause__.errno not in UNSUPPORTED_COPY
+            ):
                 raise
             whole = False
         finally:
             os.close(fd)
         if not whole:
-            os.lseek(origin, place, os.SEEK_SET)
+            os.lseek(origin, offset, os.SEEK_SET)
             os.unlink(temp)
             return None
         with open(temp, "rb", buffering=0) as copy:  # mapped it would count as our memory
             return hash_stream(copy)
 
     def _spool(self, first: bytes, source: BinaryIO, temp: str) -> Digest:
-        """What `source` raises goes to the caller as it is: only he can name the file."""
+        """Hashes a stream into `temp`. Errors of `source` pass through: only the caller can name
+        the file."""
         hasher, size = Hasher(), 0
         with writing(temp):
             fd = os.open(temp, NEW_FILE, 0o600)
@@ -142,18 +152,12 @@ class Objects:
                 os.fchmod(fd, 0o444)
         return Digest(hasher.hexdigest(), size)
 
-    def discard(self, staged: Iterable[Staged]) -> None:
-        for one in staged:
-            if one.temp is not None:
-                with suppress(OSError):  # what stays is swept when this process is gone
-                    os.unlink(one.temp)
-
     def sync(self, staged: Iterable[Staged]) -> None:
-        """Make the content of staged files durable; they are still private."""
+        """Makes the content of staged files durable; they are still private."""
         self._sync([one.temp for one in staged if one.temp is not None])
 
     def place(self, staged: Iterable[Staged]) -> None:
-        """Rename synced files into place, durably. Caller holds the write lock."""
+        """Renames synced files into place, durably. Caller holds the write lock."""
         shards = set()
         target = ""
         try:
@@ -161,7 +165,7 @@ class Objects:
                 if one.temp is not None:
                     hash = one.digest.hash
                     target = f"{self._prefix}{hash[:2]}/{hash[2:]}"
-                    os.rename(one.temp, target)  # over what a crash may have left there
+                    os.rename(one.temp, target)  # over a leftover of a crash
                     shards.add(hash[:2])  # a crash may have come between a rename and its sync
         except OSError as error:
             raise Failed(f"cannot write {target}: {error.strerror}") from error
@@ -169,7 +173,7 @@ class Objects:
 
     def _sync(self, paths: list[str]) -> None:
         try:
-            if len(paths) > FEW:
+            if len(paths) > FSYNC_MAX_FILES:
                 syncfs(self.root)
             else:
                 for path in paths:
@@ -177,10 +181,10 @@ class Objects:
         except OSError as error:
             raise Failed(f"cannot sync {self.root}: {error.strerror}") from error
 
-    # -- out ------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------
 
     def open(self, hash: str) -> BinaryIO:
-        """The file of a blob, verified once and again when it has changed."""
+        """Opens the file of a blob; verified the first time, and again when it has changed."""
         try:
             source = self.path(hash).open("rb", buffering=0)
         except FileNotFoundError:
@@ -197,8 +201,8 @@ class Objects:
             raise
         return source
 
-    def content(self, hash: str, size: int = FIRST - 1) -> bytes | None:
-        """The verified bytes of a blob's file; None when it is large. `size` is a guess."""
+    def content(self, hash: str, size: int = FIRST_READ_BYTES - 1) -> bytes | None:
+        """Returns the verified bytes of a blob's file; None when it is large. `size` is a hint."""
         try:
             fd = os.open(f"{self._prefix}{hash[:2]}/{hash[2:]}", os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -225,29 +229,29 @@ class Objects:
         if hash_stream(source).hash != hash:
             raise CorruptBlob(f"blob {hash}: its file does not hash to its name")
         source.seek(0)
-        if len(self._verified) >= REMEMBERED:
+        if len(self._verified) >= VERIFIED_MAX_FILES:
             self._verified.clear()
         self._verified[hash] = stamp
 
     def verify(self, hash: str, size: int) -> None:
-        """Read a file again in any case. Raises NotFound, CorruptBlob, Failed."""
+        """Reads a file again in any case. Raises NotFound, CorruptBlob, Failed."""
         self._verified.pop(hash, None)
         with self.open(hash) as source:
             if os.fstat(source.fileno()).st_size != size:
                 raise CorruptBlob(f"blob {hash}: its file is not {size} bytes long")
 
-    # -- what is there ------------------------------------------------------------------
+    # -- files ------------------------------------------------------------------
 
     def remove(self, hash: str) -> None:
-        """Delete a blob's file if there is one. Caller holds the write lock."""
+        """Deletes a blob's file if there is one. Caller holds the write lock."""
         self._verified.pop(hash, None)
         try:
             self.path(hash).unlink(missing_ok=True)
         except OSError as error:
             raise Failed(f"cannot remove {self.path(hash)}: {error.strerror}") from error
 
-    def set_aside(self, hash: str, data: bytes | None) -> None:
-        """Keep the damaged bytes of a blob in `quarantine/`. Caller holds the write lock."""
+    def quarantine(self, hash: str, data: bytes | None) -> None:
+        """Moves the damaged bytes of a blob to `quarantine/`. Caller holds the write lock."""
         folder = self.root.parent / "quarantine"
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -260,7 +264,7 @@ class Objects:
         self._verified.pop(hash, None)
 
     def strays(self) -> Iterator[str]:
-        """Names below `objects/` that are no shard, or no hash."""
+        """Yields names below `objects/` that are neither a shard nor a hash."""
         for entry in sorted(self.root.rglob("*")):
             name = entry.relative_to(self.root).as_posix()
             shard = entry.is_dir() and len(name) == 2 and is_hash(name.ljust(64, "0"))
@@ -268,7 +272,7 @@ class Objects:
                 yield name
 
     def shards(self) -> Iterator[list[tuple[str, float]]]:
-        """(hash, last change) of every file, shard by shard; files of other names are left out."""
+        """Yields (hash, ctime) of every file, shard by shard; files of other names are left out."""
         for shard in range(256):
             name = f"{shard:02x}"
             with os.scandir(self.root / name) as entries:

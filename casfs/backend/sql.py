@@ -1,7 +1,7 @@
-"""The rows of `store.db`: its tables, and what one transaction does to them.
+"""The SQL of `store.db`: its schema, and the statements of a publishing transaction.
 
-Every function here takes a connection and is part of somebody's transaction; when one
-begins and ends is decided in `casfs.backend.disk`, whose docstring explains the columns.
+Every function here takes a connection and runs inside the caller's transaction;
+`casfs.backend.disk` decides when one begins and ends, and documents the columns.
 """
 
 from __future__ import annotations
@@ -10,23 +10,15 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from casfs import canonical
-from casfs.backend.protocols import MAX_RECORD, META, MOVES, Head, Staged, Swap
+from casfs.backend.protocols import JOURNAL_MIN_MOVES, MAX_RECORD_BYTES, META, Head, Staged, Swap
 from casfs.backend.sqlite import Connection
 from casfs.digest import hash_bytes
 from casfs.errors import Conflict, CorruptBlob, Invalid, NotFound
 
-RENEW = 60  # seconds; a younger blob's age is not worth a write
-
-
-CHUNK = 500  # rows or parameters a statement
-
-
-PRUNE = 1000  # moves between two times that the journal is cut
-
-
-META_KEY = b""
-
-
+TOUCH_RESOLUTION_S = 60  # seconds; a more recent `touched` is not worth a write
+BATCH_ROWS = 500  # or parameters, per statement
+JOURNAL_PRUNE_INTERVAL = 1000  # moves
+META_KEY = b""  # `types.hash` for META
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS blobs (
   id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -53,25 +45,19 @@ CREATE TABLE IF NOT EXISTS moves (
   at INTEGER NOT NULL
 );
 """
-
-
 INSERT = f"""
 INSERT INTO blobs (hash, size, type, touched, data) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (hash) DO UPDATE SET touched = excluded.touched
-WHERE touched < excluded.touched - {RENEW}
+WHERE touched < excluded.touched - {TOUCH_RESOLUTION_S}
 """
-
-
-TAKE_PLAIN = "DELETE FROM blobs WHERE hash = ? AND type IS NULL RETURNING data"
-
-
+TAKE_PLAIN_BYTES = "DELETE FROM blobs WHERE hash = ? AND type IS NULL RETURNING data"
 ADD = "INSERT OR IGNORE INTO heads (name, hash, record) VALUES (?, ?, ?)"
 REPLACE = "UPDATE heads SET hash = ?, record = ? WHERE name = ? AND hash = ? AND record = ?"
 REMOVE = "DELETE FROM heads WHERE name = ? AND hash = ? AND record = ?"
 
 
-class Row(NamedTuple):
-    """Of a blob; `type` is a row of `types`, None for plain bytes."""
+class BlobRow(NamedTuple):
+    """The row of a stored blob; `type` is a row of `types`, None for plain bytes."""
 
     id: int
     type: int | None
@@ -84,8 +70,8 @@ def verified(hash: str, data: bytes) -> bytes:
     return data
 
 
-def parsed(hash: str) -> bytes | None:
-    """The 32 bytes of a hash; None for what is none. Cheaper than a pattern."""
+def parse_hash(hash: str) -> bytes | None:
+    """Returns the 32 bytes of a hash; None where it is invalid. Cheaper than a regex."""
     try:
         key = bytes.fromhex(hash)
     except ValueError:
@@ -94,21 +80,19 @@ def parsed(hash: str) -> bytes | None:
 
 
 def key_of(hash: str) -> bytes:
-    key = parsed(hash)
+    key = parse_hash(hash)
     if key is None:
         raise NotFound(f"no blob {hash!r} in this store: not a valid hash")
     return key
 
 
-def storable(name: str) -> bool:
-    """False for what came from bytes that are not UTF-8: no head has such a name."""
+def is_storable(name: str) -> bool:
+    """Returns False for text decoded from bytes that are not UTF-8: no head has such a name."""
     return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
-def type_of(key: bytes | None) -> str | None:
-    """The type of a row from its `types.hash`."""
-    if key is None:
-        return None
+def type_of(key: bytes) -> str:
+    """Returns the type that a row of `types` stands for."""
     return META if key == META_KEY else key.hex()
 
 
@@ -116,18 +100,12 @@ def type_key(type: str) -> bytes:
     return META_KEY if type == META else key_of(type)
 
 
-def type_id(db: Connection, type: str) -> int | None:
-    row = db.execute("SELECT id FROM types WHERE hash = ?", (type_key(type),)).fetchone()
-    return None if row is None else int(row[0])
-
-
 def prepare(
     db: Connection, batch: list[Staged], moves: list[Swap], require: Iterable[str], now: int
-) -> dict[bytes, Row]:
-    """What a transaction begins with, in one look at the rows: all that it relies on must still
-    be there, `require`, the types of its nodes and what its heads will point to, and what is
-    old of that is made young again. Returns the rows that its own blobs have already; of many
-    blobs only the nodes are looked up.
+) -> dict[bytes, BlobRow]:
+    """Checks, in one query, that everything a transaction relies on is still stored (`require`,
+    the types of its nodes, the targets of its heads) and refreshes its `touched`. Returns the
+    rows that its own blobs have already; in a large batch only nodes are looked up.
 
     Raises NotFound.
     """
@@ -135,58 +113,58 @@ def prepare(
     relied = {move.new.hash for move in moves if move.new}
     relied.update(one.type for one in batch if one.type is not None and one.type != META)
     needed = [key_of(hash) for hash in (relied - brought).union(require)]
-    few = len(batch) <= CHUNK
-    own = [key_of(one.digest.hash) for one in batch if few or one.type is not None]
+    is_small = len(batch) <= BATCH_ROWS
+    own = [key_of(one.digest.hash) for one in batch if is_small or one.type is not None]
     found = _found(db, list({*needed, *own}))
     if gone := [key for key in needed if key not in found]:
         raise NotFound(f"no blob {min(gone).hex()} in this store: it was collected meanwhile")
-    stale = [(now, found[key].id) for key in needed if found[key].touched < now - RENEW]
+    stale = [
+        (now, found[key].id) for key in needed if found[key].touched < now - TOUCH_RESOLUTION_S
+    ]
     if stale:
         db.executemany("UPDATE blobs SET touched = ? WHERE id = ?", stale)
     return {key: found[key] for key in own if key in found}
 
 
-def _found(db: Connection, keys: list[bytes]) -> dict[bytes, Row]:
-    found: dict[bytes, Row] = {}
-    for start in range(0, len(keys), CHUNK):
-        part = keys[start : start + CHUNK]
+def _found(db: Connection, keys: list[bytes]) -> dict[bytes, BlobRow]:
+    found: dict[bytes, BlobRow] = {}
+    for start in range(0, len(keys), BATCH_ROWS):
+        part = keys[start : start + BATCH_ROWS]
         marks = ",".join("?" * len(part))
         rows = db.execute(
             f"SELECT hash, id, type, touched FROM blobs WHERE hash IN ({marks})", part
         )
-        found.update((row[0], Row(*row[1:])) for row in rows)
+        found.update((row[0], BlobRow(*row[1:])) for row in rows)
     return found
 
 
-def insert(db: Connection, batch: list[Staged], stored: Mapping[bytes, Row], now: int) -> None:
-    """The rows of a batch, in its order: a node comes after what it refers to. `stored`: those
-    that are there already."""
+def insert(db: Connection, batch: list[Staged], stored: Mapping[bytes, BlobRow], now: int) -> None:
+    """Inserts the rows of a batch, in its order: a node comes after its references. `stored`:
+    the rows that exist already."""
     ids = _type_ids(db, {one.type for one in batch if one.type is not None})
     rows: list[tuple[bytes, int, int | None, int, bytes | None]] = []
     for one in batch:
         key, data = key_of(one.digest.hash), one.data
         if one.type is not None and key in stored and stored[key].type is None:
-            # it arrives anew, as a node; its bytes stay where they are
-            ((data,),) = db.execute(TAKE_PLAIN, (key,)).fetchall() or [(data,)]
+            # it arrives anew, as a node; its bytes stay where they are stored
+            ((data,),) = db.execute(TAKE_PLAIN_BYTES, (key,)).fetchall() or [(data,)]
         id = None if one.type is None else ids[one.type]
         rows.append((key, one.digest.size_bytes, id, now, data))
     db.executemany(INSERT, rows)
 
 
 def _type_ids(db: Connection, types: Collection[str]) -> dict[str, int]:
-    """Of this transaction only: a rollback may hand out new ones again."""
+    """Valid in this transaction only: after a rollback new ids are given again."""
     ids = {}
     for type in types:
-        id = type_id(db, type)
-        if id is None:
-            id = db.execute("INSERT INTO types (hash) VALUES (?)", (type_key(type),)).lastrowid
-        assert id is not None
-        ids[type] = id
+        key = (type_key(type),)
+        db.execute("INSERT OR IGNORE INTO types (hash) VALUES (?)", key)
+        (ids[type],) = db.execute("SELECT id FROM types WHERE hash = ?", key).fetchone()
     return ids
 
 
-def note_young(db: Connection, hashes: list[str], moves: list[Swap]) -> None:
-    """Tell the collection that runs: what this transaction touches is needed."""
+def record_touched(db: Connection, hashes: list[str], moves: list[Swap]) -> None:
+    """Write barrier: records the blobs that this transaction touches for the running gc."""
     keys = [key_of(hash) for hash in [*hashes, *(move.new.hash for move in moves if move.new)]]
     db.executemany(
         "INSERT OR IGNORE INTO young SELECT id FROM blobs WHERE hash = ?", [(key,) for key in keys]
@@ -198,24 +176,24 @@ def swap(db: Connection, swap: Swap, at_ms: int) -> None:
     name = swap.name
     old = None if swap.old is None else _row(swap.old)
     new = None if swap.new is None else _row(swap.new)
-    if not storable(name):
+    if not is_storable(name):
         raise Invalid(f"head {name!a}: a name must be UTF-8")
     statement, values = ADD, (name, *(new or ()))
     if old is not None:
         statement, values = (REPLACE, (*new, name, *old)) if new else (REMOVE, (name, *old))
     if db.execute(statement, values).rowcount != 1:
-        raise Conflict(f"head {name}: moved by somebody else meanwhile")
+        raise Conflict(f"head {name}: moved by another writer meanwhile")
     if new is None:
         db.execute("DELETE FROM uses WHERE name = ?", (name,))
-    _note_move(db, name, None if new is None else new[0], at_ms)
+    _append_move(db, name, None if new is None else new[0], at_ms)
 
 
-def _note_move(db: Connection, name: str, key: bytes | None, at_ms: int) -> None:
-    """A line of the journal, which is cut now and then."""
+def _append_move(db: Connection, name: str, key: bytes | None, at_ms: int) -> None:
+    """Appends to the journal, which is pruned at intervals."""
     row = db.execute("INSERT INTO moves (name, hash, at) VALUES (?, ?, ?)", (name, key, at_ms))
     seq = row.lastrowid
-    if seq is not None and seq % PRUNE == 0:
-        db.execute("DELETE FROM moves WHERE seq <= ?", (seq - MOVES,))
+    if seq is not None and seq % JOURNAL_PRUNE_INTERVAL == 0:
+        db.execute("DELETE FROM moves WHERE seq <= ?", (seq - JOURNAL_MIN_MOVES,))
 
 
 def head_of(hash: bytes, record: str) -> Head:
@@ -223,8 +201,8 @@ def head_of(hash: bytes, record: str) -> Head:
 
 
 def _row(head: Head) -> tuple[bytes, str]:
-    """(hash, record) as they are stored. Raises Invalid."""
+    """Returns (hash, record) as they are stored. Raises Invalid."""
     size = len(head.text) if head.text.isascii() else len(head.text.encode())
-    if size > MAX_RECORD:
-        raise Invalid(f"a head's record of {size} bytes is over {MAX_RECORD}")
+    if size > MAX_RECORD_BYTES:
+        raise Invalid(f"a head's record of {size} bytes is over {MAX_RECORD_BYTES}")
     return key_of(head.hash), head.text

@@ -1,7 +1,7 @@
 """Private files of a writing process, in `tmp/<writer>/` until they are renamed into place.
 
-The directory holds a locked file for as long as the process lives; processes that help it write
-there too. Whatever has no living owner is swept at the next start.
+The directory holds a locked file for as long as the process lives; its worker processes write
+there too. A directory without a living owner is swept at the next start.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from pathlib import Path
 
 from casfs.system.files import writing
 
-CLAIMING = 60.0  # seconds that a writer may take between making and locking its directory
+CLAIM_GRACE_S = 60.0  # that a writer may take between making and locking its directory
 
 
-class Private:
-    def __init__(self, root: Path, lent: Path | None = None) -> None:
-        """`root`: `tmp/`; `lent`: the directory of another process, that this one works for."""
+class StagingDirectory:
+    def __init__(self, root: Path, shared: Path | None = None) -> None:
+        """`root`: `tmp/`; `shared`: the parent's directory, where this is a worker process."""
         self._root = root
-        self._own = lent
-        self._name = "" if lent is None else f"{os.getpid()}."
+        self._own = shared
+        self._name = "" if shared is None else f"{os.getpid()}."
         self._lock_fd = -1
         self._claiming = threading.Lock()
         self._names = itertools.count()
@@ -35,14 +35,14 @@ class Private:
         return f"{self.directory()}/{self._name}{next(self._names)}"
 
     def directory(self) -> Path:
-        """Raises Failed."""
+        """Returns this process's directory, made and locked at the first call. Raises Failed."""
         with self._claiming:
             if self._own is None:
                 self._own, self._lock_fd = self._claim()
         return self._own
 
     def _claim(self) -> tuple[Path, int]:
-        """A directory of our own. Locked before it gets the name that the sweep looks at."""
+        """Makes a directory of our own, locked before it gets a name that the sweep looks at."""
         hidden = self._root / f".{secrets.token_hex(16)}"
         own = hidden.with_name(hidden.name[1:])
         with writing(self._root):
@@ -54,7 +54,7 @@ class Private:
         return own, fd
 
     def sweep(self) -> int:
-        """Remove the private files of dead writers; returns how many directories went."""
+        """Removes the directories of dead writers; returns their number."""
         swept = 0
         for directory in self._root.glob("*/"):
             if directory != self._own and _is_orphan(directory):
@@ -70,9 +70,12 @@ class Private:
 
 
 def _is_orphan(directory: Path) -> bool:
-    """True when no living process holds the directory's lock."""
+    """Returns True when no living process holds the directory's lock."""
     with suppress(FileNotFoundError):
-        if directory.name.startswith(".") and time.time() - directory.stat().st_mtime < CLAIMING:
+        if (
+            directory.name.startswith(".")
+            and time.time() - directory.stat().st_mtime < CLAIM_GRACE_S
+        ):
             return False
         fd = os.open(directory / "lock", os.O_RDWR | os.O_CLOEXEC)
         try:

@@ -7,6 +7,7 @@ import sys
 import click
 
 from casfs import graph as reach
+from casfs.backend.derived import find_missing
 from casfs.cli.common import answer, json_option, opened, root, say, say_json
 from casfs.digest import is_hash
 from casfs.errors import Failed, Invalid, NotFound
@@ -104,7 +105,7 @@ def missing(ctx: click.Context, as_json: bool) -> None:
     hashes = sys.stdin.buffer.read().decode("utf-8", "replace").split()
     _check(hashes)
     with opened(ctx) as store:
-        lacking = store.blobs.missing(hashes)
+        lacking = find_missing(store.blobs, hashes)
     if as_json:
         say_json(lacking)
     else:

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from casfs import config as settings
+from casfs.backend.derived import count_by_type, total_stored
 from casfs.cli.common import answer, json_option, opened, read_input, root, say, say_json
 from casfs.cli.terminal import Size, bar
 from casfs.digest import is_hash
@@ -71,9 +72,9 @@ def stats(ctx: click.Context, as_json: bool) -> None:
 
 def _stats(store: Store) -> dict[str, Any]:
     assert store.root is not None
-    total = store.blobs.total()
+    total = total_stored(store.blobs)
     by_type: dict[str, int] = {}
-    for hash, count in store.blobs.types().items():
+    for hash, count in count_by_type(store.blobs).items():
         name = store.registry.name(hash)
         by_type[name] = by_type.get(name, 0) + count
     return {
@@ -156,7 +157,7 @@ def fsck(ctx: click.Context, source: str | None, as_json: bool) -> int:
 def _count(store: Store) -> int:
     """How many blobs there are; 0 where the SQLite file is too damaged to tell."""
     try:
-        return store.blobs.total().blobs
+        return total_stored(store.blobs).blobs
     except CasfsError:
         return 0
 
@@ -214,7 +215,7 @@ def gc(
             max_size if max_size is not None else values["gc.max_size"] or None,
             max_inodes if max_inodes is not None else values["gc.max_inodes"] or None,
         )
-        with bar("marking", store.blobs.total().blobs) as progress:
+        with bar("marking", total_stored(store.blobs).blobs) as progress:
             result = collector.collect(
                 store,
                 grace=grace if grace is not None else values["gc.grace_s"],

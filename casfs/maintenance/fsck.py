@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from casfs import canonical
+from casfs.backend.derived import repairable
 from casfs.backend.protocols import META, BlobInfo, targets
 from casfs.errors import CasfsError, Corrupt, CorruptBlob, Invalid, NotFound
 from casfs.maintenance import names as catalogue
@@ -57,9 +58,9 @@ def check(
     """Check everything; `progress` is told the number of blobs read so far."""
     report = Report()
     with _as_fault(report):
-        report.faults += [Fault("store", None, line) for line in store.backend.faults()]
+        report.faults += [Fault("store", None, line) for line in repairable(store.blobs).faults()]
     with _as_fault(report):
-        for hash, info in store.blobs.iterate():
+        for _, hash, info in store.blobs.iterate():
             report.blobs += 1
             report.bytes += info.size
             report.nodes += info.type is not None
@@ -94,7 +95,7 @@ def _check_blob(store: Store, hash: str, info: BlobInfo) -> list[Fault]:
 
 def _faults(store: Store, hash: str, info: BlobInfo) -> list[Fault]:
     try:
-        store.blobs.verify(hash)
+        repairable(store.blobs).verify(hash)
         if info.type is not None:
             return list(_check_node(store, hash, info.type))
     except CorruptBlob as error:
@@ -247,7 +248,7 @@ def _tell_victims(store: Store, report: Report) -> None:
     changed = True
     while changed:
         changed = False
-        for hash, info in store.blobs.iterate():
+        for _, hash, info in store.blobs.iterate():
             if info.type is None:
                 continue
             below = {info.type, *(ref.hash for ref in _refs(store, hash))}
@@ -273,7 +274,7 @@ def _set_aside(store: Store, report: Report) -> None:
     for fault in report.faults:
         test = _is_untyped if fault.kind == LOST_TYPE else _is_broken
         if fault.hash and test(store, fault.hash):
-            store.blobs.quarantine(fault.hash)
+            repairable(store.blobs).quarantine(fault.hash)
             report.quarantined.append(fault.hash)
 
 

@@ -24,7 +24,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from casfs import graph
-from casfs.backend.protocols import Collection, Head, Swap, Total, targets
+from casfs.backend.capabilities import GcRun
+from casfs.backend.derived import find_missing, last_use, start_gc, total_stored
+from casfs.backend.protocols import Head, Swap, Total, targets
 from casfs.checkpoints import checkpoint
 from casfs.errors import CasfsError, Conflict, Corrupt, Invalid, NotFound
 from casfs.native import images
@@ -80,9 +82,9 @@ def collect(
     before = int(time.time()) - grace
     if not dry_run:
         lifecycle.sweep(store)
-    with store.backend.collection() as collection:
+    with start_gc(store.backend) as collection:
         marker = _Marker(store, collection, progress)
-        files = store.blobs.total().files
+        files = total_stored(store.blobs).files
         evicted = _choose(store, collection, marker, before, limits, keep)
         result = Result(collection.marked, evicted=[name for name, _ in evicted])
         if not dry_run:
@@ -112,7 +114,7 @@ def why(store: Store, hash: str) -> list[str] | None:
 
 
 class _Marker:
-    def __init__(self, store: Store, collection: Collection, progress: Progress) -> None:
+    def __init__(self, store: Store, collection: GcRun, progress: Progress) -> None:
         self._store = store
         self._collection = collection
         self._progress = progress
@@ -130,7 +132,7 @@ class _Marker:
             self._progress(self._collection.marked.blobs)
 
     def _mark(self, hashes: set[str]) -> list[str]:
-        if absent := self._store.blobs.missing(hashes):
+        if absent := find_missing(self._store.blobs, hashes):
             raise _stopped(f"{min(absent)} is missing and still needed")
         return self._collection.mark(hashes)
 
@@ -147,7 +149,7 @@ def _stopped(why: str) -> Corrupt:
 
 def _choose(
     store: Store,
-    collection: Collection,
+    collection: GcRun,
     marker: _Marker,
     before: int,
     limits: Limits,
@@ -169,10 +171,10 @@ def _choose(
 
 
 def _mark_roots(
-    store: Store, collection: Collection, marker: _Marker, before: int, cache: set[str]
+    store: Store, collection: GcRun, marker: _Marker, before: int, cache: set[str]
 ) -> None:
     """Mark what the heads reach that are no cache, and what is young."""
-    for portion in collection.young(before):
+    for portion in collection.recent(before):
         marker.follow(portion)
     for name, head in store.heads.list():
         if name not in cache:
@@ -195,7 +197,7 @@ def _cache(store: Store, keep: int) -> list[tuple[str, Head]]:
 def _used_at(store: Store, name: str, head: Head) -> int:
     """When a cache head was made or last used, in ms since 1970 UTC."""
     made = head.record.get("usedAt") or head.record.get("createdAt") or 0
-    return max(int(made), store.heads.last_use(name))
+    return max(int(made), last_use(store.heads, name))
 
 
 def _drop(store: Store, heads: list[tuple[str, Head]], marker: _Marker) -> list[str]:

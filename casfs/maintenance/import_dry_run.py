@@ -56,9 +56,6 @@ class RehearsalBlobs:
     def stage(self, source: BinaryIO) -> Staged:
         return Staged(hash_stream(source), None)
 
-    def discard(self, staged: Iterable[Staged]) -> None:
-        pass
-
     def keep(self, staged: Iterable[Staged]) -> None:
         for one in staged:
             self._info[one.digest.hash] = BlobInfo(one.digest.size_bytes, one.type)

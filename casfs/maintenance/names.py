@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from casfs import canonical, threads
-from casfs.backend.protocols import MAX_RECORD, BlobInfo, Head
+from casfs.backend.derived import count_by_type, of_types
+from casfs.backend.protocols import MAX_RECORD_BYTES, BlobInfo, Head
 from casfs.checkpoints import checkpoint
 from casfs.digest import is_hash
 from casfs.errors import CasfsError, Conflict, Invalid, NotFound, Refused
@@ -72,8 +73,8 @@ def travelled(value: object) -> tuple[str, Head]:
             raise Invalid(f"the head {name}: its record has no {key}")
     if kind.prefix == threads.HEADS and record["status"] not in RESTING:
         raise Invalid(f"the thread {name} is {record['status']}; it cannot travel like that")
-    if len(canonical.encode(record)) > MAX_RECORD:
-        raise Invalid(f"the head {name}: its record is over {MAX_RECORD} bytes")
+    if len(canonical.encode(record)) > MAX_RECORD_BYTES:
+        raise Invalid(f"the head {name}: its record is over {MAX_RECORD_BYTES} bytes")
     return name, Head(hash, record)
 
 
@@ -105,10 +106,8 @@ def roots(store: Store, texts: list[str]) -> tuple[list[str], list[tuple[str, He
 def of_type(store: Store, name: str) -> Iterator[tuple[str, BlobInfo]]:
     """All nodes of a type by its name, whichever version of its schema they have."""
     hashes = {store.registry.head(name).hash}
-    hashes |= {hash for hash in store.blobs.types() if store.registry.name(hash) == name}
-    if len(hashes) == 1:
-        return store.blobs.iterate(hashes.pop())
-    return ((hash, info) for hash, info in store.blobs.iterate() if info.type in hashes)
+    hashes |= {hash for hash in count_by_type(store.blobs) if store.registry.name(hash) == name}
+    return of_types(store.blobs, hashes)
 
 
 def _named(store: Store, text: str) -> Iterator[tuple[str, Head]]:

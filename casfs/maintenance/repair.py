@@ -16,7 +16,8 @@ from functools import partial
 from pathlib import Path
 
 from casfs import canonical
-from casfs.backend.protocols import META, Staged
+from casfs.backend.derived import repairable
+from casfs.backend.protocols import META, Staged, discard
 from casfs.digest import Digest, hash_stream, is_hash
 from casfs.errors import CasfsError, Failed, NotFound
 from casfs.maintenance import fsck
@@ -84,7 +85,7 @@ def _put_back(
         with data.open("rb") as source:
             staged = store.blobs.stage(source)
     if staged.digest.hash != hash:  # it changed since it was hashed
-        store.blobs.discard([staged])
+        discard([staged])
         raise Failed(f"{hash} changed while it was read; run it again")
     store.backend.publish([staged])
     return True
@@ -114,7 +115,7 @@ def _searched(source: Path, lost: set[str]) -> Iterator[Found]:
 def _from_store(other: Store, lost: set[str]) -> Iterator[tuple[str, Callable[[], Content]]]:
     for hash in sorted(lost & other.blobs.info(lost).keys()):
         try:
-            other.blobs.verify(hash)
+            repairable(other.blobs).verify(hash)
         except CasfsError:  # damaged there too
             continue
         yield hash, partial(_loaded, other, hash)

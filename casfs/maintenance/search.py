@@ -101,7 +101,7 @@ class Index:
         row = db.execute("SELECT position FROM progress").fetchone()
         begin = row[0] if row else 0
         position, count = begin, 0
-        for position, hash, info in self._store.blobs.arrivals(begin):
+        for position, hash, info in self._store.blobs.iterate(begin):
             if info.type is not None:
                 count += self._add(db, position, hash)
             if count >= PORTION:

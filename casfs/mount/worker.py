@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
+from casfs.backend.derived import version_of
 from casfs.errors import CasfsError, Corrupt, Failed
 from casfs.fuse.inode_table import Table
 from casfs.fuse.session import Session
@@ -125,7 +126,9 @@ def _shown(plan: Plan, stats: Stats, log: Log, answered: bool) -> Iterator[tuple
         names: Gone = list
         try:
             store = stack.enter_context(Store.open(plan.store))
-            store.backend.version()  # connects: in a database that was damaged since, that waits
+            version_of(
+                store.backend
+            )()  # connects: in a database that was damaged since, that waits
             root = make_root(stack.enter_context(_reading(store, log)), stats)
             names = gone(store.backend)
         except (Corrupt, Failed) as error:

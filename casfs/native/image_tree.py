@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from casfs.backend.protocols import SMALL
+from casfs.backend.protocols import INLINE_MAX_BYTES
 from casfs.digest import is_hash
 from casfs.errors import Corrupt, Invalid, NotFound
 from casfs.native import verity
@@ -109,7 +109,7 @@ class ImageTree:
         asked = {
             entry.digest.hash: entry.digest.size_bytes
             for entry in entries
-            if isinstance(entry, directory.File) and entry.digest.size_bytes > SMALL
+            if isinstance(entry, directory.File) and entry.digest.size_bytes > INLINE_MAX_BYTES
         }
         found = self._store.blobs.info(asked) if asked else {}
         for hash, size in asked.items():

@@ -198,5 +198,5 @@ def _check_stored(store: Store, root: str) -> None:
 
 def _contents(store: Store, hashes: list[str]) -> Iterator[bytes]:
     """Also of what is large: a node that came as a plain blob first is a file."""
-    for hash, data in zip(hashes, store.blobs.contents(hashes), strict=True):
+    for hash, data in zip(hashes, store.blobs.get_many(hashes), strict=True):
         yield store.get(hash) if data is None else data

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from casfs.backend.derived import note_use
 from casfs.backend.protocols import Head
 from casfs.checkpoints.checkpoint import NAME
 from casfs.digest import is_hash
@@ -54,7 +55,7 @@ def sync(
         source = str(Path(source).absolute())
     old = get(store, name, version)
     if old is not None and not refresh:
-        store.heads.note_use([f"{HEADS}{name}/{version}"])
+        note_use(store.heads, [f"{HEADS}{name}/{version}"])
         return Synced(old, stored=False, warning=_difference(old, source, env))
     if not sources.is_git(source):
         return _store(store, name, version, source, Path(source), None)
@@ -67,7 +68,7 @@ def materialize(store: Store, name: str, version: str, target: Path) -> Plugin:
     """Make the directory `target` hold a plugin. Raises NotFound, and as `casfs.trees.restore`."""
     found = find(store, name, version)
     restore(store, found.root, target)
-    store.heads.note_use([f"{HEADS}{name}/{version}"])
+    note_use(store.heads, [f"{HEADS}{name}/{version}"])
     return found
 
 

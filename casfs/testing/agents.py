@@ -11,6 +11,7 @@ import trio
 
 from casfs.agents import AgentContext, AgentFn, AgentResult, Call, Called, Prompt
 from casfs.api.store import Store
+from casfs.backend.derived import find_missing
 from casfs.errors import Failed, Invalid
 from casfs.nodes.schema import Schema
 
@@ -106,7 +107,7 @@ def run_agent(
 def check_result(store: Store, result: object) -> None:
     """Raises AssertionError for a result that the engine would refuse."""
     assert isinstance(result, AgentResult), f"not an AgentResult: {result!r}"
-    missing = store.blobs.missing([result.detail.hash, *result.artifacts])
+    missing = find_missing(store.blobs, [result.detail.hash, *result.artifacts])
     assert not missing, f"not in the store: {', '.join(missing)}"
     if result.workspace is not None:
         store.node(result.workspace, "directory")

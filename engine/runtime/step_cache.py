@@ -33,6 +33,7 @@ from casfs.actions import nearest
 from casfs.actions.cache import HEADS, Action
 from casfs.agents import AgentResult
 from casfs.agents.prompt import Prompt
+from casfs.backend.derived import note_use
 from casfs.digest import Digest, hash_bytes
 from casfs.errors import CasfsError, Corrupt, Invalid, NotFound
 from casfs.nodes.schema import Schema
@@ -124,7 +125,7 @@ def lookup(store: Store, action: Action, schema: Schema) -> StepResult | None:
         detail = Digest(result.detail, store.blobs.info([result.detail])[result.detail].size)
     except (Corrupt, NotFound, Invalid, KeyError):
         return None
-    store.heads.note_use([HEADS + action.hash])
+    note_use(store.heads, [HEADS + action.hash])
     saved = result.duration_ms - round((time.monotonic() - begin) * 1000)
     return StepResult(
         AgentResult(output, detail, tuple(result.artifacts)),

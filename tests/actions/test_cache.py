@@ -20,6 +20,7 @@ from casfs.actions import cache as actions
 from casfs.actions import nearest, outputs, runner
 from casfs.actions.cache import Action, Request
 from casfs.actions.runner import Outcome, Streams
+from casfs.backend.derived import repairable, total_stored
 from casfs.errors import Failed, Invalid, NotFound, Refused
 from casfs.maintenance import gc
 from casfs.store import Store
@@ -377,7 +378,7 @@ def test_what_gc_evicted_is_a_miss(bench: Bench) -> None:
     two = bench.sh("echo two; head -c 9000 /dev/urandom > out", outputs=["out"])
     assert bench.sh("echo one; head -c 9000 /dev/zero > out", outputs=["out"]).hit
     age(bench.store)
-    total = bench.store.blobs.total()
+    total = total_stored(bench.store.blobs)
     done = gc.collect(bench.store, grace=0, limits=gc.Limits(max_bytes=total.bytes - 1))
     assert done.evicted == [f"actions/{two.action}"], "the one that was hit is the younger"
     assert bench.sh("echo one; head -c 9000 /dev/zero > out", outputs=["out"]).hit
@@ -448,7 +449,7 @@ def test_a_damaged_entry_does_not_break_the_explanation(bench: Bench) -> None:
     head = bench.store.heads.get(f"actions/{done.action}")
     assert head is not None
     for name in ("result", "action"):
-        bench.store.blobs.quarantine(head.hash if name == "result" else done.action)
+        repairable(bench.store.blobs).quarantine(head.hash if name == "result" else done.action)
         assert bench.why("true", timeout=1) == "no earlier run of this command is cached"
 
 

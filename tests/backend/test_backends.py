@@ -1,7 +1,4 @@
-"""Every backend passes the conformance suites; a new one needs only a line in FACTORIES.
-
-Below them: what is true of the disk alone.
-"""
+"""Every backend passes the conformance suites; then what is true of the disk alone."""
 
 from __future__ import annotations
 
@@ -11,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from casfs.backend.derived import version_of
 from casfs.backend.disk import DiskBackend
 from casfs.backend.memory import MemoryBackend
-from casfs.backend.protocols import SMALL, Backend, Head, Staged, Swap
-from casfs.backend.sql import RENEW
+from casfs.backend.protocols import INLINE_MAX_BYTES, Backend, Head, Staged, Swap
+from casfs.backend.sql import TOUCH_RESOLUTION_S
 from casfs.digest import Digest
 from casfs.errors import CasfsError, Conflict, Corrupt, Failed, NotFound
-from tests.backend import contract_blobs, contract_heads
+from casfs.testing import blobs_contract, heads_contract, journal_contract
+from casfs.testing.contract import ABSENT, Check, create, put, stage
 from tests.support.helpers import LARGE, private_files
 
 
@@ -46,17 +45,16 @@ def make_backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cal
         backend.close()
 
 
-@pytest.mark.parametrize("check", contract_blobs.CONTRACT, ids=lambda check: check.__name__)
-def test_blobs(check: Callable[..., None], make_backend: Callable[[], Backend]) -> None:
+SUITES = [blobs_contract, heads_contract, journal_contract]
+CHECKS = [check for suite in SUITES for check in suite.CONTRACT]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_contract(check: Check, make_backend: Callable[[], Backend]) -> None:
     check(make_backend)
 
 
-@pytest.mark.parametrize("check", contract_heads.CONTRACT, ids=lambda check: check.__name__)
-def test_heads(check: Callable[..., None], make_backend: Callable[[], Backend]) -> None:
-    check(make_backend)
-
-
-@pytest.mark.parametrize("module", [contract_blobs, contract_heads])
+@pytest.mark.parametrize("module", SUITES)
 def test_a_suite_collects_all_its_functions(module: object) -> None:
     named = [f for f in vars(module).values() if getattr(f, "__annotations__", None)]
     checks = [f for f in named if "make_backend" in f.__annotations__]
@@ -88,31 +86,31 @@ def ages(root: Path) -> dict[str, int]:
 
 def make_old(root: Path) -> None:
     with sqlite3.connect(root / "store.db") as db:
-        db.execute("UPDATE blobs SET touched = touched - ?", (10 * RENEW + 10,))
+        db.execute("UPDATE blobs SET touched = touched - ?", (10 * TOUCH_RESOLUTION_S + 10,))
     db.close()
 
 
 def test_a_reopened_store_has_what_was_published(root: Path) -> None:
     first = DiskBackend(root)
-    hashes = [contract_blobs.put(first, contract_blobs.content(n)) for n in contract_blobs.SIZES]
-    head = contract_heads.create(first, "name", hashes[0], n=1)
+    hashes = [put(first, blobs_contract.content(n)) for n in blobs_contract.SIZES]
+    head = create(first, "name", hashes[0], n=1)
     before = list(first.blobs.iterate())
     first.close()
     second = DiskBackend(root)
     assert list(second.blobs.iterate()) == before
-    for hash, size in zip(hashes, contract_blobs.SIZES, strict=True):
-        assert second.blobs.get(hash).data == contract_blobs.content(size)
+    for hash, size in zip(hashes, blobs_contract.SIZES, strict=True):
+        assert second.blobs.get(hash).data == blobs_contract.content(size)
     assert second.heads.get("name") == head
     second.close()
 
 
 def test_two_writers_see_each_other(root: Path, backend: DiskBackend) -> None:
     other = DiskBackend(root)
-    one = contract_blobs.put(other, LARGE)
+    one = put(other, LARGE)
     assert backend.blobs.get(one).data == LARGE
-    version = backend.version()
-    head = contract_heads.create(other, "name", one)
-    assert backend.version() != version
+    version = version_of(backend)()
+    head = create(other, "name", one)
+    assert version_of(backend)() != version
     assert backend.heads.get("name") == head
     with pytest.raises(Conflict):
         backend.publish([], [Swap("name", None, head)])
@@ -120,8 +118,8 @@ def test_two_writers_see_each_other(root: Path, backend: DiskBackend) -> None:
 
 
 def test_large_blobs_are_plain_read_only_files(root: Path, backend: DiskBackend) -> None:
-    small = contract_blobs.put(backend, contract_blobs.content(SMALL))
-    large = contract_blobs.put(backend, LARGE)
+    small = put(backend, blobs_contract.content(INLINE_MAX_BYTES))
+    large = put(backend, LARGE)
     path = root / "objects" / large[:2] / large[2:]
     assert path.read_bytes() == LARGE
     assert path.stat().st_mode & 0o7777 == 0o444
@@ -130,14 +128,14 @@ def test_large_blobs_are_plain_read_only_files(root: Path, backend: DiskBackend)
 
 
 def test_a_hole_stays_a_hole(root: Path, backend: DiskBackend) -> None:
-    hash = contract_blobs.put(backend, bytes(8 << 20) + b"end")
+    hash = put(backend, bytes(8 << 20) + b"end")
     stat = (root / "objects" / hash[:2] / hash[2:]).stat()
     assert stat.st_size == (8 << 20) + 3
     assert stat.st_blocks * 512 < 1 << 20
 
 
 def test_nodes_are_rows_whatever_their_size(root: Path, backend: DiskBackend) -> None:
-    meta = contract_blobs.put(backend, b"meta", "schema")
+    meta = put(backend, b"meta", "schema")
     digest = Digest.of(LARGE)
     backend.publish([Staged(digest, LARGE, type=meta)])
     assert backend.blobs.get(digest.hash).data == LARGE
@@ -145,10 +143,10 @@ def test_nodes_are_rows_whatever_their_size(root: Path, backend: DiskBackend) ->
 
 
 def test_a_dedup_hit_a_requirement_and_a_head_make_young(root: Path, backend: DiskBackend) -> None:
-    hashes = [contract_blobs.put(backend, b"%d" % n) for n in range(4)]
+    hashes = [put(backend, b"%d" % n) for n in range(4)]
     make_old(root)
     old = ages(root)
-    contract_blobs.put(backend, b"0")
+    put(backend, b"0")
     backend.publish([], require=[hashes[1]])
     backend.publish([], [Swap("name", None, Head(hashes[2]))])
     new = ages(root)
@@ -156,11 +154,11 @@ def test_a_dedup_hit_a_requirement_and_a_head_make_young(root: Path, backend: Di
 
 
 def test_a_refused_requirement_makes_nothing_young(root: Path, backend: DiskBackend) -> None:
-    hash = contract_blobs.put(backend, b"here")
+    hash = put(backend, b"here")
     make_old(root)
     old = ages(root)
     with pytest.raises(NotFound):
-        backend.publish([], require=[hash, contract_blobs.ABSENT])
+        backend.publish([], require=[hash, ABSENT])
     assert ages(root) == old
 
 
@@ -177,7 +175,7 @@ def test_a_full_or_locked_tmp_is_a_clear_failure(root: Path, backend: DiskBacken
     (root / "tmp").rmdir()
     (root / "tmp").write_bytes(b"in the way")
     with pytest.raises(CasfsError, match="tmp"):
-        contract_blobs.stage(backend, LARGE)
+        stage(backend, LARGE)
 
 
 def test_a_store_of_an_older_casfs_says_what_to_do(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from casfs.backend.objects import Objects
-from casfs.backend.protocols import SMALL, Staged
-from casfs.backend.staging import CLAIMING
+from casfs.backend.protocols import INLINE_MAX_BYTES, Staged, discard
+from casfs.backend.staging import CLAIM_GRACE_S
 from casfs.digest import Digest
 from casfs.errors import CorruptBlob, Failed, NotFound
 from casfs.store import Store
@@ -26,7 +26,7 @@ def objects(tmp_path: Path) -> Iterator[Objects]:
     Objects.create(tmp_path / "objects")
     opened = Objects(tmp_path / "objects")
     yield opened
-    opened.private.close()
+    opened.staging.close()
 
 
 def place(objects: Objects, data: bytes) -> str:
@@ -42,14 +42,14 @@ def rewrite(objects: Objects, hash: str, data: bytes) -> None:
 
 
 def test_small_is_held_and_large_is_a_private_file(objects: Objects, tmp_path: Path) -> None:
-    small = objects.stage(io.BytesIO(b"x" * SMALL))
-    assert small == Staged(Digest.of(b"x" * SMALL), b"x" * SMALL)
+    small = objects.stage(io.BytesIO(b"x" * INLINE_MAX_BYTES))
+    assert small == Staged(Digest.of(b"x" * INLINE_MAX_BYTES), b"x" * INLINE_MAX_BYTES)
     assert private_files(tmp_path) == []
-    large = objects.stage(io.BytesIO(b"x" * (SMALL + 1)))
+    large = objects.stage(io.BytesIO(b"x" * (INLINE_MAX_BYTES + 1)))
     assert large.data is None
     assert large.temp is not None
     assert private_files(tmp_path) == [Path(large.temp)]
-    objects.discard([small, large, large])
+    discard([small, large, large])
     assert private_files(tmp_path) == []
 
 
@@ -112,7 +112,7 @@ def test_a_file_that_cannot_be_read_is_a_failure(objects: Objects) -> None:
 def test_a_source_that_fails_leaves_no_private_file(objects: Objects, tmp_path: Path) -> None:
     class Broken(io.BytesIO):
         def read(self, size: int | None = -1, /) -> bytes:
-            if self.tell() > SMALL:
+            if self.tell() > INLINE_MAX_BYTES:
                 raise OSError(5, "Input/output error")
             return super().read(size)
 
@@ -126,7 +126,7 @@ def test_a_source_that_fails_leaves_no_private_file(objects: Objects, tmp_path: 
 
 def test_close_leaves_nothing_in_tmp(objects: Objects, tmp_path: Path) -> None:
     objects.stage(io.BytesIO(LARGE))
-    objects.private.close()
+    objects.staging.close()
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
@@ -168,12 +168,12 @@ def test_only_what_dead_writers_left_is_swept(objects: Objects, tmp_path: Path) 
         assert writer.stdout is not None
         assert writer.stdin is not None
         theirs = Path(writer.stdout.readline().strip())
-        assert objects.private.sweep() == 0
+        assert objects.staging.sweep() == 0
         assert theirs.exists()
         writer.stdin.close()
         writer.wait()
     assert theirs.exists()
-    assert objects.private.sweep() == 1
+    assert objects.staging.sweep() == 1
     assert not theirs.parent.exists()
     assert own.exists()
 
@@ -181,23 +181,23 @@ def test_only_what_dead_writers_left_is_swept(objects: Objects, tmp_path: Path) 
 def test_a_directory_that_is_being_claimed_is_not_swept(objects: Objects, tmp_path: Path) -> None:
     hidden = tmp_path / "tmp" / ".0123"
     hidden.mkdir()
-    assert objects.private.sweep() == 0
-    past = hidden.stat().st_mtime - 2 * CLAIMING
+    assert objects.staging.sweep() == 0
+    past = hidden.stat().st_mtime - 2 * CLAIM_GRACE_S
     os.utime(hidden, (past, past))
-    assert objects.private.sweep() == 1
+    assert objects.staging.sweep() == 1
     assert not hidden.exists()
 
 
 def test_other_things_in_tmp_are_left_alone(objects: Objects, tmp_path: Path) -> None:
     (tmp_path / "tmp" / "file").write_bytes(b"")
-    assert objects.private.sweep() == 0
+    assert objects.staging.sweep() == 0
     assert (tmp_path / "tmp" / "file").exists()
 
 
 def test_tmp_is_made_when_it_is_missing(objects: Objects, tmp_path: Path) -> None:
     """Empty directories get lost in some kinds of copies."""
     (tmp_path / "tmp").rmdir()
-    assert objects.private.sweep() == 0
+    assert objects.staging.sweep() == 0
     assert place(objects, LARGE) == Digest.of(LARGE).hash
 
 
@@ -207,7 +207,7 @@ def test_tmp_is_made_when_it_is_missing(objects: Objects, tmp_path: Path) -> Non
 @pytest.fixture
 def bulk(monkeypatch: pytest.MonkeyPatch) -> int:
     """From how many bytes on the kernel copies; small enough for a test."""
-    monkeypatch.setattr("casfs.backend.objects.BULK", 1 << 20)
+    monkeypatch.setattr("casfs.backend.objects.KERNEL_COPY_MIN_BYTES", 1 << 20)
     return 1 << 20
 
 

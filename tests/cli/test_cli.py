@@ -580,7 +580,7 @@ def test_bad_arguments(arguments: list[str], code: int, said: str, cli: Cli) -> 
 
 def test_an_ambiguous_prefix(cli: Cli, opened: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """More blobs than there are hex digits: two of them share the first one."""
-    firsts = [hash[0] for hash, _ in opened.blobs.iterate()]
+    firsts = [hash[0] for _, hash, _ in opened.blobs.iterate()]
     twice = next(first for first in firsts if firsts.count(first) > 1)
     assert "or a prefix of 8 or more" in cli.refused("get", twice, code=4)
     monkeypatch.setattr(store_module, "SHORTEST_PREFIX", 1)

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from casfs.backend.derived import repairable, start_gc, total_stored
 from casfs.digest import hash_bytes
 from casfs.store import Store
 from tests.support.engine import Cli
@@ -97,7 +98,7 @@ def test_stats(cli: Cli, opened: Store) -> None:
     thread = ended(opened, "one", "two")
     opened.put(LARGE)
     found = value(cli, "stats")
-    total = opened.blobs.total()
+    total = total_stored(opened.blobs)
     assert (found["blobs"], found["bytes"], found["files"]) == (total.blobs, total.bytes, 1)
     assert found["heads"] == sum(1 for _ in opened.heads.list())
     assert found["types"]["thread-step"] == len(thread.steps)
@@ -155,7 +156,7 @@ def spoil(cli: Cli, hash: str) -> None:
 
 def test_fsck_of_a_sound_store(cli: Cli, opened: Store) -> None:
     fill(opened)
-    total = opened.blobs.total()
+    total = total_stored(opened.blobs)
     (line,) = lines(cli, "fsck")
     assert line.startswith(f"{total.blobs} blobs, ")
     assert line.endswith(f" {total.bytes} bytes: no faults")
@@ -233,7 +234,7 @@ def test_fsck_of_a_database_that_is_none(cli: Cli) -> None:
 
 def test_gc(cli: Cli, opened: Store) -> None:
     ended(opened, "one")
-    kept = opened.blobs.total()
+    kept = total_stored(opened.blobs)
     opened.put(LARGE)
     opened.put(b"small")
     assert lines(cli, "gc")[0].startswith("freed 0 blobs, 0 bytes; kept ")
@@ -251,7 +252,7 @@ def test_gc(cli: Cli, opened: Store) -> None:
         "dry_run": True,
     }
     assert value(cli, "gc")["freed"] == {"blobs": 0, "bytes": 0, "files": 0}
-    assert opened.blobs.total() == kept
+    assert total_stored(opened.blobs) == kept
 
 
 def test_gc_takes_its_grace_period_from_the_flag_the_environment_or_the_file(
@@ -345,12 +346,12 @@ def test_gc_of_a_damaged_store(cli: Cli, opened: Store) -> None:
     thread = ended(opened, "one")
     opened.put(b"garbage")
     age(opened)
-    opened.blobs.quarantine(thread.steps[0])
+    repairable(opened.blobs).quarantine(thread.steps[0])
     assert "fsck" in cli.refused("gc", code=1)
 
 
 def test_gc_beside_another(cli: Cli, opened: Store) -> None:
-    with opened.backend.collection():
+    with start_gc(opened.backend):
         assert "another gc" in cli.refused("gc", code=4)
 
 
@@ -454,7 +455,7 @@ def test_export_to_where_nothing_can_be_written(cli: Cli, opened: Store, tmp_pat
 
 def test_an_export_that_fails_leaves_nothing(cli: Cli, opened: Store, tmp_path: Path) -> None:
     thread = fill(opened)
-    opened.blobs.quarantine(thread.steps[1])
+    repairable(opened.blobs).quarantine(thread.steps[1])
     (tmp_path / "x.tar").write_bytes(b"old")
     told = cli.refused("export", thread.id, "-o", tmp_path / "x.tar", code=3)
     assert thread.steps[1] in told
@@ -469,7 +470,7 @@ def test_an_export_that_fails_says_so_in_one_line(
 ) -> None:
     """In a process of its own: what Python says at its end counts too."""
     thread = fill(opened)
-    opened.blobs.quarantine(thread.start)
+    repairable(opened.blobs).quarantine(thread.start)
     argv = [
         sys.executable,
         "-m",

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from casfs import graph, threads
-from casfs.backend.protocols import MAX_RECORD, Head
+from casfs.backend.derived import repairable
+from casfs.backend.protocols import MAX_RECORD_BYTES, Head
 from casfs.checkpoints import checkpoint
 from casfs.digest import hash_bytes
 from casfs.errors import CasfsError, Conflict, Corrupt, Failed, NotFound, Refused
@@ -107,7 +108,9 @@ def test_the_order_of_arrival_does_not_matter(
     put_checkpoint(target, {"file": LARGE + b"!", "small": b"x", "dir": {}})
     content(target, "drei ☃")
     fill_without_checkpoint(target)
-    assert [hash for hash, _ in target.blobs.iterate()] != [h for h, _ in source.blobs.iterate()]
+    assert [hash for _, hash, _ in target.blobs.iterate()] != [
+        h for _, h, _ in source.blobs.iterate()
+    ]
     export(target, tmp_path / "other", ID, "work")
     assert (tmp_path / "other").read_bytes() == exported.read_bytes()
 
@@ -169,7 +172,7 @@ def test_a_compressed_file_may_have_any_name(source: Store, target: Store, tmp_p
 def test_an_export_of_damage_fails(source: Store, tmp_path: Path) -> None:
     lost = threads.get(source, ID).hash
     inner = source.node(lost).payload["lastStep"]
-    source.blobs.quarantine(inner)
+    repairable(source.blobs).quarantine(inner)
     with pytest.raises(NotFound, match=inner):
         export(source, tmp_path / "x", ID)
 
@@ -550,7 +553,7 @@ FORGERIES: dict[str, Callable[[dict[str, Any]], object]] = {
     "no status": lambda manifest: thread_head(manifest)["record"].pop("status"),
     "a start that is not in it": in_record("start", ABSENT),
     "an attempt that is not in it": in_record("attempts", [ABSENT]),
-    "a record that is too long": in_record("reason", "x" * MAX_RECORD),
+    "a record that is too long": in_record("reason", "x" * MAX_RECORD_BYTES),
     "a number of no text": in_record("updatedAt", 1e20),
     "a time that is a text": in_record("updatedAt", "now"),
     "a head to what is not in it": in_head("hash", ABSENT),

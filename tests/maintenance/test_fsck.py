@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from casfs import graph
+from casfs.backend.derived import count_by_type, repairable, total_stored
 from casfs.backend.protocols import Staged
 from casfs.digest import Digest, hash_bytes
 from casfs.errors import Failed, NotFound
@@ -116,9 +117,9 @@ def test_a_sound_store_has_no_faults(victim: Victim) -> None:
     told: list[int] = []
     with reopened(victim.store) as store:
         report = fsck.check(store, progress=told.append)
-        total = store.blobs.total()
+        total = total_stored(store.blobs)
         assert (report.blobs, report.bytes) == (total.blobs, total.bytes)
-        assert report.nodes == sum(store.blobs.types().values())
+        assert report.nodes == sum(count_by_type(store.blobs).values())
     assert (report.faults, report.quarantined) == ([], [])
     assert told == list(range(1, report.blobs + 1))
     assert not (victim.root / "quarantine").exists()
@@ -131,7 +132,7 @@ def test_a_sound_store_in_memory_has_no_faults(store: Store) -> None:
 
 def test_damage_in_memory_is_found(store: Store) -> None:
     thread = ended(store, "one")
-    store.blobs.quarantine(thread.steps[0])
+    repairable(store.blobs).quarantine(thread.steps[0])
     fault = only(fsck.check(store))
     assert (fault.kind, fault.hash, fault.takes) == ("missing", thread.steps[0], [thread.name])
 
@@ -670,7 +671,7 @@ def test_repair_from_nowhere(victim: Victim, tmp_path: Path) -> None:
 
 def test_is_node_knows_a_node_by_its_bytes(store: Store) -> None:
     thread = make_thread(store)
-    for hash, info in store.blobs.iterate():
+    for _, hash, info in store.blobs.iterate():
         assert fsck.is_node(store, store.get(hash)) == info.type
     for data in (b"", b"{}", b"[]", b"null", b"5", b"\xff", b'{"payload":1,"type":5}'):
         assert fsck.is_node(store, data) is None

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from casfs import graph, threads
+from casfs.backend.derived import repairable, start_gc, total_stored
 from casfs.backend.protocols import Swap, targets
 from casfs.errors import Conflict, Corrupt, Invalid
 from casfs.maintenance import gc
@@ -193,7 +194,7 @@ def test_a_dry_run_changes_nothing_and_says_what_the_real_one_does(any_store: St
     content(any_store, "more", any_store.put(LARGE).hash)
     age(any_store)
     before, heads = blobs(any_store), list(any_store.heads.list())
-    limits = Limits(max_bytes=any_store.blobs.total().bytes - 2 * LONG - len(LARGE))
+    limits = Limits(max_bytes=total_stored(any_store.blobs).bytes - 2 * LONG - len(LARGE))
     dry = collect(any_store, limits=limits, dry_run=True)
     assert (blobs(any_store), list(any_store.heads.list())) == (before, heads)
     real = collect(any_store, limits=limits)
@@ -201,7 +202,7 @@ def test_a_dry_run_changes_nothing_and_says_what_the_real_one_does(any_store: St
     assert real.evicted
     gone = before - blobs(any_store)
     assert (len(gone), len(before) - len(gone)) == (real.freed.blobs, real.kept.blobs)
-    assert any_store.blobs.total() == real.kept
+    assert total_stored(any_store.blobs) == real.kept
 
 
 # -- why ----------------------------------------------------------------------------------
@@ -248,7 +249,7 @@ def test_the_least_recently_used_goes_first(any_store: Store) -> None:
     used = {"actions/a": 30, "plugins/b/1": 10, "plugins/c": 40, "actions/d": 20, "plugins/e": 50}
     made = {name: cached(any_store, name, name.encode() * 300, at) for name, at in used.items()}
     age(any_store)
-    total = any_store.blobs.total().bytes
+    total = total_stored(any_store.blobs).bytes
     sizes = {name: len(name) * 300 for name in used}
     result = collect(any_store, limits=Limits(total - sizes["plugins/b/1"] - 1))
     assert sorted(result.evicted) == ["actions/d", "plugins/b/1"]
@@ -261,7 +262,7 @@ def test_a_limit_that_is_met_evicts_nothing(any_store: Store) -> None:
     for number in range(3):
         cached(any_store, f"actions/{number}", bytes([number]) * LONG, number)
     age(any_store)
-    total = any_store.blobs.total()
+    total = total_stored(any_store.blobs)
     assert collect(any_store, limits=Limits(total.bytes, total.files)).evicted == []
 
 
@@ -284,7 +285,7 @@ def test_a_limit_on_files(disk_store: Store) -> None:
     age(disk_store)
     result = collect(disk_store, limits=Limits(max_files=2))
     assert sorted(result.evicted) == [f"actions/{number}" for number in range(4)]
-    assert disk_store.blobs.total().files == 2
+    assert total_stored(disk_store.blobs).files == 2
     assert (result.kept.files, result.freed.files) == (2, 4)
 
 
@@ -294,7 +295,7 @@ def test_what_a_kept_head_shares_survives(any_store: Store) -> None:
     set_head(any_store, "actions/old", old, usedAt=1)
     set_head(any_store, "actions/new", new, usedAt=2)
     age(any_store)
-    kept = any_store.blobs.total().bytes - 10
+    kept = total_stored(any_store.blobs).bytes - 10
     assert collect(any_store, limits=Limits(kept)).evicted == ["actions/old"]
     assert {shared, new} <= blobs(any_store)
     assert old not in blobs(any_store)
@@ -328,7 +329,7 @@ def test_old_checkpoints_are_cache_only_when_a_limit_is_exceeded(any_store: Stor
     heads = [put_checkpoint(any_store, {"f": bytes([n]) * LONG}, at=n) for n in range(4)]
     other = put_checkpoint(any_store, {"f": b"other" * 999}, "another", at=1)
     age(any_store)
-    total = any_store.blobs.total().bytes
+    total = total_stored(any_store.blobs).bytes
     assert collect(any_store, keep=2).evicted == []
     assert collect(any_store, keep=2, limits=Limits(total)).evicted == []
     assert collect(any_store, limits=Limits(0)).evicted == []
@@ -362,7 +363,7 @@ def test_a_broken_node_stops_a_run_before_anything_is_deleted(disk_store: Store)
 def test_a_missing_node_stops_a_run_before_anything_is_deleted(any_store: Store) -> None:
     """Else all that only it refers to would be lost, though the node itself may come back."""
     step, garbage = planted(any_store)
-    any_store.blobs.quarantine(step)
+    repairable(any_store.blobs).quarantine(step)
     before = blobs(any_store)
     with pytest.raises(Corrupt, match=step):
         collect(any_store)
@@ -373,7 +374,7 @@ def test_a_missing_node_stops_a_run_before_anything_is_deleted(any_store: Store)
 def test_a_head_to_nothing_stops_a_run(any_store: Store) -> None:
     thread = ended(any_store, "one")
     age(any_store)
-    any_store.blobs.quarantine(thread.head.hash)
+    repairable(any_store.blobs).quarantine(thread.head.hash)
     with pytest.raises(Corrupt, match=thread.head.hash):
         collect(any_store)
     assert set(thread.steps) <= blobs(any_store)
@@ -388,7 +389,7 @@ def test_a_message_that_looks_like_a_hash_is_no_root(any_store: Store) -> None:
 def test_after_a_failed_run_the_next_one_works(any_store: Store) -> None:
     step, garbage = planted(any_store)
     blob = any_store.blobs.get(step)
-    any_store.blobs.quarantine(step)
+    repairable(any_store.blobs).quarantine(step)
     with pytest.raises(Corrupt):
         collect(any_store)
     with any_store.batch() as batch:
@@ -399,7 +400,7 @@ def test_after_a_failed_run_the_next_one_works(any_store: Store) -> None:
 
 
 def test_two_runs_at_once_conflict(any_store: Store) -> None:
-    with any_store.backend.collection(), pytest.raises(Conflict, match="another gc"):
+    with start_gc(any_store.backend), pytest.raises(Conflict, match="another gc"):
         collect(any_store)
     collect(any_store)
 
@@ -407,7 +408,7 @@ def test_two_runs_at_once_conflict(any_store: Store) -> None:
 def test_two_runs_of_two_openings_conflict(disk_store: Store) -> None:
     with (
         reopened(disk_store) as other,
-        disk_store.backend.collection(),
+        start_gc(disk_store.backend),
         pytest.raises(Conflict, match="another gc"),
     ):
         collect(other)
@@ -435,7 +436,7 @@ def test_progress_is_told_and_grows(any_store: Store) -> None:
     age(any_store, OLD)
     collect(any_store, progress=told.append)
     assert told == sorted(told)
-    assert told[-1] == any_store.blobs.total().blobs
+    assert told[-1] == total_stored(any_store.blobs).blobs
 
 
 def test_a_file_that_a_crash_left_is_removed(disk_store: Store, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from casfs.backend.derived import repairable
 from casfs.backend.protocols import Swap
 from casfs.errors import Failed
 from casfs.maintenance import search as search_module
@@ -337,7 +338,7 @@ def test_a_step_that_comes_back_is_found_once(disk_store: Store, find: Find) -> 
     chain = [thread.steps[0], said(thread, 0)]
     kept = {hash: disk_store.get(hash) for hash in chain}
     for hash in chain:
-        disk_store.blobs.quarantine(hash)
+        repairable(disk_store.blobs).quarantine(hash)
     with disk_store.batch() as batch:
         for hash in chain[::-1]:
             batch.put_encoded(kept[hash])

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from casfs.backend.protocols import SMALL
+from casfs.backend.derived import find_missing, total_stored
+from casfs.backend.protocols import INLINE_MAX_BYTES
 from casfs.digest import Digest
 from casfs.errors import Corrupt, CorruptBlob, Failed, Invalid, NotFound, Refused
 from casfs.maintenance.gc import Limits, collect
@@ -36,8 +37,8 @@ from tests.support.native import fsck, look, mounted, not_mountable, overlaid
 
 TREE: Tree = {
     "empty": b"",
-    "small": b"s" * SMALL,
-    "larger": b"l" * (SMALL + 1),
+    "small": b"s" * INLINE_MAX_BYTES,
+    "larger": b"l" * (INLINE_MAX_BYTES + 1),
     "tool": Program(LARGE),
     "link": Link(b"tool"),
     "nothing": {},
@@ -134,13 +135,13 @@ def test_what_is_a_row_is_in_the_image_and_what_is_a_file_is_not(
         if one.xattrs
     }
     large = Digest.of(LARGE).hash
-    larger = Digest.of(b"l" * (SMALL + 1)).hash
+    larger = Digest.of(b"l" * (INLINE_MAX_BYTES + 1)).hash
     assert redirects == {
         "larger": f"/{larger[:2]}/{larger[2:]}",
         "tool": f"/{large[:2]}/{large[2:]}",
         "deep/er/same": f"/{large[:2]}/{large[2:]}",
     }
-    assert found[b"small"].content == b"s" * SMALL
+    assert found[b"small"].content == b"s" * INLINE_MAX_BYTES
 
 
 @needs_kernel
@@ -307,7 +308,7 @@ def test_an_image_keeps_nothing(disk_store: Store) -> None:
     ensure(disk_store, root)
     age(disk_store)
     collect(disk_store)
-    assert disk_store.blobs.missing([root]) == [root]
+    assert find_missing(disk_store.blobs, [root]) == [root]
     assert listed(disk_store) == []
 
 
@@ -318,7 +319,7 @@ def test_a_limit_takes_the_images_used_longest_ago(disk_store: Store) -> None:
         assert head is not None
         paths.append(old(ensure(disk_store, head.record["root"]), 100 * number))
     age(disk_store)
-    content = disk_store.blobs.total()
+    content = total_stored(disk_store.blobs)
     two = sum(path.stat().st_size for path in paths[:2])
     assert collect(disk_store, limits=Limits(content.bytes + 10 * two)).evicted == []
     used = ensure(disk_store, paths[3].name[:64])  # used just now
@@ -330,7 +331,7 @@ def test_a_limit_takes_the_images_used_longest_ago(disk_store: Store) -> None:
     assert collect(disk_store, limits=Limits(max_files=content.files + 1)).evicted == [
         f"images/{paths[0].name}"
     ]
-    assert disk_store.blobs.total() == content
+    assert total_stored(disk_store.blobs) == content
 
 
 # -- beside the objects -------------------------------------------------------------------
@@ -364,7 +365,10 @@ CHANGED: Tree = {
     **{name: item for name, item in TREE.items() if name not in ("small", "nothing")},
     "empty": {"now": LARGE},
     "tool": LARGE,
-    "deep": {"er": {b"\xff\xfe": b"other"}, "new": {"x": Link(b"y"), "z": b"l" * (SMALL + 1)}},
+    "deep": {
+        "er": {b"\xff\xfe": b"other"},
+        "new": {"x": Link(b"y"), "z": b"l" * (INLINE_MAX_BYTES + 1)},
+    },
 }
 
 

@@ -156,7 +156,7 @@ def test_a_graph_of_every_type_can_be_put_and_read(store: Store) -> None:
     graph.put("checkpoint", example("checkpoint"))
     graph.put("action", example("action"), "action")
     graph.put("action-result", example("action-result"))
-    types = {store.node(hash).type for hash, info in store.blobs.iterate() if info.type}
+    types = {store.node(hash).type for _, hash, info in store.blobs.iterate() if info.type}
     assert types == set(EXAMPLES)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from casfs.backend.derived import total_stored
 from casfs.errors import Failed, Invalid, NotFound, Refused
 from casfs.maintenance import gc
 from casfs.plugins import registry, sources, transfer
@@ -130,7 +131,7 @@ def test_a_plugin_is_cache_and_its_use_counts(disk_store: Store, tmp_path: Path)
         sync(disk_store, folder, version)
     transfer.materialize(disk_store, "linter", "1", tmp_path / "out")
     age(disk_store)
-    total = disk_store.blobs.total()
+    total = total_stored(disk_store.blobs)
     assert gc.collect(disk_store, grace=0).evicted == [], "without a limit it stays"
     done = gc.collect(disk_store, grace=0, limits=gc.Limits(max_bytes=total.bytes - 1))
     assert done.evicted == ["plugins/linter/2"]

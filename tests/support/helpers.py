@@ -125,7 +125,7 @@ def set_head(store: Store, name: str, hash: str, **record: Any) -> Head:
 
 
 def blobs(store: Store) -> set[str]:
-    return {hash for hash, _ in store.blobs.iterate()}
+    return {hash for _, hash, _ in store.blobs.iterate()}
 
 
 def private_files(root: Path) -> list[Path]:

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from casfs import threads
+from casfs.backend.derived import version_of
 from casfs.cli.common import json_option, opened, say, say_json
 from casfs.errors import CasfsError
 from casfs.nodes.node import Node
@@ -237,9 +238,10 @@ def _tree(calls: Iterable[Mapping[str, Any]], lead: str) -> Iterator[str]:
 
 def _follow(store: Store, found: Thread, last: int | None) -> Iterator[Node | dict[str, Any]]:
     """Steps as they are recorded, and before each the turns that were noted of it."""
+    version_now = version_of(store.backend)
     after, seen, told = 0, ("", 0), 0
     while True:
-        version = store.backend.version()
+        version = version_now()
         found = threads.get(store, found.id)
         for node in threads.last_steps(store, found, last, after):
             after = node.payload["index"]
@@ -261,7 +263,7 @@ def _follow(store: Store, found: Thread, last: int | None) -> Iterator[Node | di
         told = max(told, count)
         if found.status != RUNNING:
             return
-        while store.backend.version() == version:
+        while version_now() == version:
             time.sleep(POLL)
 
 

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
+from casfs.backend.derived import version_of
 from casfs.backend.protocols import Backend, Move
 from casfs.fuse.views.vnode import LONG_AGO, MILLISECOND
 
@@ -51,11 +52,12 @@ class Follower:
         self.seq = after
         self.lost = False
         self._backend = backend
+        self._current_version = version_of(backend)
         self._version: int | None = None
 
     def news(self) -> list[Move]:
         """What moved since; cheap when nothing did. The journal's length bounds it."""
-        version = self._backend.version()
+        version = self._current_version()
         self.lost = False
         found: list[Move] = []
         if version != self._version:

@@ -14,6 +14,7 @@ import json
 import threading
 import time
 
+from casfs.backend.derived import newest_move
 from casfs.backend.protocols import Backend, Move
 from casfs.fuse.views.change_times import Follower, Stamp
 from casfs.fuse.views.vnode import READ_FILE, Attr, File
@@ -26,7 +27,7 @@ class EventLog:
     one unless given."""
 
     def __init__(self, backend: Backend, after: int | None = None) -> None:
-        self._news = Follower(backend, backend.heads.moved() if after is None else after)
+        self._news = Follower(backend, newest_move(backend.heads) if after is None else after)
         self._gone = 0  # bytes that are not kept
         self._tail = bytearray()
         self._mtime_ns = time.time_ns()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import NoReturn
 
+from casfs.backend.derived import newest_move
 from casfs.backend.protocols import Backend
 from casfs.errors import CasfsError
 from casfs.fuse.views.blobs import blobs
@@ -101,7 +102,7 @@ Name = tuple[tuple[bytes, ...], bytes]
 def gone(backend: Backend) -> Callable[[], list[Name]]:
     """What tells, each time it is called, which names of `Directory.watched` have gone since:
     (path of the directory, name)."""
-    follower = Follower(backend, backend.heads.moved())
+    follower = Follower(backend, newest_move(backend.heads))
 
     def news() -> list[Name]:
         return [name for move in follower.news() if move.hash is None for name in _names(move.name)]

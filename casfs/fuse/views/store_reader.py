@@ -21,6 +21,7 @@ from io import BytesIO
 from typing import BinaryIO, NamedTuple, TypeVar
 
 from casfs import threads
+from casfs.backend.derived import note_use, sized_reader
 from casfs.backend.protocols import META, BlobInfo
 from casfs.errors import Corrupt, CorruptBlob, NotFound
 from casfs.fuse.views.change_times import Moves, Stamp
@@ -53,7 +54,7 @@ class Seen(NamedTuple):
 class Reader:
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._content = store.blobs.content
+        self._content = sized_reader(store.blobs)
         self.uses: set[str] = set()  # heads that were looked up since `note_uses`
         self.moves = Moves(store.backend)
         self._nodes = Memo(NODES)
@@ -65,7 +66,7 @@ class Reader:
         """Tell the store what was read: cache is evicted by its last use."""
         uses, self.uses = self.uses, set()
         if uses:
-            self.store.heads.note_use(uses)
+            note_use(self.store.heads, uses)
 
     def node(self, hash: str, type: str | None = None) -> Node:
         """A node that is referred to. Raises Corrupt, CorruptBlob."""

@@ -22,6 +22,7 @@ from collections import defaultdict
 from datetime import UTC, datetime
 from functools import partial
 
+from casfs.backend.derived import newest_move
 from casfs.backend.protocols import Head
 from casfs.digest import is_hash
 from casfs.fuse.views.change_times import Follower
@@ -45,7 +46,7 @@ class Index:
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        self._news = Follower(reader.store.backend, reader.store.backend.heads.moved())
+        self._news = Follower(reader.store.backend, newest_move(reader.store.backend.heads))
         self._active: dict[str, bytes] = {}
         self._days: dict[int, bytearray] = {}  # sorted entries, by days since 1970
         self._known = False

@@ -220,7 +220,7 @@ class Sync:
         size = 0
         with self._renamed(fd, name):
             if isinstance(to, File):
-                content = next(iter(self._store.blobs.contents([to.digest.hash])))
+                content = next(iter(self._store.blobs.get_many([to.digest.hash])))
                 size = write_file(self._store, fd, self._temp, to, content)
             elif isinstance(to, Symlink):
                 write_link(fd, self._temp, to)

@@ -93,7 +93,7 @@ def _portions(store: Store, root: str) -> Iterator[list[tuple[_Step, bytes | Non
 
 def _with_contents(store: Store, portion: list[_Step]) -> list[tuple[_Step, bytes | None]]:
     hashes = [step.digest.hash for step in portion if type(step) is File]
-    contents = store.blobs.contents(hashes)
+    contents = store.blobs.get_many(hashes)
     return [(step, next(contents) if type(step) is File else None) for step in portion]
 
 

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from casfs.backend import protocols
+from casfs.backend.derived import stager
 from casfs.backend.protocols import BlobInfo, Blobs, Staged
 from casfs.digest import Digest
 from casfs.errors import Failed
@@ -53,6 +55,7 @@ class Intake:
 
     def __init__(self, blobs: Blobs, met: Callable[[str], bool]) -> None:
         self._blobs = blobs
+        self._stage_bytes = stager(blobs)
         self._met = met
 
     def read(self, fd: int, names: Iterable[bytes], where: str) -> list[Read]:
@@ -78,7 +81,7 @@ class Intake:
                         held, size = [], 0
             self._stage(held)
         except BaseException:
-            discard(self._blobs, done)
+            discard(done)
             raise
         return done
 
@@ -106,11 +109,11 @@ class Intake:
             if hash in unmet:
                 unmet.discard(hash)
                 if one.info is None:
-                    one.staged = self._blobs.stage_bytes(one.digest, data)
+                    one.staged = self._stage_bytes(one.digest, data)
 
 
-def discard(blobs: Blobs, done: Iterable[Read]) -> None:
-    blobs.discard(one.staged for one in done if one.staged is not None)
+def discard(done: Iterable[Read]) -> None:
+    protocols.discard(one.staged for one in done if one.staged is not None)
 
 
 def _whole(fd: int, size: int) -> bytes:

@@ -110,7 +110,7 @@ def main() -> None:
     """A worker: `PRIVATE ROOT_FD SHOWN PIPE_FD...` as arguments."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
     private, root_fd, shown, *pipe_fds = sys.argv[1:]
-    backend = DiskBackend.assisting(Path(private))
+    backend = DiskBackend.for_worker(Path(private))
     staged: set[str] = set()  # by this process: no file is written twice
     intake = Intake(backend.blobs, staged.__contains__)
     pipes: list[Connection[Any, Any]] = [Connection(int(fd)) for fd in pipe_fds]
@@ -124,7 +124,7 @@ def main() -> None:
                 try:
                     pipe.send_bytes(marshal.dumps((fault, [_packed(one) for one in done])))
                 except OSError:
-                    discard(backend.blobs, done)
+                    discard(done)
                     raise
 
 

@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from casfs.backend.derived import staging_directory
 from casfs.digest import Digest
 from casfs.errors import Failed, Invalid, NotFound, Refused
 from casfs.trees.snapshot import stat_cache
@@ -120,7 +121,7 @@ class _Snapshot:
             raise
         finally:
             if self._readers is not None:
-                self._readers.close(lambda done: discard(self._batch.blobs, done))
+                self._readers.close(discard)
         if kept and not self._batch.keep(node.hash):
             raise _Stale
         return node
@@ -262,7 +263,7 @@ class _Snapshot:
         """Start the readers where it is worth it; True when they are there."""
         sizes = sum(plan.found[name].stat.st_size for name in names)
         files, size = self._report.read + len(names), self._report.read_bytes + sizes
-        private = self._batch.blobs.private() if files > FEW or size > LITTLE else None
+        private = staging_directory(self._batch.blobs) if files > FEW or size > LITTLE else None
         if private is not None:
             from casfs.trees.snapshot.reader_pool import Readers
 

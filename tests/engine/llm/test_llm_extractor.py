@@ -173,6 +173,6 @@ def test_the_daemon_has_what_the_settings_say(
             made = daemon_socket.request(root, "start", workflow="sample", input=task, agents=bound)
             daemon_socket.request(root, "wait", id=made["id"])
     assert extractor.headers[0]["authorization"] == "Bearer hunter2-hunter2"
-    for hash, _ in disk_store.blobs.iterate():
+    for _, hash, _ in disk_store.blobs.iterate():
         assert b"hunter2" not in disk_store.get(hash)
     assert way(disk_store, threads.get(disk_store, made["id"])) == "model"

@@ -124,7 +124,7 @@ async def test_a_secret_of_the_caller_is_one_below(
 
 
 def said_anywhere(store: Store, text: bytes) -> bool:
-    return any(text in store.get(hash) for hash, _ in store.blobs.iterate())
+    return any(text in store.get(hash) for _, hash, _ in store.blobs.iterate())
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from casfs import canonical, threads
-from casfs.backend.protocols import MAX_RECORD, targets
+from casfs.backend.protocols import MAX_RECORD_BYTES, targets
 from casfs.errors import Conflict
 from casfs.graph import walk
 from casfs.store import Store
@@ -257,7 +257,7 @@ def test_a_record_with_everything_in_it_fits(store: Store) -> None:
         spent={"tokens": 10**12, "wallMs": 10**12},
     )
     now = transitions.suspend(store, now, letter * 5000, hashes, "child", 0, hashes[0])
-    assert len(canonical.encode(dict(now.record))) <= MAX_RECORD
+    assert len(canonical.encode(dict(now.record))) <= MAX_RECORD_BYTES
     assert now.record["intent"]["turnCount"] == 30
     assert now.record["intent"]["turns"] == hashes[24:]
 

@@ -259,7 +259,7 @@ def test_no_key_is_left_anywhere(
     assert failed.status == SUSPENDED
     assert "$API" in failed.record["reason"]
     files = (f'{{"x": "{TOKEN}"}}\n'.encode(), f"TOKEN={TOKEN}\n".encode())
-    for hash, _ in disk_store.blobs.iterate():
+    for _, hash, _ in disk_store.blobs.iterate():
         data = disk_store.get(hash)
         assert API.encode() not in data
         assert TOKEN.encode() not in data or data in files

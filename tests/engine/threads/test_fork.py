@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from casfs import canonical, daemon_socket, threads
-from casfs.backend.protocols import MAX_RECORD
+from casfs.backend.protocols import MAX_RECORD_BYTES
 from casfs.errors import Invalid, NotFound
 from casfs.maintenance import gc
 from casfs.store import Store
@@ -159,7 +159,7 @@ async def test_its_record_has_room_however_many_agents(disk_store: Store) -> Non
     begun = transitions.begin(disk_store, made, Next(names[0]), 0, 100, 99)
     failed = [disk_store.put(bytes([n])).hash for n in range(30)]
     rests = transitions.suspend(disk_store, begun, "\U0001f525" * 5000, failed)
-    assert len(canonical.encode(dict(rests.record))) < MAX_RECORD - 100
+    assert len(canonical.encode(dict(rests.record))) < MAX_RECORD_BYTES - 100
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from casfs import canonical, threads
-from casfs.backend.protocols import MAX_RECORD, Head
+from casfs.backend.derived import version_of
+from casfs.backend.protocols import MAX_RECORD_BYTES, Head
 from casfs.errors import Conflict, Invalid, NotFound, Refused
 from casfs.store import Store
 from casfs.threads import CANCELLED, ENDED, RUNNING, SUSPENDED, Thread
@@ -178,11 +179,11 @@ def test_every_try_has_a_token_of_its_own(store: Store, thread: Thread) -> None:
 
 def test_a_step_its_head_and_the_next_intent_are_one(store: Store, thread: Thread) -> None:
     running = transitions.begin(store, thread, Next("a"), 0, 100, 1)
-    before = store.backend.version()
+    before = version_of(store.backend)()
     moved = transitions.commit_step(
         store.batch(), running, put_step(store, running), Next("a"), 100
     )
-    assert store.backend.version() != before
+    assert version_of(store.backend)() != before
     assert threads.get(store, thread.id) == moved
     assert store.node(moved.hash).type == "thread-step"
     assert (moved.record["intent"]["index"], moved.record["intent"]["role"]) == (2, "a")
@@ -254,7 +255,7 @@ def test_a_reason_of_any_text_fits_into_the_record(letter: str, store: Store) ->
     running = transitions.begin(store, begin(store, long, {role: says({})}), Next(role), 0, 100, 99)
     blobs = [store.put(bytes([n])).hash for n in range(30)]
     rests = transitions.suspend(store, running, letter * 5000, blobs)
-    assert len(canonical.encode(dict(rests.record))) < MAX_RECORD - 100  # a pid comes yet
+    assert len(canonical.encode(dict(rests.record))) < MAX_RECORD_BYTES - 100  # a pid comes yet
     assert "\n" not in rests.record["reason"]
     assert rests.record["attempts"] == blobs[-12:]
     assert transitions.begin(store, rests, RuleFailed(letter * 5000), 0, 100, 1).status == SUSPENDED

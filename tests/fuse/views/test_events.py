@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from casfs.backend.protocols import MOVES
+from casfs.backend.derived import newest_move
+from casfs.backend.protocols import JOURNAL_MIN_MOVES
 from casfs.fuse.views import events
 from casfs.fuse.views.events import EventLog, Events
 from casfs.fuse.views.vnode import identity
@@ -30,7 +31,7 @@ def test_each_move_is_a_line(store: Store) -> None:
         batch.swap("threads/ü", store.heads.get("threads/ü"), None)
     data = stream.read(0, 1 << 62)
     lines = [json.loads(line) for line in data.splitlines()]
-    newest = list(store.heads.moves(store.heads.moved() - 2))
+    newest = list(store.heads.moves(newest_move(store.heads) - 2))
     assert [tuple(line.values()) for line in lines] == [tuple(one) for one in newest]
     assert list(lines[0]) == ["seq", "name", "hash", "at"]
     assert lines[1]["hash"] is None
@@ -81,6 +82,6 @@ def test_lost_moves_show_in_the_numbers(store: Store) -> None:
     move(store, "a")
     first = json.loads(stream.read(0, 1000))["seq"]
     size = stream.attr().size
-    move(store, "b", MOVES + 2000)
+    move(store, "b", JOURNAL_MIN_MOVES + 2000)
     second = json.loads(stream.read(size, 1 << 30).splitlines()[0])["seq"]
     assert second > first + 1

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from casfs import threads
+from casfs.backend.derived import last_use
 from casfs.backend.memory import MemoryBlobs
 from casfs.backend.protocols import Blob, Head
 from casfs.digest import Digest
@@ -155,8 +156,8 @@ def test_looking_into_a_checkpoint_is_a_use_of_it(store: Store) -> None:
     list(checkpoints.entries())  # a listing is none
     assert checkpoints.lookup(ids[0].encode()) is not None
     reader.note_uses()
-    assert store.heads.last_use(f"checkpoints/ws/{ids[0]}") > 0
-    assert store.heads.last_use(f"checkpoints/ws/{ids[1]}") == 0
+    assert last_use(store.heads, f"checkpoints/ws/{ids[0]}") > 0
+    assert last_use(store.heads, f"checkpoints/ws/{ids[1]}") == 0
 
 
 def test_checkpoints(store: Store) -> None:

@@ -167,13 +167,13 @@ def test_an_interrupted_restore_leaves_nothing(
 ) -> None:
     place = write_tree(tmp_path / "place", {})
     root = put_tree(store, {"a": b"1", "d": {"b": b"2"}, "z": b"3"})
-    contents = store.blobs.contents
+    get_many = store.blobs.get_many
 
     def interrupted(hashes: list[str]) -> Iterator[bytes | None]:
-        yield from contents(hashes[:2])
+        yield from get_many(hashes[:2])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(store.blobs, "contents", interrupted)
+    monkeypatch.setattr(store.blobs, "get_many", interrupted)
     with pytest.raises(KeyboardInterrupt):
         restore(store, root, place / "out")
     assert read_tree(place) == {}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from casfs.backend.derived import staging_directory
 from casfs.errors import Failed
 from casfs.store import Store
 from casfs.trees.snapshot import reader_pool, walker
@@ -61,7 +62,7 @@ def test_nothing_private_is_left(disk_store: Store, tree: Path, always: None) ->
 def test_a_file_that_cannot_be_read_is_named(disk_store: Store, tree: Path) -> None:
     root = os.open(tree, DIR_FLAGS)
     assert disk_store.root is not None
-    private = disk_store.blobs.private()
+    private = staging_directory(disk_store.blobs)
     assert private is not None
     pool: Readers[int] = Readers(private, root, "shown")
     try:
@@ -81,7 +82,7 @@ def test_what_has_vanished_or_become_a_link_is_not_there(
     (tmp_path / "outside" / "f").write_bytes(LARGE)
     (tree / "link").symlink_to(tmp_path / "outside")
     root = os.open(tree, DIR_FLAGS)
-    private = disk_store.blobs.private()
+    private = staging_directory(disk_store.blobs)
     assert private is not None
     pool: Readers[str] = Readers(private, root, "shown")
     found: dict[str, list[Read] | str] = {}

@@ -1,34 +1,19 @@
-"""What every backend does with blobs: functions of a factory that gives an empty backend.
-
-A backend conforms when it passes all of CONTRACT (and that of `contract_heads`).
-"""
+"""The conformance suite for blobs."""
 
 from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
-from casfs.backend.protocols import META, SMALL, Backend, Head, Staged, Swap
+from casfs.backend.derived import find_missing, find_prefix, of_types
+from casfs.backend.protocols import INLINE_MAX_BYTES, META, Head, Swap, discard
 from casfs.digest import CHUNK, Digest
 from casfs.errors import Conflict, NotFound
+from casfs.testing.contract import ABSENT, Factory, checks, put, stage
 
-Factory = Callable[[], Backend]
-SIZES = (0, 1, SMALL, SMALL + 1, (1 << 20) + 1)
-ABSENT = "0f" * 32
-
-
-def stage(backend: Backend, data: bytes, type: str | None = None) -> Staged:
-    return replace(backend.blobs.stage(io.BytesIO(data)), type=type)
-
-
-def put(backend: Backend, data: bytes, type: str | None = None) -> str:
-    staged = stage(backend, data, type)
-    backend.publish([staged])
-    return staged.digest.hash
+SIZES = (0, 1, INLINE_MAX_BYTES, INLINE_MAX_BYTES + 1, (1 << 20) + 1)
 
 
 def content(size: int) -> bytes:
@@ -102,7 +87,7 @@ def what_is_not_there_is_not_found(make_backend: Factory) -> None:
         with pytest.raises(NotFound):
             blobs.open(hash)
     assert blobs.info([ABSENT, "no hash"]) == {}
-    assert blobs.find(ABSENT[:8]) == []
+    assert find_prefix(blobs, ABSENT[:8]) == []
     assert list(blobs.iterate()) == []
 
 
@@ -110,12 +95,12 @@ def contents_are_given_in_the_order_asked_for(make_backend: Factory) -> None:
     backend = make_backend()
     known = {put(backend, content(size)): content(size) for size in SIZES}
     hashes = [*known, *reversed(known)] * 100
-    for hash, data in zip(hashes, backend.blobs.contents(hashes), strict=True):
+    for hash, data in zip(hashes, backend.blobs.get_many(hashes), strict=True):
         assert data == known[hash] or (data is None and len(known[hash]) >= CHUNK)
-    assert list(backend.blobs.contents([])) == []
+    assert list(backend.blobs.get_many([])) == []
     for hash in (ABSENT, "no hash"):
         with pytest.raises(NotFound):
-            list(backend.blobs.contents([*known, hash]))
+            list(backend.blobs.get_many([*known, hash]))
 
 
 def a_hash_has_one_spelling(make_backend: Factory) -> None:
@@ -138,12 +123,12 @@ def info_answers_for_many_hashes_at_once(make_backend: Factory) -> None:
 
 def missing_names_what_is_not_stored(make_backend: Factory) -> None:
     backend = make_backend()
-    assert backend.blobs.missing([]) == []
+    assert find_missing(backend.blobs, []) == []
     here = [put(backend, b"%d" % number) for number in range(700)]
     away = [Digest.of(b"away %d" % number).hash for number in range(700)]
     asked = [hash for pair in zip(away, here, strict=True) for hash in pair]
-    assert backend.blobs.missing([*asked, *asked]) == away
-    assert backend.blobs.missing(["no hash", here[0].upper()]) == ["no hash", here[0].upper()]
+    assert find_missing(backend.blobs, [*asked, *asked]) == away
+    assert find_missing(backend.blobs, ["no hash", here[0].upper()]) == ["no hash", here[0].upper()]
 
 
 def staged_is_not_visible(make_backend: Factory) -> None:
@@ -151,13 +136,13 @@ def staged_is_not_visible(make_backend: Factory) -> None:
     for size in SIZES:
         staged = stage(backend, content(size))
         assert backend.blobs.info([staged.digest.hash]) == {}
-        backend.blobs.discard([staged])
+        discard([staged])
 
 
 def what_was_discarded_can_be_put_again(make_backend: Factory) -> None:
     backend = make_backend()
     for size in SIZES:
-        backend.blobs.discard([stage(backend, content(size))])
+        discard([stage(backend, content(size))])
         assert backend.blobs.get(put(backend, content(size))).data == content(size)
 
 
@@ -220,12 +205,12 @@ def find_gives_sorted_hashes_of_a_prefix(make_backend: Factory) -> None:
     backend = make_backend()
     hashes = sorted(put(backend, b"%d" % n) for n in range(40))
     first = [hash for hash in hashes if hash[0] == hashes[0][0]]
-    assert backend.blobs.find(hashes[0][0], limit=100) == first
-    assert backend.blobs.find("", limit=3) == hashes[:3]
-    assert len(backend.blobs.find("")) == 2
+    assert find_prefix(backend.blobs, hashes[0][0], limit=100) == first
+    assert find_prefix(backend.blobs, "", limit=3) == hashes[:3]
+    assert len(find_prefix(backend.blobs, "")) == 2
     for hash in hashes:
-        assert backend.blobs.find(hash) == [hash]
-        assert backend.blobs.find(hash[:63]) == [hash]
+        assert find_prefix(backend.blobs, hash) == [hash]
+        assert find_prefix(backend.blobs, hash[:63]) == [hash]
 
 
 def iterate_gives_all_in_order_of_arrival(make_backend: Factory) -> None:
@@ -234,20 +219,34 @@ def iterate_gives_all_in_order_of_arrival(make_backend: Factory) -> None:
     backend.publish(staged)
     late = put(backend, b"late")
     found = list(backend.blobs.iterate())
-    assert [hash for hash, _ in found] == [*(one.digest.hash for one in staged), late]
-    assert found[-1][1].size == 4
+    assert [hash for _, hash, _ in found] == [*(one.digest.hash for one in staged), late]
+    assert found[-1][2].size == 4
+    positions = [position for position, _, _ in found]
+    assert positions == sorted(set(positions))
+    for after in (0, 1, 600, 1099, 1100):
+        assert list(backend.blobs.iterate(positions[after])) == found[after + 1 :]
 
 
-def iterate_gives_those_of_one_type(make_backend: Factory) -> None:
+def bytes_that_become_a_node_arrive_anew(make_backend: Factory) -> None:
+    backend = make_backend()
+    meta = put(backend, b"meta", META)
+    hash = put(backend, b"plain so far")
+    (*_, (last, _, _)) = backend.blobs.iterate()
+    put(backend, b"plain so far", meta)
+    assert [found for _, found, _ in backend.blobs.iterate(last)] == [hash]
+    assert [found for _, found, _ in backend.blobs.iterate()] == [meta, hash]
+
+
+def nodes_are_found_by_their_types(make_backend: Factory) -> None:
     backend = make_backend()
     meta = put(backend, b"meta", META)
     types = [put(backend, b"type %d" % n, meta) for n in range(2)]
     nodes = [put(backend, b"node %d" % n, types[n % 2]) for n in range(6)]
     put(backend, b"plain")
-    assert [hash for hash, _ in backend.blobs.iterate(types[0])] == nodes[::2]
-    assert [hash for hash, _ in backend.blobs.iterate(META)] == [meta]
-    assert [hash for hash, _ in backend.blobs.iterate(meta)] == types
-    assert list(backend.blobs.iterate(ABSENT)) == []
+    assert [hash for hash, _ in of_types(backend.blobs, {types[0]})] == nodes[::2]
+    assert [hash for hash, _ in of_types(backend.blobs, {META})] == [meta]
+    assert [hash for hash, _ in of_types(backend.blobs, {meta})] == types
+    assert list(of_types(backend.blobs, {ABSENT})) == []
 
 
 def what_is_required_must_be_there(make_backend: Factory) -> None:
@@ -257,7 +256,7 @@ def what_is_required_must_be_there(make_backend: Factory) -> None:
     for size in SIZES[1:]:
         with pytest.raises(NotFound, match=ABSENT):
             backend.publish([stage(backend, content(size))], require=[here, ABSENT])
-    assert {hash for hash, _ in backend.blobs.iterate()} == {here, Digest.of(b"new").hash}
+    assert {hash for _, hash, _ in backend.blobs.iterate()} == {here, Digest.of(b"new").hash}
 
 
 def a_refused_publish_can_be_repeated(make_backend: Factory) -> None:
@@ -268,33 +267,10 @@ def a_refused_publish_can_be_repeated(make_backend: Factory) -> None:
     staged = stage(backend, content(5000))
     with pytest.raises(Conflict):
         backend.publish([staged], [wrong])
-    backend.blobs.discard([staged])
+    discard([staged])
     assert backend.blobs.info([hash]) == {}
     assert put(backend, content(5000)) == hash
     assert backend.blobs.get(hash).data == content(5000)
 
 
-CONTRACT: list[Callable[[Factory], None]] = [
-    what_was_put_is_read_back,
-    holes_are_read_back_as_zeros,
-    a_raw_stream_that_gives_little_at_a_time_is_read_to_its_end,
-    what_a_source_raises_reaches_the_caller,
-    an_open_blob_can_be_sought,
-    what_is_not_there_is_not_found,
-    contents_are_given_in_the_order_asked_for,
-    a_hash_has_one_spelling,
-    info_answers_for_many_hashes_at_once,
-    missing_names_what_is_not_stored,
-    staged_is_not_visible,
-    what_was_discarded_can_be_put_again,
-    the_same_bytes_are_stored_once,
-    a_node_knows_its_type,
-    a_type_may_come_with_its_node,
-    a_node_of_an_unknown_type_is_refused,
-    a_blob_becomes_a_node_and_stays_one,
-    find_gives_sorted_hashes_of_a_prefix,
-    iterate_gives_all_in_order_of_arrival,
-    iterate_gives_those_of_one_type,
-    what_is_required_must_be_there,
-    a_refused_publish_can_be_repeated,
-]
+CONTRACT = checks(globals())

@@ -1,33 +1,24 @@
-"""What every backend does with heads: functions of a factory that gives an empty backend."""
+"""The conformance suite for heads: compare-and-swap, records, listing."""
 
 from __future__ import annotations
 
 import io
 import threading
-import time
-from collections.abc import Callable
 
 import pytest
 
-from casfs.backend.protocols import MAX_RECORD, MOVES, MOVES_AT_ONCE, Backend, Head, Move, Swap
+from casfs.backend.protocols import (
+    MAX_RECORD_BYTES,
+    Backend,
+    Head,
+    Swap,
+    discard,
+)
 from casfs.digest import Digest
 from casfs.errors import Conflict, Invalid, NotFound
+from casfs.testing.contract import ABSENT, Factory, checks, create, put
 
-Factory = Callable[[], Backend]
-ABSENT = "0f" * 32
 NAMES = ["a", "a/b", "a0", "b", "ä", "ÿ", "ı", "Ā", "\ud7ff", "\ue000", "\uffff", "𐀀", "😀", "a/😀"]
-
-
-def put(backend: Backend, data: bytes) -> str:
-    staged = backend.blobs.stage(io.BytesIO(data))
-    backend.publish([staged])
-    return staged.digest.hash
-
-
-def create(backend: Backend, name: str, hash: str, **record: object) -> Head:
-    head = Head(hash, record)
-    backend.publish([], [Swap(name, None, head)])
-    return head
 
 
 def a_head_is_created_moved_and_deleted(make_backend: Factory) -> None:
@@ -140,11 +131,11 @@ def a_refused_require_moves_no_head(make_backend: Factory) -> None:
 def a_record_holds_up_to_its_limit(make_backend: Factory) -> None:
     backend = make_backend()
     one = put(backend, b"1")
-    room = MAX_RECORD - len('{"text":""}')
+    room = MAX_RECORD_BYTES - len('{"text":""}')
     full = create(backend, "full", one, text="x" * room)
     assert backend.heads.get("full") == full
     for text in ("x" * (room + 1), "ü" * (room // 2 + 1)):
-        with pytest.raises(Invalid, match=str(MAX_RECORD)):
+        with pytest.raises(Invalid, match=str(MAX_RECORD_BYTES)):
             create(backend, "over", one, text=text)
         with pytest.raises(Invalid):
             backend.publish([], [Swap("full", full, Head(one, {"text": text}))])
@@ -205,19 +196,6 @@ def a_name_that_is_no_text_is_nowhere(make_backend: Factory) -> None:
         create(backend, "a/\udcff", one)
 
 
-def the_version_tells_of_other_writers(make_backend: Factory) -> None:
-    backend = make_backend()
-    one = put(backend, b"1")
-    version = backend.version()
-    assert backend.version() == version
-    thread = threading.Thread(target=create, args=(backend, "name", one))
-    thread.start()
-    thread.join()
-    moved = backend.version()
-    assert moved != version
-    assert backend.version() == moved
-
-
 def no_update_is_lost_between_threads(make_backend: Factory) -> None:
     backend = make_backend()
     one = put(backend, b"1")
@@ -251,7 +229,7 @@ def increment(backend: Backend) -> None:
             backend.publish([staged], [Swap("counter", old, Head(old.hash, {"n": int(data)}))])
             return
         except Conflict:
-            backend.blobs.discard([staged])
+            discard([staged])
 
 
 def listing_can_go_backwards(make_backend: Factory) -> None:
@@ -264,100 +242,4 @@ def listing_can_go_backwards(make_backend: Factory) -> None:
     assert [name for name, _ in backend.heads.list("a/", reverse=True)] == names[::-1]
 
 
-def a_use_is_remembered_until_its_head_goes(make_backend: Factory) -> None:
-    backend = make_backend()
-    one = put(backend, b"1")
-    head = create(backend, "name", one)
-    assert backend.heads.last_use("name") == 0
-    before = time.time_ns() // 1_000_000
-    backend.heads.note_use(["name", "nowhere"])
-    assert before <= backend.heads.last_use("name") <= time.time_ns() // 1_000_000
-    assert backend.heads.last_use("nowhere") == 0
-    assert backend.heads.get("name") == head
-    backend.publish([], [Swap("name", head, None)])
-    create(backend, "name", one)
-    assert backend.heads.last_use("name") == 0
-
-
-def every_move_is_in_the_journal(make_backend: Factory) -> None:
-    backend = make_backend()
-    one, two = put(backend, b"1"), put(backend, b"2")
-    assert (backend.heads.moved(), list(backend.heads.moves())) == (0, [])
-    before = time.time_ns() // 1_000_000
-    first = create(backend, "a/ü", one)
-    second = Head(one, {"only": "the record"})
-    third = Head(two)
-    backend.publish([], [Swap("a/ü", first, second), Swap("b", None, third)])
-    backend.publish([], [Swap("a/ü", second, None)])
-    found = backend.heads.moves()
-    expected = [(1, "a/ü", one), (2, "a/ü", one), (3, "b", two), (4, "a/ü", None)]
-    assert [(move.seq, move.name, move.hash) for move in found] == expected
-    assert all(isinstance(move, Move) for move in found)
-    times = [before, *(move.at_ms for move in found), time.time_ns() // 1_000_000]
-    assert times == sorted(times)
-    assert backend.heads.moved() == 4
-    assert list(backend.heads.moves(2)) == list(found[2:])
-    assert list(backend.heads.moves(4)) == list(backend.heads.moves(99)) == []
-
-
-def what_did_not_move_is_not_in_the_journal(make_backend: Factory) -> None:
-    backend = make_backend()
-    one = put(backend, b"1")
-    create(backend, "a", one)
-    staged = backend.blobs.stage(io.BytesIO(b"2"))
-    for swaps, require in (
-        ([Swap("b", None, Head(one)), Swap("a", None, Head(one))], []),
-        ([Swap("b", None, Head(ABSENT))], []),
-        ([Swap("b", None, Head(one))], [ABSENT]),
-        ([Swap("b", None, Head(one, {"x": "x" * MAX_RECORD}))], []),
-    ):
-        with pytest.raises((Conflict, NotFound, Invalid)):
-            backend.publish([], swaps, require=require)
-    backend.publish([staged], [])
-    backend.heads.note_use(["a"])
-    assert [(move.seq, move.name) for move in backend.heads.moves()] == [(1, "a")]
-    create(backend, "b", one)
-    assert backend.heads.moved() == 2, "without a gap"
-
-
-def the_journal_is_read_in_portions_and_forgets_what_is_old(make_backend: Factory) -> None:
-    backend = make_backend()
-    one = put(backend, b"1")
-    names = [f"{n:05}" for n in range(MOVES + 3 * MOVES_AT_ONCE)]
-    backend.publish([], [Swap(name, None, Head(one)) for name in names])
-    assert backend.heads.moved() == len(names)
-    seen: list[Move] = []
-    while portion := backend.heads.moves(seen[-1].seq if seen else 0):
-        assert len(portion) <= MOVES_AT_ONCE
-        seen += portion
-    assert MOVES <= len(seen) < len(names), "the last ones"
-    assert [move.seq for move in seen] == list(range(seen[0].seq, len(names) + 1))
-    assert [move.name for move in seen] == names[-len(seen) :]
-    assert backend.heads.moves(5)[0] == seen[0], "what begins too late says that some are lost"
-
-
-CONTRACT: list[Callable[[Factory], None]] = [
-    a_head_is_created_moved_and_deleted,
-    a_head_moves_with_the_blobs_it_needs,
-    a_head_is_not_moved_to_what_is_not_there,
-    another_hash_is_a_conflict,
-    another_record_is_a_conflict,
-    a_head_that_is_there_is_not_created_again,
-    a_head_that_is_not_there_is_not_moved,
-    several_heads_move_together_or_not_at_all,
-    the_moves_of_one_head_follow_each_other,
-    a_refused_require_moves_no_head,
-    a_record_holds_up_to_its_limit,
-    names_are_listed_by_code_point,
-    a_prefix_is_a_prefix_and_nothing_else,
-    many_heads_are_listed,
-    heads_may_move_while_they_are_listed,
-    a_name_that_is_no_text_is_nowhere,
-    the_version_tells_of_other_writers,
-    no_update_is_lost_between_threads,
-    listing_can_go_backwards,
-    a_use_is_remembered_until_its_head_goes,
-    every_move_is_in_the_journal,
-    what_did_not_move_is_not_in_the_journal,
-    the_journal_is_read_in_portions_and_forgets_what_is_old,
-]
+CONTRACT = checks(globals())

@@ -1,0 +1,122 @@
+"""Optional protocols of a backend, tested for with `isinstance`.
+
+Each states on which object it is looked for. `casfs.backend.derived` holds the fallbacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from casfs.backend.protocols import BlobInfo, Staged, Total
+from casfs.digest import Digest
+
+
+@runtime_checkable
+class LocalStaging(Protocol):
+    """Blobs: staged into private files of this machine, which worker processes can share."""
+
+    def stage_bytes(self, digest: Digest, data: bytes) -> Staged:
+        """As `Blobs.stage`, for bytes whose digest is known. May be called from any thread."""
+
+    def staging_directory(self) -> Path:
+        """Returns the directory of this process's private files. Raises Failed."""
+
+
+@runtime_checkable
+class SizedReads(Protocol):
+    """Blobs: a read is cheaper where the caller knows the size."""
+
+    def get_sized(self, hash: str, size: int) -> bytes:
+        """Returns the verified bytes of a blob that is said to be `size` bytes long: a hint of
+        where it is kept, not a promise. Raises NotFound, CorruptBlob."""
+
+
+@runtime_checkable
+class Indexed(Protocol):
+    """Blobs: indexes that answer without a scan. Semantics as in `casfs.backend.derived`."""
+
+    def missing(self, hashes: Collection[str]) -> list[str]: ...
+
+    def find(self, prefix: str, limit: int) -> list[str]: ...
+
+    def of_type(self, type: str) -> Iterator[tuple[str, BlobInfo]]: ...
+
+    def total(self) -> Total: ...
+
+    def types(self) -> dict[str, int]: ...
+
+
+@runtime_checkable
+class UsageTracking(Protocol):
+    """Heads: cache entries are evicted by their last use."""
+
+    def note_use(self, names: Collection[str]) -> None:
+        """Records that these were used now; names without a head are ignored."""
+
+    def last_use(self, name: str) -> int:
+        """Returns the time of the last use in ms since 1970 UTC; 0 where none is recorded."""
+
+
+@runtime_checkable
+class Versioned(Protocol):
+    """Backend: a cheap staleness check."""
+
+    def version(self) -> int:
+        """Returns a number that changes whenever any head may have changed."""
+
+
+@runtime_checkable
+class Repairable(Protocol):
+    """Blobs: fsck can check the stored files and blobs, and take damage out of the way."""
+
+    def faults(self) -> Iterator[str]:
+        """Yields what is wrong with the store's own files, a line each; contents are not read."""
+
+    def verify(self, hash: str) -> None:
+        """Reads a blob again, even if verified before. Raises NotFound, CorruptBlob."""
+
+    def quarantine(self, hash: str) -> None:
+        """Takes a damaged blob out of the store; its bytes are kept aside. Only for fsck."""
+
+
+class GcRun(Protocol):
+    """One run of gc over a backend (`casfs.maintenance.gc` decides what is marked). A context
+    manager.
+
+    A write barrier makes the mark-sweep concurrent: from the run's beginning to its end the
+    backend records every blob that is touched, so that `sweep` can have their references
+    marked before it deletes anything. A concurrent writer loses nothing.
+    """
+
+    marked: Total
+
+    def __enter__(self) -> GcRun: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def mark(self, hashes: Collection[str]) -> list[str]:
+        """Marks these blobs as live; returns those that are nodes and were not marked before."""
+
+    def reset(self) -> None:
+        """Clears all marks."""
+
+    def recent(self, since: int) -> Iterator[list[str]]:
+        """Yields the blobs touched since `since` (UTC seconds), in batches."""
+
+    def sweep(
+        self, before: int, follow: Callable[[list[str]], None], *, dry_run: bool
+    ) -> Iterator[tuple[str, BlobInfo]]:
+        """Deletes unmarked blobs that were touched before `before`; yields those deleted.
+
+        `follow` is called with hashes that were touched during the run, and marks their closure.
+        """
+
+
+@runtime_checkable
+class Collectable(Protocol):
+    """Backend: garbage collection."""
+
+    def collection(self) -> GcRun:
+        """Begins a gc run. Raises Conflict while another one is under way."""

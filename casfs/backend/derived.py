@@ -1,0 +1,120 @@
+"""Operations derived from the required interfaces, by a capability where a backend has it."""
+
+from __future__ import annotations
+
+import heapq
+import io
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from pathlib import Path
+
+from casfs.backend.capabilities import (
+    Collectable,
+    GcRun,
+    Indexed,
+    LocalStaging,
+    Repairable,
+    SizedReads,
+    UsageTracking,
+    Versioned,
+)
+from casfs.backend.protocols import Backend, BlobInfo, Blobs, Heads, Staged, Total
+from casfs.digest import Digest
+from casfs.errors import Refused
+
+
+def find_missing(blobs: Blobs, hashes: Collection[str]) -> list[str]:
+    """Returns those of `hashes` that are not stored, in their order, each once."""
+    if isinstance(blobs, Indexed):
+        return blobs.missing(hashes)
+    known = blobs.info(hashes)
+    return [hash for hash in dict.fromkeys(hashes) if hash not in known]
+
+
+def find_prefix(blobs: Blobs, prefix: str, limit: int = 2) -> list[str]:
+    """Returns up to `limit` stored hashes that start with `prefix`, sorted."""
+    if isinstance(blobs, Indexed):
+        return blobs.find(prefix, limit)
+    found = (hash for _, hash, _ in blobs.iterate() if hash.startswith(prefix))
+    return heapq.nsmallest(limit, found)
+
+
+def of_types(blobs: Blobs, types: Collection[str]) -> Iterator[tuple[str, BlobInfo]]:
+    """Yields the nodes of these types, in the order of arrival."""
+    if isinstance(blobs, Indexed) and len(types) == 1:
+        return blobs.of_type(*types)
+    return ((hash, info) for _, hash, info in blobs.iterate() if info.type in types)
+
+
+def total_stored(blobs: Blobs) -> Total:
+    """Returns how much is stored."""
+    if isinstance(blobs, Indexed):
+        return blobs.total()
+    sizes = [info.size for _, _, info in blobs.iterate()]
+    return Total(len(sizes), sum(sizes))
+
+
+def count_by_type(blobs: Blobs) -> dict[str, int]:
+    """Returns the number of nodes of each type, by the type's hash."""
+    if isinstance(blobs, Indexed):
+        return blobs.types()
+    return dict(Counter(info.type for _, _, info in blobs.iterate() if info.type is not None))
+
+
+def stager(blobs: Blobs) -> Callable[[Digest, bytes], Staged]:
+    """Returns the function that stages bytes whose digest is known."""
+    if isinstance(blobs, LocalStaging):
+        return blobs.stage_bytes
+    return lambda _, data: blobs.stage(io.BytesIO(data))
+
+
+def staging_directory(blobs: Blobs) -> Path | None:
+    """Returns the directory of this process's private files, which worker processes can share;
+    None where blobs are staged elsewhere. Raises Failed."""
+    return blobs.staging_directory() if isinstance(blobs, LocalStaging) else None
+
+
+def sized_reader(blobs: Blobs) -> Callable[[str, int], bytes]:
+    """Returns the function that reads a whole blob whose size is known (a hint)."""
+    if isinstance(blobs, SizedReads):
+        return blobs.get_sized
+    return lambda hash, _: blobs.get(hash).data
+
+
+def newest_move(heads: Heads) -> int:
+    """Returns the `seq` of the newest move, 0 before the first."""
+    return max((move.seq for move in heads.moves(-1)), default=0)
+
+
+def version_of(backend: Backend) -> Callable[[], int]:
+    """Returns the function whose value changes when any head may have changed."""
+    return (
+        backend.version if isinstance(backend, Versioned) else partial(newest_move, backend.heads)
+    )
+
+
+def note_use(heads: Heads, names: Collection[str]) -> None:
+    """Records that these heads were used now, where the backend tracks usage."""
+    if isinstance(heads, UsageTracking):
+        heads.note_use(names)
+
+
+def last_use(heads: Heads, name: str) -> int:
+    """Returns the time of a head's last use in ms since 1970 UTC; 0 where none is recorded."""
+    return heads.last_use(name) if isinstance(heads, UsageTracking) else 0
+
+
+def repairable(blobs: Blobs) -> Repairable:
+    """Returns the blobs with fsck's methods. Raises Refused where the backend has none."""
+    if not isinstance(blobs, Repairable):
+        raise Refused("this backend does not support fsck")
+    return blobs
+
+
+def start_gc(backend: Backend) -> GcRun:
+    """Begins a gc run. Raises Conflict while another one is under way, Refused where the backend
+    has no garbage collection."""
+    if not isinstance(backend, Collectable):
+        raise Refused("this backend does not support garbage collection")
+    return backend.collection()

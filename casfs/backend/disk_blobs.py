@@ -1,0 +1,192 @@
+"""Blobs of the disk backend: a row of `store.db` each, the bytes there or in `objects/`."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Collection, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO
+
+from casfs.backend.objects import Objects
+from casfs.backend.protocols import INLINE_MAX_BYTES, META, Blob, BlobInfo, Staged, Total
+from casfs.backend.sql import BATCH_ROWS, key_of, parse_hash, type_key, type_of, verified
+from casfs.backend.sqlite import Database
+from casfs.digest import Digest
+from casfs.errors import CorruptBlob, NotFound
+
+BATCHED_ROW_MAX_BYTES = 1 << 16  # a longer row is read by itself, so that a batch stays small
+INFO = "SELECT id, hash, size, type FROM blobs WHERE"
+
+
+class DiskBlobs:
+    def __init__(self, db: Database, objects: Objects) -> None:
+        self._db = db
+        self._objects = objects
+        self._types: dict[int, str] = {}  # of committed rows of `types`, which never change
+
+    def stage(self, source: BinaryIO) -> Staged:
+        return self._objects.stage(source)
+
+    def stage_bytes(self, digest: Digest, data: bytes) -> Staged:
+        return self._objects.stage_bytes(digest, data)
+
+    def staging_directory(self) -> Path:
+        return self._objects.staging.directory()
+
+    # -- content --------------------------------------------------------------------------
+
+    def get(self, hash: str) -> Blob:
+        _, type, data = self._row(hash)
+        if data is None:
+            with self._objects.open(hash) as source:
+                data = source.read()
+        return Blob(verified(hash, data), None if type is None else self._type(type))
+
+    def open(self, hash: str) -> BinaryIO:
+        data = self._row(hash)[2]
+        return self._objects.open(hash) if data is None else io.BytesIO(verified(hash, data))
+
+    def get_sized(self, hash: str, size: int) -> bytes:
+        if size > INLINE_MAX_BYTES:
+            try:
+                data = self._objects.content(hash, size)
+                if data is not None:
+                    return data
+            except NotFound:  # then it is a node, or absent
+                pass
+        with self._db.read() as db:
+            row = db.execute("SELECT data FROM blobs WHERE hash = ?", (key_of(hash),)).fetchone()
+        return self.get(hash).data if row is None or row[0] is None else verified(hash, row[0])
+
+    def get_many(self, hashes: Iterable[str]) -> Iterator[bytes | None]:
+        remaining = iter(hashes)
+        while batch := list(islice(remaining, BATCH_ROWS)):
+            rows = self._contents(batch)
+            for hash in batch:
+                if hash not in rows:
+                    raise NotFound(f"no blob {hash} in this store")
+                data, is_file = rows[hash]
+                if is_file:
+                    yield self._objects.content(hash)
+                else:
+                    yield self.get(hash).data if data is None else verified(hash, data)
+
+    def _contents(self, hashes: list[str]) -> dict[str, tuple[bytes | None, bool]]:
+        """Returns of each: the data, None where it is long, and whether it is a file instead."""
+        keys = [key for hash in hashes if (key := parse_hash(hash)) is not None]
+        with self._db.read() as db:
+            rows = db.execute(
+                f"SELECT hash, CASE WHEN size <= {BATCHED_ROW_MAX_BYTES} THEN data END,"
+                f" data IS NULL FROM blobs WHERE hash IN ({','.join('?' * len(keys))})",
+                keys,
+            ).fetchall()
+        return {key.hex(): (data, bool(is_file)) for key, data, is_file in rows}
+
+    def _row(self, hash: str) -> tuple[int, int | None, bytes | None]:
+        """Returns (size, id of the type, data). Raises NotFound."""
+        with self._db.read() as db:
+            row: tuple[int, int | None, bytes | None] | None = db.execute(
+                "SELECT size, type, data FROM blobs WHERE hash = ?", (key_of(hash),)
+            ).fetchone()
+        if row is None:
+            raise NotFound(f"no blob {hash} in this store")
+        return row
+
+    # -- metadata -------------------------------------------------------------------------
+
+    def info(self, hashes: Collection[str]) -> dict[str, BlobInfo]:
+        found: dict[str, BlobInfo] = {}
+        keys = [key for hash in hashes if (key := parse_hash(hash)) is not None]
+        for start in range(0, len(keys), BATCH_ROWS):
+            part = keys[start : start + BATCH_ROWS]
+            with self._db.read() as db:
+                rows = db.execute(f"{INFO} hash IN ({','.join('?' * len(part))})", part).fetchall()
+            for _, key, size, type in rows:
+                found[key.hex()] = BlobInfo(size, None if type is None else self._type(type))
+        return found
+
+    def iterate(self, after: int = 0) -> Iterator[tuple[int, str, BlobInfo]]:
+        return self._iterate(after, "")
+
+    def _iterate(self, after: int, condition: str) -> Iterator[tuple[int, str, BlobInfo]]:
+        while True:
+            with self._db.read() as db:
+                rows = db.execute(
+                    f"{INFO} id > ? {condition} ORDER BY id LIMIT {BATCH_ROWS}", (after,)
+                ).fetchall()
+            for after, key, size, type in rows:
+                yield after, key.hex(), BlobInfo(size, None if type is None else self._type(type))
+            if len(rows) < BATCH_ROWS:
+                return
+
+    def _type(self, id: int) -> str | None:
+        if id not in self._types:
+            with self._db.read() as db:
+                rows = db.execute("SELECT id, hash FROM types").fetchall()
+            self._types.update((one, type_of(key)) for one, key in rows)
+        return self._types.get(id)  # None: the row was lost, as fsck reports
+
+    def missing(self, hashes: Collection[str]) -> list[str]:
+        asked = {hash: parse_hash(hash) for hash in hashes}
+        keys = [key for key in asked.values() if key is not None]
+        found: set[bytes] = set()
+        for start in range(0, len(keys), BATCH_ROWS):
+            part = keys[start : start + BATCH_ROWS]
+            marks = ",".join("?" * len(part))
+            with self._db.read() as db:
+                rows = db.execute(f"SELECT hash FROM blobs WHERE hash IN ({marks})", part)
+                found.update(key for (key,) in rows)
+        return [hash for hash, key in asked.items() if key not in found]
+
+    def find(self, prefix: str, limit: int) -> list[str]:
+        low, high = bytes.fromhex(prefix.ljust(64, "0")), bytes.fromhex(prefix.ljust(64, "f"))
+        with self._db.read() as db:
+            rows = db.execute(
+                "SELECT hash FROM blobs WHERE hash BETWEEN ? AND ? ORDER BY hash LIMIT ?",
+                (low, high, limit),
+            ).fetchall()
+        return [key.hex() for (key,) in rows]
+
+    def of_type(self, type: str) -> Iterator[tuple[str, BlobInfo]]:
+        with self._db.read() as db:
+            row = db.execute("SELECT id FROM types WHERE hash = ?", (type_key(type),)).fetchone()
+        for _, hash, info in self._iterate(0, f"AND type = {row[0]}") if row else ():
+            yield hash, info
+
+    def total(self) -> Total:
+        with self._db.read() as db:
+            row = db.execute(
+                "SELECT count(*), coalesce(sum(size), 0), coalesce(sum(data IS NULL), 0) FROM blobs"
+            ).fetchone()
+        return Total(*row)
+
+    def types(self) -> dict[str, int]:
+        with self._db.read() as db:
+            rows = db.execute(
+                "SELECT t.hash, count(*) FROM blobs b JOIN types t ON t.id = b.type GROUP BY b.type"
+            ).fetchall()
+        return {key.hex() or META: count for key, count in rows}
+
+    # -- repair ---------------------------------------------------------------------------
+
+    def faults(self) -> Iterator[str]:
+        for fault in self._db.faults():
+            yield f"store.db: {fault}"
+        for stray in self._objects.strays():
+            yield f"objects/{stray}: not the name of a blob; a foreign file, or damage"
+
+    def verify(self, hash: str) -> None:
+        size, _, data = self._row(hash)
+        if data is None:
+            self._objects.verify(hash, size)
+        elif len(verified(hash, data)) != size:
+            raise CorruptBlob(f"blob {hash}: its row is not {size} bytes long")
+
+    def quarantine(self, hash: str) -> None:
+        with self._db.write() as db:
+            row = db.execute(
+                "SELECT CAST(data AS BLOB) FROM blobs WHERE hash = ?", (key_of(hash),)
+            ).fetchone()
+            self._objects.quarantine(hash, row[0] if row else None)
+            db.execute("DELETE FROM blobs WHERE hash = ?", (key_of(hash),))

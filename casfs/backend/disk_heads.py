@@ -1,0 +1,67 @@
+"""Heads of the disk backend: rows of `heads`, their last uses, and the journal of moves."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterator, Sequence
+
+from casfs.backend.protocols import MOVES_PER_READ, Head, Move
+from casfs.backend.sql import BATCH_ROWS, head_of, is_storable
+from casfs.backend.sqlite import Database
+from casfs.system.clock import now_ms
+
+NEWEST_FIRST_ROWS = 8  # of a first batch: a reversed listing is mostly read for its first rows
+
+
+class DiskHeads:
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def get(self, name: str) -> Head | None:
+        if not is_storable(name):
+            return None
+        with self._db.read() as db:
+            row = db.execute("SELECT hash, record FROM heads WHERE name = ?", (name,)).fetchone()
+        return None if row is None else head_of(*row)
+
+    def list(self, prefix: str = "", *, reverse: bool = False) -> Iterator[tuple[str, Head]]:
+        if not is_storable(prefix):
+            return
+        low, high = prefix, prefix + chr(sys.maxunicode)
+        order, limit = ("DESC", NEWEST_FIRST_ROWS) if reverse else ("ASC", BATCH_ROWS)
+        while True:
+            with self._db.read() as db:
+                rows = db.execute(
+                    "SELECT name, hash, record FROM heads WHERE name >= ? AND name < ?"
+                    f" ORDER BY name {order} LIMIT {limit}",
+                    (low, high),
+                ).fetchall()
+            for name, hash, record in rows:
+                yield name, head_of(hash, record)
+            if len(rows) < limit:
+                return
+            limit = BATCH_ROWS
+            low, high = (low, rows[-1][0]) if reverse else (rows[-1][0] + "\0", high)
+
+    def note_use(self, names: Collection[str]) -> None:
+        now = now_ms()
+        with self._db.write() as db:
+            db.executemany(
+                "INSERT OR REPLACE INTO uses SELECT name, ? FROM heads WHERE name = ?",
+                [(now, name) for name in names],
+            )
+
+    def last_use(self, name: str) -> int:
+        with self._db.read() as db:
+            row = db.execute("SELECT at FROM uses WHERE name = ?", (name,)).fetchone()
+        return 0 if row is None else int(row[0])
+
+    def moves(self, after: int = 0) -> Sequence[Move]:
+        start = "?" if after >= 0 else "(SELECT coalesce(max(seq), 0) FROM moves) + ?"
+        with self._db.read() as db:
+            rows = db.execute(
+                f"SELECT seq, name, hash, at FROM moves WHERE seq > {start}"
+                f" ORDER BY seq LIMIT {MOVES_PER_READ}",
+                (after,),
+            ).fetchall()
+        return [Move(seq, name, key and key.hex(), at) for seq, name, key, at in rows]

@@ -1,0 +1,36 @@
+"""What the conformance suites share."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from casfs.backend.protocols import Backend, Head, Staged, Swap
+
+Factory = Callable[[], Backend]  # returns a new empty backend
+Check = Callable[[Factory], None]
+ABSENT = "0f" * 32  # a hash that is not stored
+
+
+def checks(module: Mapping[str, Any]) -> list[Check]:
+    """Returns the checks that a module defines, in their order: its functions of `make_backend`."""
+    functions = [one for one in module.values() if hasattr(one, "__annotations__")]
+    return [one for one in functions if "make_backend" in one.__annotations__]
+
+
+def stage(backend: Backend, data: bytes, type: str | None = None) -> Staged:
+    return replace(backend.blobs.stage(io.BytesIO(data)), type=type)
+
+
+def put(backend: Backend, data: bytes, type: str | None = None) -> str:
+    staged = stage(backend, data, type)
+    backend.publish([staged])
+    return staged.digest.hash
+
+
+def create(backend: Backend, name: str, hash: str, **record: object) -> Head:
+    head = Head(hash, record)
+    backend.publish([], [Swap(name, None, head)])
+    return head
