@@ -1,4 +1,4 @@
-"""A bounded memory of what was decoded. Values are shared, so nobody may change them."""
+"""A bounded LRU cache of decoded values. They are shared, so they must not be mutated."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections import OrderedDict
 from typing import Any
 
 
-class Memo:
-    """Least recently used out first, as soon as the weights add up to more than `limit`."""
+class LruCache:
+    """Evicts the least recently used entries while the weights add up to more than `limit`.
+    Thread-safe."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -28,11 +29,11 @@ class Memo:
             return found[0]
 
     def put(self, key: str, value: Any, weight: int) -> None:
-        """Remember `value`, in place of what the key held before."""
+        """Caches `value`, in place of the key's earlier one."""
         with self._lock:
             _, before = self._items.pop(key, (None, 0))
             self._items[key] = value, weight
             self._weight += weight - before
             while self._weight > self._limit and len(self._items) > 1:
-                _, (_, gone) = self._items.popitem(last=False)
-                self._weight -= gone
+                _, (_, evicted) = self._items.popitem(last=False)
+                self._weight -= evicted

@@ -24,7 +24,7 @@ from casfs.backend.memory import MemoryBackend
 from casfs.backend.protocols import META, Backend
 from casfs.digest import Digest, is_hash
 from casfs.errors import Conflict, Failed, Invalid, NotFound, Refused
-from casfs.lru_cache import Memo
+from casfs.lru_cache import LruCache
 from casfs.nodes import node
 from casfs.nodes.node import Node
 from casfs.nodes.registry import Registry, builtin
@@ -35,7 +35,7 @@ from casfs.write_batch import Batch, retried
 FORMAT = "casfs 1"
 FORMAT_FILE = "format"
 SHORTEST_PREFIX = 8
-MEMO = 200_000  # directory entries that a process keeps decoded
+DECODED_CACHE_ENTRIES = 200_000  # directory entries
 
 
 class Store:
@@ -45,7 +45,7 @@ class Store:
         self.heads = backend.heads
         self.registry = Registry(backend)
         self.root = root
-        self.memo = Memo(MEMO)
+        self.cache = LruCache(DECODED_CACHE_ENTRIES)
 
     @classmethod
     def init(cls, root: Path) -> Self:

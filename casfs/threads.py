@@ -213,7 +213,7 @@ def _nearer(step: Mapping[str, Any], back: int) -> str:
 def steps(store: Store, thread: Thread) -> list[StepRef]:
     """All steps, first to newest. What was read before is remembered: a thread that grew by
     one step costs one node. Raises Corrupt when the indices do not count from 1."""
-    known: list[StepRef] = store.memo.get(_memo_key(thread)) or []
+    known: list[StepRef] = store.cache.get(_cache_key(thread)) or []
     if known and known[-1].hash == last_step(store, thread):
         return known
     places = {ref.hash: place for place, ref in enumerate(known)}
@@ -228,7 +228,7 @@ def steps(store: Store, thread: Thread) -> list[StepRef]:
     if fresh and any(ref.index != place for place, ref in enumerate(found, start=1)):
         raise Corrupt(f"thread {thread.id}: its steps do not count from 1")
     if fresh or len(found) != len(known):
-        store.memo.put(_memo_key(thread), found, len(found) + 1)
+        store.cache.put(_cache_key(thread), found, len(found) + 1)
     return found
 
 
@@ -256,5 +256,5 @@ def leap(index: int) -> int:
     return part
 
 
-def _memo_key(thread: Thread) -> str:
+def _cache_key(thread: Thread) -> str:
     return f"steps of {thread.id}"

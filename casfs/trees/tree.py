@@ -42,13 +42,13 @@ def load(store: Store, hash: str) -> Entries:
 
     Raises NotFound where `hash` is no directory, Corrupt where its names are not safe.
     """
-    found: tuple[Entries, Properties | None] | None = store.memo.get(hash)
+    found: tuple[Entries, Properties | None] | None = store.cache.get(hash)
     return (found or _load(store, hash))[0]
 
 
 def preserved(store: Store, hash: str) -> Properties | None:
     """What `--preserve` kept of the directory itself."""
-    found: tuple[Entries, Properties | None] | None = store.memo.get(hash)
+    found: tuple[Entries, Properties | None] | None = store.cache.get(hash)
     return (found or _load(store, hash))[1]
 
 
@@ -58,7 +58,7 @@ def _load(store: Store, hash: str) -> tuple[Entries, Properties | None]:
         found = directory.decode(payload), directory.properties(payload)
     except (Invalid, KeyError, TypeError) as error:
         raise Corrupt(f"directory {hash}: {error}") from None
-    store.memo.put(hash, found, len(found[0]) + 1)
+    store.cache.put(hash, found, len(found[0]) + 1)
     return found
 
 

@@ -48,7 +48,7 @@ class RedactingStore(Store):
 
     def __init__(self, store: Store, secrets: Secrets) -> None:
         super().__init__(store.backend, store.root)
-        self.registry, self.memo = store.registry, store.memo
+        self.registry, self.cache = store.registry, store.cache
         self.secrets = secrets_of(store) | secrets
 
     def batch(self) -> Batch:

@@ -27,7 +27,7 @@ from casfs.errors import Corrupt, CorruptBlob, NotFound
 from casfs.fuse.views.change_times import Moves, Stamp
 from casfs.fuse.views.errors import Denied
 from casfs.fuse.views.vnode import LONG_AGO, MILLISECOND, Extent
-from casfs.lru_cache import Memo
+from casfs.lru_cache import LruCache
 from casfs.nodes.directory import Entry, Properties
 from casfs.nodes.node import Node
 from casfs.store import Store
@@ -57,10 +57,10 @@ class Reader:
         self._content = sized_reader(store.blobs)
         self.uses: set[str] = set()  # heads that were looked up since `note_uses`
         self.moves = Moves(store.backend)
-        self._nodes = Memo(NODES)
-        self._opened = Memo(OPENED)
-        self._steps = Memo(THREADS)
-        self._summaries = Memo(SUMMARIES)
+        self._nodes = LruCache(NODES)
+        self._opened = LruCache(OPENED)
+        self._steps = LruCache(THREADS)
+        self._summaries = LruCache(SUMMARIES)
 
     def note_uses(self) -> None:
         """Tell the store what was read: cache is evicted by its last use."""
