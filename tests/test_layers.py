@@ -9,6 +9,7 @@ loose module without a place in the list fails: give a new one its place.
 from __future__ import annotations
 
 import ast
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -123,6 +124,12 @@ def test_a_place_is_given_once_and_to_what_exists() -> None:
     places = [*TRUNK, *(place for branch in BRANCHES.values() for place in branch)]
     assert sorted(places) == sorted(set(places))
     assert set(places) - {package(name) for name in modules()} == set()
+
+
+def test_every_package_is_in_the_wheel() -> None:
+    built = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]
+    packages = {name for name, path in modules().items() if path.name == "__init__.py"}
+    assert set(built["packages"]) == packages
 
 
 def test_no_module_imports_itself_by_a_detour() -> None:

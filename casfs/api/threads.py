@@ -34,11 +34,11 @@ class Threads:
 
     def list(self) -> list[Thread]:
         """Returns all threads, oldest first."""
-        return [self._public(one) for one in threads.list_threads(self._store)]
+        return [_public(one) for one in threads.list_threads(self._store)]
 
     def get(self, id: str) -> Thread:
         """Returns one thread as it stands now."""
-        return self._public(threads.expand(self._store, id))
+        return _public(threads.expand(self._store, id))
 
     def steps(self, id: str, *, after: int = 0, last: int | None = None) -> Steps:
         """Returns the steps with an index above `after`, or the `last` of them, oldest first."""
@@ -77,14 +77,14 @@ class Threads:
         max_steps: int = 100,
         max_tokens: int | None = None,
         max_time: timedelta | None = None,
-        key: str | None = None,
+        idempotency_key: str | None = None,
     ) -> Thread:
         """Starts a thread of `workflow` on the task `input`; returns at once.
 
         `agents`: the agent of each role. `workspace`: the tree that agents work on a copy of.
-        Spending more than `max_tokens` or `max_time` suspends the thread. With `key` (an
-        idempotency key) a second call returns the existing thread. Raises Invalid (a config),
-        Refused (an agent's version).
+        Spending more than `max_tokens` or `max_time` suspends the thread. A second
+        call with the same `idempotency_key` returns the existing thread. Raises Invalid (a
+        config), Refused (an agent's version).
         """
         made = self._ask(
             "start",
@@ -95,7 +95,7 @@ class Threads:
             max_rounds=max_steps,
             tokens=max_tokens,
             wall_ms=None if max_time is None else max(1, max_time // timedelta(milliseconds=1)),
-            key=key,
+            key=idempotency_key,
         )
         return self.get(made["id"])
 
@@ -135,28 +135,6 @@ class Threads:
 
     # -- values ---------------------------------------------------------------------------
 
-    def _public(self, found: threads.Thread) -> Thread:
-        """From the head's record, and the end node of a thread that is over."""
-        record = found.record
-        spent = record.get("spent") or {"tokens": 0, "wallMs": 0}
-        over = found.status in (threads.ENDED, threads.CANCELLED)
-        end = threads.end(self._store, found) if over else None
-        question = record.get("question")
-        return Thread(
-            id=found.id,
-            workflow=record.get("workflow", ""),
-            status=found.status,
-            role=(record.get("intent") or {}).get("role"),
-            updated_at=from_ms(record.get("updatedAt", 0)),
-            reason=record.get("reason"),
-            question=None if question is None else self._text(question),
-            return_code=end.payload["returnCode"] if end else None,
-            summary=end.payload["summary"] if end else None,
-            parent=record.get("parent"),
-            tokens=spent["tokens"],
-            running_time=timedelta(milliseconds=spent["wallMs"]),
-        )
-
     def _step(self, node: Node) -> Step:
         payload = node.payload
         content = self._store.node(payload["content"], "content").payload
@@ -175,9 +153,25 @@ class Threads:
             cached="cached" in payload,
         )
 
-    def _text(self, content: str) -> str:
-        text: str = self._store.node(content, "content").payload["text"]
-        return text
+
+def _public(found: threads.Thread) -> Thread:
+    """From the head alone, so a thread whose nodes are damaged is listed like any other."""
+    record = found.record
+    spent = record.get("spent") or {"tokens": 0, "wallMs": 0}
+    return Thread(
+        id=found.id,
+        workflow=record.get("workflow", ""),
+        status=found.status,
+        hash=found.hash,
+        role=(record.get("intent") or {}).get("role"),
+        updated_at=from_ms(record.get("updatedAt", 0)),
+        reason=record.get("reason"),
+        question=record.get("question"),
+        return_code=record.get("returnCode"),
+        parent=record.get("parent"),
+        tokens=spent["tokens"],
+        running_time=timedelta(milliseconds=spent["wallMs"]),
+    )
 
 
 def _bindings(agents: Mapping[str, Agent]) -> dict[str, dict[str, Any]]:

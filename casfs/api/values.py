@@ -90,12 +90,12 @@ class Thread:
     id: str
     workflow: str
     status: str  # running, suspended, ended or cancelled
+    hash: str  # of its newest node: thread-start, thread-step or thread-end
     role: str | None  # of the step in flight
     updated_at: datetime  # last activity
     reason: str | None  # why it is suspended
-    question: str | None  # for a human to answer (`resume(id, answer)`)
+    question: str | None  # hash of a content node, for a human to answer (`resume(id, answer)`)
     return_code: int | None  # 0 ended by a rule, 1 no rule matched, 2 step limit, 130 cancelled
-    summary: str | None  # how it ended, in one line
     parent: str | None  # id of the thread that called it
     tokens: int  # spent so far
     running_time: timedelta  # spent so far

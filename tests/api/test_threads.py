@@ -30,7 +30,7 @@ def test_a_thread_and_its_steps_are_values(opened: casfs.Store) -> None:
     assert (thread.workflow, thread.status, thread.role) == ("demo", "running", "planner")
     assert (thread.updated_at, thread.tokens) == (began, 7)
     assert thread.running_time == timedelta(seconds=1.5)
-    assert (thread.return_code, thread.summary) == (None, None)
+    assert (thread.hash, thread.return_code) == (example.start, None)
     hashes = [example.step("planner", f"Said {n}.") for n in (1, 2, 3)]
     steps = opened.threads.steps(example.id)
     assert [step.hash for step in steps] == hashes
@@ -41,13 +41,20 @@ def test_a_thread_and_its_steps_are_values(opened: casfs.Store) -> None:
     assert opened.threads.steps(example.id, after=2) == steps[2:]
     assert opened.threads.steps(example.id, last=2) == steps[1:]
     assert opened.trees.resolve(steps[0]) == example.tree
-    example.end()
+    end = example.end()
     ended = opened.threads.get(example.id)
-    assert (ended.status, ended.return_code, ended.summary) == ("ended", 0, "ended by a rule")
+    assert (ended.status, ended.hash) == ("ended", end)
     with pytest.raises(casfs.NotFound, match="has no step 4"):
         opened.threads.step(example.id, 4)
     with pytest.raises(casfs.NotFound, match="no thread 'none'"):
         opened.threads.get("none")
+
+
+def test_a_thread_with_damaged_nodes_is_listed(opened: casfs.Store) -> None:
+    example = make_thread(opened, status="ended", returnCode=1)
+    opened.blobs.quarantine(example.start)
+    (thread,) = opened.threads.list()
+    assert (thread.status, thread.return_code) == ("ended", 1)
 
 
 def test_following_yields_each_step_until_the_end(opened: casfs.Store) -> None:
@@ -86,7 +93,7 @@ def test_a_thread_is_started_answered_forked_and_cancelled(opened: casfs.Store) 
     with daemon(root):
         with pytest.raises(casfs.Invalid, match="config"):
             threads.start("sample", "Do it.", {"a": casfs.Agent("command", {"argv": 1})})
-        asked = {"workspace": tree, "key": "k", "max_time": timedelta(minutes=5)}
+        asked = {"workspace": tree, "idempotency_key": "k", "max_time": timedelta(minutes=5)}
         first = threads.start("sample", "Do it.", {"a": done}, **asked)  # type: ignore[arg-type]
         again = threads.start("sample", "Do it.", {"a": done}, **asked)  # type: ignore[arg-type]
         assert again.id == first.id
@@ -98,7 +105,8 @@ def test_a_thread_is_started_answered_forked_and_cancelled(opened: casfs.Store) 
         waiting = threads.wait(forked.id)
         assert waiting.status == "suspended"
         assert "May it?" in (waiting.reason or "")
-        assert "Do it." in (waiting.question or "")
+        assert waiting.question is not None
+        assert "Do it." in opened.node(waiting.question).payload["text"]
         threads.resume(forked.id, '{"x": 2}')
         assert threads.wait(forked.id).status == "ended"
         assert threads.step(forked.id, 1).meta == {"x": 2}
