@@ -181,7 +181,7 @@ def test_its_server_is_replaced(home: Path, transport: str) -> None:
     where = home / "mnt"
     casfs = [*AS_NOBODY, *CASFS, "--store", str(home / "store")]
     done = finished([*casfs, "init"], env={"PATH": os.environ["PATH"], "HOME": str(home)})
-    if "denied" in done.stderr:
+    if "denied" in done.stderr or "No module named casfs" in done.stderr:
         pytest.skip(f"another user cannot run this program: {done.stderr}")
     assert done.returncode == 0, done.stderr
     subprocess.run([*AS_NOBODY, "mkdir", where], check=True)

@@ -323,10 +323,11 @@ def test_dots_hard_links_and_later_members(store: Store, tmp_path: Path) -> None
         member("./b", type=tarfile.LNKTYPE, linkname="./a"),
         member("./d/c"),
         member("./d", type=tarfile.DIRTYPE),
+        member("./d/l", type=tarfile.SYMTYPE, linkname="../a"),
     )
     done = sync(store, path)
     assert content(store, done, tmp_path) == {
-        b"a": Program(b"data"), b"b": Program(b"data"), b"d": {b"c": b"data"},
+        b"a": Program(b"data"), b"b": Program(b"data"), b"d": {b"c": b"data", b"l": Link(b"../a")},
     }  # fmt: skip
 
 
@@ -335,6 +336,8 @@ BAD = {
     "inner parent": [member("a/../../evil")],
     "absolute": [member("/evil")],
     "link out": [member("l", type=tarfile.SYMTYPE, linkname="../../evil")],
+    "link out of a directory": [member("d/l", type=tarfile.SYMTYPE, linkname="../../evil")],
+    "absolute hard link": [member("h", type=tarfile.LNKTYPE, linkname="/good")],
     "absolute link": [member("l", type=tarfile.SYMTYPE, linkname="/etc/passwd")],
     "through a link": [member("l", type=tarfile.SYMTYPE, linkname="d"), member("l/evil")],
     "through a file": [member("f"), member("f/evil")],
