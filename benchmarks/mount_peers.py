@@ -62,8 +62,8 @@ class Native(Peer):
 
 
 class Kernel(Peer):
-    name = "casfs, kernel"
-    transport = "kernel"
+    name = "casfs, builtin"
+    transport = "builtin"
 
     def prepare(self) -> None:
         kept = workspaces.Casfs(self.place, self.source)

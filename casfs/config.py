@@ -46,7 +46,7 @@ SETTINGS = (
     Setting(
         "threads.limit", 8, "threads (runs of workflows) that the daemon runs at once", least=1
     ),
-    Setting("mount.transport", "auto", "who speaks to the kernel: kernel, pyfuse3, or auto"),
+    Setting("mount.transport", "auto", "FUSE implementation: auto, builtin or pyfuse3"),
     Setting("gc.grace_s", 86400, "seconds of grace before an unreferenced blob is deleted"),
     Setting("gc.max_size", 0, "bytes of content above which cache is evicted (0 = no limit)"),
     Setting("gc.max_inodes", 0, "maximum number of object files (0 = no limit)"),

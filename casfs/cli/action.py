@@ -1,4 +1,4 @@
-"""Run commands through the action cache."""
+"""The action cache: run, look up and list cached commands."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ import click
 
 from casfs import config
 from casfs.actions import cache as actions
-from casfs.cli.common import answer, json_option, opened, root, say, say_json
+from casfs.cli.common import echo, echo_json, echo_result, json_option, open_store, store_root
 from casfs.cli.tree import excludes_option
 from casfs.errors import NotFound
 
-TIMED_OUT = 124  # as timeout(1) has it
-SIGNALLED = 128  # and the signal's number, as shells have it
-PLAIN = {"allow_interspersed_args": False}  # what follows the command is its own
+EXIT_TIMED_OUT = 124  # as of timeout(1)
+EXIT_SIGNAL_BASE = 128  # plus the signal's number, as in shells
+COMMAND_LAST = {"allow_interspersed_args": False}  # options after CMD belong to it
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def request_options(command: F) -> F:
-    """What says which action is meant."""
+    """Adds the options that determine the action."""
     for option in (
         click.argument("argv", nargs=-1, required=True, metavar="-- CMD..."),
         excludes_option,
-        click.option("--timeout", type=float, metavar="S", help="End it after S seconds."),
-        click.option("--env", "names", multiple=True, metavar="K", help="A variable it gets."),
-        click.option("--output", "outputs", multiple=True, metavar="PATH", help="What it makes."),
-        click.option("--input", "directory", default=".", metavar="DIR", help="What it reads."),
+        click.option("--timeout", type=float, metavar="S", help="Time limit in seconds."),
+        click.option("--env", "names", multiple=True, metavar="K", help="Variable to pass on."),
+        click.option("--output", "outputs", multiple=True, metavar="PATH", help="Output path."),
+        click.option("--input", "directory", default=".", metavar="DIR", help="Input directory."),
     ):
         command = option(command)
     return command
@@ -41,34 +41,33 @@ def request_options(command: F) -> F:
 
 @click.group()
 def action() -> None:
-    """Run a command, or replay what it left behind when it ran on the same input.
+    """Cached commands: run one, or replay its result from an earlier run on the same input.
 
-    The command runs in the current directory if that is inside DIR, else in DIR; it is not in
-    a sandbox. It gets an empty stdin, and of the environment PATH and what --env names. The
-    key of the cache is: the files below DIR without the outputs (what a checkpoint leaves out
-    does not count), CMD, the directory it runs in, that environment with its values, the
-    outputs, the platform and the timeout.
+    The command runs in the current directory if that is inside DIR, else in DIR, without a
+    sandbox. Its stdin is empty, its environment PATH and the variables of --env. The cache
+    key covers the files below DIR except outputs and a checkpoint's excludes, CMD, the working
+    directory, that environment with its values, the outputs, the platform and the timeout.
 
-    Cached are commands that begin with one of the word lists in the setting
-    actions.cacheable, such as ["make", "cargo build"], and those run with --cache; and only
-    when they exit with 0, made all outputs and left their input as it was.
+    Cached are commands that begin with a prefix in the setting actions.cacheable, such as
+    ["make", "cargo build"], and those run with --cache; and only when they exit with 0,
+    produce all outputs and leave their input unchanged.
 
     \b
     casfs action run --output out --cache -- make out
     """
 
 
-@action.command("run", context_settings=PLAIN)
+@action.command("run", context_settings=COMMAND_LAST)
 @request_options
-@click.option("--cache", is_flag=True, help="Cache this run, whatever the setting says.")
+@click.option("--cache", is_flag=True, help="Cache this run, regardless of actions.cacheable.")
 @json_option
 @click.pass_context
 def run(ctx: click.Context, /, cache: bool, as_json: bool, **given: Any) -> int:
-    """Run CMD through the cache; the exit code is its own.
+    """Run CMD through the cache; exits with its exit code.
 
-    It runs in the real directory, not in a sandbox: `casfs action --help` says what counts.
-    124 when it took too long, 128 and the number when a signal ended it. With --json what it
-    writes goes to stderr, and what was done to stdout.
+    It runs in the real directory, without a sandbox; `casfs action --help` lists the cache key.
+    Exits 124 at the time limit, 128 plus the number of a signal that ended CMD. With --json
+    its output goes to stderr, the result to stdout.
 
     \b
     casfs action run --output out.o --cache -- cc -c -o out.o main.c
@@ -79,57 +78,57 @@ def run(ctx: click.Context, /, cache: bool, as_json: bool, **given: Any) -> int:
     request = _request(**given)
     cached = cache or actions.allows(_prefixes(ctx), request.argv)
     out = sys.stderr.buffer if as_json else sys.stdout.buffer
-    streams = runner.Streams(out, sys.stderr.buffer, _tell)
+    streams = runner.Streams(out, sys.stderr.buffer, _log)
     if not cached:
-        _tell("not cached: actions.cacheable does not allow this command; --cache does")
-    with opened(ctx) as store:
+        _log("not cached: actions.cacheable does not allow this command; use --cache")
+    with open_store(ctx) as store:
         done = runner.run(store, request, streams, cached=cached)
     if done.timed_out:
-        _tell(f"it took longer than {given['timeout']:g} s and was ended")
+        _log(f"ended at the time limit of {given['timeout']:g} s")
     if as_json:
-        say_json(asdict(done))
+        echo_json(asdict(done))
     if done.timed_out:
-        return TIMED_OUT
-    return done.exit_code if done.exit_code >= 0 else SIGNALLED - done.exit_code
+        return EXIT_TIMED_OUT
+    return done.exit_code if done.exit_code >= 0 else EXIT_SIGNAL_BASE - done.exit_code
 
 
-@action.command(context_settings=PLAIN)
+@action.command(context_settings=COMMAND_LAST)
 @request_options
 @json_option
 @click.pass_context
 def lookup(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
-    """Print the result that running CMD would replay; exit 3 and why when there is none.
+    """Print the cached result of CMD; exit 3 with the reason for a cache miss.
 
     \b
     casfs action lookup --output out -- make out
     """
     from casfs.actions import nearest
 
-    with opened(ctx) as store:
+    with open_store(ctx) as store:
         wanted = actions.identify(store, _request(**given))
         found = actions.lookup(store, wanted.hash)
         if found is None:
             raise NotFound(f"miss {wanted.hash[:12]}: {nearest.explain(store, wanted)}")
-    answer(as_json, asdict(found), f"{found.hash} took {found.duration_ms / 1000:.2f} s")
+    echo_result(as_json, asdict(found), f"{found.hash} took {found.duration_ms / 1000:.2f} s")
 
 
 @action.command("list")
 @json_option
 @click.pass_context
 def list_(ctx: click.Context, as_json: bool) -> None:
-    """List what is cached: key, when it was last used, program; last used first.
+    """List cached results: key, time of last use, program; most recently used first.
 
     \b
     casfs action list
     """
-    with opened(ctx) as store:
+    with open_store(ctx) as store:
         found = actions.listing(store)
     if as_json:
-        say_json([asdict(entry) for entry in found])
+        echo_json([asdict(entry) for entry in found])
     else:
         for entry in found:
             used = datetime.fromtimestamp(entry.used_at / 1000, UTC)
-            say(f"{entry.action} {used:%Y-%m-%dT%H:%M:%SZ} {entry.argv0}")
+            echo(f"{entry.action} {used:%Y-%m-%dT%H:%M:%SZ} {entry.argv0}")
 
 
 def _request(
@@ -153,14 +152,14 @@ def _request(
 
 
 def _prefixes(ctx: click.Context) -> list[str]:
-    prefixes: list[str] = config.values(root(ctx), os.environ)["actions.cacheable"]
+    prefixes: list[str] = config.values(store_root(ctx), os.environ)["actions.cacheable"]
     return prefixes
 
 
-def _tell(line: str) -> None:
+def _log(line: str) -> None:
     click.echo(f"casfs: action {line}", err=True)
 
 
 def _terminated(number: int, frame: object) -> NoReturn:
-    """Leave as after an error, so that the command is ended too."""
-    sys.exit(SIGNALLED + number)
+    """Exits as after an error, so that the command is ended too."""
+    sys.exit(EXIT_SIGNAL_BASE + number)

@@ -1,17 +1,17 @@
-"""What can play a role."""
+"""Installed agent packages."""
 
 from __future__ import annotations
 
 import click
 
-from casfs.cli.common import json_option, say, say_json
+from casfs.cli.common import echo, echo_json, json_option
 from casfs.errors import CasfsError
 from engine.agents import loader
 
 
 @click.group()
 def agent() -> None:
-    """What can play a role: packages behind the entry-point group casfs.agents.
+    """Agents play roles. They are packages of the entry-point group casfs.agents.
 
     \b
     casfs agent list
@@ -22,18 +22,18 @@ def agent() -> None:
 @agent.command("list")
 @json_option
 def list_(as_json: bool) -> None:
-    """Print every installed agent package; one that does not load says why.
+    """List the installed agent packages, with the error of one that does not load.
 
     \b
     casfs agent list
     """
-    found = [_summary(name) for name in loader.names()]
+    found = [_describe(name) for name in loader.names()]
     if as_json:
-        say_json(found)
+        echo_json(found)
     else:
         for one in found:
             broken = f"broken: {one['error']}" if "error" in one else ""
-            say(f"{one['name']} {one.get('version', '')} {broken}".rstrip())
+            echo(f"{one['name']} {one.get('version', '')} {broken}".rstrip())
 
 
 @agent.command()
@@ -47,10 +47,10 @@ def describe(name: str, as_json: bool) -> None:
     """
     del as_json  # it is JSON either way
     package = loader.load(name)
-    say_json({**package.descriptor, "name": name, "version": package.version})
+    echo_json({**package.descriptor, "name": name, "version": package.version})
 
 
-def _summary(name: str) -> dict[str, object]:
+def _describe(name: str) -> dict[str, object]:
     try:
         package = loader.load(name)
     except CasfsError as error:

@@ -1,9 +1,9 @@
-"""Processes in the background: started, waited for until they are ready, and let go.
+"""Background processes: `start` runs one and waits for it, `serve` is what runs in it.
 
-The child is this program again with `--foreground` and a pipe to report on: a line with
-`ready`, or the exit code and the one line that says why not. It has a session of its own,
-`/` as its directory and no descriptor of its caller but that pipe, which it closes. Started
-by an agent it is still the store's: it does not end with the agent's step.
+The child is this program again with `--foreground` and a pipe on which it reports: a line
+with `ready`, or the message of the error that ended it. It has a session of its own, `/` as
+its working directory, and of its parent's descriptors only that pipe, which it closes. When
+an agent starts it, it still belongs to the store: it does not end with the agent's step.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,23 +21,25 @@ from casfs.system.processes import TOKEN
 READY = "ready"
 
 
-class Declined(CasfsError):
-    """What the child said before it gave up, with its exit code."""
+class StartFailed(CasfsError):
+    """The child's error message and exit code."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
         self.exit_code = exit_code
 
 
-def detach(arguments: list[str], log: Path) -> int:
-    """Start `casfs ARGUMENTS… --ready-fd N` and wait until it is ready; returns its pid.
+def start(root: Path, arguments: list[str], log: str) -> int:
+    """Starts `casfs --store ROOT ARGUMENTS… --ready-fd N`, waits until it is ready; its pid.
 
-    Raises Declined. What it prints besides goes to `log`.
+    Its stdout and stderr are appended to `log` in the store's log directory. Raises StartFailed.
     """
+    command = [sys.executable, "-m", "casfs", "--store", str(root), *arguments]
+    path = root / "log" / log
     read_end, write_end = os.pipe()
-    with open(log, "ab") as output:
+    with open(path, "ab") as output:
         child = subprocess.Popen(
-            [sys.executable, "-m", "casfs", *arguments, "--ready-fd", str(write_end)],
+            [*command, "--ready-fd", str(write_end)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -49,26 +52,37 @@ def detach(arguments: list[str], log: Path) -> int:
     with open(read_end, encoding="utf-8", errors="replace") as pipe:
         line = pipe.readline().strip()
     if line == READY:
-        child.returncode = 0  # it is on its own now: nobody has to wait for it
+        child.returncode = 0  # detached: it is never waited for
         return child.pid
     code = child.wait()
-    raise Declined(line or f"the process ended at once (exit code {code}); see {log}", code or 1)
+    raise StartFailed(
+        line or f"the process ended at once (exit code {code}); see {path}", code or 1
+    )
 
 
 class Reporter:
-    """In the child: says one line, once, to whoever started it."""
+    """The child's end of the pipe: sends one line, once."""
 
     def __init__(self, fd: int | None) -> None:
         self._fd = fd
 
     def __call__(self, line: str) -> None:
         if self._fd is not None:
-            with suppress(BrokenPipeError):  # nobody waits any more
+            with suppress(BrokenPipeError):  # the parent has gone
                 os.write(self._fd, line.encode() + b"\n")
         self.close()
 
     def close(self) -> None:
-        """Leave it to another process to say it."""
+        """Closes the pipe without a report: another process has it too and will send one."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+
+def serve(run: Callable[[Callable[[], None]], None], report: Reporter) -> None:
+    """Calls `run(ready)` and reports when it is ready, or the error that prevented it."""
+    try:
+        run(lambda: report(READY))
+    except (CasfsError, OSError) as error:
+        report(" ".join(str(error).split("\n")))
+        raise

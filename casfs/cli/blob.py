@@ -6,30 +6,30 @@ import sys
 
 import click
 
-from casfs import graph as reach
+from casfs import graph
 from casfs.backend.derived import find_missing
-from casfs.cli.common import answer, json_option, opened, root, say, say_json
+from casfs.cli.common import echo, echo_json, echo_result, json_option, open_store, store_root
 from casfs.digest import is_hash
 from casfs.errors import Failed, Invalid, NotFound
 from casfs.store import Store
 
-CHUNK = 1 << 20
+READ_CHUNK_BYTES = 1 << 20
 
 
 @click.command()
 @json_option
 @click.pass_context
 def init(ctx: click.Context, as_json: bool) -> None:
-    """Make a store, or bring an older one's built-in types up to date.
+    """Make a store, or update the built-in types of an existing one.
 
     \b
     casfs init
     casfs --store ./store init
     """
-    path = root(ctx)
+    path = store_root(ctx)
     with Store.init(path) as store:
         names = store.registry.names()
-    answer(as_json, {"store": str(path), "types": names}, f"{path}")
+    echo_result(as_json, {"store": str(path), "types": names}, f"{path}")
 
 
 @click.command()
@@ -43,7 +43,7 @@ def put(ctx: click.Context, file: str, as_json: bool) -> None:
     casfs put README.md
     date | casfs put -
     """
-    with opened(ctx) as store:
+    with open_store(ctx) as store:
         if file == "-":
             digest = store.put_stream(sys.stdin.buffer)
         else:
@@ -54,20 +54,20 @@ def put(ctx: click.Context, file: str, as_json: bool) -> None:
                 raise NotFound(f"no file {file}") from None
             except OSError as error:
                 raise Failed(f"cannot read {file}: {error.strerror}") from None
-    answer(as_json, {"hash": digest.hash, "size_bytes": digest.size_bytes}, digest.hash)
+    echo_result(as_json, {"hash": digest.hash, "size_bytes": digest.size_bytes}, digest.hash)
 
 
 @click.command()
 @click.argument("hash")
 @click.pass_context
 def get(ctx: click.Context, hash: str) -> None:
-    """Print the bytes of a blob, verified.
+    """Print the verified bytes of a blob.
 
     \b
     casfs get 8e4c7c1b >README.md
     """
-    with opened(ctx) as store, store.blobs.open(store.expand(hash)) as source:
-        while piece := source.read(CHUNK):
+    with open_store(ctx) as store, store.blobs.open(store.expand(hash)) as source:
+        while piece := source.read(READ_CHUNK_BYTES):
             sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
 
@@ -77,19 +77,19 @@ def get(ctx: click.Context, hash: str) -> None:
 @json_option
 @click.pass_context
 def has(ctx: click.Context, hashes: tuple[str, ...], as_json: bool) -> int:
-    """Say for each HASH whether it is stored; exit 3 when one is not.
+    """Print for each HASH whether it is stored; exit 3 when one is missing.
 
     \b
     casfs has 8e4c7c1b…
     """
     _check(hashes)
-    with opened(ctx) as store:
+    with open_store(ctx) as store:
         found = store.blobs.info(hashes)
     if as_json:
-        say_json({hash: hash in found for hash in hashes})
+        echo_json({hash: hash in found for hash in hashes})
     else:
         for hash in hashes:
-            say(f"{hash} {'yes' if hash in found else 'no'}")
+            echo(f"{hash} {'yes' if hash in found else 'no'}")
     return 0 if len(found) == len(set(hashes)) else NotFound.exit_code
 
 
@@ -104,13 +104,13 @@ def missing(ctx: click.Context, as_json: bool) -> None:
     """
     hashes = sys.stdin.buffer.read().decode("utf-8", "replace").split()
     _check(hashes)
-    with opened(ctx) as store:
+    with open_store(ctx) as store:
         lacking = find_missing(store.blobs, hashes)
     if as_json:
-        say_json(lacking)
+        echo_json(lacking)
     else:
         for hash in lacking:
-            say(hash)
+            echo(hash)
 
 
 @click.command()
@@ -118,18 +118,18 @@ def missing(ctx: click.Context, as_json: bool) -> None:
 @json_option
 @click.pass_context
 def refs(ctx: click.Context, hash: str, as_json: bool) -> None:
-    """Print what a node refers to: the refs of its payload, then its type.
+    """Print the references of a node: those of its payload, then its type.
 
     \b
     casfs refs 4b9b6694
     """
-    with opened(ctx) as store:
-        found = reach.refs(store, store.expand(hash))
+    with open_store(ctx) as store:
+        found = graph.refs(store, store.expand(hash))
     if as_json:
-        say_json(found)
+        echo_json(found)
     else:
         for ref in found:
-            say(ref)
+            echo(ref)
 
 
 @click.command()
@@ -137,18 +137,18 @@ def refs(ctx: click.Context, hash: str, as_json: bool) -> None:
 @json_option
 @click.pass_context
 def walk(ctx: click.Context, hash: str, as_json: bool) -> None:
-    """Print everything reachable from HASH, itself first, each hash once.
+    """Print the hashes reachable from HASH, itself first, each once.
 
     \b
     casfs walk 4b9b6694 | wc -l
     """
-    with opened(ctx) as store:
-        found = reach.walk(store, [store.expand(hash)])
+    with open_store(ctx) as store:
+        found = graph.walk(store, [store.expand(hash)])
         if as_json:
-            say_json(list(found))
+            echo_json(list(found))
         else:
             for one in found:
-                say(one)
+                echo(one)
 
 
 @click.command()
@@ -156,18 +156,18 @@ def walk(ctx: click.Context, hash: str, as_json: bool) -> None:
 @json_option
 @click.pass_context
 def heads(ctx: click.Context, prefix: str, as_json: bool) -> None:
-    """Print the mutable names that start with PREFIX, and where they point.
+    """Print the refs (mutable names) that start with PREFIX, and their hashes.
 
     \b
     casfs heads checkpoints/
     """
-    with opened(ctx) as store:
+    with open_store(ctx) as store:
         found = list(store.heads.list(prefix))
     if as_json:
-        say_json([{"name": n, "hash": h.hash, "record": h.record} for n, h in found])
+        echo_json([{"name": n, "hash": h.hash, "record": h.record} for n, h in found])
     else:
         for name, head in found:
-            say(f"{name} {head.hash}")
+            echo(f"{name} {head.hash}")
 
 
 def _check(hashes: tuple[str, ...] | list[str]) -> None:

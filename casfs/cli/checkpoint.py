@@ -1,4 +1,4 @@
-"""Record and restore workspaces."""
+"""Checkpoints: directories recorded under a name."""
 
 from __future__ import annotations
 
@@ -9,31 +9,37 @@ from pathlib import Path
 import click
 
 from casfs.checkpoints import checkpoint as checkpoints
-from casfs.checkpoints import create as recording
 from casfs.checkpoints.create import Created
+from casfs.checkpoints.create import create as create_checkpoint
 from casfs.cli.common import (
-    answer,
+    echo,
+    echo_json,
+    echo_result,
     force_option,
     json_option,
-    opened,
-    refuse_too_much,
-    say,
-    say_json,
+    message_option,
+    open_store,
+    refuse_home_or_root,
     warn,
 )
-from casfs.cli.diff_output import Form, diff_options, show
-from casfs.cli.restore_options import How, bring, report, restore_options
-from casfs.cli.terminal import Size, counter
+from casfs.cli.diff_output import DiffFormat, diff_options, print_diff
+from casfs.cli.restore_options import (
+    RestoreOptions,
+    print_restored,
+    restore_options,
+    restore_tree,
+)
+from casfs.cli.terminal import Size, progress_counter
 from casfs.cli.tree import excludes_option
 from casfs.errors import NotFound, Usage
 from casfs.trees.snapshot.walker import Options
 
-MAX_SIZE = 20 << 30  # bytes
+DEFAULT_MAX_BYTES = 20 << 30
 
 
 @click.group()
 def checkpoint() -> None:
-    """Record a directory at a moment, list what was recorded, restore it.
+    """Record directories, list the records, restore them.
 
     \b
     casfs checkpoint create work ./project -m "before the refactoring"
@@ -44,10 +50,10 @@ def checkpoint() -> None:
 @checkpoint.command()
 @click.argument("name")
 @click.argument("directory")
-@click.option("-m", "--message", default="", help="A word on why.")
+@message_option
 @excludes_option
-@click.option("--preserve", default="", metavar="mtime,mode", help="Keep these of each file.")
-@click.option("--max-size", type=Size(), default=MAX_SIZE, help="Refuse more than this (20G).")
+@click.option("--preserve", default="", metavar="mtime,mode", help="File attributes to record.")
+@click.option("--max-size", type=Size(), default=DEFAULT_MAX_BYTES, help="Size limit (20G).")
 @force_option
 @json_option
 @click.pass_context
@@ -64,18 +70,18 @@ def create(
 ) -> None:
     """Record DIRECTORY under NAME and print the checkpoint's id.
 
-    What has not changed since the last time is not read again. Left out are derived
-    directories (node_modules, .git, …) and what .casfsignore names in gitignore's syntax.
+    Files unchanged since the last checkpoint are not read again. Excluded are derived
+    directories (node_modules, .git, …) and the patterns of .casfsignore, in gitignore syntax.
 
     \b
     casfs checkpoint create work ./project -m "before the refactoring"
     """
     path = Path(directory)
-    refuse_too_much(path, force)
+    refuse_home_or_root(path, force)
     start = time.monotonic()
-    with opened(ctx) as store, counter("files seen:") as progress:
+    with open_store(ctx) as store, progress_counter("files seen:") as progress:
         options = Options(_properties(preserve), max_size, progress)
-        made = recording.create(store, name, path, message, defaults=defaults, options=options)
+        made = create_checkpoint(store, name, path, message, defaults=defaults, options=options)
     for warning in made.report.warnings:
         warn(warning)
     value = {
@@ -86,7 +92,7 @@ def create(
         "new_bytes": made.new_bytes,
         "seconds": round(time.monotonic() - start, 3),
     }
-    answer(as_json, value, _line(made, value["seconds"]))
+    echo_result(as_json, value, _line(made, value["seconds"]))
 
 
 def _line(made: Created, seconds: float) -> str:
@@ -116,15 +122,15 @@ def list_(ctx: click.Context, name: str | None, as_json: bool) -> None:
     \b
     casfs checkpoint list work
     """
-    with opened(ctx) as store:
+    with open_store(ctx) as store:
         found = checkpoints.listing(store, name)
     if name is not None and not found:
         raise NotFound(f"no checkpoint {name!r}; see `casfs checkpoint list`")
     if as_json:
-        say_json([asdict(one) for one in found])
+        echo_json([asdict(one) for one in found])
     else:
         for one in found:
-            say(f"{one.name}@{one.id} {one.root[:12]} {one.message}".rstrip())
+            echo(f"{one.name}@{one.id} {one.root[:12]} {one.message}".rstrip())
 
 
 @checkpoint.command()
@@ -132,14 +138,14 @@ def list_(ctx: click.Context, name: str | None, as_json: bool) -> None:
 @click.argument("new", metavar="NAME[@ID]")
 @diff_options
 @click.pass_context
-def diff(ctx: click.Context, old: str, new: str, form: Form) -> None:
-    """Print what differs between two checkpoints, or trees, in the forms of `tree diff`.
+def diff(ctx: click.Context, old: str, new: str, format: DiffFormat) -> None:
+    """Print the differences between two checkpoints or trees, in the formats of `tree diff`.
 
     \b
     casfs checkpoint diff work@20261122 work --stat
     """
-    with opened(ctx) as store:
-        show(store, old, new, form)
+    with open_store(ctx) as store:
+        print_diff(store, old, new, format)
 
 
 @checkpoint.command()
@@ -147,13 +153,13 @@ def diff(ctx: click.Context, old: str, new: str, form: Form) -> None:
 @click.argument("directory")
 @restore_options
 @click.pass_context
-def restore(ctx: click.Context, checkpoint: str, directory: str, how: How) -> None:
+def restore(ctx: click.Context, checkpoint: str, directory: str, options: RestoreOptions) -> None:
     """Write a checkpoint to DIRECTORY: new, empty, or restored before; see `tree restore`.
 
     \b
     casfs checkpoint restore work@20261122 ./again
     """
-    with opened(ctx) as store:
+    with open_store(ctx) as store:
         one = checkpoints.find(store, checkpoint)
-        done = bring(store, one.root, directory, how)
-    report(done, one.id, directory, asdict(one), how)
+        done = restore_tree(store, one.root, directory, options)
+    print_restored(done, one.id, directory, asdict(one), options)

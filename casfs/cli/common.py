@@ -1,4 +1,4 @@
-"""What the nouns share: opening the store, reading arguments, printing."""
+"""Helpers that the nouns share: opening the store, reading arguments, printing."""
 
 from __future__ import annotations
 
@@ -20,57 +20,77 @@ if TYPE_CHECKING:
     from casfs.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
+STDIO = "-"  # stdin as an input's name, stdout as an output's
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+force_option = click.option("--force", is_flag=True, help="Also / or the home directory.")
+message_option = click.option("-m", "--message", default="", help="Checkpoint message.")
 
 
-def root(ctx: click.Context) -> Path:
-    """Where the store is, as the flag and the environment say."""
+# -- the store --------------------------------------------------------------------------------
+
+
+def store_root(ctx: click.Context) -> Path:
+    """The store's directory, from --store, the environment or the default."""
     found: Path = config.store_root(ctx.find_root().obj, os.environ).value
     return found
 
 
 @contextmanager
-def opened(ctx: click.Context) -> Iterator[Store]:
+def open_store(ctx: click.Context) -> Iterator[Store]:
     from casfs.store import Store
 
-    with Store.open(root(ctx)) as store:
+    with Store.open(store_root(ctx)) as store:
         yield store
 
 
-def say(text: str | bytes = "") -> None:
-    """A line on stdout; bytes (names that are no UTF-8) go out as they are."""
+def check_store(root: Path) -> None:
+    """Opens and closes the store. Raises as opening it does."""
+    from casfs.store import Store
+
+    Store.open(root).close()
+
+
+# -- output -----------------------------------------------------------------------------------
+
+
+def echo(text: str | bytes = "") -> None:
+    """Prints a line on stdout; bytes (file names that are not UTF-8) are written unchanged."""
     if isinstance(text, str):
-        text = os.fsencode(text) if _has_surrogates(text) else text.encode("utf-8", "replace")
+        surrogates = any("\udc80" <= character <= "\udcff" for character in text)
+        text = os.fsencode(text) if surrogates else text.encode("utf-8", "replace")
     sys.stdout.buffer.write(text + b"\n")
     sys.stdout.buffer.flush()
+
+
+def echo_json(value: Any, *, pretty: bool = True) -> None:
+    text = json.dumps(value, ensure_ascii=False, indent=2 if pretty else None)
+    sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace") + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def echo_result(as_json: bool, value: Any, line: str | bytes) -> None:
+    """Prints a verb's result: `value` as JSON, or `line`."""
+    if as_json:
+        echo_json(value)
+    else:
+        echo(line)
 
 
 def warn(text: str) -> None:
     click.echo(f"casfs: warning: {text}", err=True)
 
 
-def say_json(value: Any, *, pretty: bool = True) -> None:
-    text = json.dumps(value, ensure_ascii=False, indent=2 if pretty else None)
-    sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace") + b"\n")
-    sys.stdout.buffer.flush()
+# -- input ------------------------------------------------------------------------------------
 
 
-def answer(as_json: bool, value: Any, line: str | bytes) -> None:
-    """What a verb has to say, in one of its two forms."""
-    if as_json:
-        say_json(value)
-    else:
-        say(line)
-
-
-def source(name: str) -> str:
+def input_name(name: str) -> str:
     """An input's name in a message."""
-    return "stdin" if name == "-" else name
+    return "stdin" if name == STDIO else name
 
 
 def read_input(name: str) -> bytes:
-    """The bytes of a file, or of stdin for `-`. Raises NotFound, Failed."""
-    if name == "-":
+    """Returns the bytes of a file, or of stdin for `-`. Raises NotFound, Failed."""
+    if name == STDIO:
         return sys.stdin.buffer.read()
     try:
         return Path(name).read_bytes()
@@ -81,23 +101,18 @@ def read_input(name: str) -> bytes:
 
 
 def read_json(name: str) -> Any:
-    """Parse a JSON file, or stdin for `-`. Raises Invalid naming it."""
+    """Parses a JSON file, or stdin for `-`. Raises Invalid with the file's name."""
     try:
         return canonical.parse(read_input(name))
     except Invalid as error:
-        raise Invalid(f"{source(name)}: {error}") from None
+        raise Invalid(f"{input_name(name)}: {error}") from None
 
 
-def _has_surrogates(text: str) -> bool:
-    return any("\udc80" <= character <= "\udcff" for character in text)
+def refuse_home_or_root(path: Path, force: bool) -> None:
+    """Guards against recording a whole machine or a home directory with its keys by mistake.
 
-
-force_option = click.option("--force", is_flag=True, help="Also / or the home directory.")
-
-
-def refuse_too_much(path: Path, force: bool) -> None:
-    """A slip of a finger must not record a whole machine, or all of somebody's keys: no home,
-    and nothing that a home is in."""
+    Raises Refused for a home directory and every directory above one, unless `force`.
+    """
     homes = {Path.home().resolve(), Path(os.path.expanduser(f"~{_user()}")).resolve()}
     if not force and any(home.is_relative_to(path.resolve()) for home in homes):
         raise Refused(

@@ -1,4 +1,4 @@
-"""How two trees differ, in the forms that `tree diff` and `checkpoint diff` print."""
+"""Differences between two trees, as `tree diff` and `checkpoint diff` print them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from casfs.cli.common import json_option, say, say_json
+from casfs.cli.common import echo, echo_json, json_option
 from casfs.errors import Usage
 from casfs.nodes.directory import Entry, File, Subdirectory
 from casfs.revisions import resolve_tree
@@ -22,52 +22,53 @@ from casfs.trees.diff import patch as patches
 from casfs.trees.diff import stat as diffstat
 from casfs.trees.diff.stat import Row
 
-GRAPH = 40  # columns of signs at most
+MAX_GRAPH_COLUMNS = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """How it is to be printed."""
-
+class DiffFormat:
     stat: bool
     patch: bool
     json: bool
 
 
 def diff_options(verb: Callable[..., None]) -> Callable[..., None]:
-    """--stat, --patch and --json: the verb is given a `Form`."""
+    """Adds --stat, --patch and --json; the verb gets a DiffFormat."""
 
     @click.option("--stat", "as_stat", is_flag=True, help="Count lines and bytes.")
     @click.option("--patch", "as_patch", is_flag=True, help="Print a unified diff.")
     @json_option
     @wraps(verb)
     def wrapped(*values: Any, as_stat: bool, as_patch: bool, as_json: bool, **more: Any) -> None:
-        verb(*values, form=Form(as_stat, as_patch, as_json), **more)
+        verb(*values, format=DiffFormat(as_stat, as_patch, as_json), **more)
 
     return wrapped
 
 
-def show(store: Store, old: str, new: str, form: Form) -> None:
-    """Print what differs between two trees, by hash or by checkpoint. Raises Usage, NotFound."""
-    if form.patch and (form.stat or form.json):
-        raise Usage("--patch is a form of its own: give it without --stat and --json")
+def print_diff(store: Store, old: str, new: str, format: DiffFormat) -> None:
+    """Prints the differences between two trees, named by hash or checkpoint.
+
+    Raises Usage, NotFound.
+    """
+    if format.patch and (format.stat or format.json):
+        raise Usage("--patch cannot be combined with --stat or --json")
     old, new = resolve_tree(store, old), resolve_tree(store, new)
-    if form.patch:
+    if format.patch:
         sys.stdout.buffer.write(patches.patch(store, old, new))
         sys.stdout.buffer.flush()
         return
     changes = trees.shown(store, trees.diff(store, old, new))
-    if form.stat:
+    if format.stat:
         rows = list(diffstat.rows(store, changes))
-        if form.json:
-            say_json([_json(row.change) | _counts(row) for row in rows])
+        if format.json:
+            echo_json([_json(row.change) | _counts(row) for row in rows])
         else:
-            _say_stat(rows)
-    elif form.json:
-        say_json([_json(change) for change in changes])
+            _print_stat(rows)
+    elif format.json:
+        echo_json([_json(change) for change in changes])
     else:
         for change in changes:
-            say(change.letter.encode() + b" " + change.path)
+            echo(change.letter.encode() + b" " + change.path)
 
 
 def _json(change: trees.Change) -> dict[str, Any]:
@@ -80,7 +81,7 @@ def _json(change: trees.Change) -> dict[str, Any]:
 
 
 def _entry(entry: Entry | None) -> dict[str, Any] | None:
-    """Kind, hash, size and mode of one side."""
+    """Returns kind, hash, size and mode of one side."""
     if entry is None:
         return None
     if isinstance(entry, Subdirectory):
@@ -109,24 +110,24 @@ def _counts(row: Row) -> dict[str, Any]:
     }
 
 
-def _say_stat(rows: list[Row]) -> None:
-    """A line for each path and one for all, as people know it from git."""
+def _print_stat(rows: list[Row]) -> None:
+    """Prints a line for each path and a total, in the layout of `git diff --stat`."""
     if not rows:
         return
     names = max(len(row.change.path) for row in rows)
     most = max((sum(row.lines) for row in rows if row.lines), default=0)
     digits = max(len(str(most)), 3)
     room = shutil.get_terminal_size().columns - names - digits - 30
-    width = max(min(GRAPH, room), 10)
+    width = max(min(MAX_GRAPH_COLUMNS, room), 10)
     for row in rows:
         size = f"{row.old_bytes} -> {row.new_bytes} bytes".encode()
         name = row.change.path.ljust(names)
         if row.lines is None:
-            say(b" %s | %s %s" % (name, b"Bin".rjust(digits), size))
+            echo(b" %s | %s %s" % (name, b"Bin".rjust(digits), size))
         else:
             count = str(sum(row.lines)).rjust(digits).encode()
-            say(b" %s | %s %s %s" % (name, count, size, _signs(*row.lines, most, width)))
-    say(_total(rows))
+            echo(b" %s | %s %s %s" % (name, count, size, _signs(*row.lines, most, width)))
+    echo(_total(rows))
 
 
 def _signs(added: int, deleted: int, most: int, width: int) -> bytes:

@@ -1,10 +1,20 @@
-"""Typed JSON nodes."""
+"""Typed JSON nodes: put, get, and list by type."""
 
 from __future__ import annotations
 
+from itertools import islice
+
 import click
 
-from casfs.cli.common import answer, json_option, opened, read_json, say_json, source
+from casfs.cli.common import (
+    echo,
+    echo_json,
+    echo_result,
+    input_name,
+    json_option,
+    open_store,
+    read_json,
+)
 from casfs.errors import Invalid
 
 
@@ -30,12 +40,12 @@ def put(ctx: click.Context, type: str, file: str, as_json: bool) -> None:
     echo '{"text": "hello", "artifacts": []}' | casfs node put content -
     """
     payload = read_json(file)
-    with opened(ctx) as store:
+    with open_store(ctx) as store:
         try:
             digest = store.put_node(type, payload)
         except Invalid as error:
-            raise Invalid(f"{source(file)}: {type}: {error}") from None
-    answer(as_json, {"hash": digest.hash, "size_bytes": digest.size_bytes}, digest.hash)
+            raise Invalid(f"{input_name(file)}: {type}: {error}") from None
+    echo_result(as_json, {"hash": digest.hash, "size_bytes": digest.size_bytes}, digest.hash)
 
 
 @node.command()
@@ -43,11 +53,37 @@ def put(ctx: click.Context, type: str, file: str, as_json: bool) -> None:
 @json_option
 @click.pass_context
 def get(ctx: click.Context, hash: str, as_json: bool) -> None:
-    """Print a node: its hash, the name of its type, its payload.
+    """Print a node: hash, name of its type, payload.
 
     \b
     casfs node get 5b73ca66
     """
-    with opened(ctx) as store:
+    with open_store(ctx) as store:
         found = store.node(store.expand(hash))
-    say_json({"hash": found.hash, "type": found.type, "payload": found.payload}, pretty=not as_json)
+    echo_json(
+        {"hash": found.hash, "type": found.type, "payload": found.payload}, pretty=not as_json
+    )
+
+
+@click.command("list")
+@click.argument("type")
+@click.option("--limit", type=click.IntRange(0), help="Maximum number of hashes.")
+@click.option("--offset", type=click.IntRange(0), default=0, help="Number of hashes to skip.")
+@json_option
+@click.pass_context
+def list_(ctx: click.Context, type: str, limit: int | None, offset: int, as_json: bool) -> None:
+    """Print the hashes of all nodes of TYPE, in the order of their arrival.
+
+    \b
+    casfs list thread-step --limit 10
+    """
+    from casfs.maintenance import names
+
+    with open_store(ctx) as store:
+        end = None if limit is None else offset + limit
+        found = (hash for hash, _ in islice(names.of_type(store, type), offset, end))
+        if as_json:
+            echo_json(list(found))
+        else:
+            for hash in found:
+                echo(hash)

@@ -1,4 +1,4 @@
-"""What `tree restore` and `checkpoint restore` share: options, progress, what was done."""
+"""Restoring a tree to a directory, as `tree restore` and `checkpoint restore` share it."""
 
 from __future__ import annotations
 
@@ -11,25 +11,23 @@ from typing import Any
 
 import click
 
-from casfs.cli.common import answer, json_option, warn
-from casfs.cli.terminal import counter
+from casfs.cli.common import echo_result, json_option, warn
+from casfs.cli.terminal import progress_counter
 from casfs.revisions import resolve_tree
 from casfs.store import Store
 from casfs.trees.restore.restore import Restored, restore
 
 
 @dataclass(frozen=True, slots=True)
-class How:
-    """What was asked for besides the tree and the directory."""
-
+class RestoreOptions:
     base: str | None
     delete_untracked: bool
     verify: bool
-    json: bool
+    as_json: bool
 
 
 def restore_options(verb: Callable[..., None]) -> Callable[..., None]:
-    """--base, --delete-untracked, --verify and --json: the verb is given a `How`."""
+    """Adds --base, --delete-untracked, --verify and --json; the verb gets RestoreOptions."""
 
     @click.option(
         "--base",
@@ -52,34 +50,37 @@ def restore_options(verb: Callable[..., None]) -> Callable[..., None]:
         as_json: bool,
         **more: Any,
     ) -> None:
-        verb(*values, how=How(base, delete_untracked, verify, as_json), **more)
+        options = RestoreOptions(base, delete_untracked, verify, as_json)
+        verb(*values, options=options, **more)
 
     return wrapped
 
 
-def bring(store: Store, root: str, directory: str, how: How) -> Restored:
-    """Restore and warn of what somebody should know."""
-    with counter("files written:") as count:
+def restore_tree(store: Store, root: str, directory: str, options: RestoreOptions) -> Restored:
+    """Restores a tree with progress, and warns of overwritten changes and kept directories."""
+    with progress_counter("files written:") as count:
         done = restore(
             store,
             root,
             Path(directory),
-            base=None if how.base is None else resolve_tree(store, how.base),
-            delete_untracked=how.delete_untracked,
-            verify=how.verify,
+            base=None if options.base is None else resolve_tree(store, options.base),
+            delete_untracked=options.delete_untracked,
+            verify=options.verify,
             progress=lambda files, _: count(files),
         )
     for path in done.outcome.changed:
         warn(f"{_show(path)}: was changed here, and is now as in the tree")
     for path in done.outcome.kept:
-        warn(f"{_show(path)}: stays, since there are files in it that are in no tree")
+        warn(f"{_show(path)}: kept, it holds files that are in neither tree")
     return done
 
 
-def report(done: Restored, what: str, directory: str, more: dict[str, Any], how: How) -> None:
-    """`what`: the first word, the hash or the id that was restored."""
+def print_restored(
+    done: Restored, name: str, directory: str, fields: dict[str, Any], options: RestoreOptions
+) -> None:
+    """Prints the result: a line that begins with `name`, or JSON that begins with `fields`."""
     value = {
-        **more,
+        **fields,
         "root": done.root,
         "from": done.old,
         "directory": directory,
@@ -91,10 +92,10 @@ def report(done: Restored, what: str, directory: str, more: dict[str, Any], how:
         "seconds": round(done.seconds, 3),
     }
     line = (
-        f"{what} restored to {directory}: {done.files} files written, {done.bytes} bytes,"
+        f"{name} restored to {directory}: {done.files} files written, {done.bytes} bytes,"
         f" {done.outcome.deleted} deleted, {done.seconds:.2f} s"
     )
-    answer(how.json, value, line)
+    echo_result(options.as_json, value, line)
 
 
 def _show(path: bytes) -> str:

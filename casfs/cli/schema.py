@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import click
 
-from casfs.cli.common import answer, json_option, opened, read_json, say, say_json, source
+from casfs.cli.common import (
+    echo,
+    echo_json,
+    echo_result,
+    input_name,
+    json_option,
+    open_store,
+    read_json,
+)
 from casfs.errors import Conflict, Invalid
 
 
@@ -29,31 +37,31 @@ def add(ctx: click.Context, file: str, as_json: bool) -> None:
     casfs schema add note.json
     """
     document = read_json(file)
-    with opened(ctx) as store, store.batch() as batch:
+    with open_store(ctx) as store, store.batch() as batch:
         try:
             digest = batch.put_schema(document)
         except (Conflict, Invalid) as error:
-            raise type(error)(f"{source(file)}: {error}") from None
+            raise type(error)(f"{input_name(file)}: {error}") from None
     name = document["$id"]
-    answer(as_json, {"hash": digest.hash, "name": name}, f"{digest.hash} {name}")
+    echo_result(as_json, {"hash": digest.hash, "name": name}, f"{digest.hash} {name}")
 
 
 @schema.command("list")
 @json_option
 @click.pass_context
 def list_(ctx: click.Context, as_json: bool) -> None:
-    """Print every registered type and the hash of its schema node.
+    """List the registered types and the hashes of their schemas.
 
     \b
     casfs schema list
     """
-    with opened(ctx) as store:
+    with open_store(ctx) as store:
         found = [(name, store.registry.head(name).hash) for name in store.registry.names()]
     if as_json:
-        say_json([{"name": name, "hash": hash} for name, hash in found])
+        echo_json([{"name": name, "hash": hash} for name, hash in found])
     else:
         for name, hash in found:
-            say(f"{name} {hash}")
+            echo(f"{name} {hash}")
 
 
 @schema.command()
@@ -67,5 +75,5 @@ def show(ctx: click.Context, type: str, as_json: bool) -> None:
     casfs schema show content
     """
     del as_json  # it is JSON either way
-    with opened(ctx) as store:
-        say_json(store.registry.document(store.registry.head(type).hash))
+    with open_store(ctx) as store:
+        echo_json(store.registry.document(store.registry.head(type).hash))

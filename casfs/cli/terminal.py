@@ -11,12 +11,12 @@ from typing import Any
 import click
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-EVERY = 0.1  # seconds between two counts
-SILENT = 1.0  # seconds before anything is shown: most verbs are over by then
+PROGRESS_INTERVAL_S = 0.1
+PROGRESS_DELAY_S = 1.0  # nothing is shown before: most verbs have ended by then
 
 
 class Size(click.ParamType[int]):
-    """A number of bytes, or with K, M, G, T of KiB and so on."""
+    """A number of bytes; with K, M, G, T in units of 1024, 1024² and so on."""
 
     name = "size"
 
@@ -30,8 +30,8 @@ class Size(click.ParamType[int]):
 
 
 @contextmanager
-def bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on a terminal; nothing elsewhere."""
+def progress_bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Shows a progress bar on a terminal; nothing elsewhere."""
     if not sys.stderr.isatty():
         yield lambda done: None
         return
@@ -40,18 +40,18 @@ def bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 @contextmanager
-def counter(label: str) -> Iterator[Callable[[int], None]]:
-    """A running count on a terminal, where the total is not known beforehand."""
+def progress_counter(label: str) -> Iterator[Callable[[int], None]]:
+    """Shows a running count on a terminal, for work whose total is unknown."""
     if not sys.stderr.isatty():
         yield lambda done: None
         return
-    due = time.monotonic() + SILENT
+    due = time.monotonic() + PROGRESS_DELAY_S
     shown = False
 
     def count(done: int) -> None:
         nonlocal due, shown
         if time.monotonic() >= due:
-            due, shown = time.monotonic() + EVERY, True
+            due, shown = time.monotonic() + PROGRESS_INTERVAL_S, True
             click.echo(f"\r{label} {done}", nl=False, err=True)
 
     yield count

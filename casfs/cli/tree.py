@@ -10,17 +10,22 @@ import click
 
 from casfs.checkpoints import create
 from casfs.cli.common import (
-    answer,
+    echo,
+    echo_json,
+    echo_result,
     force_option,
     json_option,
-    opened,
-    refuse_too_much,
-    say,
-    say_json,
+    open_store,
+    refuse_home_or_root,
     warn,
 )
-from casfs.cli.diff_output import Form, diff_options, show
-from casfs.cli.restore_options import How, bring, report, restore_options
+from casfs.cli.diff_output import DiffFormat, diff_options, print_diff
+from casfs.cli.restore_options import (
+    RestoreOptions,
+    print_restored,
+    restore_options,
+    restore_tree,
+)
 from casfs.errors import Refused
 from casfs.nodes.directory import Entry, File, Symlink
 from casfs.revisions import resolve_tree
@@ -31,13 +36,13 @@ excludes_option = click.option(
     "--default-excludes/--no-default-excludes",
     "defaults",
     default=True,
-    help="Leave out node_modules, .git, __pycache__ and the like (the default), or do not.",
+    help="Exclude node_modules, .git, __pycache__ and the like (the default), or not.",
 )
 
 
 @click.group()
 def tree() -> None:
-    """Directories as Merkle trees. A tree is named by its hash, or by a checkpoint's name.
+    """Directories as Merkle trees. A tree is named by its hash or by a checkpoint's name.
 
     \b
     casfs tree build ./project
@@ -52,20 +57,20 @@ def tree() -> None:
 @json_option
 @click.pass_context
 def build(ctx: click.Context, directory: str, defaults: bool, force: bool, as_json: bool) -> None:
-    """Store the tree under DIRECTORY and print its root; no name keeps it.
+    """Store the tree under DIRECTORY and print its root hash; no ref keeps it.
 
     \b
     casfs tree build ./project
     """
     path, report = Path(directory), walker.Report()
-    refuse_too_much(path, force)
-    with opened(ctx) as store, store.batch() as batch:
+    refuse_home_or_root(path, force)
+    with open_store(ctx) as store, store.batch() as batch:
         ignore = create.rules(store, path, report, defaults=defaults)
         root = walker.build(batch, path, ignore, report)
     for warning in report.warnings:
         warn(warning)
     value = {"hash": root.hash, "files": report.files, "bytes": report.bytes}
-    answer(as_json, value, root.hash)
+    echo_result(as_json, value, root.hash)
 
 
 @tree.command()
@@ -79,7 +84,7 @@ def ls(ctx: click.Context, tree: str, path: str, as_json: bool) -> None:
     \b
     casfs tree ls work src
     """
-    with opened(ctx) as store:
+    with open_store(ctx) as store:
         root = resolve_tree(store, tree)
         found = trees.resolve(store, root, os.fsencode(path))
         if isinstance(found, File | Symlink):
@@ -87,10 +92,10 @@ def ls(ctx: click.Context, tree: str, path: str, as_json: bool) -> None:
         else:
             entries = list(trees.load(store, found.digest.hash if found else root).values())
     if as_json:
-        say_json([_json(entry) for entry in entries])
+        echo_json([_json(entry) for entry in entries])
     else:
         for entry in entries:
-            say(_line(entry))
+            echo(_line(entry))
 
 
 @tree.command()
@@ -98,14 +103,14 @@ def ls(ctx: click.Context, tree: str, path: str, as_json: bool) -> None:
 @click.argument("new")
 @diff_options
 @click.pass_context
-def diff(ctx: click.Context, old: str, new: str, form: Form) -> None:
-    """Print what differs: A added, M modified, D deleted, T type, target or mode.
+def diff(ctx: click.Context, old: str, new: str, format: DiffFormat) -> None:
+    """Print changed paths: A added, M modified, D deleted, T type, target or mode.
 
     \b
     casfs tree diff 47fda1ed work --patch
     """
-    with opened(ctx) as store:
-        show(store, old, new, form)
+    with open_store(ctx) as store:
+        print_diff(store, old, new, format)
 
 
 @tree.command()
@@ -113,19 +118,19 @@ def diff(ctx: click.Context, old: str, new: str, form: Form) -> None:
 @click.argument("directory")
 @restore_options
 @click.pass_context
-def restore(ctx: click.Context, tree: str, directory: str, how: How) -> None:
-    """Write TREE to DIRECTORY: new, empty, or restored from another tree before.
+def restore(ctx: click.Context, tree: str, directory: str, options: RestoreOptions) -> None:
+    """Write TREE to DIRECTORY: new, empty, or restored before.
 
-    In the last case only what differs between the two trees is written and deleted; files
-    that are in neither stay.
+    In the last case only the differences between the two trees are written and deleted;
+    files that are in neither tree stay.
 
     \b
     casfs tree restore 47fda1ed ./again
     """
-    with opened(ctx) as store:
+    with open_store(ctx) as store:
         root = resolve_tree(store, tree)
-        done = bring(store, root, directory, how)
-    report(done, root, directory, {}, how)
+        done = restore_tree(store, root, directory, options)
+    print_restored(done, root, directory, {}, options)
 
 
 @tree.command()
@@ -134,10 +139,10 @@ def restore(ctx: click.Context, tree: str, directory: str, how: How) -> None:
 @json_option
 @click.pass_context
 def mount(ctx: click.Context, tree: str, directory: str, as_json: bool) -> None:
-    """Let the kernel show TREE at DIRECTORY, read-only, with no process of ours behind it.
+    """Mount TREE natively at DIRECTORY, read-only: no casfs process serves it.
 
-    Only for root. DIRECTORY must not exist or be empty. It is a read-only workspace: its tree
-    is kept until `tree umount`, or until gc finds that a reboot has ended it.
+    Requires root. DIRECTORY must be new or empty. It is a read-only workspace: its tree is
+    kept until `tree umount`, or until gc finds that a reboot has ended it.
 
     \b
     casfs tree mount work ./look
@@ -146,15 +151,13 @@ def mount(ctx: click.Context, tree: str, directory: str, as_json: bool) -> None:
     from casfs.cli import implicit_mount
     from casfs.workspaces import lifecycle, strategies
 
-    with opened(ctx) as store:
+    with open_store(ctx) as store:
         root = resolve_tree(store, tree)
         lifecycle.sweep(store)
-        (way,) = strategies.choices(strategies.NATIVE, store)
-        shown = implicit_mount.trees(
-            store, os.environ
-        )  # of no use to this way, but to one from before
-        found = lifecycle.open(store, root, Path(directory), way, shown, read_only=True)
-    answer(as_json, {"root": root, "mounted": str(found.path)}, f"{root} {found.path}")
+        (strategy,) = strategies.choices(strategies.NATIVE, store)
+        trees = implicit_mount.tree_provider(store, os.environ)  # for a workspace opened before
+        found = lifecycle.open(store, root, Path(directory), strategy, trees, read_only=True)
+    echo_result(as_json, {"root": root, "mounted": str(found.path)}, f"{root} {found.path}")
 
 
 @tree.command()
@@ -162,22 +165,24 @@ def mount(ctx: click.Context, tree: str, directory: str, as_json: bool) -> None:
 @json_option
 @click.pass_context
 def umount(ctx: click.Context, directory: str, as_json: bool) -> None:
-    """End what `tree mount` has mounted at DIRECTORY.
+    """End the tree mount at DIRECTORY.
 
-    A container that was given it goes on with it; the tree is kept until that has ended.
+    A container that uses it goes on with it; the tree is kept until the container ends.
 
     \b
     casfs tree umount ./look
     """
     from casfs.workspaces import lifecycle, registry
 
-    with opened(ctx) as store:
+    with open_store(ctx) as store:
         found = registry.find(store, Path(directory))
         if not found.record["readOnly"]:
             raise Refused(f"{found.path} is a workspace; `casfs workspace close` ends it")
         over = lifecycle.close(store, found)
-    rest = "" if over else "; a container goes on with it, so the tree is kept"
-    answer(as_json, {"unmounted": str(found.path), "over": over}, f"{found.path} unmounted{rest}")
+    rest = "" if over else "; still used by a container, so the tree is kept"
+    echo_result(
+        as_json, {"unmounted": str(found.path), "over": over}, f"{found.path} unmounted{rest}"
+    )
 
 
 def _line(entry: Entry) -> bytes:

@@ -1,4 +1,4 @@
-"""Roles and the rules that route between them."""
+"""Workflows: roles and the rules that route between them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ from typing import Any
 
 import click
 
-from casfs.cli.common import answer, json_option, opened, read_json, say, say_json, source, warn
+from casfs.cli.common import (
+    echo,
+    echo_json,
+    echo_result,
+    input_name,
+    json_option,
+    open_store,
+    read_json,
+    warn,
+)
 from casfs.errors import Failed, Invalid
 from engine.moderator import decision as moderator
 from engine.workflow import registry as workflows
@@ -36,15 +45,15 @@ def add(ctx: click.Context, file: str, as_json: bool) -> None:
     casfs workflow add engine/workflows/develop.json
     """
     definition = read_json(file)
-    with opened(ctx) as store:
+    with open_store(ctx) as store:
         try:
             hash, report = workflows.add(store, definition)
         except Invalid as error:
-            raise Invalid(f"{source(file)}: {error}") from None
+            raise Invalid(f"{input_name(file)}: {error}") from None
     for warning in report.warnings:
-        warn(f"{source(file)}: {warning}")
+        warn(f"{input_name(file)}: {warning}")
     name = definition["name"]
-    answer(
+    echo_result(
         as_json,
         {"hash": hash, "name": name, "warnings": report.warnings},
         f"{hash} {name}",
@@ -55,21 +64,21 @@ def add(ctx: click.Context, file: str, as_json: bool) -> None:
 @click.argument("file")
 @json_option
 def validate(file: str, as_json: bool) -> int:
-    """Check the workflow in FILE: one line a fault; exit 4 when there is an error.
+    """Check the workflow in FILE: one line for each fault; exit 4 for errors.
 
     \b
     casfs workflow validate mine.json
     """
     report = check(read_json(file))
     if as_json:
-        say_json({"errors": report.errors, "warnings": report.warnings})
+        echo_json({"errors": report.errors, "warnings": report.warnings})
     else:
         for error in report.errors:
-            say(f"error: {error}")
+            echo(f"error: {error}")
         for warning in report.warnings:
-            say(f"warning: {warning}")
+            echo(f"warning: {warning}")
         if not report.errors:
-            say("ok")
+            echo("ok")
     return Invalid.exit_code if report.errors else 0
 
 
@@ -77,18 +86,18 @@ def validate(file: str, as_json: bool) -> int:
 @json_option
 @click.pass_context
 def list_(ctx: click.Context, as_json: bool) -> None:
-    """Print every workflow's name and hash.
+    """List the workflows: name, hash.
 
     \b
     casfs workflow list
     """
-    with opened(ctx) as store:
+    with open_store(ctx) as store:
         found = workflows.listing(store)
     if as_json:
-        say_json([{"name": name, "hash": hash} for name, hash in found])
+        echo_json([{"name": name, "hash": hash} for name, hash in found])
     else:
         for name, hash in found:
-            say(f"{name} {hash}")
+            echo(f"{name} {hash}")
 
 
 @workflow.command()
@@ -101,22 +110,22 @@ def show(ctx: click.Context, name: str, as_json: bool) -> None:
     \b
     casfs workflow show develop
     """
-    with opened(ctx) as store:
+    with open_store(ctx) as store:
         definition = workflows.definition(store, workflows.find(store, name))
     if as_json:
-        say_json(definition)
+        echo_json(definition)
         return
-    say(f"{definition['name']}: {definition['description']}")
+    echo(f"{definition['name']}: {definition['description']}")
     for role, body in definition["roles"].items():
-        say(f"  {role}: {body['description']}")
+        echo(f"  {role}: {body['description']}")
     for rule in definition["moderator"]:
         condition = f"  when {rule['when']}" if rule["when"] else ""
-        say(f"  {rule['from']} -> {rule['to']}{condition}")
+        echo(f"  {rule['from']} -> {rule['to']}{condition}")
 
 
 @workflow.command("next")
 @click.argument("workflow", metavar="NAME|FILE")
-@click.option("--steps", "steps_file", required=True, metavar="FILE|-", help="A JSON list.")
+@click.option("--steps", "steps_file", required=True, metavar="FILE|-", help="JSON list of steps.")
 @json_option
 @click.pass_context
 def next_(ctx: click.Context, workflow: str, steps_file: str, as_json: bool) -> None:
@@ -128,25 +137,25 @@ def next_(ctx: click.Context, workflow: str, steps_file: str, as_json: bool) -> 
     """
     steps = _steps(read_json(steps_file))
     context = moderator.DecisionInput(steps, {}, "")
-    decision = _decided(_rules(ctx, workflow), context)
+    decision = _decide(_rules(ctx, workflow), context)
     if isinstance(decision, moderator.RuleFailed):
         raise Failed(decision.reason)
     if isinstance(decision, moderator.Next):
-        answer(as_json, {"next": decision.role}, decision.role)
+        echo_result(as_json, {"next": decision.role}, decision.role)
     else:
         value = {"next": moderator.END, "returnCode": decision.return_code}
-        answer(as_json, {**value, "summary": decision.summary}, moderator.END)
+        echo_result(as_json, {**value, "summary": decision.summary}, moderator.END)
 
 
-def _decided(rules: list[moderator.Rule], context: moderator.DecisionInput) -> moderator.Decision:
-    """As the daemon decides: a rule without an end is stopped."""
+def _decide(rules: list[moderator.Rule], context: moderator.DecisionInput) -> moderator.Decision:
+    """Evaluates the rules as the daemon does: in a worker, with a time limit."""
     import trio
 
     from engine.moderator.workers import WorkerPool
 
     async def decide() -> moderator.Decision:
-        async with WorkerPool() as judge:
-            return await moderator.decide(rules, context, judge)
+        async with WorkerPool() as workers:
+            return await moderator.decide(rules, context, workers)
 
     return trio.run(decide)
 
@@ -160,7 +169,7 @@ def _rules(ctx: click.Context, text: str) -> list[moderator.Rule]:
             raise Invalid(f"{text}: {'; '.join(errors)}")
         rules: list[moderator.Rule] = definition["moderator"]
         return rules
-    with opened(ctx) as store:
+    with open_store(ctx) as store:
         return workflows.load(store, workflows.find(store, text)).rules
 
 

@@ -1,4 +1,4 @@
-"""Workspaces: a tree as a writable directory, recorded by what was changed."""
+"""Workspaces: trees as writable directories that record only changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ import click
 from casfs.checkpoints import checkpoint as checkpoints
 from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.cli import implicit_mount
-from casfs.cli.common import answer, json_option, opened, say, say_json, warn
+from casfs.cli.common import (
+    echo,
+    echo_json,
+    echo_result,
+    json_option,
+    message_option,
+    open_store,
+    warn,
+)
 from casfs.errors import CasfsError, Refused
 from casfs.revisions import resolve_tree
 from casfs.store import Store
@@ -32,7 +40,7 @@ VIA = (
 
 @click.group()
 def workspace() -> None:
-    """A tree as a writable directory that costs only what is changed in it.
+    """A tree as a writable directory that stores only its changes.
 
     \b
     casfs workspace open NAME ./work               a checkpoint, or any tree by its hash
@@ -45,13 +53,13 @@ def workspace() -> None:
 @workspace.command("open")
 @click.argument("tree", metavar="NAME|HASH")
 @click.argument("directory")
-@click.option("--read-only", is_flag=True, help="Only to be looked at.")
+@click.option("--read-only", is_flag=True, help="Open without write access.")
 @click.option(
     "--via",
     type=click.Choice(VIA),
-    help="native: the kernel alone shows the tree (root); fuse: an overlay over the mounted tree,"
-    " the first that works of overlay (root), namespace (only `exec` sees it) and"
-    " fuse-overlayfs; copy: no overlay at all.",
+    help="Backend. native: an overlay over an EROFS image (root); fuse: an overlay over the casfs"
+    " mount, the first that works of overlay (root), namespace (namespace-only: visible inside"
+    " `exec` alone) and fuse-overlayfs; copy: a plain copy.",
 )
 @json_option
 @click.pass_context
@@ -60,30 +68,32 @@ def open_(
 ) -> None:
     """Open the tree NAME[@ID] or HASH as DIRECTORY, which must not exist or be empty.
 
-    The best way that works here is taken, and said. A workspace that a reboot has unmounted
-    is opened again with its changes.
+    The best backend that works here is used and printed. A workspace that a reboot has
+    unmounted is opened again with its changes.
 
     \b
     casfs workspace open work ./try
     casfs workspace open work@20260101 ./look --read-only
     """
     path = Path(directory)
-    with opened(ctx) as store:
+    with open_store(ctx) as store:
         origin = checkpoints.named(store, tree)
         root = origin.root if origin else resolve_tree(store, tree)
         found = _open(store, root, path, via, origin, read_only)
-    how = "; only `casfs workspace exec` leads into it" if found.state == "closed off" else ""
-    answer(as_json, _json(found), f"{found.record['base']} {found.path} by {found.way.name}{how}")
+    how = "; not visible outside `casfs workspace exec`" if found.state == "namespace-only" else ""
+    echo_result(
+        as_json, _json(found), f"{found.record['base']} {found.path} backend: {found.way.name}{how}"
+    )
 
 
 def _open(
     store: Store, root: str, path: Path, via: str | None, origin: Checkpoint | None, read_only: bool
 ) -> Workspace:
-    """By the way that was asked for, or the best; by the next one where that fails unasked."""
+    """Opens with the backend `via`; without one, with the first that works, best first."""
     found = strategies.choices(via, store)
     if read_only and via is None:
         found = [way for way in found if way.layered]
-    trees = implicit_mount.trees(store, os.environ)
+    trees = implicit_mount.tree_provider(store, os.environ)
     while True:
         way = found.pop(0)
         try:
@@ -101,7 +111,7 @@ def _open(
         except CasfsError as error:
             if not found:
                 raise
-            warn(f"no {way.name} here, so this is by {found[0].name}: {error}")
+            warn(f"backend {way.name} failed, using {found[0].name}: {error}")
 
 
 @workspace.command("exec", context_settings={"ignore_unknown_options": True})
@@ -109,15 +119,15 @@ def _open(
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_context
 def exec_(ctx: click.Context, directory: str, command: tuple[str, ...]) -> None:
-    """Run a command in the workspace DIRECTORY; its exit code is the answer.
+    """Run a command in the workspace DIRECTORY; exits with its exit code.
 
     \b
     casfs workspace exec ./work -- sh -c 'make && make test'
     """
-    with opened(ctx) as store:
+    with open_store(ctx) as store:
         found = registry.find(store, Path(directory))
         inside = found.way.layered and found.way.mount is None
-        layers = found.layers(implicit_mount.trees(store, os.environ)) if inside else None
+        layers = found.layers(implicit_mount.tree_provider(store, os.environ)) if inside else None
         registry.check_open(found)
     if layers is not None:
         registry.lock(found)  # held by the command, for as long as it runs
@@ -131,25 +141,25 @@ def exec_(ctx: click.Context, directory: str, command: tuple[str, ...]) -> None:
 
 @workspace.command()
 @click.argument("directory")
-@click.option("-m", "--message", default="", help="A word on why.")
+@message_option
 @json_option
 @click.pass_context
 def commit(ctx: click.Context, directory: str, message: str, as_json: bool) -> None:
-    """Record what the workspace DIRECTORY holds and print the root.
+    """Record the content of the workspace DIRECTORY and print its root hash.
 
-    Opened from a checkpoint's NAME, it gets a new checkpoint of that name; where nothing has
-    changed there is none.
+    A workspace opened from a checkpoint's NAME gets a new checkpoint of that name, unless
+    nothing has changed.
 
     \b
     casfs workspace commit ./work -m "the tests pass"
     """
-    with opened(ctx) as store:
+    with open_store(ctx) as store:
         made = workspaces.commit(store, registry.find(store, Path(directory)), message)
     for warning in made.report.warnings:
         warn(warning)
     one = made.checkpoint
     value = {"root": made.root, "checkpoint": asdict(one) if one else None}
-    answer(as_json, value, f"{made.root} {one.name}@{one.id}" if one else made.root)
+    echo_result(as_json, value, f"{made.root} {one.name}@{one.id}" if one else made.root)
 
 
 @workspace.command()
@@ -157,52 +167,52 @@ def commit(ctx: click.Context, directory: str, message: str, as_json: bool) -> N
 @json_option
 @click.pass_context
 def discard(ctx: click.Context, directory: str, as_json: bool) -> None:
-    """Throw away what was changed in DIRECTORY since the last commit; it stays open.
+    """Discard the changes in DIRECTORY since the last commit; it stays open.
 
     \b
     casfs workspace discard ./work
     """
-    with opened(ctx) as store:
+    with open_store(ctx) as store:
         found = registry.find(store, Path(directory))
-        found = workspaces.discard(store, found, implicit_mount.trees(store, os.environ))
-    answer(as_json, _json(found), f"{found.root} {found.path}")
+        found = workspaces.discard(store, found, implicit_mount.tree_provider(store, os.environ))
+    echo_result(as_json, _json(found), f"{found.root} {found.path}")
 
 
 @workspace.command()
 @click.argument("directory")
-@click.option("--force", is_flag=True, help="Lose what is not committed.")
+@click.option("--force", is_flag=True, help="Discard uncommitted changes.")
 @json_option
 @click.pass_context
 def close(ctx: click.Context, directory: str, force: bool, as_json: bool) -> None:
-    """End the workspace DIRECTORY; refused while it has changes that are not committed.
+    """Close the workspace DIRECTORY; refused while it has uncommitted changes.
 
     \b
     casfs workspace close ./work
     casfs workspace close ./work --force
     """
-    with opened(ctx) as store:
+    with open_store(ctx) as store:
         found = registry.find(store, Path(directory))
         workspaces.close(store, found, force=force)
-    answer(as_json, {"closed": str(found.path), "root": found.root}, f"{found.path} closed")
+    echo_result(as_json, {"closed": str(found.path), "root": found.root}, f"{found.path} closed")
 
 
 @workspace.command("list")
 @json_option
 @click.pass_context
 def list_(ctx: click.Context, as_json: bool) -> None:
-    """List the open workspaces: root, way, state, directory.
+    """List the open workspaces: root, backend, state, directory.
 
     \b
     casfs workspace list --json
     """
-    with opened(ctx) as store:
+    with open_store(ctx) as store:
         found = registry.listing(store)
     if as_json:
-        say_json([_json(one) for one in found])
+        echo_json([_json(one) for one in found])
         return
     for one in found:
         name = f"  {one.record['name']}" if one.record["name"] else ""
-        say(f"{one.root[:12]} {one.way.name:14} {one.state:10} {one.path}{name}")
+        echo(f"{one.root[:12]} {one.way.name:14} {one.state:10} {one.path}{name}")
 
 
 def _json(found: Workspace) -> dict[str, Any]:

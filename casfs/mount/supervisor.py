@@ -35,7 +35,7 @@ from casfs.errors import CasfsError, Failed, Refused
 from casfs.mount import attach, registry
 from casfs.mount.registry import Held, Record
 from casfs.mount.transports import WAYS, Way
-from casfs.mount.worker import AUTO, KERNEL, PYFUSE3, Plan
+from casfs.mount.worker import AUTO, BUILTIN, PYFUSE3, Plan
 from casfs.mount.worker_handle import FROM_OUTSIDE, OVER, UNSUPPORTED, Child
 from casfs.store import Store
 from casfs.system.log import Log, silent
@@ -67,7 +67,7 @@ def keep(plan: Plan, caller: Caller, log: Log = silent) -> None:
     """Mount, and have it served until it is over. Raises CasfsError."""
     attach.check_machine(allow_other=plan.allow_other)
     Store.open(plan.store).close()
-    chosen = replace(plan, transport=KERNEL) if plan.transport == AUTO else plan
+    chosen = replace(plan, transport=BUILTIN) if plan.transport == AUTO else plan
     keeper = Keeper(chosen, caller, log, fallback=plan.transport == AUTO)
     keeper.run(lambda: Held.make(plan.store, log))
 

@@ -22,7 +22,7 @@ from typing import Protocol
 from casfs.errors import Failed
 from casfs.fuse.inode_table import Table
 from casfs.mount import attach, worker
-from casfs.mount.worker import KERNEL, PYFUSE3, Plan
+from casfs.mount.worker import BUILTIN, PYFUSE3, Plan
 from casfs.system import mounts
 from casfs.system.log import Log
 
@@ -64,7 +64,7 @@ class Kernel:
         self._device = _device(plan)
 
     def prepare(self) -> None:
-        worker.load(KERNEL)
+        worker.load(BUILTIN)
         if self._fd < 0:
             plan = self._plan
             self._table = Table()
@@ -137,7 +137,7 @@ class Pyfuse3:
 
 
 WAYS: dict[str, Callable[[Plan, Mapping[str, int] | None], Way]] = {
-    KERNEL: Kernel,
+    BUILTIN: Kernel,
     PYFUSE3: Pyfuse3,
 }
 

@@ -34,8 +34,8 @@ from casfs.fuse.views.vnode import Directory
 from casfs.store import Store
 from casfs.system.log import Log
 
-KERNEL, PYFUSE3, AUTO = "kernel", "pyfuse3", "auto"
-MODULES = {"kernel": "kernel.server", "pyfuse3": "pyfuse3.operations"}
+BUILTIN, PYFUSE3, AUTO = "builtin", "pyfuse3", "auto"
+MODULES = {"builtin": "kernel.server", "pyfuse3": "pyfuse3.operations"}
 NOTE_EVERY = 30  # seconds
 YOUNG = 50_000  # objects between two looks for cycles: answers are made of many, and make none
 RETRY = 5  # seconds until somebody looks again whether the store can be read
@@ -112,7 +112,7 @@ def _session(
             store=plan.store,
             xattr=plan.xattr,
             handles=plan.transport == PYFUSE3,
-            watched=plan.transport == KERNEL,
+            watched=plan.transport == BUILTIN,
             table=table,
         )
         yield session, gone

@@ -83,13 +83,13 @@ class Workspace:
 
     @property
     def state(self) -> str:
-        """`open`; `closed off`: only `exec` leads into it; `unmounted`: open it again; `left`:
-        closed, and a container goes on with it."""
+        """`open`; `namespace-only`: visible inside `exec` alone; `unmounted`: open it again;
+        `left`: closed, and a container goes on with it."""
         if self.is_left:
             return "left"
         if self.way.mount is not None:
             return "open" if strategies.is_mounted(self.path) else "unmounted"
-        return "closed off" if self.way.layered else "open"
+        return "namespace-only" if self.way.layered else "open"
 
     @property
     def source(self) -> str:

@@ -51,7 +51,7 @@ def test_the_exit_code_is_the_commands(cli: Cli) -> None:
             assert run(cli, *cache, "--", "sh", "-c", script).returncode == code
     late = run(cli, "--timeout", "0.2", "--", "sleep", "1000")
     assert late.returncode == 124
-    assert late.stderr.endswith("casfs: action it took longer than 0.2 s and was ended\n")
+    assert late.stderr.endswith("casfs: action ended at the time limit of 0.2 s\n")
     none = run(cli, "--", "nonesuch")
     assert none.returncode == 3
     assert none.stderr.endswith("casfs: no program 'nonesuch' on the PATH\n")

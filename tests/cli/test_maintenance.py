@@ -170,7 +170,7 @@ def test_fsck_of_a_damaged_store(cli: Cli, opened: Store) -> None:
     spoil(cli, LARGE_HASH)
     told = lines(cli, "fsck", code=1)
     assert told[0] == f"corrupt: blob {LARGE_HASH}: its file does not hash to its name"
-    assert told[1:3] == [f"    takes with it {head}", f"quarantined {LARGE_HASH}"]
+    assert told[1:3] == [f"    affects {head}", f"quarantined {LARGE_HASH}"]
     assert told[3].endswith(": 1 fault")
     assert (cli.root / "quarantine" / LARGE_HASH).exists()
     again = value(cli, "fsck", code=1)

@@ -21,7 +21,7 @@ def test_sync_list_materialize(cli: Cli, folder: Path, tmp_path: Path) -> None:
     assert synced.text == f"{synced.word} linter 1.0 stored from {folder}\n"
     assert cli("node", "get", synced.word).json["type"] == "directory"
     again = cli("plugin", "sync", "linter", "1.0", folder)
-    assert again.text == f"{synced.word} linter 1.0 is already here, from {folder}\n"
+    assert again.text == f"{synced.word} linter 1.0 already stored, from {folder}\n"
     assert again.err == ""
     assert cli("plugin", "list").text == f"linter 1.0 {synced.word[:12]} {folder}\n"
     done = cli("plugin", "materialize", "linter", "1.0", tmp_path / "out")

@@ -157,7 +157,7 @@ def test_a_version_may_follow_the_name(cli: Cli, disk_store: Store) -> None:
     asked = ("thread", "start", "sample", "--input", "Go.", "--agent")
     with daemon(cli.root):
         assert "not >=99" in cli(*asked, f"a=command>=99:{config}", code=4).err
-        assert "no PEP 440" in cli(*asked, f"a=command>=:{config}", code=4).err
+        assert "not a PEP 440" in cli(*asked, f"a=command>=:{config}", code=4).err
         for wrong in ("a==1", "a=>=1:{}"):
             assert "give NAME" in cli(*asked, wrong, code=2).err
         id = cli(*asked, f"a=command >=0.0.1, <99:{config}", "--wait").word

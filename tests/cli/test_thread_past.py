@@ -103,7 +103,7 @@ async def test_a_fork_by_hash_reads_that_step_alone(
     made = lifecycle.fork(disk_store, thread, step)
     assert (made.hash, made.record["fork"]["step"]) == (step, 2)
     assert counting.count <= 3
-    with pytest.raises(NotFound, match="no step of thread"):
+    with pytest.raises(NotFound, match="not a step of thread"):
         lifecycle.fork(disk_store, other, step)
 
 

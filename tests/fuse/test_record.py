@@ -16,7 +16,7 @@ from casfs.system.log import silent
 VALUES: dict[str, object] = {
     "mount": "/m\udcff",
     "device": "0:40",
-    "transport": "kernel",
+    "transport": "builtin",
     "keeper": os.getppid(),
     "server": os.getpid(),
     "serves": True,
@@ -38,7 +38,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert found.as_json() == VALUES
     assert found.as_json().keys() == set(FIELDS)
     assert found.kept
-    assert str(found) == f"kernel, server {os.getpid()}, keeper {os.getppid()}"
+    assert str(found) == f"builtin, server {os.getpid()}, keeper {os.getppid()}"
     one.write(**{**VALUES, "starts": 10_000, "server": os.getppid()})
     again = found.again()
     assert again is not None

@@ -146,7 +146,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--readers", type=int, default=64)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
-    parser.add_argument("--transport", default="kernel")
+    parser.add_argument("--transport", default="builtin")
     parser.add_argument("--older", action="store_true")
     parser.add_argument("--how", choices=("kill", "replace"), default="kill")
     wanted = parser.parse_args()

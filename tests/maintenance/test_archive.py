@@ -502,7 +502,7 @@ def test_members_that_are_no_files(
         member = tarfile.TarInfo(found[2][0])
         member.type, member.linkname = type, "/etc/passwd"
         tar.addfile(member)
-    refused(target, tmp_path / "bad", "no regular file")
+    refused(target, tmp_path / "bad", "not a regular file")
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def exactly(**counts: int) -> Budget:
 
 
 def later(name: str, transport: str, planted: Planted) -> Budget:
-    if transport == "kernel":
+    if transport == "builtin":
         budget = exactly(access=2 if name == "find" else 1)
         if name == "git":
             budget = {"access": (1, 12), "getattr": (0, ABOVE)}
@@ -180,10 +180,10 @@ def test_a_later_pass(
 def first(name: str, transport: str, planted: Planted) -> Budget:
     """On top of what each pass costs."""
     listing: Budget = {}
-    if transport == "kernel":
+    if transport == "builtin":
         folders = 2 * planted.directories  # the second answer says that there is no more
         listing = exactly(readdirplus=folders)
-    following = exactly(readlink=planted.links) if transport == "kernel" else {}
+    following = exactly(readlink=planted.links) if transport == "builtin" else {}
     reading: Budget = {"read": planted.reads}
     walked = 7  # names on the way to the files of `cat`
     return {
@@ -226,7 +226,7 @@ def test_a_later_pass_by_path(
     live directories on the way, and their names, when they were last told a second ago."""
     where = [str(tree) if part == "." else part for part in command(name, tmp_path / "copy")]
     budget = later(name, mount.transport, planted)
-    if mount.transport == "kernel":
+    if mount.transport == "builtin":
         budget |= {"access": (0, 2)}
     else:
         walks = planted.directories + planted.files

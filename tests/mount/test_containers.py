@@ -448,7 +448,7 @@ def test_what_a_container_uses_is_served_until_it_ends(
     assert mount.server.wait(PATIENCE) == 0
 
 
-@pytest.mark.parametrize("transport", ["kernel"])
+@pytest.mark.parametrize("transport", ["builtin"])
 def test_a_container_goes_on_with_the_next_server(
     mount: Mount, container: Container, system: Path, project: Path
 ) -> None:

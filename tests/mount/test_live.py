@@ -91,7 +91,7 @@ def test_checkpoints(mount: Mount, tmp_path: Path) -> None:
         assert os.readlink(names / "latest") == made.name
         assert "live" in os.listdir(here)
         assert len(os.listdir(names)) == number + 1
-        if mtime is not None and mount.transport == "kernel":
+        if mtime is not None and mount.transport == "builtin":
             mtime.moved()
         mtime = Mtime(mount, names)
         looked_at(here, names, made, names / "latest")
@@ -164,7 +164,7 @@ def test_steps(mount: Mount, thread: Example) -> None:
         thread.step("planner", f"step {number}\n")
         assert (steps / name / "output.md").read_text() == f"step {number}\n"
         assert len(os.listdir(steps)) == number
-        if number < 4 or mount.transport == "kernel":
+        if number < 4 or mount.transport == "builtin":
             mtime.moved()
         looked_at(where, steps, steps / name)
     assert "end.json" not in os.listdir(where)
@@ -191,7 +191,7 @@ def test_status_and_summaries(mount: Mount, thread: Example) -> None:
             )
             rows = json.loads(active.read_text())
             assert rows[thread.id]["updatedAt"] == thread.head.record["updatedAt"]
-            if mount.transport == "kernel":
+            if mount.transport == "builtin":
                 assert os.pread(held.fileno(), 99, 0).decode() == f"{status}\n"
 
 

@@ -491,7 +491,7 @@ def test_where_a_mount_is_refused(mount: Mount, tmp_path: Path) -> None:
     for where, error, reason in (
         (tmp_path / "none", NotFound, "no directory"),
         (tmp_path / "full", Refused, "not empty"),
-        (tmp_path / "full" / "file", Refused, "no directory"),
+        (tmp_path / "full" / "file", Refused, "not a directory"),
         (mount.path, Refused, "mount point already"),
         (store.root / "inside", Refused, "inside the store"),
     ):

@@ -64,7 +64,7 @@ def oracle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 OPTIONS = ("", "--allow-other", "--xattr")
-WAYS = [("kernel", options) for options in OPTIONS]
+WAYS = [("builtin", options) for options in OPTIONS]
 WAYS_TOO = [pytest.param(("pyfuse3", options), marks=needs_pyfuse3) for options in OPTIONS]
 
 

@@ -114,7 +114,7 @@ def test_a_killed_server_has_a_successor(mount: Mount) -> None:
         before = now
 
 
-@pytest.mark.parametrize("transport", ["kernel"])
+@pytest.mark.parametrize("transport", ["builtin"])
 def test_what_is_open_stays_open(mount: Mount) -> None:
     hash = mount.store.put(bytes(range(256)) * 20_000).hash
     before = mount.record()
@@ -180,7 +180,7 @@ def test_killed_before_the_kernel_has_its_first_answer(
     casfs = [sys.executable, "-c", EARLY, str(tmp_path / "mark"), when]
     keeper = subprocess.Popen(
         [*casfs, "--store", str(disk_store.root), "mount", str(where), "--foreground",
-         "--transport", "kernel"]
+         "--transport", "builtin"]
     )  # fmt: skip
     try:
         registry.until(
@@ -198,7 +198,7 @@ def test_a_server_whose_map_is_cut_off_has_a_successor(mount: Mount) -> None:
     mount.store.close()
     assert mount.store.root is not None
     os.truncate(mount.store.root / "store.db-shm", 0)
-    assert not readable(mount.path / "threads") or mount.transport == "kernel"
+    assert not readable(mount.path / "threads") or mount.transport == "builtin"
     now = successor(mount, before)
     assert now.keeper == before.keeper
     assert (mount.path / "blobs" / hash).read_bytes() == b"seen " * 1000
@@ -313,7 +313,7 @@ def test_it_is_replaced_in_place(mount: Mount) -> None:
         command = [*CASFS, "--store", str(mount.store.root), "mount", "--replace"]
         done = subprocess.run([*command, str(mount.path)], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-        if mount.transport == "kernel":
+        if mount.transport == "builtin":
             assert len(file.read()) == 256 * 20_000 - 10
     now = mount.record()
     assert (now.keeper, now.generation) == (before.keeper, before.generation + 1)
@@ -411,7 +411,7 @@ def test_a_lazy_umount_waits_for_nobody(mount: Mount) -> None:
     with held(mount.path / "README.txt") as fd:
         unmount(mount.path, lazy=True)
         assert os.listdir(mount.path) == []
-        if mount.transport == "kernel":
+        if mount.transport == "builtin":
             kill(records(mount.store)[0].server)
         assert os.read(fd, 100).startswith(b"This is a casfs store")
     assert mount.server.wait(60) == 0
@@ -465,7 +465,7 @@ def test_status_says_who_serves(mount: Mount) -> None:
 
 def test_by_itself_it_takes_our_transport(disk_store: Store, tmp_path: Path) -> None:
     with serving(disk_store, tmp_path / "mnt") as mount:
-        assert mount.record().transport == "kernel"
+        assert mount.record().transport == "builtin"
         maps = Path(f"/proc/{mount.record().server}/maps").read_text()
         assert "pyfuse3" not in maps
 
@@ -498,7 +498,7 @@ def test_on_an_older_kernel_it_takes_pyfuse3(disk_store: Store, tmp_path: Path) 
     finally:
         end(where, keeper)
     done = subprocess.run(
-        [*older, "--foreground", "--transport", "kernel"], capture_output=True, text=True
+        [*older, "--foreground", "--transport", "builtin"], capture_output=True, text=True
     )
     assert (done.returncode, "too old" in done.stderr) == (1, True)
     assert mounts.mounted_at(where) is None
@@ -527,7 +527,7 @@ def test_without_pyfuse3(disk_store: Store, tmp_path: Path, older: bool) -> None
             registry.until(
                 lambda: any(one.serves for one in records(disk_store)), "nobody serves the mount"
             )
-            assert records(disk_store)[0].transport == "kernel"
+            assert records(disk_store)[0].transport == "builtin"
         finally:
             end(where, keeper)
 

@@ -374,7 +374,7 @@ def test_the_command_line(cli: Cli, work: Path, tmp_path: Path, way: str) -> Non
     source, path = write_tree(tmp_path / "source", SAMPLE), work / "w"
     cli("checkpoint", "create", "ws", source)
     said = cli("workspace", "open", "ws", path, "--via", way)
-    assert f"by {way}" in said.text
+    assert f"backend: {way}" in said.text
     (listed,) = cli("workspace", "list", "--json").json
     assert (listed["directory"], listed["root"], listed["way"]) == (str(path), said.word, way)
     executed = execute(cli, path, CHANGE)
@@ -415,7 +415,7 @@ def test_the_way_is_chosen_and_said(
     if read_only and way == strategies.COPY:
         assert "cannot be read-only" in cli(*command, code=4).err
         return
-    assert f"by {way}\n" in cli(*command).text
+    assert f"backend: {way}\n" in cli(*command).text
     (listed,) = cli("workspace", "list", "--json").json
     assert (listed["way"], listed["read_only"]) == (way, read_only)
     if read_only:

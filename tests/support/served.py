@@ -21,8 +21,8 @@ from casfs.store import Store
 from casfs.system import mounts
 from tests.support.programs import needs_pyfuse3
 
-TRANSPORTS = ("kernel", "pyfuse3")
-BY_EACH = ["kernel", pytest.param("pyfuse3", marks=needs_pyfuse3)]  # parameters of tests
+TRANSPORTS = ("builtin", "pyfuse3")
+BY_EACH = ["builtin", pytest.param("pyfuse3", marks=needs_pyfuse3)]  # parameters of tests
 PATIENCE = 60  # seconds before a process that hangs fails the test
 
 

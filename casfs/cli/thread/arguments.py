@@ -10,7 +10,7 @@ import click
 
 from casfs import canonical
 from casfs.checkpoints import create
-from casfs.cli.common import opened, read_input, refuse_too_much, source, warn
+from casfs.cli.common import input_name, open_store, read_input, refuse_home_or_root, warn
 from casfs.errors import Invalid, NotFound, Usage
 from casfs.revisions import resolve_tree
 from casfs.trees.snapshot import walker
@@ -51,7 +51,7 @@ def _text(file: str) -> str:
     try:
         return read_input(file).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise Invalid(f"{source(file)}: byte {error.start} is not UTF-8") from None
+        raise Invalid(f"{input_name(file)}: byte {error.start} is not UTF-8") from None
 
 
 def binding(text: str) -> tuple[str, dict[str, Any]]:
@@ -79,13 +79,13 @@ def agent(text: str, where: str) -> dict[str, Any]:
 
 def recorded(ctx: click.Context, text: str) -> str:
     """The tree of a directory, recorded whole, or the tree that a person names."""
-    with opened(ctx) as store:
+    with open_store(ctx) as store:
         if not Path(text).is_dir():
             try:
                 return resolve_tree(store, text)
             except NotFound as error:
                 raise NotFound(f"no directory {text}, and no such tree: {error}") from None
-        refuse_too_much(Path(text), force=False)
+        refuse_home_or_root(Path(text), force=False)
         ignore, report = Ignore(), walker.Report()
         create.leave_out(store, Path(text), ignore, report)
         with store.batch() as batch:

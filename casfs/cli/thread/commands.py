@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from casfs import threads
-from casfs.cli.common import answer, json_option, opened, root, say_json
+from casfs.cli.common import echo_json, echo_result, json_option, open_store, store_root
 from casfs.cli.thread.arguments import agent as agent_of
 from casfs.cli.thread.arguments import binding, given, limits, recorded
 from casfs.cli.thread.past import context, graph, replay, rm
@@ -80,7 +80,7 @@ def start(
 
     bound = dict(binding(one) for one in agents)
     asked = {**limits(**more), "input": given(text)}
-    where = root(ctx)
+    where = store_root(ctx)
     daemon_socket.request(where, "status")  # before a large workspace is read for nothing
     tree = None if workspace is None else recorded(ctx, workspace)
     made = daemon_socket.request(
@@ -93,7 +93,7 @@ def start(
         **asked,
     )
     if not (wait and as_json):
-        answer(as_json, made, made["id"])
+        echo_result(as_json, made, made["id"])
     return _wait(ctx, made["id"], as_json) if wait else 0
 
 
@@ -133,16 +133,16 @@ def compact(
 
     if (text is None) == (agent is None):
         raise Usage("give the summary by --text, or who writes it by --agent")
-    with opened(ctx) as store:
+    with open_store(ctx) as store:
         found = threads.expand(store, id)
     made = daemon_socket.request(
-        root(ctx),
+        store_root(ctx),
         "compact",
         id=found.id,
         text=None if text is None else given(text),
         agent=None if agent is None else agent_of(agent, "--agent"),
     )
-    answer(as_json, made, made["summary"])
+    echo_result(as_json, made, made["summary"])
 
 
 @thread.command()
@@ -187,12 +187,12 @@ def cancel(ctx: click.Context, id: str, as_json: bool) -> int:
 def _ask(ctx: click.Context, op: str, id: str, wait: bool, as_json: bool, **arguments: Any) -> int:
     from casfs import daemon_socket
 
-    with opened(ctx) as store:
+    with open_store(ctx) as store:
         found = threads.expand(store, id)
         done = _length(store, found) if wait else 0
-    made = daemon_socket.request(root(ctx), op, id=found.id, **arguments)
+    made = daemon_socket.request(store_root(ctx), op, id=found.id, **arguments)
     if not (wait and as_json):
-        answer(as_json, made, made["id"])
+        echo_result(as_json, made, made["id"])
     return _wait(ctx, made["id"], as_json, made.get("step", done)) if wait else 0
 
 
@@ -201,8 +201,8 @@ def _wait(ctx: click.Context, id: str, as_json: bool, done: int = 0) -> int:
     Suspended, or CasfsError where it did not end well."""
     from casfs import daemon_socket
 
-    daemon_socket.request(root(ctx), "wait", id=id)
-    with opened(ctx) as store:
+    daemon_socket.request(store_root(ctx), "wait", id=id)
+    with open_store(ctx) as store:
         found = threads.get(store, id)
         end = threads.end(store, found)
         for node in threads.last_steps(store, found, None, done):
@@ -210,7 +210,7 @@ def _wait(ctx: click.Context, id: str, as_json: bool, done: int = 0) -> int:
                 what = f"step {node.payload['index']} {node.payload['role']}"
                 click.echo(f"casfs: {what}: {hit(node.payload['cached'])}", err=True)
     if as_json:
-        say_json(summary(found))
+        echo_json(summary(found))
     if found.status == SUSPENDED:
         reason = found.record["reason"]
         raise Suspended(f"thread {id} is suspended: {reason}; go on with `casfs thread resume`")

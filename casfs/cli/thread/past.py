@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from casfs import threads
-from casfs.cli.common import answer, json_option, opened, say, say_json
+from casfs.cli.common import echo, echo_json, echo_result, json_option, open_store
 
 
 @click.command()
@@ -24,19 +24,19 @@ def context(ctx: click.Context, id: str, as_json: bool) -> None:
     from engine import content
     from engine.threads import history
 
-    with opened(ctx) as store:
+    with open_store(ctx) as store:
         found = threads.expand(store, id)
         past = history.prompt_history(store, found)
         task = content.text(store, threads.start(store, found).payload["input"])
     if as_json:
         turns = [vars(turn) for turn in past.turns]
         told = {"task": task, "summary": past.summary, "steps": turns, "tokens": past.tokens()}
-        say_json(told)
+        echo_json(told)
         return
     parts = [f"# Task\n\n{task.strip()}"]
     if past.summary is not None:
         parts.append(f"# Summary of what went before\n\n{past.summary.strip()}")
-    say("\n\n".join([*parts, *(turn.text() for turn in past.turns)]))
+    echo("\n\n".join([*parts, *(turn.text() for turn in past.turns)]))
 
 
 @click.command()
@@ -57,7 +57,7 @@ def replay(ctx: click.Context, id: str, workflow: str | None, as_json: bool) -> 
     from engine.threads.reroute import RouteComparison, compare_routes
     from engine.workflow import registry as workflows
 
-    with opened(ctx) as store:
+    with open_store(ctx) as store:
         found = threads.expand(store, id)
         hash = None if workflow is None else workflows.find(store, workflow)
 
@@ -67,14 +67,14 @@ def replay(ctx: click.Context, id: str, workflow: str | None, as_json: bool) -> 
 
         rows = trio.run(judged)
     if as_json:
-        say_json([{**_row(one), "differs": one.differs} for one in rows])
+        echo_json([{**_row(one), "differs": one.differs} for one in rows])
         return
     for one in rows:
         mark = "*" if one.differs else " "
         fault = f"  {one.fault}" if one.fault else ""
-        say(f"{mark} {one.index:6} {one.role:14} {one.recorded or '-':14} {one.now or '-'}{fault}")
+        echo(f"{mark} {one.index:6} {one.role:14} {one.recorded or '-':14} {one.now or '-'}{fault}")
     count = sum(one.differs for one in rows)
-    say(f"{count} of {len(rows)} decisions differ")
+    echo(f"{count} of {len(rows)} decisions differ")
 
 
 def _row(row: Any) -> dict[str, Any]:
@@ -94,14 +94,14 @@ def graph(ctx: click.Context, id: str, as_json: bool) -> None:
     from engine.threads.graph import mermaid
     from engine.workflow import registry as workflows
 
-    with opened(ctx) as store:
+    with open_store(ctx) as store:
         found = threads.expand(store, id)
         flow = workflows.load(store, threads.start(store, found).payload["workflow"])
         path = [node.payload["role"] for node in threads.last_steps(store, found, None)]
         ended = found.record.get("returnCode") == 0
     running = (found.record.get("intent") or {}).get("role")
     text = mermaid(flow, path, ended, running)
-    answer(as_json, {"id": found.id, "path": path, "mermaid": text}, text.rstrip())
+    echo_result(as_json, {"id": found.id, "path": path, "mermaid": text}, text.rstrip())
 
 
 @click.command()
@@ -117,7 +117,7 @@ def rm(ctx: click.Context, id: str, as_json: bool) -> None:
     """
     from engine.threads import lifecycle
 
-    with opened(ctx) as store:
+    with open_store(ctx) as store:
         found = threads.expand(store, id)
         lifecycle.remove(store, found)
-    answer(as_json, {"id": found.id}, f"{found.id} removed")
+    echo_result(as_json, {"id": found.id}, f"{found.id} removed")

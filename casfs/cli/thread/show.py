@@ -13,7 +13,7 @@ import click
 
 from casfs import threads
 from casfs.backend.derived import version_of
-from casfs.cli.common import json_option, opened, say, say_json
+from casfs.cli.common import echo, echo_json, json_option, open_store
 from casfs.errors import CasfsError
 from casfs.nodes.node import Node
 from casfs.store import Store
@@ -35,14 +35,14 @@ def list_(ctx: click.Context, as_json: bool) -> None:
     \b
     casfs thread list
     """
-    with opened(ctx) as store:
+    with open_store(ctx) as store:
         found = [summary(one) for one in threads.list_threads(store)]
     if as_json:
-        say_json(found)
+        echo_json(found)
     else:
         for one in found:
             status = coloured(f"{one['status']:9}", one["status"])
-            say(f"{one['id']} {status} {one['workflow']:16} {_when(one['updatedAt'])}")
+            echo(f"{one['id']} {status} {one['workflow']:16} {_when(one['updatedAt'])}")
 
 
 @click.command()
@@ -56,15 +56,15 @@ def show(ctx: click.Context, id: str, everything: bool, as_json: bool) -> None:
     \b
     casfs thread show 01K2
     """
-    with opened(ctx) as store:
+    with open_store(ctx) as store:
         found = threads.expand(store, id)
         count = None if everything or as_json else PAGE
         value = {**summary(found), **_details(store, found, count)}
     if as_json:
-        say_json(value)
+        echo_json(value)
     else:
         for line in _page(value):
-            say(line)
+            echo(line)
 
 
 @click.command()
@@ -80,7 +80,7 @@ def log(ctx: click.Context, id: str, follow: bool, last: int | None, as_json: bo
     \b
     casfs thread log 01K2 --last 3
     """
-    with opened(ctx) as store:
+    with open_store(ctx) as store:
         found = threads.expand(store, id)
         nodes = _follow(store, found, last) if follow else threads.last_steps(store, found, last)
         for node in nodes:
@@ -270,20 +270,20 @@ def _follow(store: Store, found: Thread, last: int | None) -> Iterator[Node | di
 def _say_step(store: Store, node: Node, as_json: bool) -> None:
     text = _text(store, node.payload["content"])
     if as_json:
-        say_json({**node.payload, "hash": node.hash, "output": text}, pretty=False)
+        echo_json({**node.payload, "hash": node.hash, "output": text}, pretty=False)
         return
     told = f"  {hit(node.payload['cached'])}" if "cached" in node.payload else ""
-    say(f"--- {node.payload['index']:06} {node.payload['role']}{told}\n{text.rstrip()}\n")
+    echo(f"--- {node.payload['index']:06} {node.payload['role']}{told}\n{text.rstrip()}\n")
 
 
 def _say_turn(store: Store, turn: Mapping[str, Any], as_json: bool) -> None:
     node = store.node(turn["hash"])
     if as_json:
-        say_json({**turn, "type": node.type, "payload": node.payload}, pretty=False)
+        echo_json({**turn, "type": node.type, "payload": node.payload}, pretty=False)
         return
     said = node.payload.get("output")
     text = _text(store, said) if said and node.type == "react-turn" else node.hash
-    say(f"... {turn['index']:06} {turn['role']} turn {turn['turn']}\n{text.rstrip()}\n")
+    echo(f"... {turn['index']:06} {turn['role']} turn {turn['turn']}\n{text.rstrip()}\n")
 
 
 def _text(store: Store, content: str) -> str:

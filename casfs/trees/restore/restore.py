@@ -119,7 +119,7 @@ class _Restore:
         """Raises Refused for what is no directory, and where the store would suffer."""
         target = self._target
         if target.is_symlink() or (target.exists() and not target.is_dir()):
-            raise Refused(f"{target} is there and no directory")
+            raise Refused(f"{target} exists and is not a directory")
         if self._store.root is not None:
             store = Path(os.path.realpath(self._store.root))
             place = Path(os.path.realpath(target))

@@ -1,0 +1,104 @@
+"""Archives: export and import."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from casfs.cli.common import (
+    STDIO,
+    echo,
+    echo_json,
+    echo_result,
+    json_option,
+    open_store,
+    read_input,
+)
+from casfs.digest import is_hash
+from casfs.errors import Failed, Invalid
+
+COMPRESSED_SUFFIX = ".zst"
+
+
+@click.command()
+@click.argument("roots", nargs=-1, required=True, metavar="ROOT...")
+@click.option("-o", "output", required=True, metavar="FILE", help="Compressed if it ends in .zst.")
+@click.option("--have", metavar="FILE", help="Hashes that the receiver has, one a line.")
+@json_option
+@click.pass_context
+def export(
+    ctx: click.Context, roots: tuple[str, ...], output: str, have: str | None, as_json: bool
+) -> None:
+    """Write threads, checkpoints (NAME[@ID]), workflows or hashes, with all they reach.
+
+    \b
+    casfs export 01J9ZTHREAD work -o history.tar.zst
+    """
+    from casfs.maintenance import archive, names
+
+    known = _hashes(have) if have else frozenset()
+    with open_store(ctx) as store:
+        hashes, heads = names.roots(store, list(roots))
+        compress = output.endswith(COMPRESSED_SUFFIX)
+        with _replace_file(output) as target:
+            done = archive.export(store, hashes, heads, target, have=known, compress=compress)
+    if output != STDIO:
+        line = f"{output} {done.members} members, {done.bytes} bytes"
+        echo_result(as_json, {"file": output, **asdict(done)}, line)
+
+
+@click.command("import")
+@click.argument("file")
+@json_option
+@click.pass_context
+def import_(ctx: click.Context, file: str, as_json: bool) -> None:
+    """Import an exported FILE; every digest, type and reference is checked first.
+
+    \b
+    casfs import history.tar.zst
+    """
+    from casfs.maintenance import archive
+
+    with open_store(ctx) as store:
+        done = archive.load(store, Path(file))
+    if as_json:
+        echo_json(asdict(done))
+        return
+    echo(f"{done.members} members, {done.new_bytes} new bytes")
+    for name in done.heads:
+        echo(f"imported {name}")
+
+
+def _hashes(file: str) -> frozenset[str]:
+    found = read_input(file).decode("utf-8", "replace").split()
+    for hash in found:
+        if not is_hash(hash):
+            raise Invalid(f"{file}: {hash[:80]!r} is not a valid hash")
+    return frozenset(found)
+
+
+@contextmanager
+def _replace_file(name: str) -> Iterator[Any]:
+    """Opens a file that appears complete or not at all; `-` is stdout. Raises Failed."""
+    if name == STDIO:
+        yield sys.stdout.buffer
+        return
+    temp = Path(f"{name}.{os.getpid()}.part")
+    try:
+        with temp.open("xb") as target:
+            yield target
+            target.flush()
+            os.fsync(target.fileno())
+        temp.replace(name)
+    except OSError as error:
+        raise Failed(f"cannot write {name}: {error.strerror}") from None
+    finally:
+        with suppress(OSError):
+            temp.unlink(missing_ok=True)

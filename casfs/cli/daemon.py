@@ -1,0 +1,97 @@
+"""The daemon: started, stopped, and put together from the configuration."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from casfs import config
+from casfs.cli import background
+from casfs.cli.common import check_store, echo_result, json_option, store_root
+from casfs.cli.mount import foreground_option, ready_option
+from casfs.system.log import Log, to_file
+
+if TYPE_CHECKING:
+    from casfs.store import Store
+    from engine.runtime.workspace import Workspaces
+
+
+@click.command()
+@click.argument("verb", type=click.Choice(["start", "stop"]), default="start", metavar="[stop]")
+@foreground_option
+@ready_option
+@json_option
+@click.pass_context
+def daemon(
+    ctx: click.Context, verb: str, foreground: bool, ready_fd: int | None, as_json: bool
+) -> None:
+    """Run the threads of the store in the background; `casfs daemon stop` ends it.
+
+    Threads that were running when a daemon ended, however it ended, are carried on.
+    """
+    from casfs import daemon_socket
+
+    root = store_root(ctx)
+    if verb == "stop":
+        check_store(root)
+        pid = daemon_socket.stop(root)
+        echo_result(as_json, {"pid": pid}, f"{pid} stopped")
+    elif foreground or ready_fd:
+        _serve(root, background.Reporter(ready_fd))
+    else:
+        check_store(root)
+        pid = background.start(root, ["daemon"], "daemon.err")
+        echo_result(as_json, {"pid": pid}, f"{pid} daemon of {root}")
+
+
+def _serve(root: Path, report: background.Reporter) -> None:
+    from casfs import daemon_socket
+    from engine.llm.llm_extractor import from_settings
+    from engine.runtime.daemon import serve
+
+    values = config.values(root, os.environ)
+    path = daemon_socket.socket_path(root, os.environ)
+    log = to_file(root / "log" / "daemon.jsonl")
+    limit, upkeep, workspaces = values["threads.limit"], _upkeep(values), _workspaces(root, log)
+
+    def run(ready: Callable[[], None]) -> None:
+        extractor = from_settings(values, os.environ, log)
+        serve(root, path, dict(os.environ), limit, upkeep, log, ready, workspaces, extractor)
+
+    background.serve(run, report)
+
+
+def _workspaces(root: Path, log: Log) -> Workspaces:
+    """Chooses the threads' workspaces: overlays as root, who alone may mount them, copies
+    otherwise. The store is mounted only where the kernel cannot show a tree by itself."""
+    from casfs.cli import implicit_mount
+    from casfs.workspaces import strategies
+    from engine.runtime.overlay_workspace import OverlayWorkspace
+    from engine.runtime.workspace import COPYING, Workspace, Workspaces
+
+    if strategies.WAYS[strategies.OVERLAY].missing() is not None:
+        return COPYING
+
+    def open(store: Store, folder: Path) -> Workspace:
+        return OverlayWorkspace(store, folder, implicit_mount.tree_provider(store, os.environ), log)
+
+    return Workspaces(open, lambda: implicit_mount.end(root, os.environ))
+
+
+def _upkeep(values: Mapping[str, Any]) -> Callable[[Store], None] | None:
+    """The daemon's periodic gc, which enforces the configured limits; None without limits."""
+    from casfs.maintenance import gc
+
+    if not values["gc.max_size"] and not values["gc.max_inodes"]:
+        return None
+    limits = gc.Limits(values["gc.max_size"] or None, values["gc.max_inodes"] or None)
+    grace, keep = values["gc.grace_s"], values["gc.keep_checkpoints"]
+
+    def collect(store: Store) -> None:
+        gc.collect(store, grace=grace, limits=limits, keep=keep)
+
+    return collect

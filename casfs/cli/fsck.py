@@ -1,0 +1,76 @@
+"""The integrity check and its repairs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from casfs.cli.common import echo, echo_json, json_option, open_store
+from casfs.cli.terminal import progress_bar
+from casfs.errors import CasfsError, Failed, NotFound
+from casfs.store import Store
+
+if TYPE_CHECKING:
+    from casfs.maintenance.fsck import Report
+
+
+@click.command()
+@click.option(
+    "--repair-from", "source", metavar="STORE|DIR", help="Where to look for lost content."
+)
+@json_option
+@click.pass_context
+def fsck(ctx: click.Context, source: str | None, as_json: bool) -> int:
+    """Read and check everything; exit 1 when there are faults.
+
+    Damaged bytes are moved to quarantine/ in the store. With --repair-from, lost content is
+    searched by its hash in another store, or in every file below a directory.
+
+    \b
+    casfs fsck
+    casfs fsck --repair-from ../backup
+    """
+    from casfs.maintenance import fsck as checker
+    from casfs.maintenance import repair
+
+    if source is not None and not Path(source).is_dir():
+        raise NotFound(f"no store and no directory {source}")
+    with open_store(ctx) as store:
+
+        def check() -> Report:
+            with progress_bar("checking", _count(store)) as progress:
+                return checker.check(store, progress=progress)
+
+        report, repaired = check(), list[str]()
+        if source is not None:
+            report, repaired = repair.repair_all(store, report, Path(source), check)
+    if as_json:
+        echo_json({**asdict(report), "repaired": repaired})
+    else:
+        _print(report, repaired)
+    return Failed.exit_code if report.faults else 0
+
+
+def _count(store: Store) -> int:
+    """Returns the number of blobs; 0 where the SQLite file is too damaged to count them."""
+    try:
+        return store.blobs.total().blobs
+    except CasfsError:
+        return 0
+
+
+def _print(report: Report, repaired: list[str]) -> None:
+    for hash in repaired:
+        echo(f"repaired {hash}")
+    for fault in report.faults:
+        echo(f"{fault.kind}: {fault.message}")
+        for name in fault.takes:
+            echo(f"    affects {name}")
+    for hash in report.quarantined:
+        echo(f"quarantined {hash}")
+    checked = f"{report.blobs} blobs, {report.nodes} of them nodes, {report.bytes} bytes"
+    found = len(report.faults)
+    echo(f"{checked}: {found or 'no'} fault{'' if found == 1 else 's'}")

@@ -1,0 +1,90 @@
+"""Garbage collection, and why a blob is kept."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+
+import click
+
+from casfs import config
+from casfs.cli.common import echo, echo_json, echo_result, json_option, open_store, store_root
+from casfs.cli.terminal import Size, progress_bar
+from casfs.errors import NotFound
+from casfs.store import Store
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Print what would be deleted.")
+@click.option("--max-size", type=Size(), help="Evict cache until the content fits (5G).")
+@click.option("--max-inodes", type=click.IntRange(0), help="Maximum number of object files.")
+@click.option(
+    "--grace",
+    type=click.IntRange(0),
+    metavar="SECONDS",
+    help="Grace period before unreferenced blobs are deleted.",
+)
+@click.option("--why", metavar="HASH", help="Print the path from a root to HASH instead.")
+@json_option
+@click.pass_context
+def gc(
+    ctx: click.Context,
+    dry_run: bool,
+    max_size: int | None,
+    max_inodes: int | None,
+    grace: int | None,
+    why: str | None,
+    as_json: bool,
+) -> None:
+    """Delete blobs that no thread, checkpoint, workflow or schema reaches.
+
+    Blobs touched within the grace period (a day, see `casfs config`) are kept. Cache
+    (action results, plugins) is evicted only to meet a limit, least recently used first.
+
+    \b
+    casfs gc --dry-run
+    casfs gc --max-size 50G
+    casfs gc --why 8e4c7c1b
+    """
+    from casfs.maintenance import gc as collector
+
+    with open_store(ctx) as store:
+        if why is not None:
+            _why(store, store.expand(why), as_json)
+            return
+        values = config.values(store_root(ctx), os.environ)
+        limits = collector.Limits(
+            max_size if max_size is not None else values["gc.max_size"] or None,
+            max_inodes if max_inodes is not None else values["gc.max_inodes"] or None,
+        )
+        with progress_bar("marking", store.blobs.total().blobs) as progress:
+            result = collector.collect(
+                store,
+                grace=grace if grace is not None else values["gc.grace_s"],
+                limits=limits,
+                keep=values["gc.keep_checkpoints"],
+                dry_run=dry_run,
+                progress=progress,
+            )
+    verb = "would free" if dry_run else "freed"
+    freed, kept = result.freed, result.kept
+    line = f"{verb} {freed.blobs} blobs, {freed.bytes} bytes; kept {kept.blobs} blobs,"
+    echo_result(as_json, {**asdict(result), "dry_run": dry_run}, f"{line} {kept.bytes} bytes")
+    if not as_json:
+        for name in result.evicted:
+            echo(f"evicted {name}")
+
+
+def _why(store: Store, hash: str, as_json: bool) -> None:
+    from casfs.maintenance import gc as collector
+
+    path = collector.why(store, hash)
+    if path is None:
+        raise NotFound(f"no root reaches {hash}; gc may delete it")
+    if as_json:
+        echo_json(path)
+        return
+    echo(path[0])
+    for step in path[1:]:
+        info = store.blobs.info([step])[step]
+        echo(f"  {step} {store.registry.name(info.type) if info.type else 'blob'}")

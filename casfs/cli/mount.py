@@ -1,0 +1,165 @@
+"""The mount of the whole store: mount, umount."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from casfs import config
+from casfs.cli import background
+from casfs.cli.common import check_store, echo_result, json_option, open_store, store_root
+from casfs.errors import Invalid, NotFound, Usage
+from casfs.system.log import to_file
+
+if TYPE_CHECKING:
+    from casfs.mount.worker import Plan
+
+TRANSPORTS = ("auto", "builtin", "pyfuse3")
+OLD_NAMES = {"kernel": "builtin"}  # accepted, not shown
+
+foreground_option = click.option("--foreground", is_flag=True, help="Do not go to the background.")
+ready_option = click.option("--ready-fd", type=int, hidden=True)
+
+
+class Transport(click.Choice[str]):
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        return super().convert(OLD_NAMES.get(value, value), param, ctx)
+
+
+@click.command()
+@click.argument("directory")
+@click.option("--allow-other", is_flag=True, help="Give other users access.")
+@click.option("--xattr", is_flag=True, help="Answer user.blake3 (slower listings).")
+@click.option(
+    "--transport",
+    type=Transport(TRANSPORTS),
+    help="FUSE implementation: builtin, pyfuse3, or auto (builtin where it works).",
+)
+@click.option("--replace", is_flag=True, help="Serve an existing mount with the current program.")
+@click.option("--resume", hidden=True)
+@foreground_option
+@ready_option
+@json_option
+@click.pass_context
+def mount(
+    ctx: click.Context,
+    directory: str,
+    allow_other: bool,
+    xattr: bool,
+    transport: str | None,
+    replace: bool,
+    resume: str | None,
+    foreground: bool,
+    ready_fd: int | None,
+    as_json: bool,
+) -> None:
+    """Show the store as read-only files under DIRECTORY, an empty directory.
+
+    Returns when the mount answers. End it with `casfs umount DIRECTORY`.
+    """
+    root, point = store_root(ctx), Path(directory).absolute()
+    if replace:
+        if allow_other or xattr or transport:
+            raise Usage("--replace keeps a mount as it is: give no other option")
+        _replace(root, point, as_json)
+        return
+    flags = ["--allow-other"] * allow_other + ["--xattr"] * xattr
+    if foreground or ready_fd or resume:
+        _serve(
+            lambda: _options(root, point, transport, allow_other, xattr, resume is not None),
+            flags,
+            resume,
+            background.Reporter(ready_fd),
+        )
+        return
+    if not (root / "log").is_dir():
+        check_store(root)  # raises: no store
+    flags += ["--transport", transport] if transport else []
+    pid = background.start(root, ["mount", str(point), *flags], "mount.err")
+    echo_result(as_json, {"mount": str(point), "pid": pid}, f"{point} mounted (pid {pid})")
+
+
+def _options(
+    root: Path, point: Path, transport: str | None, allow_other: bool, xattr: bool, mounted: bool
+) -> Plan:
+    from casfs.mount import mount_points
+    from casfs.mount.worker import Plan
+
+    if not mounted:
+        check_store(root)
+        point = mount_points.check(root, point)
+    if transport is None:
+        values = {value.setting.name: value for value in config.load(root, os.environ)}
+        found = values["mount.transport"]
+        transport = OLD_NAMES.get(found.value, found.value)
+        if transport not in TRANSPORTS:
+            known = ", ".join(TRANSPORTS)
+            raise Invalid(f"{found.origin}: no transport {transport!r}; there are {known}")
+    return Plan(root, point, mount_points.source(root), transport, allow_other, xattr)
+
+
+def _serve(
+    make: Callable[[], Plan], flags: list[str], state: str | None, report: background.Reporter
+) -> None:
+    from casfs.mount import supervisor
+
+    def run(ready: Callable[[], None]) -> None:
+        options = make()
+
+        def again(transport: str, left: str) -> list[str]:
+            program = [sys.executable, "-m", "casfs", "--store", str(options.store)]
+            chosen = ["--transport", transport, *flags]
+            return [
+                *program,
+                "mount",
+                str(options.point),
+                "--foreground",
+                *chosen,
+                "--resume",
+                left,
+            ]
+
+        log = to_file(options.store / "log" / "mount.jsonl")
+        caller = supervisor.Caller(ready, report.close, again)
+        if state is None:
+            supervisor.keep(options, caller, log)
+        else:
+            supervisor.resume(options, caller, state, log)
+
+    background.serve(run, report)
+
+
+def _replace(root: Path, point: Path, as_json: bool) -> None:
+    from casfs.mount import mount_points, supervisor
+
+    now = supervisor.replace_program(mount_points.served(root, point))
+    line = f"{now.mount} served by the current program (pid {now.keeper})"
+    echo_result(as_json, {"mount": str(now.mount), "pid": now.keeper}, line)
+
+
+@click.command()
+@click.argument("directory")
+@click.option("-l", "--lazy", is_flag=True, help="Also while it is in use.")
+@json_option
+@click.pass_context
+def umount(ctx: click.Context, directory: str, lazy: bool, as_json: bool) -> None:
+    """End the mount at DIRECTORY; returns when it has ended.
+
+    An unmounted workspace keeps its changes; `workspace open` opens it again. When the mount
+    is busy, the message names the processes that use it; with -l they go on until they end.
+    """
+    from casfs.mount import mount_points
+    from casfs.workspaces import lifecycle, registry
+
+    point = registry.absolute(Path(directory))
+    try:
+        with open_store(ctx) as store:
+            lifecycle.detach(registry.find(store, point), lazy=lazy)
+    except NotFound:  # no such workspace, or no store at all
+        mount_points.unmount(point, root=store_root(ctx), lazy=lazy)
+    echo_result(as_json, {"unmounted": directory}, f"{directory} unmounted")

@@ -1,0 +1,42 @@
+"""Full-text search."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from casfs.cli.common import echo, echo_json, json_option, open_store
+
+
+@click.command()
+@click.argument("text")
+@click.option("--type", help="Only nodes of this type.")
+@click.option("--thread", help="Only step outputs of this thread.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True)
+@json_option
+@click.pass_context
+def search(
+    ctx: click.Context,
+    text: str,
+    type: str | None,
+    thread: str | None,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """Find nodes that contain all words of TEXT; prints their paths in a mount.
+
+    \b
+    casfs search "the retry" --type content
+    """
+    from casfs import threads
+    from casfs.maintenance.search import Index
+
+    with open_store(ctx) as store, Index(store) as index:
+        id = threads.expand(store, thread).id if thread else None
+        hits = list(index.search(text, type=type, thread=id, limit=limit))
+    if as_json:
+        echo_json([asdict(hit) for hit in hits])
+    else:
+        for hit in hits:
+            echo(f"{hit.path}: {hit.snippet}")

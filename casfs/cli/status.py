@@ -1,0 +1,75 @@
+"""The state of a store: its processes (status) and its content in figures (stats)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from casfs.cli.common import echo, echo_json, json_option, open_store
+from casfs.store import Store
+
+
+@click.command()
+@json_option
+@click.pass_context
+def status(ctx: click.Context, as_json: bool) -> None:
+    """Print where the store is, whether its daemon runs, and where it is mounted."""
+    from casfs import daemon_socket
+    from casfs.mount import mount_points, registry
+
+    with open_store(ctx) as store:
+        assert store.root is not None
+        daemon = daemon_socket.find(store.root)
+        points = [str(point) for point in mount_points.mounted(store.root)]
+        serving = {str(one.mount): one for one in registry.listing(store.root)}
+        value = {
+            "store": str(store.root),
+            "daemon": daemon,
+            "mounts": points,
+            "serving": [one.as_json() for one in serving.values()],
+        }
+    if as_json:
+        echo_json(value)
+        return
+    echo(f"store   {value['store']}")
+    echo(f"daemon  pid {daemon['pid']}, {daemon['socket']}" if daemon else "daemon  none")
+    for point in points:
+        echo(f"mount   {point}")
+        if point in serving:
+            echo(f"        {serving[point]}")
+
+
+@click.command()
+@json_option
+@click.pass_context
+def stats(ctx: click.Context, as_json: bool) -> None:
+    """Print how much is stored, by type, and the space that it takes.
+
+    \b
+    casfs stats --json
+    """
+    with open_store(ctx) as store:
+        value = _stats(store)
+    if as_json:
+        echo_json(value)
+        return
+    for name in ("blobs", "bytes", "files", "heads", "database_bytes"):
+        echo(f"{name:16} {value[name]}")
+    for name, count in value["types"].items():
+        echo(f"  {name:14} {count}")
+
+
+def _stats(store: Store) -> dict[str, Any]:
+    assert store.root is not None
+    by_type: dict[str, int] = {}
+    for hash, count in store.blobs.types().items():
+        name = store.registry.name(hash)
+        by_type[name] = by_type.get(name, 0) + count
+    return {
+        **asdict(store.blobs.total()),
+        "heads": sum(1 for _ in store.heads.list()),
+        "database_bytes": (store.root / "store.db").stat().st_size,
+        "types": dict(sorted(by_type.items())),
+    }
