@@ -622,8 +622,12 @@ def test_nothing_is_restored_over_what_is_there(cli: Cli, project: Path) -> None
     tree = cli("tree", "build", project).word
     cli("checkpoint", "create", "work", project)
     before = sorted(os.listdir(project))
-    assert "not empty and not restored by casfs before; use --base TREE" in cli.refused("tree", "restore", tree, project, code=4)
-    assert "not empty and not restored by casfs before; use --base TREE" in cli.refused("checkpoint", "restore", "work", project, code=4)
+    assert "not empty and not restored by casfs before; use --base TREE" in cli.refused(
+        "tree", "restore", tree, project, code=4
+    )
+    assert "not empty and not restored by casfs before; use --base TREE" in cli.refused(
+        "checkpoint", "restore", "work", project, code=4
+    )
     assert "not a directory" in cli.refused("tree", "restore", tree, project / "run", code=4)
     assert sorted(os.listdir(project)) == before
 
