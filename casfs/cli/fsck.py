@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from casfs.backend.derived import total_stored
 from casfs.cli.common import echo, echo_json, json_option, open_store
 from casfs.cli.terminal import progress_bar
 from casfs.errors import CasfsError, Failed, NotFound
@@ -57,7 +58,7 @@ def fsck(ctx: click.Context, source: str | None, as_json: bool) -> int:
 def _count(store: Store) -> int:
     """Returns the number of blobs; 0 where the SQLite file is too damaged to count them."""
     try:
-        return store.blobs.total().blobs
+        return total_stored(store.blobs).blobs
     except CasfsError:
         return 0
 

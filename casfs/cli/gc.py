@@ -8,6 +8,7 @@ from dataclasses import asdict
 import click
 
 from casfs import config
+from casfs.backend.derived import total_stored
 from casfs.cli.common import echo, echo_json, echo_result, json_option, open_store, store_root
 from casfs.cli.terminal import Size, progress_bar
 from casfs.errors import NotFound
@@ -57,7 +58,7 @@ def gc(
             max_size if max_size is not None else values["gc.max_size"] or None,
             max_inodes if max_inodes is not None else values["gc.max_inodes"] or None,
         )
-        with progress_bar("marking", store.blobs.total().blobs) as progress:
+        with progress_bar("marking", total_stored(store.blobs).blobs) as progress:
             result = collector.collect(
                 store,
                 grace=grace if grace is not None else values["gc.grace_s"],

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from casfs.backend.derived import count_by_type, total_stored
 from casfs.cli.common import echo, echo_json, json_option, open_store
 from casfs.store import Store
 
@@ -64,11 +65,11 @@ def stats(ctx: click.Context, as_json: bool) -> None:
 def _stats(store: Store) -> dict[str, Any]:
     assert store.root is not None
     by_type: dict[str, int] = {}
-    for hash, count in store.blobs.types().items():
+    for hash, count in count_by_type(store.blobs).items():
         name = store.registry.name(hash)
         by_type[name] = by_type.get(name, 0) + count
     return {
-        **asdict(store.blobs.total()),
+        **asdict(total_stored(store.blobs)),
         "heads": sum(1 for _ in store.heads.list()),
         "database_bytes": (store.root / "store.db").stat().st_size,
         "types": dict(sorted(by_type.items())),
