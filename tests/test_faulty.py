@@ -17,7 +17,7 @@ from casfs.maintenance import fsck
 from casfs.store import Store
 from casfs.testing import blobs_contract, heads_contract, journal_contract
 from casfs.testing.contract import Check
-from casfs.testing.fakes import Faults
+from casfs.testing.faults import Faults
 from casfs.write_batch import PORTION
 from tests.support.helpers import LARGE, blobs, private_files, write_tree
 

@@ -1,4 +1,4 @@
-"""For authors of backends and agents: the contract suites, and fakes.
+"""For authors of agents and backends: a fake context, conformance suites, fault injection.
 
 An agent is tested with `run_agent` (docs/python.md), against a store in memory and without a
 daemon.
@@ -11,7 +11,7 @@ new empty backend (they need pytest):
     def test_heads(check, make_backend):
         check(make_backend)
 
-`fakes.Faults` makes a backend fail where a test orders it.
+`faults.Faults` makes a backend fail where a test orders it.
 """
 
 from casfs.testing.agents import AgentRun, fake_context, run_agent
