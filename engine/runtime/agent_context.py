@@ -1,7 +1,7 @@
-"""What an agent is handed for a try: its prompt and place, and the ways back to the engine.
+"""Builds the context of an attempt: prompt, place in the thread, and callbacks to the engine.
 
-By these it tells of its processes and turns and has threads run for it; each is durable in the
-thread's head before it goes on, so a crash loses none of them.
+By the callbacks an agent reports its processes and turns and runs child threads; each report is
+durable in the thread's head before the call returns, so a crash loses none.
 """
 
 from __future__ import annotations
@@ -26,62 +26,60 @@ from engine.threads.record import Intent
 
 @dataclass(frozen=True)
 class AgentContextBuilder:
-    """`store` hides the thread's secrets; `nest` runs the threads that agents call; `workspace`
-    is None for a thread without one."""
+    """`store` redacts the thread's secrets; `run_child` runs child threads; `workspace` is None
+    for a thread without one."""
 
     store: Store
-    hold: ThreadHead
-    script: ThreadConfig
+    head: ThreadHead
+    config: ThreadConfig
     env: Mapping[str, str]
-    nest: ThreadRunner
+    run_child: ThreadRunner
     workspace: Path | None
 
     async def context(self, intent: Intent, prompt: Prompt, tree: str | None) -> AgentContext:
-        """`tree`: what the step starts from."""
-        said: str | None = self.hold.thread.record["answer"]
+        """Returns the context of an attempt; `tree`: root of the tree that the step starts
+        from."""
+        answer: str | None = self.head.thread.record["answer"]
         return AgentContext(
-            thread=self.hold.thread.id,
+            thread=self.head.thread.id,
             role=intent["role"],
             step=intent["index"],
             prompt=prompt,
             workspace=self.workspace,
             store=self.store,
-            depth=self.script.start["depth"],
+            depth=self.config.start["depth"],
             run=intent["run"],
             env=self.env,
-            started=self._started,
-            turn=self._turn,
-            call=ThreadCalls(self.store, self.env, self.hold, self.nest, tree),
-            answer=said and await blocking(lambda: content.text(self.store, said)),
-            parent=self.script.start["parentState"],
-            agent=self.script.agents[intent["role"]],
-            secrets=self.script.secrets,
+            started=self._report_process,
+            turn=self._report_turn,
+            call=ThreadCalls(self.store, self.env, self.head, self.run_child, tree),
+            answer=answer and await blocking(lambda: content.text(self.store, answer)),
+            parent=self.config.start["parentState"],
+            agent=self.config.agents[intent["role"]],
+            secrets=self.config.secrets,
         )
 
-    def question(self, intent: Intent, prompt: Prompt, tree: str | None) -> StepInputs:
-        """The same, as the cache asks it."""
+    def step_inputs(self, intent: Intent, prompt: Prompt, tree: str | None) -> StepInputs:
+        """Returns the same inputs for the key of the step cache."""
         return StepInputs(
-            self.script.flow.roles[intent["role"]],
+            self.config.flow.roles[intent["role"]],
             intent["role"],
             intent["index"],
-            self.script.start["depth"],
-            self.script.agents[intent["role"]],
+            self.config.start["depth"],
+            self.config.agents[intent["role"]],
             prompt,
             tree,
             self.env,
         )
 
-    async def _started(self, pid: int) -> None:
-        """Make a process of the step in flight known before it matters."""
-        known = {"pid": pid, "pidStart": processes.start_time(pid)}
+    async def _report_process(self, pid: int) -> None:
+        fields = {"pid": pid, "pidStart": processes.start_time(pid)}
 
-        def note(now: Thread) -> Thread:
-            return transitions.update_record(
-                self.store, now, intent={**now.record["intent"], **known}
-            )
+        def update(now: Thread) -> Thread:
+            intent = {**now.record["intent"], **fields}
+            return transitions.update_record(self.store, now, intent=intent)
 
-        await self.hold.move(note)
+        await self.head.move(update)
 
-    async def _turn(self, hash: str) -> None:
-        """Show a turn of the step in flight."""
-        await self.hold.move(lambda now: transitions.add_turn(self.store, now, hash))
+    async def _report_turn(self, hash: str) -> None:
+        await self.head.move(lambda now: transitions.add_turn(self.store, now, hash))

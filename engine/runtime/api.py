@@ -1,8 +1,8 @@
-"""What the daemon can be asked for: start, fork, resume, cancel, compact, wait, status.
+"""The daemon's operations: start, fork, resume, cancel, compact, wait, status.
 
-Each operation takes the members of a request and returns those of an answer; what cannot be
-done raises an error of `casfs.errors`. Everything that moves a thread goes through here, so
-that whoever runs it knows.
+Each takes the members of a request and returns those of an answer, or raises an error of
+`casfs.errors`. Every change of a thread from outside goes through here, so that it is serialised
+with the thread's run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from engine.runtime.compaction import CompactionInput, Summary
 from engine.runtime.supervisor import Supervisor
 from engine.runtime.thread_config import redacting_store
 from engine.runtime.thread_head import ThreadHead
-from engine.threads import agent_binding, history, lifecycle, transitions
+from engine.threads import agent_binding, history, lifecycle, suspension, transitions
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import SUMMARISER, CompactPolicy, ThreadRequest
 from engine.threads.record import Budget
@@ -34,10 +34,10 @@ Answer = dict[str, Any]
 
 
 class DaemonApi:
-    def __init__(self, store: Store, env: Mapping[str, str], runners: Supervisor) -> None:
+    def __init__(self, store: Store, env: Mapping[str, str], supervisor: Supervisor) -> None:
         self._store = store
         self._env = env
-        self._runners = runners
+        self._supervisor = supervisor
         self._known: dict[str, Callable[..., Awaitable[Answer]]] = {
             "status": self._status,
             "start": self._start,
@@ -52,7 +52,7 @@ class DaemonApi:
         return self._known.get(op) if isinstance(op, str) else None
 
     async def _status(self) -> Answer:
-        return {"pid": os.getpid(), "running": self._runners.running}
+        return {"pid": os.getpid(), "running": self._supervisor.running}
 
     async def _start(
         self,
@@ -80,12 +80,12 @@ class DaemonApi:
                 key,
             )
             store = agent_binding.redacting_store(self._store, request.all_agents, self._env)
-            made = lifecycle.create(store, request)
-            return made, made.status == RUNNING and made.record["intent"] is None
+            thread = lifecycle.create(store, request)
+            return thread, thread.status == RUNNING and thread.record["intent"] is None
 
         thread, fresh = await blocking(create)
-        if fresh and thread.id not in self._runners.running:
-            self._runners.launch(thread.id)
+        if fresh and thread.id not in self._supervisor.running:
+            self._supervisor.launch(thread.id)
         return {"id": thread.id, "start": thread.record["start"]}
 
     async def _fork(
@@ -99,63 +99,61 @@ class DaemonApi:
             return lifecycle.fork(store, found, at, others)
 
         thread = await blocking(fork)
-        self._runners.launch(thread.id)
+        self._supervisor.launch(thread.id)
         return {"id": thread.id, "start": thread.record["start"], **thread.record["fork"]}
 
     async def _resume(self, id: str, input: str | None = None) -> Answer:
         def resume() -> Thread:
             thread = threads.get(self._store, id)
-            return transitions.resume(
-                redacting_store(self._store, thread, self._env), thread, input
-            )
+            return suspension.resume(redacting_store(self._store, thread, self._env), thread, input)
 
-        self._runners.launch((await blocking(resume)).id)
+        self._supervisor.launch((await blocking(resume)).id)
         return {"id": id}
 
     async def _cancel(self, id: str) -> Answer:
-        await self._runners.cancel(id)
+        await self._supervisor.cancel(id)
         return {"id": id}
 
     async def _compact(
         self, id: str, text: str | None = None, agent: dict[str, Any] | None = None
     ) -> Answer:
-        """Summarise all steps so far: as `text`, or by an agent {name, config, version}."""
+        """Compacts all steps so far: into `text`, or by an agent {name, config, version}."""
         thread = await blocking(lambda: threads.get(self._store, id))
         store = await blocking(lambda: redacting_store(self._store, thread, self._env))
         if text is not None:
-            made = await blocking(lambda: compaction.put_summary(store, text))
+            summary = await blocking(lambda: compaction.put_summary(store, text))
         elif agent is not None:
-            made = await self._summarised(store, thread, bindings({SUMMARISER: agent}))
+            summary = await self._summarise(store, thread, bindings({SUMMARISER: agent}))
         else:
             raise Conflict("a summary needs a text, or an agent that writes it")
-        hold = self._runners.hold(id) or ThreadHead(
-            await blocking(lambda: threads.get(self._store, id))
+        head = self._supervisor.head(id)
+        if head is None:
+            head = ThreadHead(await blocking(lambda: threads.get(self._store, id)))
+        await head.move(
+            lambda now: transitions.compact(self._store, now, summary.content, thread.hash)
         )
-        await hold.move(
-            lambda now: transitions.compact(self._store, now, made.content, thread.hash)
-        )
-        return {"id": id, "summary": made.content}
+        return {"id": id, "summary": summary.content}
 
-    async def _summarised(
+    async def _summarise(
         self, store: Store, thread: Thread, bound: Mapping[str, Binding]
     ) -> Summary:
         def prepare() -> tuple[str, CompactionInput]:
             packages = agent_binding.resolve(bound)
-            with hidden.batch() as batch:
+            with redacting.batch() as batch:
                 agent = agent_binding.put_agents(batch, packages, bound)[SUMMARISER]
             start = threads.start(store, thread).payload
             past = history.prompt_history(store, thread)
             task = content.text(store, start["input"])
-            step = past.turns[-1].index + 1 if past.turns else 1
+            step = past.steps[-1].index + 1 if past.steps else 1
             return agent, CompactionInput(thread.id, step, secrets.token_hex(16), task, past)
 
-        hidden = await blocking(lambda: agent_binding.redacting_store(store, bound, self._env))
-        agent, subject = await blocking(prepare)
-        return await compaction.summarise(hidden, agent, subject, self._env)
+        redacting = await blocking(lambda: agent_binding.redacting_store(store, bound, self._env))
+        agent, given = await blocking(prepare)
+        return await compaction.summarise(redacting, agent, given, self._env)
 
     async def _wait(self, id: str) -> Answer:
-        """Answers when the thread rests."""
-        thread = await self._runners.wait(id)
+        """Answers when the thread has ended or is suspended."""
+        thread = await self._supervisor.wait(id)
         return {"id": id, "status": thread.status}
 
 

@@ -1,25 +1,27 @@
-"""Threads that an agent has run for it: the call stack (seed 003).
+"""Child threads that an agent calls: the call stack (seed 003).
 
-A call makes a thread whose `parentState` is where its caller stands, runs it inside the
-caller's own task, and answers with how it ended. So a child is cancelled with its parent, ends
-with the daemon like it, and takes no place among the threads that run at once. A child that
-is suspended suspends its caller (`Waiting`); when the caller is asked again, an equal call finds
-the child that was made for it, ended or not, and a second one is never made.
+A call creates a thread whose `parentState` is its caller's newest node, runs it inside the
+caller's own task, and returns its end. So a child is cancelled with its caller, ends with the
+daemon like it, and does not count against the limit of running threads. A suspended child
+suspends its caller (`Waiting`); when the caller's agent is asked again, an equal call finds the
+child that was created for it, ended or not, and no second one is created.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from casfs import threads
 from casfs.agents import CHILD, Call, Called, Waiting
-from casfs.errors import Failed
+from casfs.errors import CasfsError, Failed
 from casfs.store import Store
 from casfs.threads import RUNNING, SUSPENDED, Thread
 from engine.blocking import blocking
 from engine.content import text
 from engine.runtime.thread_head import ThreadHead
+from engine.runtime.workspace import Workspaces, thread_workspace
 from engine.threads import agent_binding, call_stack, lifecycle, transitions
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest
@@ -30,54 +32,54 @@ ThreadRunner = Callable[[Thread], Awaitable[Thread]]
 
 
 class ThreadCalls:
-    """The calls of one try at a step. `run` carries a thread on until it rests."""
+    """The calls of one attempt. `run` runs a thread until it ends or is suspended; `workspace`:
+    root of the tree that the step starts from."""
 
     def __init__(
         self,
         store: Store,
         env: Mapping[str, str],
-        hold: ThreadHead,
+        head: ThreadHead,
         run: ThreadRunner,
         workspace: str | None,
     ) -> None:
         self._store = store
         self._env = env
-        self._hold = hold
+        self._head = head
         self._run = run
         self._workspace = workspace
-        self._taken: dict[str, object] = {}
+        self._used: dict[str, object] = {}
 
     async def __call__(self, call: Call) -> Called:
-        """Raises Waiting, Failed, and what `origin.create` raises for such a request."""
+        """Raises Waiting, Failed, and what `lifecycle.create` raises for such a request."""
         request = await blocking(lambda: self._request(call))
-        made: list[Thread] = []
+        created: list[Thread] = []
 
-        def calling(parent: Thread) -> Thread:
+        def create(parent: Thread) -> Thread:
             store = agent_binding.redacting_store(self._store, request.agents, self._env)
-            moved, child = lifecycle.call(store, parent, request, self._taken)
-            made.append(child)
+            moved, child = lifecycle.call(store, parent, request, self._used)
+            created.append(child)
             return moved
 
-        await self._hold.move(calling)
-        child = made[0]
-        self._taken[child.id] = None
+        await self._head.move(create)
+        child = created[0]
+        self._used[child.id] = None
         if child.status == RUNNING:
             child = await self._run(child)
-        return await blocking(lambda: self._outcome(child))
+        return await blocking(lambda: self._result(child))
 
     def _request(self, call: Call) -> ThreadRequest:
-        start = threads.start(self._store, self._hold.thread).payload
-        tokens = Budget.of(start["budget"]).tokens
+        start = threads.start(self._store, self._head.thread).payload
         return ThreadRequest(
             workflows.find(self._store, call.workflow),
             call.input,
             bindings(call.agents),
             self._workspace if call.workspace is None else call.workspace,
             call.max_rounds,
-            Budget(tokens),
+            Budget(Budget.of(start["budget"]).tokens),
         )
 
-    def _outcome(self, child: Thread) -> Called:
+    def _result(self, child: Thread) -> Called:
         end = threads.end(self._store, child)
         if child.status == SUSPENDED:
             reason = f"thread {child.id}, which it called, is suspended: {child.record['reason']}"
@@ -102,7 +104,7 @@ class ThreadCalls:
 
 
 def bindings(agents: Mapping[str, Mapping[str, Any]]) -> dict[str, Binding]:
-    """Agents as a person or a config names them: {name, config, version}."""
+    """Parses agents as a request or a config names them: role to {name, config, version}."""
     return {
         role: Binding(one["name"], one.get("config", {}), one.get("version", ""))
         for role, one in agents.items()
@@ -110,24 +112,31 @@ def bindings(agents: Mapping[str, Mapping[str, Any]]) -> dict[str, Binding]:
 
 
 def child_ends(store: Store, thread: Thread) -> list[str]:
-    """The thread-ends of those that the step in flight called, in the order of the calls."""
+    """Returns the thread-ends of the pending step's children, in the order of the calls."""
     calls = thread.record["intent"]["calls"]
     found = [threads.end(store, threads.get(store, id)) for id in calls]
     return [end.hash for end in found if end is not None]
 
 
-def cancel_children(store: Store, thread: Thread) -> list[Thread]:
-    """End those that the step in flight called and did not wait for; returns them."""
-    left = call_stack.open_children(store, thread)
-    for id in thread.record["intent"]["calls"]:
-        child = threads.get(store, id)
-        if child.status in (RUNNING, SUSPENDED):
-            transitions.cancel(store, child)
-    return left
+def cancel_children(store: Store, thread: Thread, workspaces: Workspaces) -> None:
+    """Cancels the pending step's children that have not ended, and removes their workspaces.
+    Children that cannot be read are left."""
+    intent = thread.record["intent"]
+    if intent is None or not intent["calls"]:
+        return
+    with suppress(CasfsError):
+        left = call_stack.open_children(store, thread)
+        for id in intent["calls"]:
+            child = threads.get(store, id)
+            if child.status in (RUNNING, SUSPENDED):
+                transitions.cancel(store, child)
+        for child in left:
+            thread_workspace(store, child, workspaces).remove()
 
 
 def caller_hint(store: Store, thread: Thread) -> str | None:
-    """How an agent reads the context of the thread that called this one."""
+    """Returns the part of a child's prompt that says how to read its caller's context; None for
+    a thread without a caller."""
     state, caller = threads.start(store, thread).payload["parentState"], thread.record.get("parent")
     if state is None:
         return None

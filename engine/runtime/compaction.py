@@ -1,7 +1,7 @@
-"""Summaries that stand for the past of a thread, made by an agent.
+"""Compaction: a summary, written by an agent, that stands for all earlier steps of a thread.
 
-A summariser is an agent like any other, asked with a prompt of our own; what it reports, or if
-it reports nothing, what it said, is the summary. Its own record is kept beside the text.
+A summariser is an agent like any other, asked with a prompt of ours; the `summary` of its meta,
+or without one its whole output, is the summary. Its detail is an artifact of the content node.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ ASK = "summary: the text that will stand for everything that happened so far."
 
 @dataclass(frozen=True)
 class CompactionInput:
-    """What is to be summarised. `run`: the token for processes; `step`: the one to come."""
+    """The history to summarise. `step`: index of the next one; `run`: token for processes."""
 
     thread: str
     step: int
     run: str
     task: str
-    past: PromptHistory
+    history: PromptHistory
 
 
 @dataclass(frozen=True)
@@ -58,46 +58,46 @@ class Summary:
 
 
 async def summarise(
-    store: Store, agent: str, subject: CompactionInput, env: Mapping[str, str]
+    store: Store, agent: str, given: CompactionInput, env: Mapping[str, str]
 ) -> Summary:
-    """Ask the agent of an agent node. What `store` hides it is not told. Raises TryFailed."""
-    past = subject.past
-    hidden = redaction.secrets_of(store)
-    prompt = Prompt(SYSTEM, subject.task, past.turns, ASK, SCHEMA, summary=past.summary)
+    """Asks the agent of an agent node; `store` and its secrets redact what it sees. Raises
+    AttemptFailed."""
+    history, secrets = given.history, redaction.secrets_of(store)
+    prompt = Prompt(SYSTEM, given.task, history.steps, ASK, SCHEMA, summary=history.summary)
     context = AgentContext(
-        thread=subject.thread,
+        thread=given.thread,
         role=ROLE,
-        step=subject.step,
-        prompt=prompt.redacted(hidden),
+        step=given.step,
+        prompt=prompt.redacted(secrets),
         workspace=None,
         store=store,
-        run=subject.run,
+        run=given.run,
         env=env,
         agent=agent,
-        secrets=hidden,
+        secrets=secrets,
     )
     try:
         function = await blocking(lambda: load_agent(store, agent))
         result = await function(context)
     except AGENT_ERRORS as error:
-        what = str(error) if isinstance(error, CasfsError) else repr(error)
+        reason = str(error) if isinstance(error, CasfsError) else repr(error)
         detail = error.detail if isinstance(error, AgentFailed) else None
-        raise AttemptFailed(f"{ROLE}: {what}", detail) from error
-    return await blocking(lambda: _kept(store, result.output, result.detail.hash))
+        raise AttemptFailed(f"{ROLE}: {reason}", detail) from error
+    return await blocking(lambda: _put_output(store, result.output, result.detail.hash))
 
 
 def put_summary(store: Store, text: str) -> Summary:
-    """A summary that a person wrote. Raises Invalid for one that says nothing."""
+    """Puts a summary that a person wrote. Raises Invalid for an empty one."""
     if not text.strip():
         raise Invalid("a summary must not be empty")
     return Summary(text, content.put(store, text))
 
 
-def _kept(store: Store, output: str, detail: str) -> Summary:
+def _put_output(store: Store, output: str, detail: str) -> Summary:
     try:
         text = extract(output, role_schema(SCHEMA), store).meta["summary"]
     except Invalid:
         text = output.strip()
     if not text:
-        raise AttemptFailed(f"{ROLE}: it said nothing", detail)
+        raise AttemptFailed(f"{ROLE}: the output is empty", detail)
     return Summary(text, content.put(store, text, [detail]))

@@ -1,10 +1,10 @@
 """The daemon: runs the threads of one store and answers the command line.
 
 One trio nursery holds a task per running thread (`engine.runtime.supervisor`) and one per
-connection; what may be asked for is `engine.runtime.api`. At its start it carries on every thread
-whose head says `running`, so a daemon that was killed loses nothing. When the daemon is asked to
-end, agents in flight are ended with it and their threads stay `running` in the store: the next
-daemon begins those steps again.
+connection; the operations are in `engine.runtime.api`. At its start it launches every thread whose
+head says `running`, so a daemon that was killed loses nothing. When the daemon is stopped, running
+agents are ended with it and their threads stay `running` in the store: the next daemon runs their
+pending steps again.
 """
 
 from __future__ import annotations
@@ -47,27 +47,29 @@ class Daemon:
         workspaces: Workspaces = COPYING,
         extractor: Extractor | None = None,
     ) -> None:
-        """`env` is what agents see; `limit`: threads that run at once, more wait; `upkeep` is
-        called now and then; `extractor`: what finds a meta where there is no block."""
+        """`env`: the environment of agents; `limit`: threads that run at once, more wait;
+        `upkeep` is called every UPKEEP_INTERVAL_S; `extractor`: the model that finds a meta."""
         self._store = store
         self._log = log
         self._upkeep = upkeep
-        self._judge = WorkerPool(log)
-        self._runners = Supervisor(store, env, log, limit, workspaces, self._judge, extractor)
+        self._evaluator = WorkerPool(log)
+        self._supervisor = Supervisor(
+            store, env, log, limit, workspaces, self._evaluator, extractor
+        )
         key = None if extractor is None else extractor.key_env
-        hidden = redaction.redacting_store(store, redaction.from_env([key] if key else [], env))
-        self._operations = DaemonApi(hidden, env, self._runners)
+        secrets = redaction.from_env([key] if key else [], env)
+        self._api = DaemonApi(redaction.redacting_store(store, secrets), env, self._supervisor)
 
     async def serve(self, path: Path, ready: Callable[[], None]) -> None:
-        """Listen at `path` until SIGTERM, SIGINT or the operation `stop`."""
+        """Listens at `path` until SIGTERM, SIGINT or the operation `stop`."""
         listener = _listen(path)
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            async with self._judge, trio.open_nursery() as nursery:
-                self._runners.nursery = nursery
-                await self._runners.carry_on()
-                nursery.start_soon(trio.serve_listeners, self._talk, [listener])
+            async with self._evaluator, trio.open_nursery() as nursery:
+                self._supervisor.nursery = nursery
+                await self._supervisor.launch_all()
+                nursery.start_soon(trio.serve_listeners, self._handle_connection, [listener])
                 if self._upkeep is not None:
-                    nursery.start_soon(self._keep_up, self._upkeep)
+                    nursery.start_soon(self._run_upkeep, self._upkeep)
                 self._log("ready", socket=str(path))
                 ready()
                 async for number in signals:
@@ -76,8 +78,8 @@ class Daemon:
                 nursery.cancel_scope.cancel()
         path.unlink(missing_ok=True)
 
-    async def _keep_up(self, upkeep: Upkeep) -> None:
-        """Hold the store to the limits that its owner set."""
+    async def _run_upkeep(self, upkeep: Upkeep) -> None:
+        """Enforces the limits of the store's settings, such as gc's."""
         while True:
             try:
                 await trio.to_thread.run_sync(upkeep, self._store)
@@ -87,21 +89,21 @@ class Daemon:
 
     # -- connections ----------------------------------------------------------------------
 
-    async def _talk(self, stream: trio.SocketStream) -> None:
+    async def _handle_connection(self, stream: trio.SocketStream) -> None:
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             async with stream:
                 line = await _read_line(stream)
                 if line is not None:
-                    answer = await self._attended(line, stream)
+                    answer = await self._answer_while_connected(line, stream)
                     await stream.send_all(canonical.encode(answer) + b"\n")
 
-    async def _attended(self, line: bytes, stream: trio.SocketStream) -> Answer:
-        """Answer; when all that the client does is wait, stop as soon as it goes away."""
+    async def _answer_while_connected(self, line: bytes, stream: trio.SocketStream) -> Answer:
+        """Answers; a `wait` is cancelled when the client disconnects."""
         if b'"wait"' not in line:
             return await self._answer(line)
         answer: Answer = {}
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_until_closed, stream, nursery.cancel_scope)
+            nursery.start_soon(_cancel_when_closed, stream, nursery.cancel_scope)
             answer = await self._answer(line)
             nursery.cancel_scope.cancel()
         return answer
@@ -113,17 +115,17 @@ class Daemon:
             if op == "stop":
                 os.kill(os.getpid(), signal.SIGTERM)
                 return {"ok": {"pid": os.getpid()}}
-            operation = self._operations.find(op)
+            operation = self._api.find(op)
             if operation is None:
                 raise NotFound(f"the daemon has no operation {op!r}")
             return {"ok": await operation(**request)}
         except CasfsError as error:
-            return _fault(type(error).__name__, str(error))
+            return _error(type(error).__name__, str(error))
         except (TypeError, KeyError, AttributeError) as error:
-            return _fault("Invalid", f"not a request of this daemon's form: {error}")
+            return _error("Invalid", f"not a request of this daemon's form: {error}")
         except Exception as error:  # one bad request must not end the threads of others
             self._log("failed", error=repr(error))
-            return _fault("Failed", f"internal error: {error!r}")
+            return _error("Failed", f"internal error: {error!r}")
 
 
 def serve(
@@ -137,7 +139,8 @@ def serve(
     workspaces: Workspaces = COPYING,
     extractor: Extractor | None = None,
 ) -> None:
-    """Be the daemon of the store at `root` until told to end. Raises Refused if there is one."""
+    """Runs the daemon of the store at `root` until it is stopped. Raises Refused if there is
+    one already."""
     lock = daemon_socket.lock(root)
     try:
         with Store.open(root) as store:
@@ -162,7 +165,7 @@ def serve(
 
 
 def _sweep(store: Store, log: Log) -> None:
-    """Clean up after a daemon that was killed; what cannot be deleted is in nobody's way."""
+    """Cleans up after a daemon that was killed; a failure is only logged."""
     try:
         count = sweep(store)
     except CasfsError as error:
@@ -173,21 +176,16 @@ def _sweep(store: Store, log: Log) -> None:
 
 
 def _listen(path: Path) -> trio.SocketListener:
-    listening = trio.socket.from_stdlib_socket(_bound(path))
-    return trio.SocketListener(listening)
-
-
-def _bound(path: Path) -> socket.socket:
-    """A socket at `path`. The mode is set before it listens: nobody can connect earlier."""
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    made.bind(str(path))
+    """Listens at `path`. The mode is set before it listens: no connection is earlier."""
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listening.bind(str(path))
     path.chmod(0o600)
-    made.listen(64)
-    return made
+    listening.listen(64)
+    return trio.SocketListener(trio.socket.from_stdlib_socket(listening))
 
 
-def _fault(kind: str, message: str) -> Answer:
-    """An error as an answer; a file name in the message may be no UTF-8."""
+def _error(kind: str, message: str) -> Answer:
+    """Returns an error as an answer; a file name in the message may not be UTF-8."""
     return {"error": kind, "message": message.encode("utf-8", "replace").decode()}
 
 
@@ -201,8 +199,8 @@ async def _read_line(stream: trio.SocketStream) -> bytes | None:
     return bytes(line)
 
 
-async def _until_closed(stream: trio.SocketStream, scope: trio.CancelScope) -> None:
-    """Nobody waits for the answer any more: stop working on it."""
+async def _cancel_when_closed(stream: trio.SocketStream, scope: trio.CancelScope) -> None:
+    """Cancels `scope` when the client disconnects."""
     with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
         await stream.receive_some()
     scope.cancel()

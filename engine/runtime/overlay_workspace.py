@@ -1,19 +1,19 @@
-"""A thread's workspace as an overlay: a step costs what it changes.
+"""A thread's workspace as an overlay: a step costs only what it changes.
 
-    workspaces/<thread>/tree           what the agents see
-    workspaces/<thread>/upper, work    what they changed since the last step
-    workspaces/<thread>/changes        an image of what earlier steps changed
+    workspaces/<thread>/tree           the merged directory, which the agents see
+    workspaces/<thread>/upper, work    the changes since the last step
+    workspaces/<thread>/changes        an image of the changes of earlier steps
 
-Every step starts with an empty upper over the tree of the step before, so that recording
-one never reads what earlier steps wrote. Below the upper is, in this order of preference:
-the image of a tree that the thread had once and above it one of the changes since (native:
-no process serves it); the tree in a mount of the store. The image is made anew when the
-changes have grown to a part of it, so that a step costs its changes and a share of that.
+Every step starts with an empty upper layer over the tree of the step before, so that recording
+one never reads what earlier steps wrote. The lower layers are, in this order of preference:
+the image of an earlier tree of the thread and above it an image of the changes since (native:
+no process serves it); the tree in a mount of the store. The base image is rebuilt when the
+changes have grown to a fraction of it, so a step costs its changes and a share of that.
 Where neither can be mounted the tree is restored to the same place, and recorded by reading
-it: a thread goes on, only slower.
+it: the thread goes on, only slower.
 
-The mounts are private to the daemon: what a killed one has left is unmounted by the next
-(`unmount_all`), whatever it was made for.
+The mounts are private to the daemon: those that a killed daemon left are unmounted by the next
+one (`unmount_all`).
 """
 
 from __future__ import annotations
@@ -34,10 +34,8 @@ from casfs.workspaces.strategies import Trees, Way
 from engine.runtime.workspace import Workspace
 
 PREFERRED = (strategies.NATIVE, strategies.OVERLAY)
-REBASE_FRACTION, REBASE_MIN_BYTES = (
-    4,
-    1 << 18,
-)  # changes are too many from this part of the image on, and so large
+# The base image is rebuilt when the changes reach this fraction of it, and at least this size.
+REBASE_FRACTION, REBASE_MIN_BYTES = 4, 1 << 18
 
 
 class OverlayWorkspace(Workspace):
@@ -49,7 +47,7 @@ class OverlayWorkspace(Workspace):
         log: Log = silent,
         preferred: Sequence[str] = PREFERRED,
     ) -> None:
-        """`trees`: where a mount of the store shows the tree of that root."""
+        """`trees`: the path of a tree in a mount of the store, by its root."""
         self._folder = folder.parent.resolve() / folder.name
         super().__init__(store, self._folder / "tree")
         self._trees = trees
@@ -63,17 +61,18 @@ class OverlayWorkspace(Workspace):
         return self._folder / "upper"
 
     def reset(self, root: str) -> None:
-        """Make it hold the tree `root`, with an empty upper. Raises as `casfs.trees.restore`."""
+        """Replaces its content by the tree `root`, with an empty upper layer. Raises as
+        `casfs.trees.restore`."""
         if not self.root == root == self._base:
             self.remove()
-            if self._is_mounted(root):
+            if self._mount(root):
                 self._base = root
             else:
                 super().reset(root)
         self.root = None
 
-    def _is_mounted(self, root: str) -> bool:
-        """By the first way that works."""
+    def _mount(self, root: str) -> bool:
+        """Mounts an overlay by the first strategy that works; False where none does."""
         for way in self._ways:
             try:
                 lifecycle.prepare(self._store, root, self._upper)
@@ -93,7 +92,7 @@ class OverlayWorkspace(Workspace):
         return Layers(lower, self._upper, work, self.path, changes=changes)
 
     def _images(self, root: str) -> tuple[Path, Path | None]:
-        """The image of a tree; or of an earlier one, and what has changed since."""
+        """Returns the base image, and the image of the changes since, if any."""
         changes = self._folder / "changes"
         if self._image not in (None, root):
             assert self._image is not None
@@ -109,13 +108,13 @@ class OverlayWorkspace(Workspace):
         if self._base is None:
             return super().record()
         if not strategies.is_mounted(self.path):
-            raise Failed(f"the workspace {self.path} was unmounted by somebody")
+            raise Failed(f"the workspace {self.path} was unmounted by another process")
         with self._store.batch() as batch:
             self.root = overlay.commit(self._store, batch, self._base, self._upper).hash
         return self.root
 
     def remove(self) -> None:
-        """Unmount and delete it. A process that still stands in it keeps what it sees."""
+        """Unmounts and deletes it. A process that still works in it keeps its files."""
         self.root = self._base = None
         strategies.unmount(self.path, lazy=True)
         rmtree.delete(self._folder)
@@ -123,7 +122,7 @@ class OverlayWorkspace(Workspace):
 
 
 def unmount_all(root: Path) -> int:
-    """Unmount whatever is mounted for threads of the store at `root`; returns how many.
+    """Unmounts all that is mounted for threads of the store at `root`; returns how many.
 
     Raises Failed.
     """

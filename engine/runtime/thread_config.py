@@ -1,7 +1,7 @@
-"""What is fixed about a thread while it runs: its task, its workflow, who plays whom.
+"""The fixed part of a thread while it runs: task, workflow, agents, budget, secrets.
 
-Read once from the thread-start and what it refers to. Agents are made when they are first asked,
-so a package that is broken harms the thread only at that role.
+Read once from the thread-start and the nodes that it refers to. Agents are loaded when they are
+first asked, so a broken package fails the thread only at its role.
 """
 
 from __future__ import annotations
@@ -51,23 +51,26 @@ class ThreadConfig:
         if extractor is not None and extractor.key_env is not None:
             names.add(extractor.key_env)
         self.secrets = redaction.from_env(names, env)
-        self._origin = calls.caller_hint(store, thread)
+        self._caller_hint = calls.caller_hint(store, thread)
         self._functions: dict[str, AgentFn] = {}
 
-    def prompt(self, role: str, past: PromptHistory) -> Prompt:
+    def prompt(self, role: str, history: PromptHistory) -> Prompt:
+        """Returns the redacted prompt of a role's next step."""
         part = self.flow.roles[role]
         prompt = Prompt(
             part.system_prompt,
             self.task,
-            past.turns,
+            history.steps,
             part.extract_prompt,
             part.schema,
-            summary=past.summary,
-            origin=self._origin,
+            summary=history.summary,
+            origin=self._caller_hint,
         )
         return prompt.redacted(self.secrets)
 
-    def player(self, role: str) -> RoleAgent:
+    def role_agent(self, role: str) -> RoleAgent:
+        """Returns the agent of a role, which is loaded by its first call."""
+
         async def agent(context: AgentContext) -> AgentResult:
             node = self.agents[role]
             if node not in self._functions:
@@ -79,24 +82,24 @@ class ThreadConfig:
 
 
 def secret_names(store: Store, thread: Thread) -> set[str]:
-    """The variables that the agents of a thread name as secrets, and those of the threads that
-    called it: what is a secret above is none the less one below."""
+    """Returns the variables that the agents of a thread name as secrets, and those of its
+    callers: children inherit their caller's secrets."""
     start, bound = threads.start(store, thread).payload, threads.agents(store, thread)
     others = [start["compact"]["agent"]] if start.get("compact") else []
     names: set[str] = set()
     for hash in {*bound.values(), *others}:
         node = store.node(hash, "agent").payload
-        with suppress(CasfsError):  # it is said when the role is played
+        with suppress(CasfsError):  # reported when the agent is loaded to play its role
             names |= loader.load(node["package"]).secret_names(node["config"])
     if caller := thread.record.get("parent"):
-        with suppress(NotFound):  # it has ended, and its name was dropped
+        with suppress(NotFound):  # it has ended, and its head was removed
             names |= secret_names(store, threads.get(store, caller))
     return names
 
 
 def redacting_store(store: Store, thread: Thread, env: Mapping[str, str]) -> Store:
-    """The store for whoever adds to a thread from outside: an answer, which may be for a thread
-    that it called, or a summary."""
+    """Returns the store for writes to a thread from outside its run: a summary, or an answer,
+    which may be for one of its children."""
     names: set[str] = set()
     for one in (thread, *call_stack.open_children(store, thread)):
         names |= secret_names(store, one)
@@ -104,6 +107,6 @@ def redacting_store(store: Store, thread: Thread, env: Mapping[str, str]) -> Sto
 
 
 def load_agent(store: Store, agent: str) -> AgentFn:
-    """The function of an agent node, from the package that is installed now."""
+    """Creates the function of an agent node, from the package that is installed now."""
     node = store.node(agent, "agent").payload
     return loader.load(node["package"]).create(node["config"])

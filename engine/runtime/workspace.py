@@ -1,10 +1,10 @@
-"""The private directory in which a thread's agents work: `workspaces/<thread>` in the store.
+"""A thread's workspace: the private directory `workspaces/<thread>` in which its agents work.
 
 It is derived from the store at any time: `reset` makes it hold exactly a given tree, so a
-step that is run again starts where the first try started. It is recorded whole, `.git`
-and derived files included. Nobody but the thread's own agents may write in it.
+step that is run again starts where the first attempt started. It is recorded whole, `.git`
+and derived files included. Only the thread's own agents may write to it.
 
-Here it is a copy; `engine.runtime.overlay_workspace` makes it an overlay, where that can be.
+Here it is a copy; `engine.runtime.overlay_workspace` makes it an overlay where possible.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from casfs import threads
 from casfs.errors import Failed
 from casfs.store import Store
 from casfs.system import rmtree
+from casfs.threads import Thread
 from casfs.trees.restore import restore as restores
 from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.ignore import Ignore
 
 FOLDER = "workspaces"
-THREAD_DIRECTORY = re.compile(
-    r"[0-9A-HJKMNP-TV-Z]{26}\Z|\.casfs\.[0-9a-f]{16}\Z"
-)  # a thread's, or beside it
+# The workspace of a thread, or a staging directory beside it.
+THREAD_DIRECTORY = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}\Z|\.casfs\.[0-9a-f]{16}\Z")
 FINISHED = (threads.ENDED, threads.CANCELLED)
 
 
 class Workspace:
-    """`root` is the tree it holds, None as soon as that is not certain."""
+    """`root`: the tree that it holds, None as soon as agents may have changed it."""
 
     def __init__(self, store: Store, path: Path) -> None:
         self._store = store
@@ -39,21 +39,22 @@ class Workspace:
         self.root: str | None = None
 
     def reset(self, root: str) -> None:
-        """Make it hold the tree `root`, whatever was there. Raises as `casfs.trees.restore`."""
+        """Replaces its content by the tree `root`. Raises as `casfs.trees.restore`."""
         if self.root != root:
             self.remove()
             restores.restore(self._store, root, self.path)
         self.root = None  # an agent may write from now on
 
     def record(self) -> str:
-        """Store what it holds and return the root. Raises Failed as `casfs.trees.snapshot`."""
+        """Stores its content as a tree; returns the root. Raises Failed as
+        `casfs.trees.snapshot`."""
         with self._store.batch() as batch:
             self.root = walker.build(batch, self.path, Ignore()).hash
         return self.root
 
     def remove(self) -> None:
-        """Delete it, write-protected directories included, and what restores into it have
-        left. Raises Failed."""
+        """Deletes it, write-protected directories included, and the restore state of it.
+        Raises Failed."""
         self.root = None
         rmtree.delete(self.path)
         restores.forget(self._store, self.path)
@@ -61,8 +62,8 @@ class Workspace:
 
 @dataclass(frozen=True)
 class Workspaces:
-    """How a daemon makes the workspaces of its threads: `open` gets the store and the place,
-    `release` ends what all of them needed."""
+    """The kind of workspace of a daemon's threads: `open` makes one of the store and its path,
+    `release` frees what all of them share."""
 
     open: Callable[[Store, Path], Workspace] = Workspace
     release: Callable[[], None] = lambda: None
@@ -71,11 +72,18 @@ class Workspaces:
 COPYING = Workspaces()
 
 
-def sweep(store: Store) -> int:
-    """Delete the directories of threads that are over, which a killed daemon has left; returns
-    how many. What is not a thread's, an opened workspace, is not looked at.
+def thread_workspace(store: Store, thread: Thread, workspaces: Workspaces = COPYING) -> Workspace:
+    """Returns the workspace of a thread. Raises Failed for a store in memory."""
+    if store.root is None:
+        raise Failed("a store in memory has no place for workspaces")
+    return workspaces.open(store, store.root / FOLDER / thread.id)
 
-    For a daemon that runs nothing yet. Raises Failed.
+
+def sweep(store: Store) -> int:
+    """Deletes the workspaces of finished threads that a killed daemon left; returns how many.
+    Workspaces that `casfs workspace` opened are not touched.
+
+    For a daemon that runs no thread yet. Raises Failed.
     """
     if store.root is None:
         return 0

@@ -1,1 +1,1 @@
-"""Threads as they are written and read back: the only writer of their heads is in here."""
+"""The stored state of threads: their records, and the only writers of their heads."""

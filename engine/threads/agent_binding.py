@@ -1,7 +1,7 @@
-"""Who plays a role: an agent as a person names it, and the nodes that stand for it.
+"""Binds agents to roles: an agent as a person names it, and its node.
 
-The version is resolved, and the config checked against the package's schema, before
-anything is stored: a thread that could not run does not come to be.
+The version is resolved, and the config checked against the package's schema, before anything is
+stored: a thread that cannot run is not created.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Binding:
 
 
 def resolve(bound: Mapping[str, Binding]) -> dict[str, Package]:
-    """The package of each role. Raises as `agents.resolve`."""
+    """Returns the package of each role. Raises as `loader.resolve`."""
     return {
         role: loader.resolve(binding.name, binding.version, binding.config)
         for role, binding in bound.items()
@@ -37,8 +37,8 @@ def resolve(bound: Mapping[str, Binding]) -> dict[str, Package]:
 
 
 def redacting_store(store: Store, bound: Mapping[str, Binding], env: Mapping[str, str]) -> Store:
-    """The store for whoever starts a thread with these agents: their secrets are hidden from
-    its first node on. What is wrong with a package is left for `resolve` to say."""
+    """Returns the store in which to create a thread with these agents: their secrets are
+    redacted from its first node on. Faults of packages are left to `resolve`."""
     names: set[str] = set()
     for one in bound.values():
         with suppress(CasfsError):
@@ -49,13 +49,13 @@ def redacting_store(store: Store, bound: Mapping[str, Binding], env: Mapping[str
 def put_agents(
     batch: Batch, packages: Mapping[str, Package], bound: Mapping[str, Binding]
 ) -> dict[str, str]:
-    """Put agents and the types of their details; role name to agent node."""
+    """Puts agents and the schemas of their details; returns role name to agent node."""
     _put_schemas(batch, packages.values())
     return {role: _put_agent(batch, package, bound[role]) for role, package in packages.items()}
 
 
 def _put_schemas(batch: Batch, packages: Iterable[Package]) -> None:
-    """Register the types of the agents' details, each once however many roles share it."""
+    """Registers the schemas of the agents' details, each once, however many roles share it."""
     seen: list[Any] = []
     for package in packages:
         for document in package.descriptor.get("schemas", ()):

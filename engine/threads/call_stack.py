@@ -1,7 +1,7 @@
-"""Threads that called each other, as their heads say: who is below, who waits above.
+"""The call stack of threads, read from their heads: open children below, waiting callers above.
 
-A thread names those that its step in flight called in its intent, and every called thread its
-caller. What rests, goes on and ends together is found by these; only reading.
+A thread's intent names the children of its pending step, and every child's record its caller.
+Suspend, resume and cancel find by these what they apply to together. Read-only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from engine.threads.record import BUDGET, CALLER
 
 
 def open_children(store: Store, thread: Thread) -> list[Thread]:
-    """The threads that the step in flight called and that have not ended, and theirs."""
+    """Returns the pending step's children that have not ended, each followed by its own."""
     found: list[Thread] = []
     for id in (thread.record.get("intent") or {}).get("calls", ()):
         child = threads.get(store, id)
@@ -24,7 +24,7 @@ def open_children(store: Store, thread: Thread) -> list[Thread]:
 
 
 def waiting_callers(store: Store, thread: Thread) -> list[Thread]:
-    """Those that rest only because this one does, outermost first."""
+    """Returns the callers that are suspended only because of this thread, outermost first."""
     above = thread.record.get("parent")
     if above is None or store.heads.get(threads.HEADS + above) is None:
         return []
@@ -37,12 +37,12 @@ def waiting_callers(store: Store, thread: Thread) -> list[Thread]:
 
 
 def awaited_children(store: Store, thread: Thread) -> list[Thread]:
-    """The suspended threads that this one waits for: those that rest only because it does, and
-    last the one that made it wait, with those that this one waits for."""
+    """Returns the suspended children that this thread waits for, each followed by those that it
+    waits for: first those suspended with this thread, last the one that suspended it."""
     calls = (thread.record.get("intent") or {}).get("calls", ())
     found = [threads.get(store, id) for id in calls]
-    resting = [child for child in found if child.status == SUSPENDED]
-    paused = [child for child in resting if child.record.get("cause") == CALLER]
-    reasons = [child for child in resting if child not in paused]
+    suspended = [child for child in found if child.status == SUSPENDED]
+    paused = [child for child in suspended if child.record.get("cause") == CALLER]
+    reasons = [child for child in suspended if child not in paused]
     first = reasons[:1] if thread.record.get("cause") == CHILD else []
     return [one for child in (*paused, *first) for one in (child, *awaited_children(store, child))]

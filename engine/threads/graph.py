@@ -1,8 +1,8 @@
-"""A workflow as Mermaid text, with the path that a thread took through it.
+"""A workflow as a Mermaid flowchart, with the path of a thread through it.
 
-Roles are boxes, rules are arrows with their conditions. A role that was played is marked with how
-often, an arrow that was taken is thick; the role in flight has a colour of its own. Which of two
-rules between the same roles was taken is not recorded, so both are one arrow.
+Roles are boxes, rules are arrows with their conditions. A role that was played shows the count,
+an arrow that was taken is thick; the running role is coloured. Which of two rules between the
+same roles was taken is not recorded, so both are one arrow.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ ESCAPES = {"&": "&amp;", '"': "&quot;", "<": "&lt;", ">": "&gt;", "|": "&#124;",
 
 
 def mermaid(flow: Workflow, path: Sequence[str], ended: bool, running: str | None = None) -> str:
-    """`path`: the roles of the steps in order; `running`: the role in flight."""
+    """Returns the flowchart. `path`: the roles of the steps in order; `running`: the role of the
+    pending step."""
     names = {START: "start_", END: "end_"}
     names |= {role: f"r{place}" for place, role in enumerate(flow.roles)}
     full = [START, *path, *([END] if ended else [running] if running else [])]
@@ -46,10 +47,10 @@ def _boxes(flow: Workflow, names: dict[str, str], played: Counter[str]) -> Itera
 def _arrows(
     flow: Workflow, names: dict[str, str], taken: Counter[tuple[str, str]]
 ) -> Iterator[str]:
-    ways: dict[tuple[str, str], list[str]] = {}
+    edges: dict[tuple[str, str], list[str]] = {}
     for rule in flow.rules:
-        ways.setdefault((rule["from"], rule["to"]), []).append(_condition(rule["when"]))
-    for (origin, to), conditions in ways.items():
+        edges.setdefault((rule["from"], rule["to"]), []).append(_condition(rule["when"]))
+    for (origin, to), conditions in edges.items():
         count = taken[origin, to]
         label = _label([one for one in conditions if one], count)
         yield f"    {names[origin]} {'==>' if count else '-->'}{label} {names[to]}"

@@ -1,8 +1,8 @@
-"""What a model is told of the past of a thread: the newest summary, and all after it.
+"""The history of a thread as prompts show it: the newest summary, and all steps after it.
 
-A step may carry a `compact`, which stands for all steps before it (seed 000). So a context is
-found by walking back from the head to the newest step that has one: the summary, that step and
-what came after. A summary that was made since the last step stands for all of them; the thread's
+A step may carry a `compact`, a summary that stands for all steps before it (seed 000). So the
+history is found by walking back from the head to the newest step that has one: the summary, that
+step and all later ones. A summary made since the last step stands for all of them; the thread's
 record holds it until the next step can carry it.
 """
 
@@ -19,21 +19,21 @@ from casfs.store import Store
 from casfs.threads import Thread
 from engine.content import text
 
-CHARS_PER_TOKEN = 4  # roughly; what a server counts is known only afterwards
+CHARS_PER_TOKEN = 4  # an estimate; the server's count is known only afterwards
 
 
 class EarlierSteps(Sequence[EarlierStep]):
-    """Turns, the oldest first. What comes `then` shares them, so a step of a long thread costs
-    no more than one of a short thread."""
+    """An immutable list of steps, oldest first. `then` shares the list, so a step of a long
+    thread costs no more than one of a short thread."""
 
-    def __init__(self, turns: list[EarlierStep]) -> None:
-        """`turns` is taken over."""
-        self._turns, self._count = turns, len(turns)
+    def __init__(self, steps: list[EarlierStep]) -> None:
+        """Takes ownership of `steps`."""
+        self._steps, self._count = steps, len(steps)
 
-    def then(self, turn: EarlierStep) -> EarlierSteps:
-        """These and one more."""
-        shared = self._turns if len(self._turns) == self._count else list(self)
-        shared.append(turn)
+    def then(self, step: EarlierStep) -> EarlierSteps:
+        """Returns the steps with one more."""
+        shared = self._steps if len(self._steps) == self._count else list(self)
+        shared.append(step)
         return EarlierSteps(shared)
 
     def __len__(self) -> int:
@@ -45,71 +45,75 @@ class EarlierSteps(Sequence[EarlierStep]):
     def __getitem__(self, place: slice) -> Sequence[EarlierStep]: ...
     def __getitem__(self, place: int | slice) -> EarlierStep | Sequence[EarlierStep]:
         if isinstance(place, slice):
-            return [self._turns[index] for index in range(*place.indices(self._count))]
-        return self._turns[range(self._count)[place]]
+            return [self._steps[index] for index in range(*place.indices(self._count))]
+        return self._steps[range(self._count)[place]]
 
 
 @dataclass(frozen=True)
 class PromptHistory:
+    """`summary`: of all steps before `steps`, if there is one."""
+
     summary: str | None = None
-    turns: EarlierSteps = field(default_factory=lambda: EarlierSteps([]))
+    steps: EarlierSteps = field(default_factory=lambda: EarlierSteps([]))
 
     def tokens(self) -> int:
-        """An estimate of what it takes in a model's context."""
+        """Estimates its size in a model's context."""
         size = len(self.summary or "")
-        size += sum(len(turn.output) + len(str(turn.meta)) for turn in self.turns)
+        size += sum(len(step.output) + len(str(step.meta)) for step in self.steps)
         return size // CHARS_PER_TOKEN
 
-    def then(self, turn: EarlierStep, compact: str | None) -> PromptHistory:
-        """After one more step, whose own `compact` is this text, if it has one."""
+    def then(self, step: EarlierStep, compact: str | None) -> PromptHistory:
+        """Returns the history with one more step, whose `compact` is this text."""
         if compact is not None:
-            return PromptHistory(compact, EarlierSteps([turn]))
-        return PromptHistory(self.summary, self.turns.then(turn))
+            return PromptHistory(compact, EarlierSteps([step]))
+        return PromptHistory(self.summary, self.steps.then(step))
 
 
 class ThreadHistory:
-    """All that has happened in a thread, kept while it runs. `steps`: the payloads, for the
-    moderator; `hashes`: their nodes; `prompt_history`: what models are told."""
+    """The steps of a running thread. `steps`: the payloads, for the moderator; `hashes`: of
+    their nodes; `prompt_history`: the part that prompts show."""
 
     def __init__(self, store: Store, thread: Thread, start: Mapping[str, Any]) -> None:
         nodes = list(threads.backwards(store, thread))[::-1]
         self._store = store
         self._start = start
         self.steps: list[Mapping[str, Any]] = [node.payload for node in nodes]
-        self.recall = prompt_history(store, thread, nodes[::-1])
+        self.prompt_history = prompt_history(store, thread, nodes[::-1])
         self.hashes = [node.hash for node in nodes]
 
     @property
     def tree(self) -> str | None:
-        """The tree that the next step starts from."""
+        """Root of the tree that the next step starts from."""
         found: str | None = (self.steps[-1] if self.steps else self._start)["workspace"]
         return found
 
     def add(self, hash: str, step: Mapping[str, Any], output: str) -> None:
-        """After the thread got one more step, or ended with it: then `hash` is the end's."""
+        """Adds a committed step; `hash`: of the thread's newest node, which is the thread-end
+        after its last step."""
         self.hashes.append(hash)
         self.steps.append(step)
-        said = EarlierStep(step["index"], step["role"], output, step["meta"])
+        shown = EarlierStep(step["index"], step["role"], output, step["meta"])
         compact = step["compact"]
-        self.recall = self.recall.then(said, compact and text(self._store, compact))
+        self.prompt_history = self.prompt_history.then(
+            shown, compact and text(self._store, compact)
+        )
 
 
 def prompt_history(
     store: Store, thread: Thread, newest_first: Iterable[Node] | None = None
 ) -> PromptHistory:
-    """`newest_first`: its steps, where they have been read. Raises NotFound, Corrupt."""
+    """Returns the history that the next prompt shows. `newest_first`: the thread's steps, where
+    they are loaded already. Raises NotFound, Corrupt."""
     pending = thread.record.get("compact")
     if pending is not None:
         return PromptHistory(text(store, pending))
-    turns: list[EarlierStep] = []
+    steps: list[EarlierStep] = []
     summary = None
     for node in threads.backwards(store, thread) if newest_first is None else newest_first:
-        turns.append(earlier_step(store, node.payload))
-        if node.payload["compact"] is not None:
-            summary = text(store, node.payload["compact"])
+        step = node.payload
+        output = text(store, step["content"])
+        steps.append(EarlierStep(step["index"], step["role"], output, step["meta"]))
+        if step["compact"] is not None:
+            summary = text(store, step["compact"])
             break
-    return PromptHistory(summary, EarlierSteps(turns[::-1]))
-
-
-def earlier_step(store: Store, step: Mapping[str, Any]) -> EarlierStep:
-    return EarlierStep(step["index"], step["role"], text(store, step["content"]), step["meta"])
+    return PromptHistory(summary, EarlierSteps(steps[::-1]))

@@ -1,16 +1,15 @@
-"""How a thread comes to be: started by a person, called by another thread, forked, and its
-name's end.
+"""Creates threads (started, called, forked) and removes the heads of finished ones.
 
-Beside `engine.threads.transitions` the only writer of threads' heads, and by the same rule: nodes
-and the head that leads to them are one transaction. A call moves two heads in one: the child comes
-to be as it is named in its parent's intent, so that a parent whose step is run again after a
-crash finds the child that it has, and never calls a second one.
+Beside `engine.threads.transitions` and `suspension` the only writer of threads' heads, by the same
+rule: nodes and the head that leads to them are one transaction. A call moves two heads in one: the
+child is created as its caller's intent names it, so a caller whose step is run again after a crash
+finds its child, and never creates a second one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from casfs import threads
@@ -29,15 +28,16 @@ from engine.threads.record import UNLIMITED, Budget
 from engine.workflow import registry as workflows
 
 MAX_ROUNDS = Call.max_rounds
-MAX_CALL_DEPTH = 8  # of threads that call threads
+MAX_CALL_DEPTH = 8
 KEY_HEADS = "keys/"
 SUMMARISER = ""
 NO_REPLACEMENTS: Mapping[str, Binding] = {}
+NO_CALLER: Mapping[str, Any] = {"depth": 0, "parentState": None}
 
 
 @dataclass(frozen=True)
 class CompactPolicy:
-    """When a thread is to be summarised: above so many tokens of context, by this agent."""
+    """When to compact a thread: above so many tokens of history, by this agent."""
 
     above: int
     agent: Binding
@@ -45,8 +45,8 @@ class CompactPolicy:
 
 @dataclass(frozen=True)
 class ThreadRequest:
-    """What a new thread is to do. `workflow`: a workflow node; `workspace`: a tree or None;
-    `key`: whoever asks again with the same one gets the thread that it got before."""
+    """A request to create a thread. `workflow`: a workflow node; `workspace`: root of a tree or
+    None; `key`: idempotency key, a repeated request with it returns the same thread."""
 
     workflow: str
     input: str
@@ -59,117 +59,116 @@ class ThreadRequest:
 
     @property
     def all_agents(self) -> dict[str, Binding]:
-        """All agents: who plays the roles and, by a name that no role has, the summariser."""
+        """The agents of the roles and, under a name that no role has, the summariser."""
         others = {} if self.compact is None else {SUMMARISER: self.compact.agent}
         return {**self.agents, **others}
 
 
 @dataclass(frozen=True)
 class _ValidatedRequest:
-    """A request that was checked. `packages`: of everybody; `above`: what the start says of its
-    caller."""
+    """`name`: of the workflow; `packages`: of all agents; `caller`: the start's fields `depth`
+    and `parentState`."""
 
     request: ThreadRequest
     name: str
     packages: Mapping[str, Package]
-    above: Mapping[str, Any] = field(default_factory=dict)
+    caller: Mapping[str, Any]
 
 
 def create(store: Store, request: ThreadRequest) -> Thread:
-    """Store a thread-start and the head of a new thread; nothing runs yet.
+    """Stores a thread-start and the head of a new thread; nothing runs yet.
 
     Raises Invalid for a role without an agent, an agent without a role or a config that
     does not fit; NotFound for an agent that is not installed; Conflict where its key was used
     for another request. Nothing is stored then.
     """
-    plan = _plan(store, request)
-    return retried(lambda: _create(store, plan)) if request.key else _create(store, plan)
+    valid = _validated(store, request)
+    return retried(lambda: _create(store, valid)) if request.key else _create(store, valid)
 
 
-def _create(store: Store, plan: _ValidatedRequest) -> Thread:
-    request = plan.request
-    known = None if request.key is None else store.heads.get(KEY_HEADS + _key(request.key))
+def _create(store: Store, valid: _ValidatedRequest) -> Thread:
+    key = None if valid.request.key is None else _key_hash(valid.request.key)
+    known = None if key is None else store.heads.get(KEY_HEADS + key)
     with store.batch() as batch:
-        start = _put_start(batch, plan)
+        start = _put_start(batch, valid)
         if known is not None:
-            return _known(store, known, start)
-        key = None if request.key is None else _key(request.key)
-        made = _thread(start, plan.name, key=key)
-        batch.swap(made.name, None, made.head)
+            return _thread_of_key(store, known, start)
+        created = _new_thread(start, valid.name, key=key)
+        batch.swap(created.name, None, created.head)
         if key is not None:
-            batch.swap(KEY_HEADS + key, None, Head(start, {"thread": made.id}))
-    return made
+            batch.swap(KEY_HEADS + key, None, Head(start, {"thread": created.id}))
+    return created
 
 
 def call(
-    store: Store, parent: Thread, request: ThreadRequest, taken: Mapping[str, object]
+    store: Store, parent: Thread, request: ThreadRequest, used: Mapping[str, object]
 ) -> tuple[Thread, Thread]:
-    """(parent, child): the child that the step in flight has for this request, if it is not
-    `taken` already, else a new one.
+    """Returns (parent, child): a child of the pending step with an equal request, if it is not
+    in `used` already, else a new one.
 
-    Raises as `create`, and Failed for a call too many or too deep.
+    Raises as `create`, and Failed above the limits of calls or depth.
     """
     above = threads.start(store, parent).payload
     if above["depth"] >= MAX_CALL_DEPTH:
         raise Failed(f"thread {parent.id}: calls are {MAX_CALL_DEPTH} deep; none may go deeper")
     caller = {"depth": above["depth"] + 1, "parentState": parent.hash}
-    plan = _plan(store, request, caller)
+    valid = _validated(store, request, caller)
     intent = parent.record["intent"]
     with store.batch() as batch:
-        start = _put_start(batch, plan)
+        start = _put_start(batch, valid)
         for id in intent["calls"]:
-            if id not in taken and (child := threads.get(store, id)).record["start"] == start:
+            if id not in used and (child := threads.get(store, id)).record["start"] == start:
                 return parent, child
         if len(intent["calls"]) >= record.MAX_CALLS:
             raise Failed(f"thread {parent.id}: a step calls {record.MAX_CALLS} threads at most")
-        made = _thread(start, plan.name, parent=parent.id)
-        batch.swap(made.name, None, made.head)
-        children = [*parent.record["children"], made.id][-threads.MAX_CHILDREN :]
-        moved = {
+        child = _new_thread(start, valid.name, parent=parent.id)
+        batch.swap(child.name, None, child.head)
+        children = [*parent.record["children"], child.id][-threads.MAX_CHILDREN :]
+        changed = {
             **parent.record,
-            "intent": {**intent, "calls": [*intent["calls"], made.id]},
+            "intent": {**intent, "calls": [*intent["calls"], child.id]},
             "children": children,
         }
-        above_now = batch.move(parent.name, parent.head, parent.hash, moved)
-    return Thread(parent.id, above_now), made
+        moved = batch.move(parent.name, parent.head, parent.hash, changed)
+    return Thread(parent.id, moved), child
 
 
 def fork(
     store: Store,
     thread: Thread,
     at: int | str | None = None,
-    others: Mapping[str, Binding] = NO_REPLACEMENTS,
+    replacements: Mapping[str, Binding] = NO_REPLACEMENTS,
 ) -> Thread:
-    """A new thread that goes on from a step of this one, with that step's workspace. `at` is
-    its index (0: from the start), its hash, or None for the last. No node is copied. `others`
-    play their roles from there on, the rest is played by whom it was.
+    """Creates a thread that continues from a step of this one, with that step's workspace. `at`:
+    index of the step (0: the start), its hash, or None for the last. No node is copied.
+    `replacements`: agents that play their roles from there on.
 
-    Raises NotFound where there is no such step, and for `others` as `create`.
+    Raises NotFound where there is no such step, and for `replacements` as `create`.
     """
-    origin, index = _place(store, thread, at)
+    origin, index = _fork_point(store, thread, at)
     bound = dict(threads.agents(store, thread))
-    if unknown := sorted(others.keys() - bound.keys()):
+    if unknown := sorted(replacements.keys() - bound.keys()):
         roles = ", ".join(bound)
         raise Invalid(f"thread {thread.id}: no role {unknown[0]!r}; it has {roles}")
-    packages = agent_binding.resolve(others)
+    packages = agent_binding.resolve(replacements)
     agents = thread.record.get("agents")
     with store.batch() as batch:
-        if others:
-            bound |= agent_binding.put_agents(batch, packages, others)
+        if replacements:
+            bound |= agent_binding.put_agents(batch, packages, replacements)
             agents = batch.put_node("thread-agents", {"agents": bound}).hash
-        made = _thread(
+        created = _new_thread(
             thread.record["start"],
             thread.record["workflow"],
             origin,
             fork={"thread": thread.id, "step": index},
             agents=agents,
         )
-        batch.swap(made.name, None, made.head)
-    return made
+        batch.swap(created.name, None, created.head)
+    return created
 
 
 def remove(store: Store, thread: Thread) -> None:
-    """Drop the name of a thread that has ended; its nodes are gc's. Raises Conflict."""
+    """Removes the head of a finished thread; gc collects its nodes. Raises Conflict."""
     if thread.status not in (ENDED, CANCELLED):
         raise Conflict(f"thread {thread.id} is {thread.status}; `casfs thread cancel` ends it")
     caller = store.heads.get(threads.HEADS + (thread.record.get("parent") or ""))
@@ -184,8 +183,8 @@ def remove(store: Store, thread: Thread) -> None:
                 batch.swap(KEY_HEADS + key, found, None)
 
 
-def _place(store: Store, thread: Thread, at: int | str | None) -> tuple[str, int]:
-    """(node, index) of the step to fork from."""
+def _fork_point(store: Store, thread: Thread, at: int | str | None) -> tuple[str, int]:
+    """Returns (node, index) of the step to fork from."""
     if isinstance(at, str):
         node = store.node(at, "thread-step")
         if node.payload["start"] != thread.record["start"]:
@@ -193,33 +192,31 @@ def _place(store: Store, thread: Thread, at: int | str | None) -> tuple[str, int
         return at, node.payload["index"]
     last = threads.last_step(store, thread)
     length = store.node(last, "thread-step").payload["index"] if last else 0
-    place = length if at is None else at
-    if not 0 <= place <= length:
-        raise NotFound(f"thread {thread.id} has no step {place}; it has {length}")
-    if place == 0:
+    index = length if at is None else at
+    if not 0 <= index <= length:
+        raise NotFound(f"thread {thread.id} has no step {index}; it has {length}")
+    if index == 0:
         return thread.record["start"], 0
-    return threads.step_at(store, thread, place).hash, place
+    return threads.step_at(store, thread, index).hash, index
 
 
-def _plan(
-    store: Store, request: ThreadRequest, above: Mapping[str, Any] | None = None
+def _validated(
+    store: Store, request: ThreadRequest, caller: Mapping[str, Any] = NO_CALLER
 ) -> _ValidatedRequest:
     workflow = workflows.load(store, request.workflow)
     _check_roles(workflow, request.agents)
     packages = agent_binding.resolve(request.all_agents)
-    return _ValidatedRequest(
-        request, workflow.name, packages, above or {"depth": 0, "parentState": None}
-    )
+    return _ValidatedRequest(request, workflow.name, packages, caller)
 
 
-def _put_start(batch: Batch, plan: _ValidatedRequest) -> str:
-    request = plan.request
-    agents = agent_binding.put_agents(batch, plan.packages, request.all_agents)
+def _put_start(batch: Batch, valid: _ValidatedRequest) -> str:
+    request = valid.request
+    agents = agent_binding.put_agents(batch, valid.packages, request.all_agents)
     summariser = agents.pop(SUMMARISER, None)
     payload: dict[str, Any] = {
         "workflow": request.workflow,
         "input": content.put(batch, request.input),
-        **plan.above,
+        **valid.caller,
         "agents": agents,
         "workspace": request.workspace,
         "maxRounds": request.max_rounds,
@@ -230,16 +227,16 @@ def _put_start(batch: Batch, plan: _ValidatedRequest) -> str:
     return batch.put_node("thread-start", payload).hash
 
 
-def _thread(start: str, workflow: str, hash: str | None = None, **more: Any) -> Thread:
+def _new_thread(start: str, workflow: str, hash: str | None = None, **more: Any) -> Thread:
     return Thread(threads.new_id(), Head(hash or start, record.initial(start, workflow, **more)))
 
 
-def _key(key: str) -> str:
-    """Half a hash: a whole one in a record would be a reference."""
+def _key_hash(key: str) -> str:
+    """Returns half a hash: a whole one in a record would be a reference."""
     return hash_bytes(key.encode())[:32]
 
 
-def _known(store: Store, known: Head, start: str) -> Thread:
+def _thread_of_key(store: Store, known: Head, start: str) -> Thread:
     found = threads.get(store, known.record["thread"])
     if found.record["start"] != start:
         raise Conflict(f"the idempotency key is taken by thread {found.id}, which does other work")

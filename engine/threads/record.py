@@ -1,8 +1,8 @@
-"""The form of a thread's record (`casfs.threads` says what each field means), and its limits.
+"""The form and the limits of a thread's record (`casfs.threads` describes its fields).
 
-A record has at most 4 KiB, whatever agents say and however often they fail. So its lists keep
-their newest members only, and its texts are cut by their bytes; what is dropped here is in
-no other place, so the limits are as wide as they can be together. Pure;
+A record has at most 4 KiB, whatever agents put out and however often they fail. So its lists keep
+only their newest members, and its texts are truncated by bytes; what is dropped here is stored
+nowhere else, so the limits are as wide as they can be together. Pure functions;
 `engine.threads.transitions` moves heads.
 """
 
@@ -21,14 +21,14 @@ MAX_REASON_BYTES = 600  # bytes of JSON
 MAX_ATTEMPTS, MAX_TURNS, MAX_CALLS = 12, 8, 12  # members of a list
 
 FAILURE, TIMEOUT, BUDGET, UNKNOWN, RULE = "failure", "timeout", "budget", "unknown", "rule"
-CALLER = "caller"  # the thread that called it rests
+CALLER = "caller"  # its caller is suspended
 
 Intent = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What a thread may spend until it is suspended; None is no limit."""
+    """The limits at which a thread is suspended; None is no limit."""
 
     tokens: int | None = None
     wall_ms: int | None = None
@@ -43,8 +43,7 @@ class Budget:
         return {"tokens": self.tokens, "wallMs": self.wall_ms}
 
     def exceeded(self, spent: Mapping[str, int]) -> str | None:
-        """The reason to suspend a thread that has spent so much; None while there is something
-        left."""
+        """Returns the reason to suspend a thread that spent so much; None below the limits."""
         if self.tokens is not None and spent["tokens"] >= self.tokens:
             return f"budget: {spent['tokens']} of {self.tokens} tokens are spent"
         if self.wall_ms is not None and spent["wallMs"] >= self.wall_ms:
@@ -57,7 +56,7 @@ UNLIMITED = Budget()
 
 
 def initial(start: str, workflow: str, **more: Any) -> dict[str, Any]:
-    """The record of a new thread."""
+    """Returns the record of a new thread."""
     return {
         "status": RUNNING,
         "start": start,
@@ -81,7 +80,8 @@ def initial(start: str, workflow: str, **more: Any) -> dict[str, Any]:
 
 
 def new_intent(role: str, index: int, attempt: int, calls: Sequence[str] = ()) -> Intent:
-    """`run` is the token by which the processes of this try are found again."""
+    """Returns the intent of an attempt. Its `run` is the token by which the attempt's processes
+    are found again."""
     return {
         "role": role,
         "index": index,
@@ -97,8 +97,8 @@ def new_intent(role: str, index: int, attempt: int, calls: Sequence[str] = ()) -
 
 
 def with_turn(intent: Mapping[str, Any], turn: str, keep: Callable[[Sequence[str]], str]) -> Intent:
-    """The intent after one more turn was put. Where there is no room for the ones before, `keep`
-    puts a node that holds them (`casfs.threads.turns`)."""
+    """Returns the intent with one more turn. Where the list is full, `keep` puts a node that
+    holds the earlier ones (`casfs.threads.turns`)."""
     more = {"turns": [*intent["turns"], turn], "turnCount": intent["turnCount"] + 1}
     if len(intent["turns"]) == MAX_TURNS:
         more |= {"turns": [turn], "earlier": keep(all_turns(intent))}
@@ -106,18 +106,18 @@ def with_turn(intent: Mapping[str, Any], turn: str, keep: Callable[[Sequence[str
 
 
 def all_turns(intent: Mapping[str, Any]) -> list[str]:
-    """What holds every turn of a try."""
+    """Returns the nodes that hold every turn of an attempt."""
     return [*([intent["earlier"]] if "earlier" in intent else []), *intent["turns"]]
 
 
 def without_turns(intent: Mapping[str, Any]) -> Intent:
-    """The intent of a try that is over, and kept elsewhere."""
+    """Returns the intent of an attempt that is over and whose turns are recorded elsewhere."""
     rest = {key: value for key, value in intent.items() if key != "earlier"}
     return {**rest, "turns": [], "turnCount": 0}
 
 
 def spent(record: Mapping[str, Any], tokens: int) -> dict[str, int]:
-    """What a thread has spent once the try in flight is over, which took `tokens`."""
+    """Returns the spending of a thread after its pending attempt, which took `tokens`."""
     before, begun = record["spent"], record["intent"]
     wall = max(0, now() - begun["since"]) if begun else 0
     return {"tokens": before["tokens"] + tokens, "wallMs": before["wallMs"] + wall}
@@ -128,7 +128,7 @@ def add_attempts(record: Mapping[str, Any], failed: Sequence[str]) -> list[str]:
 
 
 def truncate_reason(reason: str) -> str:
-    """One printable line that fits a record; an agent's stderr may hold anything."""
+    """Returns one printable line that fits a record; an agent's stderr may hold anything."""
     line = "".join(c if c.isprintable() else " " for c in reason[:MAX_REASON_BYTES])
     while len(json.dumps(line, ensure_ascii=False).encode()) > MAX_REASON_BYTES:
         line = line[: -max(1, len(line) // 16)]
@@ -136,5 +136,5 @@ def truncate_reason(reason: str) -> str:
 
 
 def now() -> int:
-    """Milliseconds since 1970 UTC."""
+    """Returns milliseconds since 1970 UTC."""
     return time.time_ns() // 1_000_000

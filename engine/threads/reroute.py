@@ -1,9 +1,10 @@
-"""What a workflow makes of a recorded thread: no agent is asked, nothing is stored.
+"""Replays the routing decisions of a workflow on a recorded thread: no agent is asked, nothing is
+stored.
 
-At each recorded step the output is extracted again with the role-schema of the workflow in
-question, and its rules decide what they would have done there. So the table shows every place
-at which the routing now differs, not only the first: the recorded history goes on whatever is
-decided. Where a step cannot be read by the new workflow, that is what the table says.
+At each recorded step the meta is extracted again with the role-schema of the given workflow,
+and its rules decide. So the table shows every step at which the routing now differs, not only the
+first: the recorded history goes on whatever is decided. A step that the given workflow cannot read
+is a fault in the table.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from engine.workflow.registry import Workflow
 
 @dataclass(frozen=True)
 class RouteComparison:
-    """After step `index` of `role` (0 and START at the beginning): where the recorded thread
-    went, None where it went no further, and where the workflow would go. `fault`: what it
-    cannot do with the step, or with its rules."""
+    """The routes after step `index` of `role` (0 and START at the beginning): `recorded` of the
+    thread, None where it went no further; `now` of the given workflow. `fault`: why the step
+    cannot be read, or a rule failed."""
 
     index: int
     role: str
@@ -45,7 +46,7 @@ class RouteComparison:
 async def compare_routes(
     store: Store, thread: Thread, workflow: str | None = None, judge: Evaluator | None = None
 ) -> list[RouteComparison]:
-    """The table for a workflow node, or None for the thread's own. Raises NotFound."""
+    """Returns the table for a workflow node, None for the thread's own. Raises NotFound."""
     start = threads.start(store, thread).payload
     flow = workflows.load(store, workflow or start["workflow"])
     recorded = [node.payload for node in threads.last_steps(store, thread, None)]
@@ -66,7 +67,7 @@ async def compare_routes(
 
 
 def _ending(store: Store, thread: Thread) -> str | None:
-    """Where the thread went after its last step: to the end by a rule, or nowhere."""
+    """Returns END where a rule ended the thread after its last step, else None."""
     end = threads.end(store, thread)
     return END if end is not None and end.payload["returnCode"] in (0, 1) else None
 
@@ -74,12 +75,12 @@ def _ending(store: Store, thread: Thread) -> str | None:
 def _read(
     store: Store, flow: Workflow, step: Mapping[str, Any]
 ) -> tuple[Mapping[str, Any], str | None]:
-    """The step with the meta that this workflow would have taken from it."""
+    """Returns the step with the meta that this workflow extracts from it, and the fault."""
     role = flow.roles.get(step["role"])
     if role is None:
         return step, f"no role {step['role']!r} any more"
     if step["extraction"] == "model":
-        return _fitting(step, role.schema)
+        return _with_recorded_meta(step, role.schema)
     try:
         found = extract(text(store, step["content"]), role_schema(role.schema), store)
     except Invalid as error:
@@ -87,10 +88,10 @@ def _read(
     return {**step, "meta": dict(found.meta)}, None
 
 
-def _fitting(
+def _with_recorded_meta(
     step: Mapping[str, Any], schema: Mapping[str, Any]
 ) -> tuple[Mapping[str, Any], str | None]:
-    """A meta that a model made from an output is kept; it cannot be made again without one."""
+    """Keeps a meta that the extractor model found: it cannot be extracted again without one."""
     try:
         role_schema(schema).check(step["meta"])
     except Invalid as error:

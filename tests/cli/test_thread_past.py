@@ -125,7 +125,7 @@ async def test_a_summary_stands_for_what_was_before(disk_store: Store, tmp_path:
     assert "I am a." not in prompt
     assert [step["compact"] for step in steps(disk_store, ended)] == [None, made.content]
     past = history.prompt_history(disk_store, ended)
-    assert (past.summary, [turn.role for turn in past.turns]) == ("a has spoken.", ["b"])
+    assert (past.summary, [turn.role for turn in past.steps]) == ("a has spoken.", ["b"])
     with pytest.raises(Conflict, match="no step comes after it"):
         transitions.compact(disk_store, ended, made.content, ended.hash)
 

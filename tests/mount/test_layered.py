@@ -169,7 +169,7 @@ def test_unmounted_by_somebody_it_is_not_recorded(
     """An empty directory is not what the agent left."""
     workspace.reset(root)
     mounts.unmount(workspace.path)
-    with pytest.raises(Failed, match="unmounted by somebody"):
+    with pytest.raises(Failed, match="unmounted by another process"):
         workspace.record()
 
 

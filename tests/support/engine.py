@@ -22,7 +22,7 @@ from casfs.cli.main import main
 from casfs.store import Store
 from casfs.threads import Thread
 from engine.runtime.thread_run import ThreadRun
-from engine.threads import lifecycle, transitions
+from engine.threads import lifecycle, suspension
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest
 from engine.workflow import registry as workflows
@@ -102,7 +102,7 @@ async def carry_on(store: Store, thread: Thread, **more: Any) -> Thread:
 
 
 async def resumed(store: Store, thread: Thread) -> Thread:
-    return await carry_on(store, transitions.resume(store, threads.get(store, thread.id)))
+    return await carry_on(store, suspension.resume(store, threads.get(store, thread.id)))
 
 
 def steps(store: Store, thread: Thread) -> list[dict[str, Any]]:

@@ -29,14 +29,14 @@ def context(ctx: click.Context, id: str, as_json: bool) -> None:
         past = history.prompt_history(store, found)
         task = content.text(store, threads.start(store, found).payload["input"])
     if as_json:
-        turns = [vars(turn) for turn in past.turns]
+        turns = [vars(turn) for turn in past.steps]
         told = {"task": task, "summary": past.summary, "steps": turns, "tokens": past.tokens()}
         echo_json(told)
         return
     parts = [f"# Task\n\n{task.strip()}"]
     if past.summary is not None:
         parts.append(f"# Summary of what went before\n\n{past.summary.strip()}")
-    echo("\n\n".join([*parts, *(turn.text() for turn in past.turns)]))
+    echo("\n\n".join([*parts, *(turn.text() for turn in past.steps)]))
 
 
 @click.command()

@@ -16,7 +16,7 @@ from casfs.store import Store
 from casfs.threads import CANCELLED, ENDED, RUNNING, SUSPENDED, Thread
 from casfs.trees.restore.restore import restore
 from engine.moderator.decision import Next
-from engine.threads import agent_binding, lifecycle, transitions
+from engine.threads import agent_binding, lifecycle, suspension, transitions
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest
 from engine.threads.record import Budget
@@ -175,7 +175,7 @@ async def test_a_suspended_child_suspends_its_parent_and_resume_walks_down(
     assert (rests.status, rests.record["cause"]) == (SUSPENDED, "child")
     assert child.id in rests.record["reason"]
     luck.touch()
-    again = transitions.resume(disk_store, rests)
+    again = suspension.resume(disk_store, rests)
     assert threads.get(disk_store, child.id).status == RUNNING
     ended = await carry_on(disk_store, again)
     assert ended.status == ENDED
@@ -201,7 +201,7 @@ async def test_what_a_resting_thread_called_does_not_run(disk_store: Store, tmp_
     assert (child.status, child.record["cause"]) == (SUSPENDED, "caller")
     assert not alive(pids(side)[0])
     go.touch()
-    ended = await carry_on(disk_store, transitions.resume(disk_store, rests))
+    ended = await carry_on(disk_store, suspension.resume(disk_store, rests))
     assert ended.status == ENDED
     assert children(disk_store, ended) == [threads.get(disk_store, child.id)]
     assert threads.get(disk_store, child.id).status == ENDED
@@ -220,11 +220,11 @@ async def test_one_that_waits_lays_all_to_rest(disk_store: Store, tmp_path: Path
         running, _ = lifecycle.call(disk_store, running, ThreadRequest(inner, "x", {"a": role}), {})
     asks, works = children(disk_store, made)
     await carry_on(disk_store, asks)
-    rests = transitions.suspend(disk_store, running, "no answer", cause="child")
+    rests = suspension.suspend(disk_store, running, "no answer", cause="child")
     assert threads.get(disk_store, works.id).record["cause"] == "caller"
     with pytest.raises(Conflict, match="waits for an answer"):
-        transitions.resume(disk_store, rests)
-    transitions.resume(disk_store, rests, "yes")
+        suspension.resume(disk_store, rests)
+    suspension.resume(disk_store, rests, "yes")
     found = [threads.get(disk_store, one.id) for one in (made, asks, works)]
     assert [one.status for one in found] == [RUNNING] * 3
     assert [one.record["answer"] is not None for one in found] == [False, True, False]
@@ -238,8 +238,8 @@ async def test_resuming_the_child_resumes_its_callers(disk_store: Store, tmp_pat
     for _ in range(2):
         (child,) = children(disk_store, rests)
         with pytest.raises(Conflict, match="waits for an answer"):
-            transitions.resume(disk_store, rests)
-        top = transitions.resume(disk_store, child, '{"status": "done"}')
+            suspension.resume(disk_store, rests)
+        top = suspension.resume(disk_store, child, '{"status": "done"}')
         assert top.id == rests.id
         rests = await carry_on(disk_store, top)
     assert rests.status == ENDED
@@ -320,7 +320,7 @@ async def test_a_failed_try_takes_its_children_with_it(disk_store: Store) -> Non
     assert (again, same) == (parent, child)
     _, other = lifecycle.call(disk_store, parent, request, {child.id: None})
     assert other.id != child.id
-    rests = transitions.suspend(disk_store, threads.get(disk_store, made.id), "no")
+    rests = suspension.suspend(disk_store, threads.get(disk_store, made.id), "no")
     assert rests.record["intent"]["calls"] == []
 
 

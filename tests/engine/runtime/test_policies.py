@@ -16,7 +16,7 @@ from casfs.graph import walk
 from casfs.store import Store
 from casfs.threads import ENDED, RUNNING, SUSPENDED, Thread
 from engine.moderator.decision import Next
-from engine.threads import lifecycle, record, transitions
+from engine.threads import lifecycle, record, suspension, transitions
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest
 from engine.threads.record import Budget
@@ -212,11 +212,11 @@ async def test_a_person_answers(disk_store: Store) -> None:
     assert "# Task\n\nDo it." in disk_store.node(rests.record["question"]).payload["text"]
     assert rests.record["attempts"] == []
     with pytest.raises(Conflict, match="waits for an answer"):
-        transitions.resume(disk_store, rests)
-    wrong = await carry_on(disk_store, transitions.resume(disk_store, rests, '{"status": "?"}'))
+        suspension.resume(disk_store, rests)
+    wrong = await carry_on(disk_store, suspension.resume(disk_store, rests, '{"status": "?"}'))
     assert (wrong.status, wrong.record["cause"]) == (SUSPENDED, "human")
     assert "does not fit" in wrong.record["reason"]
-    ended = await carry_on(disk_store, transitions.resume(disk_store, wrong, '{"status": "done"}'))
+    ended = await carry_on(disk_store, suspension.resume(disk_store, wrong, '{"status": "done"}'))
     (step,) = steps(disk_store, ended)
     assert step["meta"] == {"status": "done"}
     detail = disk_store.node(step["detail"], "human-detail").payload
@@ -227,7 +227,7 @@ async def test_a_person_answers(disk_store: Store) -> None:
 async def test_nobody_who_asked_nothing_is_answered(disk_store: Store) -> None:
     rests = await carry_on(disk_store, start(disk_store, ONE, command(says({}, "exit 1"))))
     with pytest.raises(Conflict, match="has asked nothing"):
-        transitions.resume(disk_store, rests, "yes")
+        suspension.resume(disk_store, rests, "yes")
 
 
 # -- the record ---------------------------------------------------------------------------
@@ -256,7 +256,7 @@ def test_a_record_with_everything_in_it_fits(store: Store) -> None:
         agents=hashes[0],
         spent={"tokens": 10**12, "wallMs": 10**12},
     )
-    now = transitions.suspend(store, now, letter * 5000, hashes, "child", 0, hashes[0])
+    now = suspension.suspend(store, now, letter * 5000, hashes, "child", 0, hashes[0])
     assert len(canonical.encode(dict(now.record))) <= MAX_RECORD_BYTES
     assert now.record["intent"]["turnCount"] == 30
     assert now.record["intent"]["turns"] == hashes[24:]
@@ -291,7 +291,7 @@ def test_every_turn_is_kept_however_many_there_are(store: Store) -> None:
         assert threads.turns(store, now.record["intent"]) == done
         assert len(now.record["intent"]["turns"]) <= record.MAX_TURNS
     assert set(done) <= set(walk(store, targets(now.head)))
-    rests = transitions.suspend(store, now, "no luck")
+    rests = suspension.suspend(store, now, "no luck")
     assert threads.turns(store, rests.record["intent"]) == []
     (trace,) = rests.record["attempts"]
     assert set(done) <= set(walk(store, [trace]))

@@ -19,7 +19,8 @@ from casfs.store import Store
 from casfs.threads import ENDED, RUNNING, SUSPENDED, Thread
 from casfs.trees.restore.restore import restore
 from engine.runtime import step_cache, thread_run
-from engine.runtime.step_cache import SingleFlight, StepInputs
+from engine.runtime.single_flight import SingleFlight
+from engine.runtime.step_cache import StepInputs
 from engine.threads.record import Intent
 from engine.workflow import registry as workflows
 from tests.support.engine import (
@@ -264,7 +265,7 @@ async def test_that_nothing_can_be_kept_fails_no_step(
     def full(*_: object) -> None:
         raise Failed("the disk is full")
 
-    monkeypatch.setattr(thread_run.step_cache, "keep", full)
+    monkeypatch.setattr(thread_run.step_cache, "save", full)
     events = Events()
     made = begin(disk_store, cacheable(ONE), {"a": says({})})
     assert (await carry_on(disk_store, made, log=events)).status == ENDED
@@ -320,10 +321,10 @@ async def test_a_result_that_cannot_be_read_is_a_miss(disk_store: Store, side: P
 
 async def both(store: Store, agents: dict[str, dict[str, Any]]) -> list[Thread]:
     """Two equal threads, run together as one daemon would."""
-    turns, ended = SingleFlight(), []
+    flight, ended = SingleFlight(), []
 
     async def one(made: Thread) -> None:
-        ended.append(await carry_on(store, made, turns=turns))
+        ended.append(await carry_on(store, made, single_flight=flight))
 
     async with trio.open_nursery() as nursery:
         for made in [begin(store, cacheable(ONE), agents) for _ in range(2)]:
@@ -347,19 +348,19 @@ async def test_when_the_first_fails_the_second_asks_itself(disk_store: Store, si
 
 
 async def test_who_waits_can_be_cancelled(disk_store: Store, side: Path, tmp_path: Path) -> None:
-    turns, go = SingleFlight(), tmp_path / "go"
+    flight, go = SingleFlight(), tmp_path / "go"
     agents = {"a": counted(side, {}, f"while [ ! -e {go} ]; do sleep 0.01; done")}
     first, second = (begin(disk_store, cacheable(ONE), agents) for _ in range(2))
     async with trio.open_nursery() as nursery:
 
         async def one() -> None:
-            await carry_on(disk_store, first, turns=turns)
+            await carry_on(disk_store, first, single_flight=flight)
 
         nursery.start_soon(one)
         while not pids(side):
             await trio.sleep(0.01)
         with trio.move_on_after(0.3) as limit:
-            await carry_on(disk_store, second, turns=turns)
+            await carry_on(disk_store, second, single_flight=flight)
         assert limit.cancelled_caught
         go.touch()
     assert len(pids(side)) == 1

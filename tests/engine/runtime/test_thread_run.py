@@ -21,7 +21,7 @@ from casfs.trees import tree
 from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.ignore import Ignore
 from engine.moderator.decision import Next
-from engine.runtime import thread_head
+from engine.runtime.workspace import thread_workspace
 from engine.threads import lifecycle, transitions
 from engine.threads.agent_binding import Binding
 from tests.support.engine import (
@@ -362,7 +362,7 @@ async def test_a_broken_off_step_is_run_again_from_the_tree_before_it(
     agents = {"a": says({}, f"cat log >>{side}; echo more >>log")}
     made = begin(disk_store, ONE, agents, project)
     broken = transitions.begin(disk_store, made, Next("a"), 0, 100, 1)
-    half = thread_head.workspace(disk_store, made)
+    half = thread_workspace(disk_store, made)
     half.reset(project)
     (half.path / "log").write_text("half written")
     (half.path / "junk").touch()

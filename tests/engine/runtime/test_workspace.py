@@ -15,7 +15,7 @@ from casfs.trees.restore.records import Records
 from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.ignore import Ignore
 from engine.runtime.workspace import Workspace, sweep
-from engine.threads import transitions
+from engine.threads import suspension, transitions
 from tests.support.engine import ONE, begin, daemon, says
 
 
@@ -111,7 +111,7 @@ def test_a_daemon_sweeps_what_threads_that_are_over_left(disk_store: Store, root
     agents = {"a": says({})}
     ended, running, suspended = (begin(disk_store, ONE, agents, root) for _ in range(3))
     transitions.cancel(disk_store, ended)
-    transitions.suspend(disk_store, suspended, "a reason")
+    suspension.suspend(disk_store, suspended, "a reason")
     gone = threads.new_id()
     for name in (ended.id, running.id, suspended.id, gone):
         Workspace(disk_store, folder / name).reset(root)

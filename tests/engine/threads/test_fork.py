@@ -15,7 +15,7 @@ from casfs.store import Store
 from casfs.threads import ENDED, RUNNING, Thread
 from casfs.trees.restore.restore import restore
 from engine.moderator.decision import Next
-from engine.threads import lifecycle, transitions
+from engine.threads import lifecycle, suspension, transitions
 from engine.threads.agent_binding import Binding
 from engine.workflow import registry as workflows
 from tests.support.engine import (
@@ -158,7 +158,7 @@ async def test_its_record_has_room_however_many_agents(disk_store: Store) -> Non
     made = lifecycle.fork(disk_store, old, 0, {name: says_name(name) for name in names})
     begun = transitions.begin(disk_store, made, Next(names[0]), 0, 100, 99)
     failed = [disk_store.put(bytes([n])).hash for n in range(30)]
-    rests = transitions.suspend(disk_store, begun, "\U0001f525" * 5000, failed)
+    rests = suspension.suspend(disk_store, begun, "\U0001f525" * 5000, failed)
     assert len(canonical.encode(dict(rests.record))) < MAX_RECORD_BYTES - 100
 
 

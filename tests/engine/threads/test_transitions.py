@@ -15,7 +15,7 @@ from casfs.errors import Conflict, Invalid, NotFound, Refused
 from casfs.store import Store
 from casfs.threads import CANCELLED, ENDED, RUNNING, SUSPENDED, Thread
 from engine.moderator.decision import End, Next, RuleFailed
-from engine.threads import lifecycle, transitions
+from engine.threads import lifecycle, suspension, transitions
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest
 from engine.workflow import registry as workflows
@@ -236,10 +236,10 @@ def test_suspending_keeps_the_intent_and_the_failed_tries(store: Store, thread: 
     running = transitions.begin(store, thread, Next("a"), 0, 100, 1)
     blobs = [store.put(bytes([n])).hash for n in range(3)]
     failed = transitions.add_failed_attempt(store, running, blobs[0])
-    rests = transitions.suspend(store, failed, "it broke", blobs[1:])
+    rests = suspension.suspend(store, failed, "it broke", blobs[1:])
     assert rests.record["attempts"] == blobs
     assert rests.record["intent"] == running.record["intent"]
-    again = transitions.begin(store, transitions.resume(store, rests), Next("a"), 0, 100, 2)
+    again = transitions.begin(store, suspension.resume(store, rests), Next("a"), 0, 100, 2)
     assert (again.record["attempts"], again.record["reason"]) == (blobs, None)
     done = transitions.commit_step(
         store.batch(), again, put_step(store, again, attempts=blobs), Next("a"), 100
@@ -254,7 +254,7 @@ def test_a_reason_of_any_text_fits_into_the_record(letter: str, store: Store) ->
     long = workflow(rules, "w" * 64, **{role: STATUS})
     running = transitions.begin(store, begin(store, long, {role: says({})}), Next(role), 0, 100, 99)
     blobs = [store.put(bytes([n])).hash for n in range(30)]
-    rests = transitions.suspend(store, running, letter * 5000, blobs)
+    rests = suspension.suspend(store, running, letter * 5000, blobs)
     assert len(canonical.encode(dict(rests.record))) < MAX_RECORD_BYTES - 100  # a pid comes yet
     assert "\n" not in rests.record["reason"]
     assert rests.record["attempts"] == blobs[-12:]
@@ -263,17 +263,15 @@ def test_a_reason_of_any_text_fits_into_the_record(letter: str, store: Store) ->
 
 def test_only_what_is_suspended_is_resumed(store: Store, thread: Thread) -> None:
     with pytest.raises(Conflict, match=f"thread {thread.id} is running, not suspended"):
-        transitions.resume(store, thread)
-    rests = transitions.suspend(store, thread, "why")
-    assert transitions.resume(store, rests).status == RUNNING
+        suspension.resume(store, thread)
+    rests = suspension.suspend(store, thread, "why")
+    assert suspension.resume(store, rests).status == RUNNING
     with pytest.raises(Conflict):  # by somebody who saw it rest
-        transitions.resume(store, rests)
+        suspension.resume(store, rests)
 
 
 def test_cancelling(store: Store, thread: Thread) -> None:
-    rests = transitions.suspend(
-        store, transitions.begin(store, thread, Next("a"), 0, 100, 1), "why"
-    )
+    rests = suspension.suspend(store, transitions.begin(store, thread, Next("a"), 0, 100, 1), "why")
     ended = transitions.cancel(store, rests)
     assert (ended.status, ended.record["intent"], ended.record["reason"]) == (CANCELLED, None, None)
     assert (end_of(store, ended)["returnCode"], end_of(store, ended)["lastStep"]) == (130, None)
@@ -283,7 +281,7 @@ def test_cancelling(store: Store, thread: Thread) -> None:
 
 
 def test_a_head_that_somebody_else_moved_is_left_alone(store: Store, thread: Thread) -> None:
-    moved = transitions.suspend(store, thread, "somebody else")
+    moved = suspension.suspend(store, thread, "somebody else")
     moves: list[Callable[[], Thread]] = [
         lambda: transitions.begin(store, thread, Next("a"), 0, 100, 1),
         lambda: transitions.update_record(store, thread, intent=None),

@@ -1,0 +1,122 @@
+"""Step commit: a result becomes a thread-step, published in one transaction with the move of
+the thread's head and the next pending step (`engine.threads.transitions.commit_step`).
+
+`StepCommitter.build` runs in the worker thread that parsed the agent's output, while the thread
+head is locked. Where the next decision does not depend on the step, it commits at once, without
+another hop through the daemon's loop; else `ThreadRun` decides and calls `commit`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from casfs import threads
+from casfs.store import Store
+from casfs.system.log import Log
+from casfs.trees.diff import patch
+from casfs.write_batch import Batch
+from engine import content
+from engine.moderator import decision as moderator
+from engine.moderator.decision import Decision
+from engine.runtime import calls
+from engine.runtime.attempt import StepResult
+from engine.runtime.thread_config import ThreadConfig
+from engine.runtime.thread_head import ThreadHead
+from engine.runtime.workspace import Workspace, Workspaces
+from engine.secrets import redaction
+from engine.threads import record, transitions
+from engine.threads.history import ThreadHistory
+from engine.threads.record import Intent
+
+
+@dataclass
+class UncommittedStep:
+    """A step built from a result. `batch` holds it until it is `committed`; `tokens`: spent by
+    the attempt; `duration_ms`: of the attempt, 0 on a cache hit."""
+
+    batch: Batch
+    payload: dict[str, Any]
+    output: str
+    tokens: int
+    duration_ms: int = 0
+    committed: bool = False
+
+
+@dataclass(frozen=True)
+class StepCommitter:
+    """Builds and commits the steps of one thread run. `store` redacts the thread's secrets."""
+
+    store: Store
+    head: ThreadHead
+    config: ThreadConfig
+    history: ThreadHistory
+    workspace: Workspace
+    workspaces: Workspaces
+    log: Log
+
+    def build(self, intent: Intent, result: StepResult, tokens: int) -> UncommittedStep:
+        """Builds the step of a result, and commits it if the next decision is unconditional.
+        Records the workspace; cancels children that the agent did not wait for."""
+        before = self.history.tree
+        if before is not None and result.workspace is None:
+            result = replace(result, workspace=self.workspace.record())
+        if result.workspace is not None:
+            self._log_files_with_secrets(before, result.workspace)
+        calls.cancel_children(self.store, self.head.thread, self.workspaces)
+        batch = self.store.batch()
+        payload = self._payload(batch, intent, result)
+        step = UncommittedStep(batch, payload, result.result.output, tokens)
+        decision = moderator.unconditional(self.config.flow.rules, intent["role"])
+        if decision is not None:
+            self.commit(step, decision)
+        return step
+
+    def commit(self, step: UncommittedStep, decision: Decision) -> None:
+        """Publishes the step, the move of the head and the next pending step together."""
+        now = self.head.thread
+        step.payload["compact"] = now.record["compact"]  # may have changed since it was built
+        with step.batch as batch:
+            rounds, budget = self.config.start["maxRounds"], self.config.budget
+            moved = transitions.commit_step(
+                batch, now, step.payload, decision, rounds, step.tokens, budget
+            )
+        self.head.thread, step.committed = moved, True
+        self.history.add(moved.hash, step.payload, step.output)
+
+    def _payload(self, batch: Batch, intent: Intent, step: StepResult) -> dict[str, Any]:
+        """The payload of a thread-step; puts its content and its changes into `batch`."""
+        thread, before = self.head.thread, self.history.tree
+        artifacts = list(dict.fromkeys([*step.extracted.refs, *step.result.artifacts]))
+        changed = step.workspace != before
+        changes = patch.patch(self.store, before, step.workspace) if changed else b""
+        payload = {
+            "index": intent["index"],
+            "role": intent["role"],
+            "meta": dict(step.extracted.meta),
+            "content": content.put(batch, step.result.output, artifacts),
+            "detail": step.result.detail.hash,
+            "agent": self.config.agents[intent["role"]],
+            "start": thread.record["start"],
+            **threads.links(self.history.hashes),
+            "compact": thread.record["compact"],
+            "childThreads": calls.child_ends(self.store, thread),
+            "attempts": list(thread.record["attempts"]),
+            "extraction": step.extraction,
+            "workspace": step.workspace,
+            "changes": batch.put(changes).hash if changes else None,
+            "startedAt": intent["since"],
+            "completedAt": record.now(),
+        }
+        return payload if step.cached is None else {**payload, "cached": dict(step.cached)}
+
+    def _log_files_with_secrets(self, before: str | None, after: str) -> None:
+        """Logs the changed files that contain a secret: files are recorded unredacted. At the
+        first step of a thread without a caller, all files are searched."""
+        thread = self.head.thread
+        if not self.history.steps and not thread.record["parent"]:
+            before = None
+        place = {"thread": thread.id, "index": thread.record["intent"]["index"]}
+        found = redaction.files_with_secrets(self.store, self.config.secrets, before, after)
+        for path, names in found:
+            self.log("secret in workspace", **place, path=path, variables=" ".join(names))

@@ -1,0 +1,105 @@
+"""Suspending and resuming threads, together with their callers and children.
+
+A caller whose child is suspended waits for it and is suspended too; children that still run when
+their caller is suspended are suspended with it. Each function is one transaction, by the rules of
+`engine.threads.transitions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from casfs.agents import HUMAN
+from casfs.errors import Conflict
+from casfs.store import Store
+from casfs.threads import RUNNING, SUSPENDED, Thread
+from casfs.write_batch import Batch, retried
+from engine import content
+from engine.threads import call_stack, record
+from engine.threads.record import BUDGET, CALLER, FAILURE, TIMEOUT, UNKNOWN
+from engine.threads.transitions import attempt_traces, move_head
+
+
+def suspend(
+    store: Store,
+    thread: Thread,
+    reason: str,
+    failed: Sequence[str] = (),
+    cause: str = FAILURE,
+    tokens: int = 0,
+    question: str | None = None,
+) -> Thread:
+    """Suspends a thread until `resume`. `failed`: details of failed attempts to record;
+    `tokens`: spent by the attempt; `question`: a content node. Children that still run are
+    suspended too, except after FAILURE and TIMEOUT. The step keeps its children unless it
+    failed. Retries on conflict."""
+
+    def attempt() -> Thread:
+        intent, details = thread.record["intent"], failed
+        with store.batch() as batch:
+            if cause not in (FAILURE, TIMEOUT):
+                for child in call_stack.open_children(store, thread):
+                    _pause(batch, child, thread)
+            if intent is not None and cause in (FAILURE, TIMEOUT, UNKNOWN):
+                traces = attempt_traces(batch, thread, f"failed: {reason}", not failed)
+                details = [*traces, *failed]
+                calls = intent["calls"] if cause == UNKNOWN else []
+                intent = {**record.without_turns(intent), "calls": calls}
+            return move_head(
+                batch,
+                thread,
+                thread.hash,
+                status=SUSPENDED,
+                reason=record.truncate_reason(reason),
+                cause=cause,
+                question=question,
+                answer=None,
+                intent=intent,
+                attempts=record.add_attempts(thread.record, details),
+                spent=record.spent(thread.record, tokens),
+            )
+
+    return retried(attempt)
+
+
+def _pause(batch: Batch, thread: Thread, caller: Thread) -> None:
+    """Suspends a running child of a suspended caller: no task runs it."""
+    if thread.status == RUNNING:
+        reason = f"thread {caller.id} is suspended"
+        changes = {"status": SUSPENDED, "cause": CALLER, "reason": reason}
+        move_head(batch, thread, thread.hash, **changes, spent=record.spent(thread.record, 0))
+
+
+def resume(store: Store, thread: Thread, answer: str | None = None) -> Thread:
+    """Sets a suspended thread running, with the callers that wait for it and the children that
+    it waits for. `answer`: to the human's question among them. A spent budget is granted anew.
+    Returns the outermost thread, which is the one to run.
+
+    Raises Conflict where it is not suspended, has no question for an answer, or an open
+    question and no answer.
+    """
+    if thread.status != SUSPENDED:
+        raise Conflict(f"thread {thread.id} is {thread.status}, not suspended")
+    callers, children = call_stack.waiting_callers, call_stack.awaited_children
+    resumed = [*callers(store, thread), thread, *children(store, thread)]
+    asks = resumed[-1].record.get("cause") == HUMAN
+    if asks and answer is None:
+        reason = resumed[-1].record["reason"]
+        raise Conflict(f"thread {thread.id} waits for an answer ({reason}); give it by --input")
+    if answer is not None and not asks:
+        raise Conflict(f"thread {thread.id} has asked nothing; resume it without an input")
+    with store.batch() as batch:
+        node = None if answer is None else content.put(batch, answer)
+        moved = [_resume(batch, one, node if one is resumed[-1] else None) for one in resumed]
+    return moved[0]
+
+
+def _resume(batch: Batch, thread: Thread, answer: str | None) -> Thread:
+    intent, cause = thread.record["intent"], thread.record.get("cause")
+    changes: dict[str, Any] = {"status": RUNNING, "reason": None, "cause": None, "answer": answer}
+    if intent is not None:
+        changes["intent"] = {**intent, "resumed": True}
+    if cause == BUDGET:
+        changes["spent"] = {"tokens": 0, "wallMs": 0}
+    return move_head(batch, thread, thread.hash, **changes)
