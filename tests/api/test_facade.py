@@ -135,3 +135,15 @@ def test_a_users_file_is_checked_against_the_installed_types(
         f'sample.py:{last}: error: Module has no attribute "nothing"  [attr-defined]',
         "Found 2 errors in 1 file (checked 1 source file)",
     ], done.stdout + done.stderr
+
+
+def test_the_wheel_holds_all_that_the_api_loads(
+    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (site,) = (installed.parents[1] / "lib").glob("python*/site-packages")
+    monkeypatch.setenv("PYTHONPATH", str(site))  # before the checkout; "" is the directory
+    monkeypatch.chdir(tmp_path)
+    code = "from casfs import *; print(Store.memory().put(b'x').hash, casfs.__file__)"
+    hash, file = python(f"import casfs; {code}").split()
+    assert len(hash) == 64
+    assert Path(file).is_relative_to(site)
