@@ -101,7 +101,7 @@ async def watch(late: list[float]) -> None:
 @contextmanager
 def daemon(root: Path, limit: int) -> Iterator[int]:
     """Its process id."""
-    env = {**os.environ, "CASFS_THREADS_LIMIT": str(limit)}
+    env = {**os.environ, "CASFS_RUNS_LIMIT": str(limit)}
     casfs = [sys.executable, "-m", "casfs", "--store", str(root)]
     subprocess.run([*casfs, "init"], check=True, capture_output=True)
     started = subprocess.Popen([*casfs, "daemon", "--foreground"], env=env)

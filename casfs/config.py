@@ -1,7 +1,7 @@
 """Settings, and where each comes from: flag > environment > the store's `config.toml` > the
 user's `config.toml` > default.
 
-Settings are few and flat (`threads.limit`): a number, a text or a list of texts. In TOML the
+Settings are few and flat (`runs.limit`): a number, a text or a list of texts. In TOML the
 part before the dot is a table; in the environment a list is written as in TOML.
 This module is told the environment, it does not read it.
 """
@@ -31,7 +31,7 @@ class Setting:
 
     @property
     def variable(self) -> str:
-        """`threads.limit` is CASFS_THREADS_LIMIT in the environment."""
+        """`runs.limit` is CASFS_RUNS_LIMIT in the environment."""
         return "CASFS_" + self.name.replace(".", "_").upper()
 
 
@@ -43,9 +43,7 @@ class Value:
 
 
 SETTINGS = (
-    Setting(
-        "threads.limit", 8, "threads (runs of workflows) that the daemon runs at once", least=1
-    ),
+    Setting("runs.limit", 8, "threads (runs of workflows) that the daemon runs at once", least=1),
     Setting("mount.transport", "auto", "FUSE implementation: auto, builtin or pyfuse3"),
     Setting("gc.grace_s", 86400, "seconds of grace before an unreferenced blob is deleted"),
     Setting("gc.max_size", 0, "bytes of content above which cache is evicted (0 = no limit)"),

@@ -27,7 +27,7 @@ def write_user(env: dict[str, str], text: str) -> Path:
 
 
 def limit(root: Path, env: dict[str, str]) -> tuple[int, str]:
-    (value,) = [one for one in config.load(root, env) if one.setting.name == "threads.limit"]
+    (value,) = [one for one in config.load(root, env) if one.setting.name == "runs.limit"]
     return value.value, value.origin
 
 
@@ -41,12 +41,12 @@ def test_every_setting_has_its_default(root: Path, env: dict[str, str]) -> None:
 
 def test_settings_come_from_the_nearest_place(root: Path, env: dict[str, str]) -> None:
     assert limit(root, env) == (8, "default")
-    user = write_user(env, "[threads]\nlimit = 5\n")
+    user = write_user(env, "[runs]\nlimit = 5\n")
     assert limit(root, env) == (5, str(user))
-    (root / "config.toml").write_text("threads.limit = 4\n")
+    (root / "config.toml").write_text("runs.limit = 4\n")
     assert limit(root, env) == (4, str(root / "config.toml"))
-    env["CASFS_THREADS_LIMIT"] = "3"
-    assert limit(root, env) == (3, "CASFS_THREADS_LIMIT")
+    env["CASFS_RUNS_LIMIT"] = "3"
+    assert limit(root, env) == (3, "CASFS_RUNS_LIMIT")
 
 
 def test_where_the_users_file_is(tmp_path: Path) -> None:
@@ -81,13 +81,13 @@ def test_a_relative_store_is_made_absolute(tmp_path: Path, monkeypatch: pytest.M
     ("text", "words"),
     [
         ("threads = ", "not TOML"),
-        ("[threads]\nlimit = '8'\n", "threads.limit must be of type int, is '8'"),
-        ("[threads]\nlimit = true\n", "threads.limit must be of type int, is True"),
-        ("[threads]\nlimits = 8\n", "no setting 'threads.limits'"),
+        ("[runs]\nlimit = '8'\n", "runs.limit must be of type int, is '8'"),
+        ("[runs]\nlimit = true\n", "runs.limit must be of type int, is True"),
+        ("[runs]\nlimits = 8\n", "no setting 'runs.limits'"),
         ("limit = 8\n", "no setting 'limit'"),
-        ("threads.limit = 0\n", "threads.limit must be 1 or more, is 0"),
+        ("runs.limit = 0\n", "runs.limit must be 1 or more, is 0"),
         ("gc.grace_s = -1\n", "gc.grace_s must be 0 or more, is -1"),
-        ("[threads.limit]\nx = 1\n", "threads.limit must be of type int"),
+        ("[runs.limit]\nx = 1\n", "runs.limit must be of type int"),
     ],
 )
 def test_a_wrong_file_is_named_with_the_setting(
@@ -114,8 +114,8 @@ def test_a_file_that_cannot_be_read_is_told(root: Path, env: dict[str, str]) -> 
 
 @pytest.mark.parametrize("text", ["", "many", "1.5", "0", "-3"])
 def test_the_environment_must_hold_a_number(root: Path, env: dict[str, str], text: str) -> None:
-    with pytest.raises(Invalid, match="CASFS_THREADS_LIMIT"):
-        config.load(root, env | {"CASFS_THREADS_LIMIT": text})
+    with pytest.raises(Invalid, match="CASFS_RUNS_LIMIT"):
+        config.load(root, env | {"CASFS_RUNS_LIMIT": text})
 
 
 def cacheable(root: Path, env: dict[str, str]) -> tuple[object, str]:

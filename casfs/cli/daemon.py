@@ -56,7 +56,7 @@ def _serve(root: Path, report: background.Reporter) -> None:
     values = config.values(root, os.environ)
     path = daemon_socket.socket_path(root, os.environ)
     log = to_file(root / "log" / "daemon.jsonl")
-    limit, upkeep, workspaces = values["threads.limit"], _upkeep(values), _workspaces(root, log)
+    limit, upkeep, workspaces = values["runs.limit"], _upkeep(values), _workspaces(root, log)
 
     def run(ready: Callable[[], None]) -> None:
         extractor = from_settings(values, os.environ, log)

@@ -140,7 +140,7 @@ def _advance(
 ) -> Thread:
     """Moves the head to `hash`, the newest of `done` steps, with the decision made there."""
     if isinstance(decision, Next) and done >= rounds:
-        decision = End(RETURN_MAX_ROUNDS, f"stopped after {done} steps, which is maxRounds")
+        decision = End(RETURN_MAX_ROUNDS, f"step limit (--max-steps) reached after {done} steps")
     if isinstance(decision, End):
         return _end(batch, thread, hash if done else None, decision, ENDED, **changes)
     if isinstance(decision, RuleFailed):

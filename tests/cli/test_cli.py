@@ -236,12 +236,12 @@ def test_status_without_processes(cli: Cli) -> None:
 def test_config(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     shown = {one["name"]: one for one in cli("config", "--json").json}
     assert shown["store"]["from"] == "CASFS_STORE"
-    assert shown["threads.limit"] == {"name": "threads.limit", "value": 8, "from": "default"}
-    (cli.root / "config.toml").write_text("[threads]\nlimit = 3\n")
-    assert f"threads.limit = 3  ({cli.root / 'config.toml'}; " in cli("config").text
-    monkeypatch.setenv("CASFS_THREADS_LIMIT", "5")
-    assert "threads.limit = 5  (CASFS_THREADS_LIMIT; " in cli("config").text
-    monkeypatch.setenv("CASFS_THREADS_LIMIT", "many")
+    assert shown["runs.limit"] == {"name": "runs.limit", "value": 8, "from": "default"}
+    (cli.root / "config.toml").write_text("[runs]\nlimit = 3\n")
+    assert f"runs.limit = 3  ({cli.root / 'config.toml'}; " in cli("config").text
+    monkeypatch.setenv("CASFS_RUNS_LIMIT", "5")
+    assert "runs.limit = 5  (CASFS_RUNS_LIMIT; " in cli("config").text
+    monkeypatch.setenv("CASFS_RUNS_LIMIT", "many")
     assert "'many' is not a whole number" in cli.refused("config", code=4)
 
 
@@ -474,8 +474,8 @@ def test_threads_need_the_daemon(cli: Cli, opened: Store) -> None:
         ("a", "give ROLE=NAME or ROLE=NAME:JSON"),
         ("=command", "give ROLE=NAME"),
         ("a=", "give ROLE=NAME"),
-        ("a=command:{", "its config is not JSON"),
-        ("a=command:[1]", "its config must be a JSON object"),
+        ("a=command:{", "--agent a: config is not JSON"),
+        ("a=command:[1]", "--agent a: config must be a JSON object"),
     ],
 )
 def test_an_agent_option_that_is_none(option: str, said: str, cli: Cli) -> None:
@@ -567,7 +567,7 @@ def test_a_bad_file(
         (["thread", "log", "01K"], 3, "no thread '01K'"),
         (["thread", "resume", ""], 3, "no thread ''"),
         (["thread", "start", "w", "--input", "@/no/such"], 3, "no file /no/such"),
-        (["thread", "start", "w", "--input", "x", "--max-rounds", "0"], 2, "--max-rounds"),
+        (["thread", "start", "w", "--input", "x", "--max-steps", "0"], 2, "--max-steps"),
         (["umount", "/no/such"], 3, "no casfs mount at /no/such"),
         (["mount", "/no/such"], 3, "no directory /no/such"),
         (["mount", "/etc"], 4, "/etc is not empty"),

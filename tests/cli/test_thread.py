@@ -65,7 +65,7 @@ def test_a_page_has_all_that_happened(cli: Cli, disk_store: Store, tmp_path: Pat
         trio.run(carry_on, disk_store, made)
     rests = cli("thread", "show", made.id).text
     assert "  suspended\nreason: b: sh exited with 1: nothing on stderr\n" in rests
-    assert "2 b              in flight\n" in rests
+    assert "2 b              failed\n" in rests
     one = next(line for line in rests.splitlines() if line.startswith("     1 a"))
     assert one.split()[:3] == ["1", "a", "done"]
     assert one.endswith(" s  42 tokens")
@@ -74,7 +74,7 @@ def test_a_page_has_all_that_happened(cli: Cli, disk_store: Store, tmp_path: Pat
     ended = cli("thread", "show", made.id).text
     two = next(line for line in ended.splitlines() if line.startswith("     2 b"))
     assert two.split()[:3] == ["2", "b", "fine"]
-    assert two.endswith(" s  new1, new2, new3 and 2 more  1 failed before")
+    assert two.endswith(" s  new1, new2, new3 and 2 more  failed attempts: 1")
     steps = cli("thread", "show", made.id, "--json").json["steps"]
     assert [step["tokens"] for step in steps] == [42, None]
     assert steps[1]["changedFiles"] == [f"new{n}" for n in range(1, 6)]
@@ -98,7 +98,7 @@ def test_a_summary_and_a_key(cli: Cli, disk_store: Store) -> None:
         first = cli(*asked, "--idempotency-key", "one").word
         assert cli(*asked, "--idempotency-key", "one", "--wait", code=7).word == first
         assert cli(*asked, "--idempotency-key", "two").word != first
-        other = cli(*asked, "--max-rounds", "7", "--idempotency-key", "one", code=4)
+        other = cli(*asked, "--max-steps", "7", "--idempotency-key", "one", code=4)
         assert f"the idempotency key is taken by thread {first}" in other.err
         made = cli("thread", "compact", first, "--text", "Nothing happened.").word
         assert disk_store.node(made, "content").payload["text"] == "Nothing happened."

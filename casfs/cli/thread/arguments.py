@@ -1,4 +1,4 @@
-"""What a person gives to `casfs thread`, as the daemon takes it."""
+"""Arguments of `casfs thread`, parsed to the form of the daemon's requests."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from casfs.revisions import resolve_tree
 from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.ignore import Ignore
 
-NAMED = re.compile(r"(?P<name>[^<>=!~\s]+)(?P<version>(?:\s*[<>=!~].*)?)", re.S)
+AGENT_NAME = re.compile(r"(?P<name>[^<>=!~\s]+)(?P<version>(?:\s*[<>=!~].*)?)", re.S)
 
 
-def limits(
+def start_options(
     max_tokens: int | None,
     max_seconds: float | None,
     compact_above: int | None,
     compact_by: str | None,
     idempotency_key: str | None,
 ) -> dict[str, Any]:
-    """What of a request is optional, as the daemon names it."""
+    """Returns the optional fields of a start request, under the daemon's names."""
     if (compact_above is None) != (compact_by is None):
-        raise Usage("--compact-above and --compact-by belong together")
+        raise Usage("--compact-above and --compact-by require each other")
     if idempotency_key == "":
         raise Usage("--idempotency-key must not be empty")
     compact = None
     if compact_by is not None:
-        compact = {"above": compact_above, "agent": agent(compact_by, "--compact-by")}
+        compact = {"above": compact_above, "agent": parse_agent(compact_by, "--compact-by")}
     return {
         "tokens": max_tokens,
         "wall_ms": None if max_seconds is None else max(1, round(max_seconds * 1000)),
@@ -42,8 +42,8 @@ def limits(
     }
 
 
-def given(text: str) -> str:
-    """A text on the command line, or the file that it names."""
+def text_or_file(text: str) -> str:
+    """Returns TEXT, or the content of FILE for @FILE."""
     return _text(text[1:]) if text.startswith("@") else text
 
 
@@ -54,31 +54,31 @@ def _text(file: str) -> str:
         raise Invalid(f"{input_name(file)}: byte {error.start} is not UTF-8") from None
 
 
-def binding(text: str) -> tuple[str, dict[str, Any]]:
-    """ROLE=NAME[VERSION][:JSON]"""
+def agent_binding(text: str) -> tuple[str, dict[str, Any]]:
+    """Parses ROLE=NAME[VERSION][:JSON]. Raises Usage."""
     role, equals, rest = text.partition("=")
     if not equals or not role or not rest.partition(":")[0]:
         raise Usage(f"--agent {text!r}: give ROLE=NAME or ROLE=NAME:JSON")
-    return role, agent(rest, f"--agent {role}")
+    return role, parse_agent(rest, f"--agent {role}")
 
 
-def agent(text: str, where: str) -> dict[str, Any]:
-    """NAME[VERSION][:JSON]; the version is a PEP 440 specifier, as in `mine>=1.2,<2`."""
+def parse_agent(text: str, where: str) -> dict[str, Any]:
+    """Parses NAME[VERSION][:JSON]; the version is a PEP 440 specifier, as in `mine>=1.2,<2`."""
     named, colon, config = text.partition(":")
-    found = NAMED.fullmatch(named)
+    found = AGENT_NAME.fullmatch(named)
     if found is None:
         raise Usage(f"{where}: give NAME or NAME:JSON")
     try:
         value = canonical.parse(config) if colon else {}
     except Invalid as error:
-        raise Usage(f"{where}: its config is {error}") from None
+        raise Usage(f"{where}: config is {error}") from None
     if not isinstance(value, dict):
-        raise Usage(f"{where}: its config must be a JSON object")
+        raise Usage(f"{where}: config must be a JSON object")
     return {"name": found["name"], "config": value, "version": found["version"].strip()}
 
 
-def recorded(ctx: click.Context, text: str) -> str:
-    """The tree of a directory, recorded whole, or the tree that a person names."""
+def record_workspace(ctx: click.Context, text: str) -> str:
+    """Returns the root of a recorded directory, or of the tree that `text` names."""
     with open_store(ctx) as store:
         if not Path(text).is_dir():
             try:

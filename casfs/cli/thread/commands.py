@@ -1,5 +1,7 @@
-"""Runs of workflows: what the daemon is asked for. How they look is `casfs.cli.thread.show`, what
-can be done with their past `casfs.cli.thread.past`."""
+"""Threads, which are runs of workflows: the commands that change one, through the daemon.
+
+The commands that only read are in `casfs.cli.thread.show` and `casfs.cli.thread.past`.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,15 @@ import click
 
 from casfs import threads
 from casfs.cli.common import echo_json, echo_result, json_option, open_store, store_root
-from casfs.cli.thread.arguments import agent as agent_of
-from casfs.cli.thread.arguments import binding, given, limits, recorded
+from casfs.cli.thread.arguments import (
+    agent_binding,
+    parse_agent,
+    record_workspace,
+    start_options,
+    text_or_file,
+)
 from casfs.cli.thread.past import context, graph, replay, rm
-from casfs.cli.thread.show import hit, list_, log, show, summary
+from casfs.cli.thread.show import cache_hit, list_, log, show, summary
 from casfs.errors import CasfsError, Suspended, Usage
 from casfs.store import Store
 from casfs.threads import ENDED, SUSPENDED, Thread
@@ -22,16 +29,16 @@ agent_option = click.option(
     "agents",
     multiple=True,
     metavar="ROLE=NAME[:JSON]",
-    help="Who plays a role; a version may follow the name, as in mine>=1.2,<2.",
+    help="Agent for a role; a version may follow the name, as in mine>=1.2,<2.",
 )
 wait_option = click.option(
-    "--wait", is_flag=True, help="Until it rests: exit 0, 1 (ended with another code), 7."
+    "--wait", is_flag=True, help="Wait until it ends or is suspended: exit 0, 1 (failed), 7."
 )
 
 
 @click.group()
 def thread() -> None:
-    """Runs of workflows. A thread's id may be given as a unique prefix.
+    """A thread is one run of a workflow. A unique prefix of its id names it.
 
     \b
     casfs thread start develop --input "Fix it" --workspace ./project --wait
@@ -46,16 +53,32 @@ for one in (list_, show, log, context, replay, graph, rm):
 @thread.command()
 @click.argument("workflow")
 @click.option("--input", "text", required=True, metavar="TEXT|@FILE", help="The task.")
-@click.option("--workspace", metavar="DIR|TREE", help="What agents work on: a copy of it.")
+@click.option("--workspace", metavar="DIR|TREE", help="Tree that agents work on a copy of.")
 @agent_option
-@click.option("--max-rounds", type=click.IntRange(1), default=100, show_default=True)
-@click.option("--max-tokens", type=click.IntRange(1), help="Suspend when so many are spent.")
-@click.option("--max-seconds", type=click.FloatRange(0, min_open=True), help="The same for time.")
 @click.option(
-    "--compact-above", type=click.IntRange(1), metavar="TOKENS", help="With --compact-by."
+    "--max-steps",
+    "max_rounds",
+    type=click.IntRange(1),
+    default=100,
+    show_default=True,
+    help="Step limit.",
 )
-@click.option("--compact-by", metavar="NAME[:JSON]", help="The agent that summarises the past.")
-@click.option("--idempotency-key", metavar="KEY", help="The same again: the thread there is.")
+@click.option(
+    "--max-tokens", type=click.IntRange(1), help="Token budget; suspended when it is spent."
+)
+@click.option(
+    "--max-seconds",
+    type=click.FloatRange(0, min_open=True),
+    help="Time budget; suspended when it is spent.",
+)
+@click.option(
+    "--compact-above",
+    type=click.IntRange(1),
+    metavar="TOKENS",
+    help="Context size that starts --compact-by.",
+)
+@click.option("--compact-by", metavar="NAME[:JSON]", help="Agent that summarises earlier steps.")
+@click.option("--idempotency-key", metavar="KEY", help="Return the existing thread for this key.")
 @wait_option
 @json_option
 @click.pass_context
@@ -78,19 +101,19 @@ def start(
     """
     from casfs import daemon_socket
 
-    bound = dict(binding(one) for one in agents)
-    asked = {**limits(**more), "input": given(text)}
-    where = store_root(ctx)
-    daemon_socket.request(where, "status")  # before a large workspace is read for nothing
-    tree = None if workspace is None else recorded(ctx, workspace)
+    bindings = dict(agent_binding(one) for one in agents)
+    options = {**start_options(**more), "input": text_or_file(text)}
+    root = store_root(ctx)
+    daemon_socket.request(root, "status")  # fails before a large workspace is read
+    tree = None if workspace is None else record_workspace(ctx, workspace)
     made = daemon_socket.request(
-        where,
+        root,
         "start",
         workflow=workflow,
-        agents=bound,
+        agents=bindings,
         workspace=tree,
         max_rounds=max_rounds,
-        **asked,
+        **options,
     )
     if not (wait and as_json):
         echo_result(as_json, made, made["id"])
@@ -99,32 +122,33 @@ def start(
 
 @thread.command()
 @click.argument("id")
-@click.option("--input", "text", metavar="TEXT|@FILE", help="The answer to its question.")
+@click.option("--input", "text", metavar="TEXT|@FILE", help="Answer to its question.")
 @wait_option
 @json_option
 @click.pass_context
 def resume(ctx: click.Context, id: str, text: str | None, wait: bool, as_json: bool) -> int:
-    """Set a suspended thread running again, with those that it waits for and that wait for it.
-    Needs the daemon.
+    """Resume a suspended thread, with its callers and callees. Needs the daemon.
 
     \b
     casfs thread resume 01K2 --wait
     casfs thread resume 01K2 --input '{"approved": true}'
     """
-    return _ask(ctx, "resume", id, wait, as_json, input=None if text is None else given(text))
+    return _ask(
+        ctx, "resume", id, wait, as_json, input=None if text is None else text_or_file(text)
+    )
 
 
 @thread.command()
 @click.argument("id")
-@click.option("--text", metavar="TEXT|@FILE", help="The summary.")
-@click.option("--agent", metavar="NAME[:JSON]", help="Who writes the summary.")
+@click.option("--text", metavar="TEXT|@FILE", help="Summary.")
+@click.option("--agent", metavar="NAME[:JSON]", help="Agent that writes the summary.")
 @json_option
 @click.pass_context
 def compact(
     ctx: click.Context, id: str, text: str | None, agent: str | None, as_json: bool
 ) -> None:
-    """Let a summary stand for all steps so far, from the next step on; nothing is deleted. Needs
-    the daemon. Prints the hash of the summary.
+    """Replace the context before the next step with a summary; print its hash. No step is
+    deleted. Needs the daemon.
 
     \b
     casfs thread compact 01K2 --agent 'llm:{"model": "small", "baseUrlEnv": "LLM_URL"}'
@@ -132,22 +156,24 @@ def compact(
     from casfs import daemon_socket
 
     if (text is None) == (agent is None):
-        raise Usage("give the summary by --text, or who writes it by --agent")
+        raise Usage("give the summary with --text, or an agent that writes it with --agent")
     with open_store(ctx) as store:
         found = threads.expand(store, id)
     made = daemon_socket.request(
         store_root(ctx),
         "compact",
         id=found.id,
-        text=None if text is None else given(text),
-        agent=None if agent is None else agent_of(agent, "--agent"),
+        text=None if text is None else text_or_file(text),
+        agent=None if agent is None else parse_agent(agent, "--agent"),
     )
     echo_result(as_json, made, made["summary"])
 
 
 @thread.command()
 @click.argument("id")
-@click.option("--at", type=click.IntRange(0), metavar="STEP", help="After this step (the last).")
+@click.option(
+    "--at", type=click.IntRange(0), metavar="STEP", help="Step to fork after (default: the last)."
+)
 @agent_option
 @wait_option
 @json_option
@@ -160,15 +186,15 @@ def fork(
     wait: bool,
     as_json: bool,
 ) -> int:
-    """Start a new thread from a step of an old one, on the workspace as it was then, and print
-    its id. The old one stays as it is. Roles that are not named keep their agents. Needs the
-    daemon.
+    """Start a new thread from a step of another, with the workspace of that step; print its id.
+
+    The other thread does not change. Roles without --agent keep their agents. Needs the daemon.
 
     \b
-    casfs thread fork 01K2 --at 3                  what else could have come after step 3
+    casfs thread fork 01K2 --at 3
     casfs thread fork 01K2 --at 3 --agent coder='command:{"argv": ["./other"]}'
     """
-    return _ask(ctx, "fork", id, wait, as_json, at=at, agents=dict(map(binding, agents)))
+    return _ask(ctx, "fork", id, wait, as_json, at=at, agents=dict(map(agent_binding, agents)))
 
 
 @thread.command()
@@ -176,7 +202,7 @@ def fork(
 @json_option
 @click.pass_context
 def cancel(ctx: click.Context, id: str, as_json: bool) -> int:
-    """End a thread with return code 130, and whatever runs for it. Needs the daemon.
+    """End a thread and its callees with return code 130. Needs the daemon.
 
     \b
     casfs thread cancel 01K2
@@ -197,8 +223,10 @@ def _ask(ctx: click.Context, op: str, id: str, wait: bool, as_json: bool, **argu
 
 
 def _wait(ctx: click.Context, id: str, as_json: bool, done: int = 0) -> int:
-    """Until the thread rests; the steps after `done` are those that were waited for. Raises
-    Suspended, or CasfsError where it did not end well."""
+    """Waits until the thread ends or is suspended; prints the cache hits of steps after `done`.
+
+    Raises Suspended, or CasfsError for a return code other than 0.
+    """
     from casfs import daemon_socket
 
     daemon_socket.request(store_root(ctx), "wait", id=id)
@@ -207,13 +235,13 @@ def _wait(ctx: click.Context, id: str, as_json: bool, done: int = 0) -> int:
         end = threads.end(store, found)
         for node in threads.last_steps(store, found, None, done):
             if "cached" in node.payload:
-                what = f"step {node.payload['index']} {node.payload['role']}"
-                click.echo(f"casfs: {what}: {hit(node.payload['cached'])}", err=True)
+                step = f"step {node.payload['index']} {node.payload['role']}"
+                click.echo(f"casfs: {step}: {cache_hit(node.payload['cached'])}", err=True)
     if as_json:
         echo_json(summary(found))
     if found.status == SUSPENDED:
         reason = found.record["reason"]
-        raise Suspended(f"thread {id} is suspended: {reason}; go on with `casfs thread resume`")
+        raise Suspended(f"thread {id} is suspended: {reason}; use `casfs thread resume`")
     if found.status != ENDED or end is None or end.payload["returnCode"] != 0:
         how = end.payload["summary"] if end else "no end"
         raise CasfsError(f"thread {id} is {found.status}: {how}")

@@ -1,4 +1,4 @@
-"""What can be done with a thread's past: context, replay, graph, rm. Needs no daemon."""
+"""A thread's history: context, replay, graph, rm. Needs no daemon."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from casfs.cli.common import echo, echo_json, echo_result, json_option, open_sto
 @json_option
 @click.pass_context
 def context(ctx: click.Context, id: str, as_json: bool) -> None:
-    """Print what a model would be told of a thread: the task, the newest summary, and every
-    step since.
+    """Print the prompt context: the task, the newest summary, and every step since.
 
     \b
     casfs thread context 01K2
@@ -29,9 +28,9 @@ def context(ctx: click.Context, id: str, as_json: bool) -> None:
         past = history.prompt_history(store, found)
         task = content.text(store, threads.start(store, found).payload["input"])
     if as_json:
-        turns = [vars(turn) for turn in past.steps]
-        told = {"task": task, "summary": past.summary, "steps": turns, "tokens": past.tokens()}
-        echo_json(told)
+        fields = {"task": task, "summary": past.summary}
+        steps = [vars(step) for step in past.steps]
+        echo_json({**fields, "steps": steps, "tokens": past.tokens()})
         return
     parts = [f"# Task\n\n{task.strip()}"]
     if past.summary is not None:
@@ -41,12 +40,11 @@ def context(ctx: click.Context, id: str, as_json: bool) -> None:
 
 @click.command()
 @click.argument("id")
-@click.option("--workflow", metavar="NAME|HASH", help="Another workflow than its own.")
+@click.option("--workflow", metavar="NAME|HASH", help="Workflow to use instead of its own.")
 @json_option
 @click.pass_context
 def replay(ctx: click.Context, id: str, workflow: str | None, as_json: bool) -> None:
-    """Let a workflow decide again on a thread's recorded outputs, without any agent, and print
-    where the routing differs.
+    """Re-run routing decisions on recorded outputs, without agents; print the differences.
 
     \b
     casfs thread replay 01K2 --workflow develop
@@ -61,11 +59,11 @@ def replay(ctx: click.Context, id: str, workflow: str | None, as_json: bool) -> 
         found = threads.expand(store, id)
         hash = None if workflow is None else workflows.find(store, workflow)
 
-        async def judged() -> list[RouteComparison]:
-            async with workers.WorkerPool() as judge:
-                return await compare_routes(store, found, hash, judge)
+        async def compare() -> list[RouteComparison]:
+            async with workers.WorkerPool() as pool:
+                return await compare_routes(store, found, hash, pool)
 
-        rows = trio.run(judged)
+        rows = trio.run(compare)
     if as_json:
         echo_json([{**_row(one), "differs": one.differs} for one in rows])
         return
@@ -86,7 +84,7 @@ def _row(row: Any) -> dict[str, Any]:
 @json_option
 @click.pass_context
 def graph(ctx: click.Context, id: str, as_json: bool) -> None:
-    """Print the workflow of a thread, with the path that it took, as Mermaid text.
+    """Print the workflow of a thread and the path it took, as Mermaid text.
 
     \b
     casfs thread graph 01K2 > path.mmd
@@ -109,8 +107,7 @@ def graph(ctx: click.Context, id: str, as_json: bool) -> None:
 @json_option
 @click.pass_context
 def rm(ctx: click.Context, id: str, as_json: bool) -> None:
-    """Drop the name of a thread that has ended. Its nodes go with the next gc, where nothing
-    else reaches them.
+    """Remove an ended thread. Nodes that nothing else reaches are deleted by the next gc.
 
     \b
     casfs thread rm 01K2

@@ -1,4 +1,4 @@
-"""How threads look on the command line: list, show, log. Reads the store; needs no daemon."""
+"""Threads on the terminal: list, show, log. Reads the store; needs no daemon."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from casfs.store import Store
 from casfs.threads import CANCELLED, ENDED, RUNNING, SUSPENDED, Thread
 from casfs.trees import tree
 
-POLL = 0.1  # seconds between looks at the store's version, a matter of microseconds
-PAGE = 50  # steps on a page
-NAMED = 3  # changed files that a line names
+POLL_INTERVAL_S = 0.1  # reading the store's version takes microseconds
+PAGE_STEPS = 50
+MAX_NAMED_FILES = 3  # changed files that a line names
 COLOURS = {RUNNING: "cyan", SUSPENDED: "yellow", ENDED: "green", CANCELLED: "red"}
 
 
@@ -47,18 +47,20 @@ def list_(ctx: click.Context, as_json: bool) -> None:
 
 @click.command()
 @click.argument("id")
-@click.option("--all", "everything", is_flag=True, help=f"Every step, not the last {PAGE}.")
+@click.option(
+    "--all", "everything", is_flag=True, help=f"All steps (default: the last {PAGE_STEPS})."
+)
 @json_option
 @click.pass_context
 def show(ctx: click.Context, id: str, everything: bool, as_json: bool) -> None:
-    """Show a thread: what it runs, where it stands, its steps, and the threads that it called.
+    """Show a thread: workflow, status, steps, and the threads that it called.
 
     \b
     casfs thread show 01K2
     """
     with open_store(ctx) as store:
         found = threads.expand(store, id)
-        count = None if everything or as_json else PAGE
+        count = None if everything or as_json else PAGE_STEPS
         value = {**summary(found), **_details(store, found, count)}
     if as_json:
         echo_json(value)
@@ -69,13 +71,17 @@ def show(ctx: click.Context, id: str, everything: bool, as_json: bool) -> None:
 
 @click.command()
 @click.argument("id")
-@click.option("--follow", "-f", is_flag=True, help="Go on until it rests; turns as they come.")
+@click.option(
+    "--follow", "-f", is_flag=True, help="Continue until it ends or is suspended; also print turns."
+)
 @click.option("--last", type=click.IntRange(1), metavar="N", help="Only the last N steps.")
 @json_option
 @click.pass_context
 def log(ctx: click.Context, id: str, follow: bool, last: int | None, as_json: bool) -> None:
-    """Print what the steps of a thread said; with --json one line a step, and with --follow one
-    a turn of the step in flight.
+    """Print the outputs of a thread's steps.
+
+    With --json one line for each step, with --follow also one for each turn (model call) of
+    the running step.
 
     \b
     casfs thread log 01K2 --last 3
@@ -85,13 +91,13 @@ def log(ctx: click.Context, id: str, follow: bool, last: int | None, as_json: bo
         nodes = _follow(store, found, last) if follow else threads.last_steps(store, found, last)
         for node in nodes:
             if isinstance(node, dict):
-                _say_turn(store, node, as_json)
+                _print_turn(store, node, as_json)
             else:
-                _say_step(store, node, as_json)
+                _print_step(store, node, as_json)
 
 
 def summary(found: Thread) -> dict[str, Any]:
-    """From the head alone, so that a damaged thread is listed like any other."""
+    """Returns the fields of the head alone, so that a damaged thread is listed as well."""
     return {
         "id": found.id,
         "workflow": found.record.get("workflow", "?"),
@@ -108,13 +114,13 @@ def summary(found: Thread) -> dict[str, Any]:
     }
 
 
-def hit(cached: Mapping[str, Any]) -> str:
-    """The line on a step whose agent was not run."""
+def cache_hit(cached: Mapping[str, Any]) -> str:
+    """Returns the note on a step that was taken from the cache."""
     return f"hit {cached['action'][:12]}: {cached['savedMs'] / 1000:.2f} s saved"
 
 
 def coloured(text: str, status: str) -> str:
-    """In the status's colour, on a terminal whose owner wants colours."""
+    """Returns `text` in the colour of `status` on a terminal, unless NO_COLOR is set."""
     if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
         return text
     return click.style(text, fg=COLOURS.get(status))
@@ -178,7 +184,7 @@ def _tokens(store: Store, detail: str) -> int | None:
 
 
 def _calls(store: Store, found: Thread) -> list[dict[str, Any]]:
-    """The threads that it called, oldest first, with those that they called."""
+    """Returns the tree of callees, oldest first."""
     below: dict[str, list[Thread]] = {}
     for one in threads.list_threads(store):
         if parent := one.record.get("parent"):
@@ -196,7 +202,7 @@ def _page(value: Mapping[str, Any]) -> Iterator[str]:
     for name in ("reason", "returnCode", "summary", "parent"):
         if value.get(name) is not None:
             yield f"{name}: {value[name]}"
-    yield f"moved: {_when(value['updatedAt'])}"
+    yield f"last activity: {_when(value['updatedAt'])}"
     if value["spent"] and value["budget"]:
         yield f"spent: {value['spent']['tokens']} tokens, {value['spent']['wallMs'] / 1000:.1f} s"
     steps = value["steps"]
@@ -204,9 +210,11 @@ def _page(value: Mapping[str, Any]) -> Iterator[str]:
         yield f"       … {steps[0]['index'] - 1} earlier steps; see --all"
     yield from map(_line, steps)
     if intent := value["intent"]:
-        more = f", attempt {intent['attempt']}" if intent["attempt"] > 1 else ""
+        failed = value["status"] == SUSPENDED and value["cause"] in ("failure", "timeout")
+        state = "failed" if failed else value["status"]
+        attempt = f" (attempt {intent['attempt']})" if intent["attempt"] > 1 else ""
         turns = f", {intent['turnCount']} turns" if intent.get("turnCount") else ""
-        yield f"{intent['index']:6} {intent['role']:14} in flight{more}{turns}"
+        yield f"{intent['index']:6} {intent['role']:14} {state}{attempt}{turns}"
     yield from _tree(value["calls"], "calls ")
     if value["question"]:
         yield f"\n{value['question'].rstrip()}"
@@ -218,12 +226,12 @@ def _line(step: Mapping[str, Any]) -> str:
     if step["tokens"] is not None:
         parts.append(f"{step['tokens']} tokens")
     if files := step["changedFiles"]:
-        more = f" and {len(files) - NAMED} more" if len(files) > NAMED else ""
-        parts.append(", ".join(files[:NAMED]) + more)
+        more = f" and {len(files) - MAX_NAMED_FILES} more" if len(files) > MAX_NAMED_FILES else ""
+        parts.append(", ".join(files[:MAX_NAMED_FILES]) + more)
     if step["attempts"]:
-        parts.append(f"{len(step['attempts'])} failed before")
+        parts.append(f"failed attempts: {len(step['attempts'])}")
     if step["cached"]:
-        parts.append(hit(step["cached"]))
+        parts.append(cache_hit(step["cached"]))
     return "  ".join(parts)
 
 
@@ -237,9 +245,9 @@ def _tree(calls: Iterable[Mapping[str, Any]], lead: str) -> Iterator[str]:
 
 
 def _follow(store: Store, found: Thread, last: int | None) -> Iterator[Node | dict[str, Any]]:
-    """Steps as they are recorded, and before each the turns that were noted of it."""
+    """Yields steps as they are recorded, and before each step its turns."""
     version_now = version_of(store.backend)
-    after, seen, told = 0, ("", 0), 0
+    after, run, printed = 0, "", 0  # the last step; the running step's run and its turns
     while True:
         version = version_now()
         found = threads.get(store, found.id)
@@ -248,41 +256,41 @@ def _follow(store: Store, found: Thread, last: int | None) -> Iterator[Node | di
             yield node
         last = None
         intent = found.record.get("intent") or {}
-        if intent.get("run", "") != seen[0]:
-            seen, told = (intent.get("run", ""), 0), 0
+        if intent.get("run", "") != run:
+            run, printed = intent.get("run", ""), 0
         count, turns = intent.get("turnCount", 0), intent.get("turns", [])
-        if count - len(turns) > told:
+        if count - len(turns) > printed:
             turns = threads.turns(store, intent)
         for place, hash in enumerate(turns, start=count - len(turns) + 1):
-            if place > told:
+            if place > printed:
                 yield {
                     **{key: intent[key] for key in ("index", "role")},
                     "turn": place,
                     "hash": hash,
                 }
-        told = max(told, count)
+        printed = max(printed, count)
         if found.status != RUNNING:
             return
         while version_now() == version:
-            time.sleep(POLL)
+            time.sleep(POLL_INTERVAL_S)
 
 
-def _say_step(store: Store, node: Node, as_json: bool) -> None:
+def _print_step(store: Store, node: Node, as_json: bool) -> None:
     text = _text(store, node.payload["content"])
     if as_json:
         echo_json({**node.payload, "hash": node.hash, "output": text}, pretty=False)
         return
-    told = f"  {hit(node.payload['cached'])}" if "cached" in node.payload else ""
-    echo(f"--- {node.payload['index']:06} {node.payload['role']}{told}\n{text.rstrip()}\n")
+    note = f"  {cache_hit(node.payload['cached'])}" if "cached" in node.payload else ""
+    echo(f"--- {node.payload['index']:06} {node.payload['role']}{note}\n{text.rstrip()}\n")
 
 
-def _say_turn(store: Store, turn: Mapping[str, Any], as_json: bool) -> None:
+def _print_turn(store: Store, turn: Mapping[str, Any], as_json: bool) -> None:
     node = store.node(turn["hash"])
     if as_json:
         echo_json({**turn, "type": node.type, "payload": node.payload}, pretty=False)
         return
-    said = node.payload.get("output")
-    text = _text(store, said) if said and node.type == "react-turn" else node.hash
+    output = node.payload.get("output")
+    text = _text(store, output) if output and node.type == "react-turn" else node.hash
     echo(f"... {turn['index']:06} {turn['role']} turn {turn['turn']}\n{text.rstrip()}\n")
 
 

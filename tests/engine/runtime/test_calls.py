@@ -347,7 +347,7 @@ def test_a_called_thread_takes_no_place(
     disk_store: Store, monkeypatch: pytest.MonkeyPatch, capfdbinary: Any
 ) -> None:
     """Calls three deep, and one thread at a time."""
-    monkeypatch.setenv("CASFS_THREADS_LIMIT", "1")
+    monkeypatch.setenv("CASFS_RUNS_LIMIT", "1")
     child_flow(disk_store, "inner", 1)
     workflows.add(disk_store, {**ONE, "name": "middle"})
     inner = calling(says({"status": "done"}), "inner")

@@ -302,7 +302,7 @@ def test_cancelling_ends_the_agent_and_removes_the_workspace(root: Path, tmp_pat
 def test_threads_run_beside_each_other_up_to_the_limit(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CASFS_THREADS_LIMIT", "2")
+    monkeypatch.setenv("CASFS_RUNS_LIMIT", "2")
     side, go = tmp_path / "side", tmp_path / "go"
     agent = says({}, f"echo $$ >>{side}; while [ ! -e {go} ]; do sleep 0.01; done")
     with daemon(root):

@@ -203,7 +203,7 @@ def test_a_step_is_not_recorded_twice(store: Store, thread: Thread) -> None:
     [
         (End(0, "ended after a"), 100, 0, "ended after a"),
         (End(1, "no rule matches after a"), 100, 1, "no rule matches after a"),
-        (Next("a"), 1, 2, "stopped after 1 steps, which is maxRounds"),
+        (Next("a"), 1, 2, "step limit (--max-steps) reached after 1 steps"),
         (End(0, "ended after a"), 1, 0, "ended after a"),
     ],
 )
