@@ -26,7 +26,6 @@ from __future__ import annotations
 import os
 import platform
 import shlex
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -41,6 +40,7 @@ from casfs.checkpoints import create
 from casfs.digest import hash_bytes
 from casfs.errors import Corrupt, Invalid, NotFound
 from casfs.store import Store
+from casfs.system.clock import now_ms
 from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.ignore import Ignore
 from casfs.trees.snapshot.walker import Report
@@ -259,7 +259,7 @@ def load(store: Store, hash: str) -> Result:
 
 def publish(store: Store, action: Action, result: str) -> None:
     """Let an action's key lead to a stored result. Raises Conflict, NotFound."""
-    now = time.time_ns() // 1_000_000
+    now = now_ms()
     record = {
         "createdAt": now,
         "usedAt": now,

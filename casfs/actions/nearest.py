@@ -15,6 +15,7 @@ from casfs.actions import cache as actions
 from casfs.actions.cache import HEADS, Action
 from casfs.errors import Corrupt, NotFound
 from casfs.store import Store
+from casfs.system.paths import printable
 from casfs.trees import tree
 
 NEAREST = 50  # entries that a miss is compared with
@@ -91,7 +92,7 @@ def _changed(store: Store, old: str | None, new: str | None) -> str:
         changes = list(islice(tree.shown(store, tree.diff(store, old, new)), MANY))
     except (NotFound, Corrupt):
         return ""
-    paths = ", ".join(change.path.decode("utf-8", "replace") for change in changes[:SHOWN])
+    paths = ", ".join(printable(change.path) for change in changes[:SHOWN])
     more = len(changes) - SHOWN
     return f": {paths}" + (f" and {more} more" if more > 0 else "")
 

@@ -13,7 +13,6 @@ killed, and is deleted by the next.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import os
@@ -27,17 +26,16 @@ from casfs.digest import Digest
 from casfs.errors import Failed, NotFound, Refused
 from casfs.store import Store
 from casfs.system import rmtree
+from casfs.system.paths import DIR_FLAGS, open_directory, printable
+from casfs.system.syscalls import exchange
 from casfs.trees import tree
 from casfs.trees.restore.write import Tally, fill
 from casfs.trees.snapshot import walker
-from casfs.trees.snapshot.file_reader import DIR_FLAGS
 from casfs.trees.snapshot.ignore import Ignore
 from casfs.write_batch import Batch
 
 ASIDE = ".casfs.out."
 PRIVATE = re.compile(rb"\.casfs\.(out\.)?[0-9a-f]{16}")  # directories on their way, also restore's
-EXCHANGE = 2  # RENAME_EXCHANGE of renameat2(2)
-UNABLE = (errno.EINVAL, errno.ENOSYS)
 
 
 class Only(Ignore):
@@ -183,27 +181,22 @@ def _write(store: Store, root: str, target: Path, fd: int) -> None:
     try:
         fill(store, root, fd, tally)
     except OSError as error:
-        at = b"/".join(tally.path).decode("utf-8", "replace")
+        at = printable(b"/".join(tally.path))
         raise Failed(f"cannot write {target.parent / at}: {error.strerror}") from None
 
 
 def _open(root: Path, parent: str, *, make: bool) -> int:
-    """The directory `parent` below `root`, made where it is missing."""
-    fd = os.open(root, DIR_FLAGS & ~os.O_NOFOLLOW)
-    for part in parent.split("/") if parent else ():
-        try:
-            if make:
-                with suppress(FileExistsError):
-                    os.mkdir(part, dir_fd=fd)
-            below = os.open(part, DIR_FLAGS, dir_fd=fd)
-        except OSError as error:
-            if error.errno in (errno.ENOTDIR, errno.ELOOP):
-                raise Refused(f"{root / parent}: {part} is not a directory") from None
-            raise Failed(f"cannot enter {root / parent}: {error.strerror}") from None
-        finally:
-            os.close(fd)
-        fd = below
-    return fd
+    """Opens the directory `parent` below `root`, made where it is missing."""
+    top = os.open(root, DIR_FLAGS & ~os.O_NOFOLLOW)
+    try:
+        return open_directory(top, map(os.fsencode, parent.split("/") if parent else ()), make=make)
+    except OSError as error:
+        if error.errno in (errno.ENOTDIR, errno.ELOOP):
+            part = os.fsdecode(error.filename)
+            raise Refused(f"{root / parent}: {part} is not a directory") from None
+        raise Failed(f"cannot enter {root / parent}: {error.strerror}") from None
+    finally:
+        os.close(top)
 
 
 def _swap(source: int, target: int, name: bytes) -> None:
@@ -213,12 +206,8 @@ def _swap(source: int, target: int, name: bytes) -> None:
     except FileNotFoundError:
         os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
         return
-    rename = ctypes.CDLL(None, use_errno=True).renameat2
-    if rename(source, name, target, name, EXCHANGE) == 0:
+    if exchange(source, target, name):
         return
-    code = ctypes.get_errno()
-    if code not in UNABLE:
-        raise OSError(code, os.strerror(code))
     old = b".casfs." + secrets.token_hex(8).encode()  # two steps where one is not to be had
     os.rename(name, old, src_dir_fd=target, dst_dir_fd=source)
     os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)

@@ -26,6 +26,7 @@ from casfs.backend.derived import note_use
 from casfs.errors import CasfsError, Corrupt, Failed, NotFound
 from casfs.store import Store
 from casfs.system import locks, processes, run_command
+from casfs.system.clock import now_ms
 from casfs.system.locks import Lock
 from casfs.system.run_command import Ended, Sinks
 from casfs.write_batch import retried
@@ -201,7 +202,7 @@ class _Cached:
                 "detail": None,
                 "artifacts": [],
                 "durationMs": ended.duration_ms,
-                "createdAt": time.time_ns() // 1_000_000,
+                "createdAt": now_ms(),
             }
             result = batch.put_node("action-result", payload).hash
         retried(lambda: actions.publish(self.store, self.action, result))

@@ -11,7 +11,6 @@ How one is made of a directory: `casfs.checkpoints.create`; of what changed:
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,6 +20,8 @@ from casfs.backend.protocols import Head
 from casfs.digest import is_hash
 from casfs.errors import Conflict, Invalid, NotFound
 from casfs.store import Store
+from casfs.system.clock import now_ms
+from casfs.system.paths import printable
 from casfs.trees import tree
 from casfs.write_batch import Batch
 
@@ -77,7 +78,7 @@ def compare(store: Store, old: str | None, new: str) -> tuple[dict[str, int], li
     for change in tree.shown(store, tree.diff(store, old, new)):
         counts[KEYS[change.letter]] += 1
         if len(paths) < MAX_CHANGED:
-            paths.append(_text(change.path))
+            paths.append(printable(change.path))
     return counts, paths
 
 
@@ -157,13 +158,9 @@ def _record(payload: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _text(path: bytes) -> str:
-    return path.decode("utf-8", "replace")
-
-
 def _now(previous: Checkpoint | None) -> int:
     """Milliseconds; later than the one before even when the clock went back."""
-    now = time.time_ns() // 1_000_000
+    now = now_ms()
     return now if previous is None else max(now, previous.created_at + 1)
 
 

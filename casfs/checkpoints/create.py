@@ -16,6 +16,7 @@ from casfs.checkpoints.checkpoint import MAX_CHANGED, Checkpoint, Content
 from casfs.errors import Refused
 from casfs.store import Store
 from casfs.system import mounts
+from casfs.system.paths import printable
 from casfs.trees import tree
 from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.ignore import Ignore
@@ -87,7 +88,7 @@ def leave_out(store: Store, directory: Path, ignore: Ignore, report: Report) -> 
             raise Refused(f"{directory} is the store itself; record what is to be in it")
     inside = {path: what for path, what in ours.items() if top in path.parents}
     for path, what in inside.items():
-        report.warnings.append(f"{_text(os.fsencode(path))}: left out, it is {what}")
+        report.warnings.append(f"{printable(os.fsencode(path))}: left out, it is {what}")
     ignore.excluded |= {os.fsencode(path.relative_to(top)) for path in inside}
 
 
@@ -106,8 +107,4 @@ def _changes(
         return checkpoint.compare(store, previous.root, new)
     first = islice(tree.shown(store, tree.diff(store, None, new)), MAX_CHANGED)
     counts = {"added": report.entries, "modified": 0, "deleted": 0}
-    return counts, [_text(change.path) for change in first]
-
-
-def _text(path: bytes) -> str:
-    return path.decode("utf-8", "replace")
+    return counts, [printable(change.path) for change in first]

@@ -15,6 +15,7 @@ from casfs.cli.common import echo_result, json_option, warn
 from casfs.cli.terminal import progress_counter
 from casfs.revisions import resolve_tree
 from casfs.store import Store
+from casfs.system.paths import printable
 from casfs.trees.restore.restore import Restored, restore
 
 
@@ -69,9 +70,9 @@ def restore_tree(store: Store, root: str, directory: str, options: RestoreOption
             progress=lambda files, _: count(files),
         )
     for path in done.outcome.changed:
-        warn(f"{_show(path)}: was changed here, and is now as in the tree")
+        warn(f"{printable(path)}: was changed here, and is now as in the tree")
     for path in done.outcome.kept:
-        warn(f"{_show(path)}: kept, it holds files that are in neither tree")
+        warn(f"{printable(path)}: kept, it holds files that are in neither tree")
     return done
 
 
@@ -96,7 +97,3 @@ def print_restored(
         f" {done.outcome.deleted} deleted, {done.seconds:.2f} s"
     )
     echo_result(options.as_json, value, line)
-
-
-def _show(path: bytes) -> str:
-    return path.decode("utf-8", "replace")

@@ -7,7 +7,6 @@ when it has moved; that the remote does not answer is no error then.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from casfs.errors import Failed, Invalid, NotFound
 from casfs.plugins import sources
 from casfs.plugins.registry import HEADS, Plugin, find, get, of_head
 from casfs.store import Store
+from casfs.system.clock import now_ms
 from casfs.trees.restore.restore import restore
 
 MAX_SOURCE = 1000  # characters in a record
@@ -83,7 +83,7 @@ def _check(text: str, what: str) -> None:
 def _store(
     store: Store, name: str, version: str, source: str, path: Path, commit: str | None
 ) -> Synced:
-    now = time.time_ns() // 1_000_000
+    now = now_ms()
     with store.batch() as batch:
         root = sources.take(batch, path).hash
         key = f"{HEADS}{name}/{version}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from casfs.errors import Failed
+from casfs.system.syscalls import call
 
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 PORTION = 64 << 20  # bytes that the kernel copies at once
@@ -51,9 +51,7 @@ def syncfs(path: Path) -> None:
     """One flush for the whole file system (Python has no os.syncfs)."""
     fd = os.open(path, os.O_RDONLY)
     try:
-        if ctypes.CDLL(None, use_errno=True).syncfs(fd) != 0:
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code))
+        call("syncfs", fd)
     finally:
         os.close(fd)
 

@@ -7,12 +7,12 @@ debug log out of it for the same reason). A line is written whole or not at all.
 from __future__ import annotations
 
 import os
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 from casfs import canonical
+from casfs.system.clock import now_ms
 
 
 class Log(Protocol):
@@ -29,7 +29,7 @@ def to_file(path: Path) -> Log:
 
     def log(event: str, **fields: Any) -> None:
         texts = {key: _shown(value) for key, value in fields.items()}
-        line = {"time": time.time_ns() // 1_000_000, "pid": os.getpid(), "event": event, **texts}
+        line = {"time": now_ms(), "pid": os.getpid(), "event": event, **texts}
         with suppress(OSError):  # a full disk must not end who wanted to tell of it
             os.write(fd, canonical.encode(line) + b"\n")
 

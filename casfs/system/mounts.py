@@ -7,7 +7,6 @@ is not everywhere. Paths in an overlay's options are escaped, so any path will d
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import re
@@ -15,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
+
+from casfs.system.syscalls import call
 
 MS_RDONLY, MS_NOSUID, MS_NODEV = 1, 2, 4
 MS_REC, MS_PRIVATE = 1 << 14, 1 << 18
@@ -39,12 +40,12 @@ def mount(source: str, point: Path, type: str, flags: int, options: bytes = b"")
     """Raises OSError."""
     if len(options) > MOST_OPTIONS:
         raise OSError(errno.E2BIG, "the paths are too long for the options of a mount", str(point))
-    _call("mount", source.encode(), os.fsencode(point), type.encode(), flags, options)
+    call("mount", source.encode(), os.fsencode(point), type.encode(), flags, options)
 
 
 def unmount(point: Path, *, lazy: bool = False) -> None:
     """`lazy`: out of sight at once, gone when its last user is. Raises OSError."""
-    _call("umount2", os.fsencode(point), UMOUNT_NOFOLLOW | (MNT_DETACH if lazy else 0))
+    call("umount2", os.fsencode(point), UMOUNT_NOFOLLOW | (MNT_DETACH if lazy else 0))
 
 
 def options(values: Mapping[str, str | Sequence[Path | None]]) -> bytes:
@@ -63,7 +64,7 @@ def _escaped(path: Path | None) -> bytes:
 
 def unshare(flags: int) -> None:
     """Leave the namespaces of this process, for new ones. Raises OSError."""
-    _call("unshare", flags)
+    call("unshare", flags)
 
 
 def mounts(table: Path = TABLE) -> list[Mounted]:
@@ -109,11 +110,3 @@ def mounted_below(folder: Path) -> list[Path]:
 def _unescaped(part: bytes) -> str:
     plain = re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8)]), part)
     return os.fsdecode(plain)
-
-
-def _call(name: str, *arguments: int | bytes) -> None:
-    function = getattr(ctypes.CDLL(None, use_errno=True), name)
-    longs = [ctypes.c_ulong(one) if isinstance(one, int) else one for one in arguments]
-    if function(*longs) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))

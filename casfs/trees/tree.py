@@ -13,6 +13,7 @@ from casfs.errors import Corrupt, Invalid, NotFound
 from casfs.nodes import directory
 from casfs.nodes.directory import Entry, File, Properties, Subdirectory, Symlink
 from casfs.store import Store
+from casfs.system.paths import printable
 
 Entries = dict[bytes, Entry]
 
@@ -80,11 +81,11 @@ def resolve(store: Store, root: str, path: bytes) -> Entry | None:
     for part in split(path):
         if entry is not None:
             if not isinstance(entry, Subdirectory):
-                raise NotFound(f"{_show(path)}: {_show(entry.name)} is not a directory")
+                raise NotFound(f"{printable(path)}: {printable(entry.name)} is not a directory")
             at = entry.digest.hash
         entry = load(store, at).get(part)
         if entry is None:
-            raise NotFound(f"{_show(path)}: not in tree {root}")
+            raise NotFound(f"{printable(path)}: not in tree {root}")
     return entry
 
 
@@ -142,10 +143,6 @@ def shown(store: Store, changes: Iterator[Change]) -> Iterator[Change]:
         if whole and isinstance(entry, Subdirectory) and load(store, entry.digest.hash):
             continue
         yield change
-
-
-def _show(path: bytes) -> str:
-    return path.decode("utf-8", "replace")
 
 
 __all__ = [

@@ -30,12 +30,12 @@ from casfs.digest import Digest
 from casfs.errors import Conflict, Failed, NotFound, Refused
 from casfs.store import Store
 from casfs.system import mounts, rmtree
+from casfs.system.paths import DIR_FLAGS
 from casfs.trees import tree
 from casfs.trees.restore import restore as restores
 from casfs.trees.restore.write import finish
 from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.encoder import preserving
-from casfs.trees.snapshot.file_reader import DIR_FLAGS
 from casfs.trees.snapshot.ignore import Ignore
 from casfs.trees.snapshot.walker import Options, Report
 from casfs.workspaces import overlay, registry, strategies

@@ -39,10 +39,10 @@ from casfs.errors import CasfsError, Corrupt, Failed, NotFound
 from casfs.nodes import directory
 from casfs.nodes.directory import Entry, File, Properties, Subdirectory, Symlink
 from casfs.store import Store
+from casfs.system.paths import DIR_FLAGS, FILE_FLAGS, printable
 from casfs.trees import tree
 from casfs.trees.snapshot import encoder
 from casfs.trees.snapshot.encoder import Report, X
-from casfs.trees.snapshot.file_reader import DIR_FLAGS, FILE_FLAGS
 from casfs.trees.snapshot.walker import MAX_DEPTH
 from casfs.trees.tree import Entries
 from casfs.write_batch import Batch
@@ -248,4 +248,4 @@ class _Merge:
             raise Failed(f"cannot read {self._show(path)}: {error.strerror}") from None
 
     def _show(self, path: bytes) -> str:
-        return (self._upper + path).decode("utf-8", "replace")
+        return printable(self._upper + path)

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +34,7 @@ from casfs.digest import hash_bytes
 from casfs.errors import Failed, Invalid, NotFound, Refused
 from casfs.store import Store
 from casfs.system import mounts
+from casfs.system.clock import now_ms
 from casfs.workspaces import strategies
 from casfs.workspaces.layers import Layers
 from casfs.workspaces.strategies import Trees, Way
@@ -138,7 +138,7 @@ def new(
         "checkpoint": origin.hash if origin else None,
         "readOnly": read_only,
         "made": made,
-        "openedAt": time.time_ns() // 1_000_000,
+        "openedAt": now_ms(),
         "system": system(),
     }
     return _workspace(store, _id(path), Head(root, record))

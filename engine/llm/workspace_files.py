@@ -22,9 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from casfs.errors import Failed, Invalid, NotFound, Refused
+from casfs.system.paths import DIR_FLAGS, FILE_FLAGS
 
-DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a fifo must not block
 CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 MAX_LINKS = 40  # that a path may lead through
 MAX_DEPTH = 200  # directories
@@ -69,7 +68,7 @@ class WorkspaceFiles:
     def entries(self, path: str) -> list[Entry]:
         """What stands in a directory, by name."""
         with self._place(path) as (folder, name):
-            fd = _open(name, DIRECTORY, folder, path)
+            fd = _open(name, DIR_FLAGS, folder, path)
             try:
                 with os.scandir(fd) as found:
                     return sorted(map(_entry, found), key=lambda one: one.name)
@@ -84,7 +83,7 @@ class WorkspaceFiles:
             if name != "." and not stat.S_ISDIR(_stat(folder, name, path).st_mode):
                 yield above, _read(folder, name, path, limit)
                 return
-            fd = _open(name, DIRECTORY, folder, path)
+            fd = _open(name, DIR_FLAGS, folder, path)
             try:
                 yield from _walk(fd, above, limit, 0)
             finally:
@@ -96,7 +95,7 @@ class WorkspaceFiles:
         or where a link's target ends with `..`. `make`: directories that are missing."""
         open_: list[int] = []
         try:
-            open_.append(os.open(self._root, DIRECTORY))
+            open_.append(os.open(self._root, DIR_FLAGS))
             yield self._walked(open_, deque(_parts(path)), path, make)
         except OSError as error:
             raise _fault(error, path) from None
@@ -126,7 +125,7 @@ class WorkspaceFiles:
             if make:
                 with suppress(FileExistsError):
                     os.mkdir(name, 0o777, dir_fd=open_[-1])
-            open_.append(os.open(name, DIRECTORY, dir_fd=open_[-1]))
+            open_.append(os.open(name, DIR_FLAGS, dir_fd=open_[-1]))
         return open_[-1], "."
 
 
@@ -173,7 +172,7 @@ def _mode(folder: int, name: str, path: str) -> int:
 
 
 def _read(folder: int, name: str, path: str, limit: int) -> bytes:
-    fd = _open(name, READ, folder, path)
+    fd = _open(name, FILE_FLAGS, folder, path)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise Refused(f"{path!r} is not a regular file")
@@ -200,7 +199,7 @@ def _walk(fd: int, above: str, limit: int, depth: int) -> Iterator[tuple[str, by
                 yield path, _read(fd, one.name, path, limit)
         elif one.kind == "directory" and one.name != ".git" and depth < MAX_DEPTH:
             try:
-                below = os.open(one.name, DIRECTORY, dir_fd=fd)
+                below = os.open(one.name, DIR_FLAGS, dir_fd=fd)
             except OSError:
                 continue
             try:

@@ -13,6 +13,7 @@ from typing import Any
 
 from casfs import threads
 from casfs.store import Store
+from casfs.system.clock import now_ms
 from casfs.system.log import Log
 from casfs.trees.diff import patch
 from casfs.write_batch import Batch
@@ -25,7 +26,7 @@ from engine.runtime.thread_config import ThreadConfig
 from engine.runtime.thread_head import ThreadHead
 from engine.runtime.workspace import Workspace, Workspaces
 from engine.secrets import redaction
-from engine.threads import record, transitions
+from engine.threads import transitions
 from engine.threads.history import ThreadHistory
 from engine.threads.record import Intent
 
@@ -106,7 +107,7 @@ class StepCommitter:
             "workspace": step.workspace,
             "changes": batch.put(changes).hash if changes else None,
             "startedAt": intent["since"],
-            "completedAt": record.now(),
+            "completedAt": now_ms(),
         }
         return payload if step.cached is None else {**payload, "cached": dict(step.cached)}
 

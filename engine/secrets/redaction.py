@@ -24,6 +24,7 @@ from casfs.digest import Digest
 from casfs.nodes.directory import File
 from casfs.nodes.registry import Registry
 from casfs.store import Store
+from casfs.system.paths import printable
 from casfs.trees import tree
 from casfs.write_batch import Batch
 from engine.secrets.config_marks import ENV, marked_values
@@ -91,4 +92,4 @@ def files_with_secrets(
             with store.blobs.open(new.digest.hash) as file:
                 found = secrets.names_in_file(file)
             if found:
-                yield change.path.decode("utf-8", "replace"), found
+                yield printable(change.path), found

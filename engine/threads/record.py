@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 import secrets
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from casfs.system.clock import now_ms
 from casfs.threads import RUNNING
 
 MAX_REASON_BYTES = 600  # bytes of JSON
@@ -61,7 +61,7 @@ def initial(start: str, workflow: str, **more: Any) -> dict[str, Any]:
         "status": RUNNING,
         "start": start,
         "workflow": workflow,
-        "updatedAt": now(),
+        "updatedAt": now_ms(),
         "reason": None,
         "cause": None,
         "question": None,
@@ -86,7 +86,7 @@ def new_intent(role: str, index: int, attempt: int, calls: Sequence[str] = ()) -
         "role": role,
         "index": index,
         "attempt": attempt,
-        "since": now(),
+        "since": now_ms(),
         "run": secrets.token_hex(16),
         "pid": None,
         "pidStart": None,
@@ -119,7 +119,7 @@ def without_turns(intent: Mapping[str, Any]) -> Intent:
 def spent(record: Mapping[str, Any], tokens: int) -> dict[str, int]:
     """Returns the spending of a thread after its pending attempt, which took `tokens`."""
     before, begun = record["spent"], record["intent"]
-    wall = max(0, now() - begun["since"]) if begun else 0
+    wall = max(0, now_ms() - begun["since"]) if begun else 0
     return {"tokens": before["tokens"] + tokens, "wallMs": before["wallMs"] + wall}
 
 
@@ -133,8 +133,3 @@ def truncate_reason(reason: str) -> str:
     while len(json.dumps(line, ensure_ascii=False).encode()) > MAX_REASON_BYTES:
         line = line[: -max(1, len(line) // 16)]
     return line
-
-
-def now() -> int:
-    """Returns milliseconds since 1970 UTC."""
-    return time.time_ns() // 1_000_000

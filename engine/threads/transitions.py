@@ -15,12 +15,13 @@ from typing import Any
 from casfs import threads
 from casfs.errors import Conflict
 from casfs.store import Store
+from casfs.system.clock import now_ms
 from casfs.threads import CANCELLED, ENDED, RUNNING, SUSPENDED, Thread
 from casfs.write_batch import Batch
 from engine import content
 from engine.moderator.decision import Decision, End, Next, RuleFailed
 from engine.threads import call_stack, record
-from engine.threads.record import BUDGET, RULE, UNLIMITED, Budget, now
+from engine.threads.record import BUDGET, RULE, UNLIMITED, Budget
 
 RETURN_MAX_ROUNDS, RETURN_CANCELLED = 2, 130
 
@@ -176,7 +177,7 @@ def _end(
         "summary": end.summary,
         "start": thread.record["start"],
         "lastStep": last,
-        "completedAt": now(),
+        "completedAt": now_ms(),
     }
     node = batch.put_node("thread-end", payload)
     rest = {"reason": None, "cause": None, "question": None, "answer": None, "compact": None}
@@ -195,5 +196,5 @@ def _end(
 
 def move_head(batch: Batch, thread: Thread, hash: str, **changes: Any) -> Thread:
     """Moves a head to `hash`, with changes to its record. Raises Conflict."""
-    fresh = {**thread.record, "updatedAt": now(), **changes}
+    fresh = {**thread.record, "updatedAt": now_ms(), **changes}
     return Thread(thread.id, batch.move(thread.name, thread.head, hash, fresh))

@@ -24,7 +24,7 @@ from casfs.backend.derived import repairable, total_stored
 from casfs.errors import Failed, Invalid, NotFound, Refused
 from casfs.maintenance import gc
 from casfs.store import Store
-from casfs.system import processes
+from casfs.system import processes, syscalls
 from casfs.system.processes import Identity
 from tests.support.engine import alive, kill, pids, until
 from tests.support.helpers import Link, Program, read_tree, write_tree
@@ -248,7 +248,7 @@ def test_where_the_file_system_cannot_exchange(
 ) -> None:
     bench.sh("echo 1 > f", outputs=["f"])
     (bench.root / "f").write_text("2")
-    monkeypatch.setattr(outputs, "EXCHANGE", 1 << 20)  # flags that no kernel knows: EINVAL
+    monkeypatch.setattr(syscalls, "RENAME_EXCHANGE", 1 << 20)  # flags that no kernel knows: EINVAL
     assert bench.sh("echo 1 > f", outputs=["f"]).hit
     assert (bench.root / "f").read_text() == "1\n"
 

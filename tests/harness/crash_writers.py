@@ -35,9 +35,10 @@ from casfs.maintenance import gc
 from casfs.nodes import directory
 from casfs.nodes.directory import File
 from casfs.store import Store
+from casfs.system.clock import now_ms
 from casfs.threads import Thread
 from engine.moderator.decision import End, Next
-from engine.threads import lifecycle, record, transitions
+from engine.threads import lifecycle, transitions
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest
 from engine.workflow import registry as workflows
@@ -257,8 +258,8 @@ def _commit(writer: Writer, store: Store, thread: Thread, last: str | None, inde
             "extraction": "block",
             "workspace": None,
             "changes": None,
-            "startedAt": record.now(),
-            "completedAt": record.now(),
+            "startedAt": now_ms(),
+            "completedAt": now_ms(),
         }
         return transitions.commit_step(new, thread, payload, decision, ROUNDS)
 

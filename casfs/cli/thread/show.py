@@ -17,6 +17,7 @@ from casfs.cli.common import echo, echo_json, json_option, open_store
 from casfs.errors import CasfsError
 from casfs.nodes.node import Node
 from casfs.store import Store
+from casfs.system.paths import printable
 from casfs.threads import CANCELLED, ENDED, RUNNING, SUSPENDED, Thread
 from casfs.trees import tree
 
@@ -158,7 +159,7 @@ def _steps(
 def _step(store: Store, node: Node, before: str | None) -> dict[str, Any]:
     keys = ["index", "role", "agent", "meta", "workspace", "startedAt", "completedAt"]
     keys += ["attempts", "childThreads", "compact"]
-    changed = [str(one.path, "utf-8", "replace") for one in _changes(store, before, node)]
+    changed = [printable(one.path) for one in _changes(store, before, node)]
     return {
         "hash": node.hash,
         **{key: node.payload[key] for key in keys},

@@ -41,6 +41,7 @@ from casfs.fuse.views.vnode import (
     identity,
 )
 from casfs.nodes.node import Node
+from casfs.system.paths import printable
 
 ANY_HASH = "0" * 64
 MAX_NAME = 255  # bytes
@@ -188,7 +189,7 @@ def _names(value: list[str] | dict[str, str]) -> Iterator[tuple[bytes, str]]:
 
 
 def _named(value: list[str] | dict[str, str], name: bytes) -> str | None:
-    text = name.decode("utf-8", "replace")
+    text = printable(name)
     if isinstance(value, list):
         place = int(text) if text.isascii() and text.isdigit() else len(value)
         return value[place] if place < len(value) and b"%04d" % place == name else None

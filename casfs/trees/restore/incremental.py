@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from casfs.digest import hash_stream
 from casfs.nodes.directory import Entry, File, Properties, Subdirectory, Symlink
 from casfs.store import Store
+from casfs.system.paths import DIR_FLAGS, FILE_FLAGS
 from casfs.trees import tree
 from casfs.trees.restore.write import (
     Tally,
@@ -38,9 +39,7 @@ from casfs.trees.restore.write import (
     write_file,
     write_link,
 )
-from casfs.trees.snapshot.file_reader import DIR_FLAGS
 
-READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 WHOLE = 0o700  # what an owner needs to work in a directory
 Path = bytes  # relative to the directory
 Olds = list[str | None]  # roots of subtrees; None: nothing is there
@@ -263,7 +262,7 @@ class Sync:
     def _set_mode(self, fd: int, name: bytes, to: File, found: os.stat_result) -> None:
         """A file with other names, perhaps outside of the directory, is replaced instead."""
         try:
-            file = os.open(name, READ, dir_fd=fd) if found.st_nlink == 1 else -1
+            file = os.open(name, FILE_FLAGS, dir_fd=fd) if found.st_nlink == 1 else -1
         except PermissionError:
             file = -1
         if file < 0:
@@ -294,7 +293,7 @@ class Sync:
         if found.st_size not in sizes:
             return Other()
         try:
-            file = os.open(name, READ, dir_fd=fd)
+            file = os.open(name, FILE_FLAGS, dir_fd=fd)
         except PermissionError:
             return Other()
         with open(file, "rb", buffering=0) as source:

@@ -25,11 +25,11 @@ from pathlib import Path
 from casfs.errors import Conflict, Failed, NotFound, Refused
 from casfs.store import Store
 from casfs.system import locks, rmtree
+from casfs.system.paths import DIR_FLAGS, printable
 from casfs.trees import tree
 from casfs.trees.restore.incremental import Olds, Outcome, Sync
 from casfs.trees.restore.records import Record, Records
 from casfs.trees.restore.write import Progress, Tally, fill
-from casfs.trees.snapshot.file_reader import DIR_FLAGS
 
 
 @dataclass(slots=True)
@@ -132,7 +132,7 @@ class _Restore:
         try:
             yield
         except OSError as error:
-            where = b"/".join(self._tally.path).decode("utf-8", "replace")
+            where = printable(b"/".join(self._tally.path))
             at = f" at {where}" if where else ""
             reason = error.strerror
             raise Failed(f"cannot restore to {self._target}{at}: {reason}") from error
@@ -235,7 +235,7 @@ class _Restore:
 
     def _refuse_blocked(self, outcome: Outcome) -> None:
         if outcome.blocked:
-            first = outcome.blocked[0].decode("utf-8", "replace")
+            first = printable(outcome.blocked[0])
             more = f" (and {len(outcome.blocked) - 1} more)" if len(outcome.blocked) > 1 else ""
             raise Refused(
                 f"{self._target}/{first}{more}: a directory with files that are in no tree stands"

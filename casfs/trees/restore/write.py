@@ -24,8 +24,8 @@ from casfs.digest import CHUNK
 from casfs.nodes.directory import File, Properties, Subdirectory, Symlink
 from casfs.store import Store
 from casfs.system.files import write_all
+from casfs.system.paths import DIR_FLAGS
 from casfs.trees import tree
-from casfs.trees.snapshot.file_reader import DIR_FLAGS
 
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 FICLONE = 0x40049409  # linux/fs.h: share the source's extents

@@ -17,9 +17,8 @@ from casfs.backend.derived import stager
 from casfs.backend.protocols import BlobInfo, Blobs, Staged
 from casfs.digest import Digest
 from casfs.errors import Failed
+from casfs.system.paths import FILE_FLAGS, printable
 
-DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 LARGE = 1 << 20  # bytes; a larger file is read in pieces
 HELD = 4 << 20  # bytes of content that wait for one look at the store
 
@@ -70,7 +69,7 @@ class Intake:
                 except FileNotFoundError:
                     continue
                 except OSError as error:
-                    shown = name.decode("utf-8", "replace")
+                    shown = printable(name)
                     raise Failed(f"cannot read {where}/{shown}: {error.strerror}") from None
                 done.append(one)
                 if data is not None:

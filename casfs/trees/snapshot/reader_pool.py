@@ -31,7 +31,8 @@ from casfs.backend.disk import DiskBackend
 from casfs.backend.protocols import BlobInfo, Staged
 from casfs.digest import Digest
 from casfs.errors import CasfsError, Failed
-from casfs.trees.snapshot.file_reader import DIR_FLAGS, Intake, Read, Stat, discard
+from casfs.system.paths import open_directory, printable
+from casfs.trees.snapshot.file_reader import Intake, Read, Stat, discard
 
 MAX_WORKERS = 4  # processes
 PIPES = 3  # per worker: it reads files while answers of others wait for the interpreter here
@@ -132,9 +133,9 @@ def _portion(
     intake: Intake, root: int, path: bytes, names: list[bytes], shown: str
 ) -> tuple[list[Read], str | None]:
     """What was read, or what went wrong."""
-    where = shown + path.decode("utf-8", "replace")
+    where = shown + printable(path)
     try:
-        fd = _descend(root, path)
+        fd = open_directory(root, filter(None, path.split(b"/")))
     except FileNotFoundError:
         return [], None  # the directory has vanished, and all files with it
     except OSError as error:
@@ -168,16 +169,3 @@ def _unpacked(answer: bytes) -> list[Read]:
             one.info = BlobInfo(*info)
         done.append(one)
     return done
-
-
-def _descend(root: int, path: bytes) -> int:
-    """Open a directory below `root`, one name after the other, never through a link."""
-    fd = os.dup(root)
-    for name in path.split(b"/"):
-        if name:
-            try:
-                inner = os.open(name, DIR_FLAGS, dir_fd=fd)
-            finally:
-                os.close(fd)
-            fd = inner
-    return fd

@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING
 from casfs.backend.derived import staging_directory
 from casfs.digest import Digest
 from casfs.errors import Failed, Invalid, NotFound, Refused
+from casfs.system.paths import DIR_FLAGS, printable
 from casfs.trees.snapshot import stat_cache
 from casfs.trees.snapshot.encoder import Encoder, Found, Options, Plan, Report
-from casfs.trees.snapshot.file_reader import DIR_FLAGS, Intake, Read, Stat, discard
+from casfs.trees.snapshot.file_reader import Intake, Read, Stat, discard
 from casfs.trees.snapshot.ignore import Ignore
 from casfs.trees.snapshot.stat_cache import Index, Row
 from casfs.write_batch import Batch
@@ -305,7 +306,7 @@ class _Snapshot:
         return Failed(f"cannot read {self._show(path)}: {error.strerror}")
 
     def _show(self, path: bytes) -> str:
-        return (self._root + path).decode("utf-8", "replace")
+        return printable(self._root + path)
 
 
 def _kind(mode: int) -> str:

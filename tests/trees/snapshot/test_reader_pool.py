@@ -9,8 +9,9 @@ import pytest
 from casfs.backend.derived import staging_directory
 from casfs.errors import Failed
 from casfs.store import Store
+from casfs.system.paths import DIR_FLAGS
 from casfs.trees.snapshot import reader_pool, walker
-from casfs.trees.snapshot.file_reader import DIR_FLAGS, Read
+from casfs.trees.snapshot.file_reader import Read
 from casfs.trees.snapshot.ignore import Ignore
 from casfs.trees.snapshot.reader_pool import Readers
 from casfs.trees.snapshot.walker import Report

@@ -1,0 +1,34 @@
+"""Paths as bytes: shown to a person, and opened component by component without following
+symlinks (a name may be replaced by one at any time)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+
+DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a fifo must not block
+
+
+def printable(path: bytes) -> str:
+    """Returns the text of a path; bytes that are not UTF-8 as U+FFFD."""
+    return path.decode("utf-8", "replace")
+
+
+def open_directory(root: int, names: Iterable[bytes], *, make: bool = False) -> int:
+    """Opens the directory that `names` lead to below the directory `root`, which stays open.
+
+    `make`: creates the missing ones. Raises OSError (ELOOP or ENOTDIR at a symlink).
+    """
+    fd = os.dup(root)
+    for name in names:
+        try:
+            if make:
+                with suppress(FileExistsError):
+                    os.mkdir(name, dir_fd=fd)
+            below = os.open(name, DIR_FLAGS, dir_fd=fd)
+        finally:
+            os.close(fd)
+        fd = below
+    return fd

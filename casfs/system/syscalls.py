@@ -1,0 +1,30 @@
+"""System calls that the standard library lacks."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+
+RENAME_EXCHANGE = 2  # linux/fs.h
+
+
+def call(name: str, *arguments: int | bytes) -> None:
+    """Calls a function of libc that returns 0 or sets errno. Raises OSError."""
+    function = getattr(ctypes.CDLL(None, use_errno=True), name)
+    longs = [ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]
+    if function(*longs) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+def exchange(source: int, target: int, name: bytes) -> bool:
+    """Lets `name` in two open directories swap places, atomically. Returns False where the file
+    system cannot. Raises OSError."""
+    try:
+        call("renameat2", source, name, target, name, RENAME_EXCHANGE)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOSYS):
+            raise
+        return False
+    return True
