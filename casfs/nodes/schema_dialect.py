@@ -8,7 +8,7 @@ before anything is compiled. What a schema then means for a payload is `casfs.no
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from urllib.parse import unquote
 
@@ -16,6 +16,7 @@ from casfs.canonical import member
 from casfs.errors import Invalid
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
+HASH_PATTERN = "^[0-9a-f]{64}$"
 CUT = 200  # characters of a validator's message: it may quote the whole payload
 
 ONE = {"additionalProperties", "items", "contains", "if", "then", "else", "not", "propertyNames"}
@@ -113,26 +114,33 @@ def has_refs(schema: dict[str, Any]) -> bool:
     return any(isinstance(sub, dict) and has_refs(sub) for _, sub in subschemas(schema))
 
 
-def assert_refs(schema: Document) -> Document:
-    """The schema with each cas_ref's 64 hex characters as an assertion."""
-    if not isinstance(schema, dict):
-        return schema
+def map_subschemas(
+    schema: dict[str, Any], convert: Callable[[Document], Document]
+) -> dict[str, Any]:
+    """Returns a copy of `schema` with each direct subschema converted."""
     copy: dict[str, Any] = {}
     for key, value in schema.items():
         if key in ONE:
-            copy[key] = assert_refs(value)
+            copy[key] = convert(value)
         elif key in LIST:
-            copy[key] = [assert_refs(sub) for sub in value]
+            copy[key] = [convert(sub) for sub in value]
         elif key in MAP:
-            copy[key] = {name: assert_refs(sub) for name, sub in value.items()}
+            copy[key] = {name: convert(sub) for name, sub in value.items()}
         else:
             copy[key] = value
+    return copy
+
+
+def assert_refs(schema: Document) -> Document:
+    """Returns the schema with the 64 hex characters of each cas_ref as an assertion."""
+    if not isinstance(schema, dict):
+        return schema
+    copy = map_subschemas(schema, assert_refs)
     if copy.get("format") == "cas_ref":
-        hex64 = {"pattern": "^[0-9a-f]{64}$"}
         if "pattern" in copy:
-            copy["allOf"] = [*copy.get("allOf", []), hex64]
+            copy["allOf"] = [*copy.get("allOf", []), {"pattern": HASH_PATTERN}]
         else:
-            copy |= hex64
+            copy["pattern"] = HASH_PATTERN
     return copy
 
 

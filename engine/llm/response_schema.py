@@ -1,64 +1,52 @@
-"""JSON Schemas as a model's server takes them: what it forces an answer to fit.
+"""JSON Schemas for a model server's structured output.
 
 A role-schema has keywords of ours (`name`, `cas_type`, the format `cas_ref`), which a server
-may refuse or pass over; `portable` says the same without them. `action_schema` is the schema of
-one step of a reactor: one variant for each tool, and one for the report.
+may refuse or ignore; `portable` replaces them by standard ones. `action_schema` is the schema of
+one step of a reactor: a variant for each tool, and one for the report.
 
-`longest` bounds what the schema leaves unbounded. A server that forces a small model to write
-JSON cannot force it to end a string, and such a model repeats itself until its answer is cut
-off, in the middle of the object.
+`longest` bounds strings and arrays that the schema leaves unbounded. A server that forces a small
+model to write JSON cannot force it to end a string, and such a model repeats itself until its
+answer is cut off in the middle of the object.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
-HASH_PATTERN = "^[0-9a-f]{64}$"
-CASFS_ROOT_KEYWORDS = ("name", "$id", "$schema")  # at the root
-MAX_THOUGHT_CHARS = 500  # characters
-MAX_ITEMS = 20  # items of an array that is bounded here
-DATA_KEYWORDS = ("const", "enum", "default", "examples", "required", "dependentRequired")
-MAP_KEYWORDS = (
-    "properties",
-    "patternProperties",
-    "$defs",
-    "dependentSchemas",
-)  # their keys are names
+from casfs.nodes.schema_dialect import HASH_PATTERN, map_subschemas
+
+CASFS_ROOT_KEYWORDS = ("name", "$id", "$schema")
+MAX_THOUGHT_CHARS = 500
+MAX_ITEMS = 20  # of an array that is bounded here
 
 
 def portable(
     schema: Mapping[str, Any], root: str = "#", longest: int | None = None
 ) -> dict[str, Any]:
-    """A role-schema in plain JSON Schema. `root`: where it stands in a larger document;
-    `longest`: characters of a string for which it has no limit."""
+    """Returns a role-schema in standard JSON Schema. `root`: its pointer in a larger document;
+    `longest`: characters of a string without a limit of its own."""
     document = {key: value for key, value in schema.items() if key not in CASFS_ROOT_KEYWORDS}
-    plain: dict[str, Any] = _plain(document, root, longest)
+    plain: dict[str, Any] = _plain(root, longest, document)
     return plain
 
 
-def _plain(schema: Any, root: str, longest: int | None) -> Any:
-    if isinstance(schema, list):
-        return [_plain(one, root, longest) for one in schema]
-    if not isinstance(schema, Mapping):
+def _plain(root: str, longest: int | None, schema: Any) -> Any:
+    if not isinstance(schema, dict):
         return schema
-    found: dict[str, Any] = {}
-    for key, value in schema.items():
-        if key in DATA_KEYWORDS:
-            found[key] = value
-        elif key in MAP_KEYWORDS:
-            found[key] = {name: _plain(one, root, longest) for name, one in value.items()}
-        elif key == "$ref":
-            found[key] = root + value[1:]
-        elif key == "format" and value == "cas_ref":
-            found["pattern"] = HASH_PATTERN
-        elif key != "cas_type":
-            found[key] = _plain(value, root, longest)
-    return found if longest is None else {**_bounds(found, longest), **found}
+    plain = map_subschemas(schema, partial(_plain, root, longest))
+    plain.pop("cas_type", None)
+    if "$ref" in plain:
+        plain["$ref"] = root + plain["$ref"][1:]
+    if plain.get("format") == "cas_ref":
+        del plain["format"]
+        plain["pattern"] = HASH_PATTERN
+    return plain if longest is None else {**_bounds(plain, longest), **plain}
 
 
 def _bounds(schema: Mapping[str, Any], longest: int) -> dict[str, int]:
-    """The keywords that bound what a schema allows by its type; its own come first."""
+    """Returns bounds for the types of a schema; its own keywords override them."""
     types = schema.get("type", ())
     named = [types] if isinstance(types, str) else types
     if schema.keys() & {"enum", "const", "pattern", "format"}:
@@ -73,7 +61,8 @@ def action_schema(
     meta: Mapping[str, Any],
     longest: int | None = None,
 ) -> dict[str, Any]:
-    """{thought, action: {tool, arguments}}; `finish` is the tool that takes the report."""
+    """Returns the schema of {thought, action: {tool, arguments}}; `finish`: the name of the tool
+    that takes the report."""
     report = {
         "type": "object",
         "properties": {"report": {"type": "string"}, "meta": {"$ref": "#/$defs/meta"}},
