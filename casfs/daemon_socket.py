@@ -10,7 +10,6 @@ daemon lives: one daemon a store. This half has no trio in it, so a client start
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import select
@@ -24,6 +23,7 @@ from typing import Any
 from casfs import canonical, errors
 from casfs.digest import hash_bytes
 from casfs.errors import CasfsError, Failed, NoDaemon, Refused
+from casfs.system.locks import lock_file, try_lock
 
 MAX_MESSAGE_BYTES = 64 << 20  # bytes of one request or answer
 MAX_SOCKET_PATH_BYTES = 107  # bytes of a socket's path
@@ -54,14 +54,10 @@ def private_directory(folder: Path) -> None:
 
 def lock(root: Path) -> int:
     """Become the daemon of a store. Raises Refused when another one lives."""
-    fd = os.open(root / "daemon.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     for _ in range(LOCK_TRIES):
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if (fd := lock_file(root / "daemon.lock")) is not None:
             return fd
-        except BlockingIOError:
-            time.sleep(0.01)
-    os.close(fd)
+        time.sleep(0.01)
     raise Refused(f"a daemon of the store at {root} is running already")
 
 
@@ -78,10 +74,8 @@ def find(root: Path) -> dict[str, Any] | None:
     except OSError:
         return None
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return None  # nobody holds it
-    except BlockingIOError:
-        pass
+        if try_lock(fd, shared=True):
+            return None  # no daemon holds it
     finally:
         os.close(fd)
     try:

@@ -253,7 +253,7 @@ class BrokenLibc:
         return -1
 
 
-FEW, MANY = 1, objects.FEW + 1
+FEW, MANY = 1, objects.FSYNC_MAX_FILES + 1
 BROKEN = {
     "write": (FEW, os, "write", broken),
     "fchmod": (FEW, os, "fchmod", broken),

@@ -14,7 +14,6 @@ killed, and is deleted by the next.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
 import secrets
@@ -26,6 +25,7 @@ from casfs.digest import Digest
 from casfs.errors import Failed, NotFound, Refused
 from casfs.store import Store
 from casfs.system import rmtree
+from casfs.system.locks import is_at, lock_file
 from casfs.system.paths import DIR_FLAGS, open_directory, printable
 from casfs.system.syscalls import exchange
 from casfs.trees import tree
@@ -160,18 +160,11 @@ def _sweep(root: Path) -> None:
 def _claimed(path: Path) -> int | None:
     """A descriptor that locks a directory; None where somebody else does, or it is gone."""
     try:
-        fd = os.open(path, DIR_FLAGS)
+        fd = lock_file(path, DIR_FLAGS)
     except FileNotFoundError:
         return None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(fd), os.lstat(path)):
-            return fd
-    except (BlockingIOError, FileNotFoundError):
-        pass
-    except BaseException:
-        os.close(fd)
-        raise
+    if fd is None or is_at(fd, path):
+        return fd
     os.close(fd)
     return None
 

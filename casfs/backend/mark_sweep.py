@@ -16,7 +16,6 @@ next run removes.
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
@@ -26,6 +25,7 @@ from casfs.backend.protocols import BlobInfo, Total
 from casfs.backend.sql import BATCH_ROWS, type_of
 from casfs.backend.sqlite import Connection, Database
 from casfs.errors import Conflict, Failed
+from casfs.system.locks import lock_file
 
 Row = tuple[int, bytes, int, bytes | None, int]  # id, hash, size, type's hash, is a file
 
@@ -35,7 +35,13 @@ class MarkSweep:
         """Begins a run. Raises Conflict while another one holds `lock`."""
         self._db = db
         self._objects = objects
-        self._lock = _locked(lock)
+        try:
+            fd = lock_file(lock)
+        except OSError as error:
+            raise Failed(f"cannot lock {lock}: {error.strerror}") from error
+        if fd is None:
+            raise Conflict("another gc is running on this store; wait for it")
+        self._lock = fd
         try:
             self._begin()
         except BaseException:
@@ -164,22 +170,6 @@ class MarkSweep:
                         stray.append(key)
             if stray:
                 self._unlink(stray)
-
-
-def _locked(path: Path) -> int:
-    """Returns a descriptor that holds the lock until it is closed. Raises Conflict, Failed."""
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise Failed(f"cannot lock {path}: {error.strerror}") from error
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(fd)
-        if isinstance(error, BlockingIOError):
-            raise Conflict("another gc is running on this store; wait for it") from None
-        raise Failed(f"cannot lock {path}: {error.strerror}") from error
-    return fd
 
 
 SELECT = (

@@ -6,7 +6,6 @@ there too. A directory without a living owner is swept at the next start.
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import os
 import secrets
@@ -17,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from casfs.system.files import writing
+from casfs.system.locks import lock_file
 
 CLAIM_GRACE_S = 60.0  # that a writer may take between making and locking its directory
 
@@ -48,8 +48,8 @@ class StagingDirectory:
         with writing(self._root):
             self._root.mkdir(exist_ok=True)
             hidden.mkdir(mode=0o700)
-            fd = os.open(hidden / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            fd = lock_file(hidden / "lock")
+            assert fd is not None  # no other process knows the name
             hidden.rename(own)
         return own, fd
 
@@ -72,16 +72,11 @@ class StagingDirectory:
 def _is_orphan(directory: Path) -> bool:
     """Returns True when no living process holds the directory's lock."""
     with suppress(FileNotFoundError):
-        if (
-            directory.name.startswith(".")
-            and time.time() - directory.stat().st_mtime < CLAIM_GRACE_S
-        ):
+        age_s = time.time() - directory.stat().st_mtime
+        if directory.name.startswith(".") and age_s < CLAIM_GRACE_S:
             return False
-        fd = os.open(directory / "lock", os.O_RDWR | os.O_CLOEXEC)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        fd = lock_file(directory / "lock", os.O_RDWR | os.O_CLOEXEC)
+        if fd is None:
             return False
-        finally:
-            os.close(fd)
+        os.close(fd)
     return True

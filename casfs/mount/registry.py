@@ -11,7 +11,6 @@ that is needed to serve or to unmount: where it cannot be written, nobody is tol
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import time
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from casfs.errors import Failed
+from casfs.system.locks import try_lock
 from casfs.system.log import Log
 from casfs.system.mounts import Mounted
 from casfs.system.processes import Identity, parent
@@ -49,7 +49,7 @@ class Held:
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            try_lock(fd)
             path = path.rename(path.with_suffix(SUFFIX))
         except OSError as error:
             log("mount not recorded", path=path, error=str(error))
@@ -123,7 +123,10 @@ class Record:
             return
 
         def wait() -> None:
-            until(lambda: _free(fd), f"{self.mount} is unmounted, but pid {self.server} goes on")
+            until(
+                lambda: try_lock(fd, shared=True),
+                f"{self.mount} is unmounted, but pid {self.server} goes on",
+            )
             until(lambda: not any(one.lives() for one in processes), seconds=MOMENT)
 
         try:
@@ -149,7 +152,7 @@ def _read(path: Path) -> Record | None:
         return None
     try:
         for _ in range(TRIES):
-            if _free(fd):
+            if try_lock(fd, shared=True):
                 path.unlink(missing_ok=True)
                 return None
             with suppress(ValueError, KeyError):
@@ -176,11 +179,3 @@ def until(
                 raise Failed(complaint)
             return
         time.sleep(LOOK)
-
-
-def _free(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

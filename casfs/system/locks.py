@@ -1,10 +1,12 @@
-"""Locks between processes that share a store: one holder of a name at a time.
+"""Locks between processes: flock(2) on a file.
 
-    locks/<name>   held by flock(2); there only while somebody holds it or waits for it
+The kernel releases the lock of a dead holder, so nothing has to time out, and a file whose
+lock is free has no living owner. `held` locks by name, for processes that share a store:
 
-The kernel lets go of a dead holder's lock, so nothing has to time out. A holder may leave
-a note for that case; its successor finds it, since whoever ends well removes the file.
-A store in memory belongs to one process, and has no locks.
+    locks/<name>   exists only while a process holds it or waits for it
+
+A holder may leave a note for its successor in case it dies; it removes the file when it ends
+normally. A store in memory belongs to one process, and has no locks.
 """
 
 from __future__ import annotations
@@ -18,7 +20,40 @@ from pathlib import Path
 from casfs.errors import Failed
 
 FOLDER = "locks"
-NOTE = 4096  # bytes
+NOTE_MAX_BYTES = 4096
+LOCK_FILE = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+
+
+def try_lock(fd: int, *, shared: bool = False) -> bool:
+    """Locks an open file until every copy of the descriptor is closed. Returns False where
+    another process holds it. Raises OSError."""
+    try:
+        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def lock_file(path: Path, flags: int = LOCK_FILE) -> int | None:
+    """Opens a file (by default, creates it) and locks it; returns the descriptor that holds the
+    lock, None where another process holds it. Raises OSError."""
+    fd = os.open(path, flags, 0o600)
+    try:
+        if try_lock(fd):
+            return fd
+    except BaseException:
+        os.close(fd)
+        raise
+    os.close(fd)
+    return None
+
+
+def is_at(fd: int, path: Path) -> bool:
+    """Returns True when `path` is still the open file: it may have been removed meanwhile."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
+    except FileNotFoundError:
+        return False
 
 
 class Lock:
@@ -26,18 +61,18 @@ class Lock:
 
     def __init__(self, fd: int = -1) -> None:
         self._fd = fd
-        self.left = "" if fd < 0 else os.pread(fd, NOTE, 0).decode("utf-8", "replace")
+        self.left = "" if fd < 0 else os.pread(fd, NOTE_MAX_BYTES, 0).decode("utf-8", "replace")
 
     def note(self, text: str) -> None:
-        """What a successor should know if this process dies."""
+        """Leaves a note for the successor in case this process dies."""
         if self._fd >= 0:
             os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, text.encode()[:NOTE], 0)
+            os.pwrite(self._fd, text.encode()[:NOTE_MAX_BYTES], 0)
 
 
 @contextmanager
 def held(root: Path | None, name: str, waiting: Callable[[], None]) -> Iterator[Lock]:
-    """Hold `name` in the store at `root`; `waiting` is called once if somebody else does.
+    """Holds `name` in the store at `root`; `waiting` is called once if another process holds it.
 
     Raises Failed where the file cannot be made.
     """
@@ -53,33 +88,24 @@ def held(root: Path | None, name: str, waiting: Callable[[], None]) -> Iterator[
         yield Lock(fd)
     finally:
         with suppress(OSError):
-            path.unlink()  # before it is let go: who waits for it sees that, and makes it again
+            path.unlink()  # before the release: a waiting process sees that, and makes it again
         os.close(fd)
 
 
 def _acquire(path: Path, waiting: Callable[[], None]) -> int:
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    told = False
+    has_waited = False
     while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(path, LOCK_FILE, 0o600)
         try:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if not told:
+            if not try_lock(fd):
+                if not has_waited:
                     waiting()
-                    told = True
+                    has_waited = True
                 fcntl.flock(fd, fcntl.LOCK_EX)
-            if _is_at(fd, path):
+            if is_at(fd, path):
                 return fd
         except BaseException:
             os.close(fd)
             raise
         os.close(fd)
-
-
-def _is_at(fd: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(fd), os.stat(path))
-    except FileNotFoundError:
-        return False

@@ -21,7 +21,6 @@ so that the directory is free, and gc drops the head when the last mount is gone
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,6 +34,7 @@ from casfs.errors import Failed, Invalid, NotFound, Refused
 from casfs.store import Store
 from casfs.system import mounts
 from casfs.system.clock import now_ms
+from casfs.system.locks import lock_file
 from casfs.workspaces import strategies
 from casfs.workspaces.layers import Layers
 from casfs.workspaces.strategies import Trees, Way
@@ -211,14 +211,11 @@ def lock(found: Workspace, *, inherited: bool = True) -> int:
     somewhere; `inherited`: also in children. Raises Refused where one does."""
     try:
         found.folder.mkdir(parents=True, exist_ok=True)
-        fd = os.open(found.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = lock_file(found.folder / "lock")
     except OSError as error:
         raise Failed(f"cannot lock {found.folder}: {error.strerror}") from None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        raise Refused(f"a command runs in the workspace {found.path}; end it first") from None
+    if fd is None:
+        raise Refused(f"a command runs in the workspace {found.path}; end it first")
     os.set_inheritable(fd, inherited)
     return fd
 
