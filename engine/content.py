@@ -1,5 +1,4 @@
-"""The content nodes of a thread: a text, and what belongs to it. What was asked, said, answered
-and summed up is kept as these."""
+"""Content nodes: a text and its artifacts. Prompts, outputs, answers and summaries are these."""
 
 from __future__ import annotations
 
@@ -12,11 +11,11 @@ TYPE = "content"
 
 
 def put(into: Batch | Store, text: str, artifacts: Sequence[str] = ()) -> str:
-    """The hash of the node."""
+    """Puts a content node; returns its hash."""
     return into.put_node(TYPE, {"text": text, "artifacts": list(artifacts)}).hash
 
 
 def text(store: Store, hash: str) -> str:
-    """Raises NotFound, Corrupt."""
+    """Returns the text of a content node. Raises NotFound, Corrupt."""
     found: str = store.node(hash, TYPE).payload["text"]
     return found

@@ -1,10 +1,9 @@
-"""From what an agent said to the facts that the workflow routes on (seed 000): {meta, content,
-refs[]}, where the content is all that was said.
+"""Extracts the meta, the facts that the workflow routes on, from an agent's output (seed 000).
 
 The meta is the last fenced JSON block of the output that fits the role-schema, else the
-YAML front matter. What stands around it is left alone: the whole output stays the step's
-content. A digest that the role-schema marks as `cas_ref` becomes an artifact, and has to
-be in the store; an agent that made one up is told so, and no model is asked to do better.
+YAML front matter. The whole output stays the step's content. A digest that the role-schema
+marks as `cas_ref` becomes an artifact and must be in the store; an invented one is corrected by
+the agent, not by the extractor model.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ FENCE = re.compile(
     r"^ {0,3}(`{3,}|~{3,})[ \t]*(\w*)[^\n`]*\n(.*?)^ {0,3}\1[`~]*[ \t]*$", re.M | re.S
 )
 FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?)^---[ \t]*$", re.M | re.S)
-LEADING_BLANKS = "\ufeff \t\r\n"  # a byte order mark, and blanks around it
+LEADING_BLANKS = "\ufeff \t\r\n"  # byte order mark and blanks
 TIMESTAMP = "tag:yaml.org,2002:timestamp"
 
 
 class Loader(yaml.SafeLoader):
     """YAML as far as it has a JSON form: a date is a string, and an alias, by which a few
-    lines can stand for gigabytes, is refused."""
+    lines could expand to gigabytes, is refused."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -54,17 +53,17 @@ class Extracted:
 
 
 class DanglingRef(Invalid):
-    """The meta fits, and names what is not in the store, or is of another type."""
+    """The meta fits, but refers to a blob that is missing, or of another type."""
 
 
 def role_schema(document: Mapping[str, Any]) -> Schema:
-    """The compiled form of a role-schema node's payload."""
+    """Compiles the payload of a role-schema node."""
     return Schema(dict(document), extra=frozenset({"name", "$id"}))
 
 
 def extract(output: str, schema: Schema, store: Store) -> Extracted:
-    """Raises Invalid with what is wrong with the first candidate, the likeliest one; Dangling
-    where that is only what it refers to."""
+    """Returns the meta of an output. Raises Invalid with the fault of the first candidate, the
+    likeliest one; DanglingRef where the fault is only a ref."""
     faults: list[Invalid] = []
     for source, candidate in _candidates(output.lstrip(LEADING_BLANKS).replace("\r\n", "\n")):
         if isinstance(candidate, Invalid):
@@ -79,7 +78,7 @@ def extract(output: str, schema: Schema, store: Store) -> Extracted:
 
 
 def parse_exact(text: str, schema: Schema, store: Store) -> Extracted:
-    """The meta that a text is, alone. Raises Invalid."""
+    """Returns the meta of a text that is a JSON object and nothing else. Raises Invalid."""
     candidate = _parsed(text)
     if isinstance(candidate, Invalid):
         raise candidate
@@ -109,7 +108,8 @@ def _refs(meta: Any, schema: Schema, store: Store) -> tuple[str, ...]:
 
 
 def _candidates(output: str) -> Iterator[tuple[str, Any]]:
-    """JSON blocks from the last to the first, then front matter; Invalid for what is none."""
+    """Yields (source, value): JSON blocks from the last to the first, then front matter; the
+    value is an Invalid where it does not parse."""
     blocks = [match for match in FENCE.finditer(output) if match[2].lower() in ("json", "")]
     for match in reversed(blocks):
         candidate = _parsed(match[3])

@@ -1,14 +1,14 @@
-"""Child processes of agents: one process group each, none left behind.
+"""Subprocesses of agents: one process group each, none left behind.
 
-A child is started in a session of its own, so its whole group can be ended with it. It
-carries CASFS_RUN, a token that its intent made durable *before* it started: whatever a
-killed daemon left running is found by that token in /proc even if the daemon died before
-it could write down the process id. In the same way what left the group is found, and ended,
-as soon as the child is over: a step's processes are gone before its workspace is recorded.
-So one token is for one child at a time.
+A subprocess is started in a session of its own, so its whole group can be ended with it. It
+carries CASFS_RUN, a token that its intent made durable *before* it started: processes that a
+killed daemon left are found by that token in /proc, even if the daemon died before it could
+record the process id. In the same way processes that left the group are found, and ended, as
+soon as the subprocess ends: a step's processes are gone before its workspace is recorded.
+So one token is for one subprocess at a time.
 
-This is `casfs.system.run_command` for a nursery: it feeds stdin, keeps what it reads, and can be
-cancelled. What both stand on is `casfs.system.processes`.
+This is `casfs.system.run_command` for trio: it feeds stdin, buffers the output, and can be
+cancelled. Both use `casfs.system.processes`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TOKEN = processes.TOKEN
 
 @dataclass(frozen=True)
 class ProcessResult:
-    """How a process ended; `exit_code` is negative for a signal, as in subprocess."""
+    """The result of a process; `exit_code` is negative for a signal, as in `subprocess`."""
 
     exit_code: int
     stdout: bytes
@@ -42,12 +42,12 @@ class ProcessResult:
 
 
 class TimedOut(Failed):
-    """The process took longer than it may; its group has been ended. `outcome`: what it was then,
-    with all that it had written."""
+    """The process exceeded its time limit; its group has been ended. `result`: with all that it
+    had written until then."""
 
-    def __init__(self, reason: str, outcome: ProcessResult) -> None:
+    def __init__(self, reason: str, result: ProcessResult) -> None:
         super().__init__(reason)
-        self.outcome = outcome
+        self.result = result
 
 
 class OutputTooLarge(Failed):
@@ -63,7 +63,8 @@ async def run(
     timeout: float,
     started: Callable[[int], Awaitable[None]],
 ) -> ProcessResult:
-    """Run to the end. Raises Failed (it cannot be started), TimedOut, TooMuch."""
+    """Runs a program to its end, within `timeout` seconds; `started` gets the process id.
+    Raises Failed (it cannot be started), TimedOut, OutputTooLarge."""
     begin = time.monotonic()
     try:
         process = await trio.lowlevel.open_process(
@@ -80,21 +81,21 @@ async def run(
     out, err = bytearray(), bytearray()
     try:
         with trio.move_on_after(timeout) as limit:
-            await _talk(process, stdin, out, err, started)
+            await _communicate(process, stdin, out, err, started)
     finally:
         with trio.CancelScope(shield=True):
             await _end(process, env.get(TOKEN))
     assert process.returncode is not None
     duration = round((time.monotonic() - begin) * 1000)
-    outcome = ProcessResult(process.returncode, bytes(out), bytes(err), duration)
+    result = ProcessResult(process.returncode, bytes(out), bytes(err), duration)
     if limit.cancelled_caught:
-        raise TimedOut(f"{argv[0]} took longer than {timeout:g} s", outcome)
+        raise TimedOut(f"{argv[0]} took longer than {timeout:g} s", result)
     if max(len(out), len(err)) > MAX_OUTPUT_BYTES:
         raise OutputTooLarge(f"{argv[0]} wrote more than {MAX_OUTPUT_BYTES >> 20} MiB")
-    return outcome
+    return result
 
 
-async def _talk(
+async def _communicate(
     process: trio.Process,
     stdin: bytes,
     out: bytearray,
@@ -110,7 +111,7 @@ async def _talk(
         nursery.start_soon(_drain, process.stdout, out, nursery.cancel_scope)
         nursery.start_soon(_drain, process.stderr, err, nursery.cancel_scope)
         await process.wait()
-        processes.send(process.pid, signal.SIGKILL)  # a child of it may hold the pipes open
+        processes.send(process.pid, signal.SIGKILL)  # a child of it may keep the pipes open
         nursery.cancel_scope.deadline = trio.current_time() + DRAIN  # so may one that left it
 
 
@@ -130,8 +131,8 @@ async def _drain(pipe: trio.abc.ReceiveStream, into: bytearray, scope: trio.Canc
 
 
 async def _end(process: trio.Process, token: str | None) -> None:
-    """SIGTERM, a moment, SIGKILL: to the group, which may outlive its leader; and then to
-    whatever of it went elsewhere."""
+    """Sends SIGTERM, and after the grace period SIGKILL, to the group, which may outlive its
+    leader; then ends the processes that left the group."""
     if process.returncode is None:
         processes.send(process.pid, signal.SIGTERM)
         with trio.move_on_after(GRACE):
@@ -143,12 +144,14 @@ async def _end(process: trio.Process, token: str | None) -> None:
 
 
 def start_time(pid: int) -> int | None:
-    """Clock ticks after boot at which a process started: with its id, it names it for good."""
+    """Returns the clock ticks after boot at which a process started; with the process id it is
+    unique."""
     return processes.start_time(pid)
 
 
 def end_orphans(token: str, pid: int | None, started: int | None) -> int:
-    """End what a killed daemon left of a run; returns how many processes carried its token."""
+    """Ends the processes of an attempt that a killed daemon left; returns how many carried its
+    token."""
     if pid is not None and started is not None:
         processes.end(Identity(pid, started))
     return processes.end_carrying(TOKEN, token)

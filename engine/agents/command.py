@@ -1,8 +1,8 @@
-"""The `command` agent: any program. Prompt on stdin, output on stdout, its own process
-group, the workspace as its directory; what it wrote and how it ended is a `command-detail`.
+"""The `command` agent: any program, in its own process group, with the workspace as its directory.
 
-A non-zero exit code means that the agent broke, and suspends the thread; a tester whose
-tests fail has done its work and exits 0.
+The prompt comes on stdin, stdout is the output; both streams and the exit code are recorded as a
+`command-detail`. A non-zero exit code fails the attempt; a tester whose tests fail has done its
+work and exits 0.
 """
 
 from __future__ import annotations

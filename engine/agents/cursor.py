@@ -1,4 +1,4 @@
-"""The `cursor` agent: the CLI of Cursor in print mode, read by its event stream.
+"""The `cursor` agent: the CLI of Cursor in print mode, parsed from its event stream.
 
 `cursor-agent --print --output-format stream-json [--resume ID] PROMPT` writes one JSON object
 a line: `system` (subtype init: session_id, model), `user`, `assistant` (message.content[]
@@ -6,8 +6,8 @@ with texts), `tool_call` (subtype started, completed; tool_call.<kind>ToolCall w
 result), at last `result` (result: the whole answer). A correction resumes the session.
 Documented at https://cursor.com/docs/cli/reference/output-format
 
-Events of a kind that is not known are kept in the stream and are otherwise passed over, as
-that page asks readers to.
+Events of unknown kinds are kept in the recorded stream and otherwise ignored, as that page asks
+readers to.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ package_descriptor = {
             "apiKeyEnv": {
                 "type": "string",
                 "format": "env",
-                "description": "The variable that holds the key; it is handed on as "
-                "CURSOR_API_KEY.",
+                "description": "The variable that holds the key; passed on as CURSOR_API_KEY.",
             },
             "timeoutS": program.TIMEOUT_S,
         },
@@ -51,14 +50,14 @@ package_descriptor = {
 
 @dataclass
 class EventStream:
-    """What the events said. A turn is (kind, name, text, result)."""
+    """The state after a stream of events. A message is (kind, name, text, result)."""
 
     session: str | None = None
     model: str | None = None
     result: str | None = None
     failed: bool = False
-    turns: list[tuple[str, str | None, str, str | None]] = field(default_factory=list)
-    open: dict[str, int] = field(default_factory=dict)  # call_id → turn
+    messages: list[tuple[str, str | None, str, str | None]] = field(default_factory=list)
+    open: dict[str, int] = field(default_factory=dict)  # call_id to index in `messages`
 
 
 def create_agent(config: Mapping[str, Any]) -> AgentFn:
@@ -97,7 +96,7 @@ def _argv(config: Mapping[str, Any], session: str | None) -> list[str]:
 
 
 def parse_stream(data: bytes) -> EventStream:
-    """The events of a stream that may have ended early."""
+    """Parses a stream, which may end early."""
     stream = EventStream()
     for event in _events(data):
         stream.session = event.get("session_id") or stream.session
@@ -105,10 +104,10 @@ def parse_stream(data: bytes) -> EventStream:
         if kind == "system":
             stream.model = event.get("model") or stream.model
         elif kind == "assistant":
-            if text := _said(event):
-                stream.turns.append(("text", None, text, None))
+            if text := _message_text(event):
+                stream.messages.append(("text", None, text, None))
         elif kind == "tool_call":
-            _tool(stream, event)
+            _add_tool_call(stream, event)
         elif kind == "result":
             stream.result = str(event.get("result", ""))
             stream.failed = bool(event.get("is_error"))
@@ -125,25 +124,25 @@ def _events(data: bytes) -> Iterator[dict[str, Any]]:
             yield event
 
 
-def _said(event: Mapping[str, Any]) -> str:
+def _message_text(event: Mapping[str, Any]) -> str:
     parts = (event.get("message") or {}).get("content") or ()
     return "".join(str(part.get("text", "")) for part in parts if isinstance(part, dict))
 
 
-def _tool(stream: EventStream, event: Mapping[str, Any]) -> None:
-    """`started` opens a turn, `completed` gives it its result."""
+def _add_tool_call(stream: EventStream, event: Mapping[str, Any]) -> None:
+    """Adds a message at `started`; `completed` gives it its result."""
     for kind, call in (event.get("tool_call") or {}).items():
         if not isinstance(call, dict):
             continue
         name = str(call.get("name") or kind.removesuffix("ToolCall"))
         result = _json(call["result"]) if "result" in call else None
-        turn = ("tool", name, _json(call.get("args", call.get("arguments", {}))), result)
+        message = ("tool", name, _json(call.get("args", call.get("arguments", {}))), result)
         place = stream.open.pop(event.get("call_id", ""), None)
         if place is None:
-            stream.open[event.get("call_id", "")] = len(stream.turns)
-            stream.turns.append(turn)
+            stream.open[event.get("call_id", "")] = len(stream.messages)
+            stream.messages.append(message)
         else:
-            stream.turns[place] = turn
+            stream.messages[place] = message
 
 
 def _json(value: Any) -> str:
@@ -156,13 +155,13 @@ def _record(context: AgentContext, stream: EventStream, outcome: ProcessResult) 
             "sessionId": stream.session or "unknown",
             "model": stream.model,
             "durationMs": outcome.duration_ms,
-            "turns": [_turn(batch, *turn) for turn in stream.turns],
+            "turns": [_message_payload(batch, *message) for message in stream.messages],
             "stream": batch.put(outcome.stdout).hash,
         }
         return batch.put_node("cursor-detail", payload)
 
 
-def _turn(
+def _message_payload(
     batch: Batch, kind: str, name: str | None, text: str, result: str | None
 ) -> dict[str, Any]:
     return {

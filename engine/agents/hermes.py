@@ -9,7 +9,7 @@ chat-completions protocol. Each message becomes a `hermes-turn`, the session a
 https://hermes-agent.nousresearch.com/docs/reference/cli-commands and
 https://hermes-agent.nousresearch.com/docs/user-guide/sessions
 
-A session that cannot be read takes nothing from the answer: its detail has no turns.
+A session that cannot be read does not fail the step: its detail has no turns.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ package_descriptor = {
             "model": {"type": "string"},
             "provider": {"type": "string"},
             "toolsets": {"type": "string", "description": "Separated by commas."},
-            "yolo": {"type": "boolean", "description": "Ask nobody before dangerous commands."},
+            "yolo": {"type": "boolean", "description": "No confirmation of dangerous commands."},
             "secrets": program.SECRETS,
             "timeoutS": program.TIMEOUT_S,
         },
@@ -87,7 +87,7 @@ def _chat(config: Mapping[str, Any], session: str | None) -> list[str]:
 
 
 def _session_id(*texts: str) -> str | None:
-    """The last that is named: a resumed session may have a new id."""
+    """Returns the last id that a text names: a resumed session may have a new one."""
     for text in texts:
         if found := SESSION_ID_LINE.findall(text):
             return str(found[-1])
@@ -95,7 +95,7 @@ def _session_id(*texts: str) -> str | None:
 
 
 async def _session(context: AgentContext, config: Mapping[str, Any], id: str) -> dict[str, Any]:
-    """The session as JSON; empty where it cannot be read."""
+    """Reads the session as JSON; empty where it cannot be read."""
     home = context.env.get("HERMES_HOME") or Path(context.env.get("HOME", "/")) / ".hermes"
     file = Path(home) / "sessions" / f"session_{id}.json"
     try:
@@ -149,7 +149,7 @@ def _turn(index: int, message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _call(call: Any) -> dict[str, str]:
-    """`{"function": {"name", "arguments"}}`, or the two without that layer."""
+    """Accepts `{"function": {"name", "arguments"}}`, and the two fields without that layer."""
     inner = call.get("function", call) if isinstance(call, dict) else {}
     return {"name": str(inner.get("name", "")), "args": _text(inner.get("arguments", ""))}
 

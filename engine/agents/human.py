@@ -1,8 +1,8 @@
 """The `human` agent: a person plays the role.
 
-Asked, it lays the thread to rest with its question; `casfs thread resume ID --input TEXT` gives
-the answer, and the role is asked again. An answer that is a JSON object stands for the meta; one
-that does not fit comes back as a question that says why. A `human-detail` keeps both.
+It suspends the thread with its question; `casfs thread resume ID --input TEXT` gives the answer,
+and the role is run again. An answer that is a JSON object is the meta; one that does not fit comes
+back as a question with the reason. A `human-detail` records both.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ package_descriptor = {
             "question": {
                 "type": "string",
                 "minLength": 1,
-                "description": "One line for the person; else what the role is to report.",
+                "description": "One line for the person; else the role's extractPrompt.",
             }
         },
         "additionalProperties": False,
@@ -38,12 +38,12 @@ package_descriptor = {
 
 def create_agent(config: Mapping[str, Any]) -> AgentFn:
     async def agent(context: AgentContext) -> AgentResult:
-        return await trio.to_thread.run_sync(_played, context, config.get("question"))
+        return await trio.to_thread.run_sync(_ask_or_record, context, config.get("question"))
 
     return agent
 
 
-def _played(context: AgentContext, question: str | None) -> AgentResult:
+def _ask_or_record(context: AgentContext, question: str | None) -> AgentResult:
     prompt = context.prompt
     if context.answer is None:
         shown = content.put(context.store, prompt.text())
@@ -52,13 +52,13 @@ def _played(context: AgentContext, question: str | None) -> AgentResult:
         raise Waiting(HUMAN, f"{context.role}: {line}{fault}", shown)
     with context.store.batch() as batch:
         shown = content.put(batch, prompt.text())
-        said = content.put(batch, context.answer)
-        detail = batch.put_node("human-detail", {"question": shown, "answer": said})
+        answer = content.put(batch, context.answer)
+        detail = batch.put_node("human-detail", {"question": shown, "answer": answer})
     return AgentResult(_as_output(context.answer), detail)
 
 
 def _as_output(answer: str) -> str:
-    """A bare JSON object becomes a block, as the extractor reads it."""
+    """Puts a bare JSON object into a block, the form in which the meta is extracted."""
     try:
         value = canonical.parse(answer)
     except Invalid:

@@ -1,9 +1,9 @@
 """The `llm` agent: one call of a chat model, no tools. Its detail is a `react-session`.
 
 With `"reply": "json"` the server is made to answer with the role's meta and nothing else;
-with `text`, the default, the model says what it likes and is told how to write the meta.
-Where the model is comes from the config; the key from the variable that the config names,
-so that it is in no node. The functions here that read a config are the reactor's, too.
+with `text`, the default, the model answers freely and is told how to write the meta. The config
+names the endpoint, and the variable that holds the key, so that the key is in no node. The
+`react` agent uses the config functions here too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from casfs.errors import Failed
 from engine.llm import react
 from engine.llm.client import ANSWER_TIMEOUT_S, MAX_ATTEMPTS, Endpoint
 
-ENDPOINT: dict[str, Any] = {
+ENDPOINT_PROPERTIES: dict[str, Any] = {
     "baseUrl": {"type": "string", "description": "Such as http://127.0.0.1:8080/v1."},
     "baseUrlEnv": {"type": "string", "description": "A variable that holds it instead."},
     "model": {"type": "string", "minLength": 1},
@@ -27,26 +27,26 @@ ENDPOINT: dict[str, Any] = {
     },
     "temperature": {"type": "number", "minimum": 0},
     "maxTokens": {"type": "integer", "minimum": 1, "description": "Of one answer."},
-    "options": {"type": "object", "description": "More of the request, as the server takes it."},
+    "options": {"type": "object", "description": "Further request fields, sent unchanged."},
     "timeoutS": {"type": "number", "exclusiveMinimum": 0, "description": "For one answer."},
     "attempts": {"type": "integer", "minimum": 1},
     "longestString": {
         "type": "integer",
         "minimum": 1,
-        "description": "Characters of a string in forced JSON; small models do not end one.",
+        "description": "Maximum characters of a string in forced JSON.",
     },
-    "strict": {"type": "boolean", "description": "Ask for schemas to be kept strictly."},
+    "strict": {"type": "boolean", "description": "Request strict schema adherence."},
 }
-SOMEWHERE = [{"required": ["baseUrl"]}, {"required": ["baseUrlEnv"]}]
+BASE_URL_SOURCES = [{"required": ["baseUrl"]}, {"required": ["baseUrlEnv"]}]
 
 package_descriptor = {
     "name": "llm",
     "capabilities": ["answer"],
     "configSchema": {
         "type": "object",
-        "properties": {**ENDPOINT, "reply": {"enum": ["text", "json"]}},
+        "properties": {**ENDPOINT_PROPERTIES, "reply": {"enum": ["text", "json"]}},
         "required": ["model"],
-        "oneOf": SOMEWHERE,
+        "oneOf": BASE_URL_SOURCES,
         "additionalProperties": False,
     },
     "schemas": [],
@@ -67,7 +67,7 @@ def create_agent(config: Mapping[str, Any]) -> AgentFn:
 
 
 def endpoint(config: Mapping[str, Any], env: Mapping[str, str]) -> Endpoint:
-    """Raises Failed naming the variable that is not set."""
+    """Returns the endpoint of a config. Raises Failed for a variable that is not set."""
     options = dict(config.get("options", {}))
     for key, name in (("temperature", "temperature"), ("maxTokens", "max_tokens")):
         if key in config:

@@ -18,7 +18,7 @@ from engine.secrets.config_marks import AGENT, marked_values
 from engine.secrets.redaction import secret_variables
 
 GROUP, OWN = "casfs.agents", "casfs"
-AGENT_ERRORS = (Exception, SystemExit)  # what a stranger's code may raise: anything
+AGENT_ERRORS = (Exception, SystemExit)  # third-party code may raise anything
 DESCRIPTOR_TYPES = {"configSchema": "an object", "schemas": "a list", "capabilities": "a list"}
 
 
@@ -33,7 +33,7 @@ class Package:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """Of its configs."""
+        """The JSON Schema of its config."""
         return dict(self.descriptor.get("configSchema", {}))
 
     def check_config(self, config: Any) -> None:
@@ -44,35 +44,36 @@ class Package:
             raise Invalid(f"agent {self.name}: config {error}") from None
 
     def secret_names(self, config: Any) -> set[str]:
-        """The variables that a config names, and those of the agents that it names."""
+        """Returns the variables that a config names as secrets, those of nested agents included."""
         found = secret_variables(self.schema, config)
         for name, _, below in self.nested_agents(config):
-            with suppress(CasfsError):  # it is said when the thread starts
+            with suppress(CasfsError):  # reported when the thread starts
                 found |= load(name).secret_names(below)
         return found
 
     def nested_agents(self, config: Any) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-        """(name, version, config) of the agents that a config names in its turn."""
+        """Yields (name, version, config) of the agents that a config names."""
         for one in marked_values(self.schema, config, AGENT):
             if isinstance(one, Mapping) and isinstance(one.get("name"), str):
                 yield one["name"], one.get("version", ""), one.get("config", {})
 
 
 def names() -> list[str]:
-    """The names of all installed agent packages, whether they load or not."""
+    """Returns the names of all installed agent packages, also of those that do not load."""
     return sorted({point.name for point in entry_points(group=GROUP)})
 
 
 def load(name: str) -> Package:
-    """Raises NotFound where no package has that name, Failed where it does not load, or its
-    descriptor is none."""
+    """Loads an agent package. Raises NotFound where none has that name, Failed where it does not
+    load or its descriptor is invalid."""
     points = sorted(entry_points(group=GROUP, name=name), key=_is_third_party)
     if not points:
         raise NotFound(f"no agent {name!r} is installed; see `casfs agent list`")
     point = points[0]
     try:
-        door = point.load()
-        package = Package(name, _version(point), dict(door.package_descriptor), door.create_agent)
+        exported = point.load()
+        descriptor = dict(exported.package_descriptor)
+        package = Package(name, _version(point), descriptor, exported.create_agent)
         check(package)
     except CasfsError as error:
         raise Failed(f"agent {name}: does not load: {error}") from error
@@ -82,12 +83,12 @@ def load(name: str) -> Package:
 
 
 def _is_third_party(point: EntryPoint) -> bool:
-    """Is it somebody else's? Nobody takes the place of a built-in agent."""
+    """Sorts built-in agents first: no other package can replace one."""
     return point.dist is None or point.dist.name != OWN
 
 
 def check(package: Package) -> None:
-    """Raises Invalid for a descriptor that nothing could be done with."""
+    """Raises Invalid for an unusable descriptor."""
     canonical.encode(package.descriptor)
     if not callable(package.create):
         raise Invalid("create_agent cannot be called")
@@ -102,9 +103,8 @@ def check(package: Package) -> None:
 
 
 def resolve(name: str, version: str, config: Mapping[str, Any]) -> Package:
-    """The installed package that satisfies a PEP 440 specifier ("" is any) and whose config
-    schema accepts `config`; so must the agents that it names. Raises NotFound, Invalid, Refused
-    (the version), Failed."""
+    """Returns the installed package, which must satisfy a PEP 440 specifier ("" is any) and accept
+    `config`; so must its nested agents. Raises NotFound, Invalid, Refused (the version), Failed."""
     package = load(name)
     try:
         wanted = SpecifierSet(version)

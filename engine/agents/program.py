@@ -1,8 +1,8 @@
-"""What the agents that are programs share: parts of their configs, the environment that a
-program sees, a prompt as an argument, and what is kept of one that failed.
+"""Shared by the agents that run a program: config schemas, environment, prompt as an argument,
+record of the result.
 
-Every program carries the token of its step's intent, so that whatever it starts is found again
-(`engine.processes`).
+Every program carries the token of its step's intent, so that all processes that it starts are
+found again (`engine.processes`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TIMEOUT_S: dict[str, Any] = {"type": "number", "exclusiveMinimum": 0}
 SECRETS: dict[str, Any] = {
     "type": "array",
     "items": {"type": "string", "format": "env"},
-    "description": "Variables whose values are recorded nowhere.",
+    "description": "Variables whose values are redacted in all records.",
 }
 NO_VARIABLES: Mapping[str, str] = {}
 
@@ -42,9 +42,9 @@ async def run_program(
     stdin: bytes = b"",
     more: Mapping[str, str] = NO_VARIABLES,
 ) -> ProcessResult:
-    """Run a program in the workspace to its end, no longer than the config's `timeoutS`. `more`:
-    for its environment. Raises as `processes.run`; AgentFailed for one that took too long, with
-    what it had said until then."""
+    """Runs a program in the workspace, within the config's `timeoutS`; `more`: variables for its
+    environment. Raises as `processes.run`; AgentFailed on timeout, with the output until then as
+    its detail."""
     try:
         return await run(
             argv,
@@ -55,17 +55,17 @@ async def run_program(
             started=context.started,
         )
     except TimedOut as error:
-        detail = await trio.to_thread.run_sync(_stopped, context, argv, error.outcome)
+        detail = await trio.to_thread.run_sync(_put_alone, context, argv, error.result)
         raise AgentFailed(str(error), detail.hash) from error
 
 
-def _stopped(context: AgentContext, argv: Sequence[str], outcome: ProcessResult) -> Digest:
+def _put_alone(context: AgentContext, argv: Sequence[str], outcome: ProcessResult) -> Digest:
     with context.store.batch() as batch:
         return put_detail(batch, argv, outcome)
 
 
 def put_detail(batch: Batch, argv: Sequence[str], outcome: ProcessResult) -> Digest:
-    """Put a `command-detail`: a program, and what it left behind."""
+    """Puts a `command-detail`: argv, exit code and output of a program."""
     return batch.put_node(
         "command-detail",
         {
@@ -79,7 +79,7 @@ def put_detail(batch: Batch, argv: Sequence[str], outcome: ProcessResult) -> Dig
 
 
 def environment(context: AgentContext) -> dict[str, str]:
-    """What the program that plays a role sees."""
+    """Returns the environment of a program that plays a role."""
     ours = {
         "CASFS_STORE": str(context.store.root or ""),
         "CASFS_THREAD": context.thread,
@@ -91,23 +91,23 @@ def environment(context: AgentContext) -> dict[str, str]:
 
 
 def _path(env: Mapping[str, str]) -> str:
-    """The agent's PATH, where `casfs` can be found whatever it was started from."""
+    """Returns the agent's PATH, extended so that `casfs` is found."""
     return os.pathsep.join([env.get("PATH", os.defpath), str(Path(sys.executable).parent)])
 
 
 def prompt_argument(context: AgentContext) -> str:
-    """The prompt as an argument; in a session that goes on, only what was wrong with the last
-    output. Raises Refused for one that no argument can hold."""
+    """Returns the prompt as an argument; in a resumed session, only the correction. Raises Refused
+    for one that is too long for an argument."""
     prompt = context.prompt
-    goes_on = context.conversation.get("session") is not None and prompt.correction
-    text = prompt.correction_text() if goes_on else prompt.text()
+    resumed = context.conversation.get("session") is not None and prompt.correction
+    text = prompt.correction_text() if resumed else prompt.text()
     if len(text.encode()) > MAX_PROMPT_BYTES:
         raise Refused(f"the prompt has more than {MAX_PROMPT_BYTES} bytes; compact the thread")
     return text
 
 
 def last_stderr_line(context: AgentContext, outcome: ProcessResult) -> str:
-    """The end of what a program complained about, as one line; it may be empty. Secrets are
-    hidden before it is cut: half of one would not be found any more."""
+    """Returns the end of a program's stderr as one line; it may be empty. Redacted before it is
+    cut: half of a secret would not be found any more."""
     said = context.secrets.redact(outcome.stderr.decode("utf-8", "replace"))
     return " ".join(said.strip()[-STDERR_TAIL_CHARS:].split())

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from casfs.agents import AgentContext, AgentFn, AgentResult
-from engine.agents.llm import ENDPOINT, SOMEWHERE, endpoint
+from engine.agents.llm import BASE_URL_SOURCES, ENDPOINT_PROPERTIES, endpoint
 from engine.llm import react
 from engine.llm.react import DEFAULT_MAX_TURNS, JSON, NATIVE, Options
 from engine.llm.sandbox import Settings
@@ -18,24 +18,24 @@ package_descriptor = {
     "configSchema": {
         "type": "object",
         "properties": {
-            **ENDPOINT,
+            **ENDPOINT_PROPERTIES,
             "mode": {
                 "enum": [NATIVE, JSON],
-                "description": "Does the model have tool_calls, or are actions forced as JSON?",
+                "description": "native: the model has tool_calls; json: actions are forced JSON.",
             },
             "tools": {"type": "array", "items": {"enum": sorted(TOOLS)}, "uniqueItems": True},
             "maxTurns": {"type": "integer", "minimum": 1},
             "commandTimeoutS": {"type": "number", "exclusiveMinimum": 0},
-            "network": {"type": "boolean", "description": "May commands use it?"},
+            "network": {"type": "boolean", "description": "Network access of commands."},
             "paths": {
                 "type": "array",
                 "items": {"type": "string", "pattern": "^/"},
-                "description": "More directories that commands may read.",
+                "description": "Further directories that commands may read.",
             },
-            "allowShell": {"type": "boolean", "description": "Commands without bubblewrap, too."},
+            "allowShell": {"type": "boolean", "description": "Run commands without bubblewrap."},
         },
         "required": ["model"],
-        "oneOf": SOMEWHERE,
+        "oneOf": BASE_URL_SOURCES,
         "additionalProperties": False,
     },
     "schemas": [],

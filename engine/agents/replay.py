@@ -1,9 +1,9 @@
-"""The `replay` agent: says what a role said in another thread, in the same order.
+"""The `replay` agent: repeats the outputs of a role in a recorded thread, in the same order.
 
-The n-th time that its role is asked in a thread, it gives the output, artifacts, detail and
+The n-th time that its role is asked in a thread, it returns the output, artifacts, detail and
 workspace of the role's n-th step in the recorded one. So a thread whose roles are all played by
-it runs through any workflow with these roles, and no model is asked. What a changed workflow does
-with recorded steps without a thread being made is `engine.threads.reroute`.
+it runs through any workflow with these roles without a model. How a changed workflow routes
+recorded steps, without a new thread, is `engine.threads.reroute`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ package_descriptor = {
         "type": "object",
         "properties": {
             "thread": {"type": "string", "description": "The recorded thread's id."},
-            "role": {"type": "string", "description": "Its role, where the name is another."},
+            "role": {"type": "string", "description": "Its role, where the name differs."},
         },
         "required": ["thread"],
         "additionalProperties": False,
@@ -38,12 +38,12 @@ package_descriptor = {
 def create_agent(config: Mapping[str, Any]) -> AgentFn:
     async def agent(context: AgentContext) -> AgentResult:
         role = config.get("role", context.role)
-        return await trio.to_thread.run_sync(_replayed, context, config["thread"], role)
+        return await trio.to_thread.run_sync(_replay, context, config["thread"], role)
 
     return agent
 
 
-def _replayed(context: AgentContext, thread: str, role: str) -> AgentResult:
+def _replay(context: AgentContext, thread: str, role: str) -> AgentResult:
     store = context.store
     before = len(_steps(store, context.thread, context.role))
     recorded = _steps(store, thread, role)
@@ -61,6 +61,6 @@ def _replayed(context: AgentContext, thread: str, role: str) -> AgentResult:
 
 
 def _steps(store: Store, thread: str, role: str) -> list[str]:
-    """The hashes of a role's steps, oldest first; of long threads most were read before."""
+    """Returns the hashes of a role's steps, oldest first (memoised by `threads.steps`)."""
     found = threads.expand(store, thread)
     return [step.hash for step in threads.steps(store, found) if step.role == role]

@@ -1,10 +1,10 @@
-"""The `workflow` agent: whole workflows play the role, one after the other (seed 003).
+"""The `workflow` agent: plays a role by child threads of other workflows, in sequence (seed 003).
 
-Each call is a thread of its own that begins with the workspace that the call before left; the
-step gets the last one's. A call that does not end with return code 0 is the last. What the last
-role of the last thread said is the output, and its meta, with how the thread ended, is offered
-as this role's: `status` (the meta's own, else `completed` or `failed`), `returnCode`, `summary`.
-A role-schema that wants none of these finds the called role's own block above.
+Each call is a child thread that starts on the workspace that the call before left; the step gets
+the last one's. A call that does not end with return code 0 is the last. The output is the last
+output of the last child. It is followed by two blocks: the child's own meta, and that meta with
+`status` (its own, else `completed` or `failed`), `returnCode` and `summary`, so that a role-schema
+may ask for either.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import trio
 
 from casfs.agents import AgentContext, AgentFn, AgentResult, Call, Called
 
-AGENT = {
+NESTED_AGENT = {
     "type": "object",
     "format": "agent",
     "properties": {
@@ -29,13 +29,17 @@ AGENT = {
     "required": ["name"],
     "additionalProperties": False,
 }
-CALL = {
-    "workflow": {"type": "string", "minLength": 1, "description": "Its name, or its hash."},
-    "agents": {"type": "object", "additionalProperties": AGENT},
+CALL_PROPERTIES = {
+    "workflow": {"type": "string", "minLength": 1, "description": "Name or hash."},
+    "agents": {"type": "object", "additionalProperties": NESTED_AGENT},
     "input": {"type": "string", "description": "The task; else this role's whole prompt."},
     "maxRounds": {"type": "integer", "minimum": 1},
 }
-ONE = {"required": ["workflow", "agents"], "properties": CALL, "additionalProperties": False}
+SINGLE_CALL = {
+    "required": ["workflow", "agents"],
+    "properties": CALL_PROPERTIES,
+    "additionalProperties": False,
+}
 
 package_descriptor = {
     "name": "workflow",
@@ -43,13 +47,13 @@ package_descriptor = {
     "configSchema": {
         "type": "object",
         "oneOf": [
-            ONE,
+            SINGLE_CALL,
             {
                 "required": ["calls"],
                 "properties": {
                     "calls": {
                         "type": "array",
-                        "items": {"type": "object", **ONE},
+                        "items": {"type": "object", **SINGLE_CALL},
                         "minItems": 1,
                         "maxItems": 12,
                     }
@@ -99,8 +103,9 @@ def _result(context: AgentContext, done: list[Called], duration_ms: int) -> Agen
     meta = {"status": status, **last.meta}
     if last.return_code != 0:
         meta["status"] = status
-    told = {**meta, "returnCode": last.return_code, "summary": meta.get("summary", last.summary)}
-    blocks = [f"```json\n{json.dumps(one, ensure_ascii=False)}\n```" for one in (meta, told)]
+    summary = meta.get("summary", last.summary)
+    extended = {**meta, "returnCode": last.return_code, "summary": summary}
+    blocks = [f"```json\n{json.dumps(one, ensure_ascii=False)}\n```" for one in (meta, extended)]
     output = "\n\n".join([last.output.strip(), *blocks]).strip() + "\n"
     detail = context.store.put_node("call-detail", payload)
     return AgentResult(output, detail, workspace=last.workspace)

@@ -1,1 +1,1 @@
-"""Secrets: values that must not be recorded."""
+"""Secrets: which values they are, and their redaction in all that is recorded."""

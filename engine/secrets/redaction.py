@@ -1,15 +1,14 @@
-"""Values that must not be recorded: what an agent's config takes from the environment.
+"""Redaction of secrets: values of environment variables that an agent's config names.
 
-A config never holds a key, it names a variable; a config schema says so with `"format":
-"env"` at that property. From there on the variable's value is a secret of the whole thread,
-whichever role it belongs to, and of the threads that it calls. It is replaced by `$NAME` in
-every blob, node and record that the thread's run or its agents put (`redacting_store`: a store that
-hides before anything is hashed), in prompts and tool results (`hide`), and in the log. So a
-program that prints its key, a model that repeats it and a user who pasted it into the task
-are one case.
+A config never holds a key, it names a variable; a config schema marks such a property with
+`"format": "env"`. The variable's value is then a secret of the whole thread, whichever role it
+belongs to, and of the thread's children. It is replaced by `$NAME` in every blob, node and record
+that the thread's run or its agents put (`RedactingStore`, before anything is hashed), in prompts
+and tool results (`Secrets.redact`), and in the log. So a program that prints its key, a model that
+repeats it and a user who pasted it into the task are one case.
 
-Not here: files of the workspace. They are the work, and are recorded as they are; a file
-that has a secret in it is named in the log (`files_with_secrets`).
+Files of the workspace are not redacted: they are the work, and are recorded unchanged; a file
+that contains a secret is named in the log (`files_with_secrets`).
 """
 
 from __future__ import annotations
@@ -31,21 +30,22 @@ from engine.secrets.config_marks import ENV, marked_values
 
 
 def from_env(names: Iterable[str], env: Mapping[str, str]) -> Secrets:
+    """Returns the secrets of the variables that are set."""
     return Secrets({name: env[name] for name in names if env.get(name)})
 
 
 def secret_variables(schema: Any, config: Any) -> set[str]:
-    """The variables that a config names, by its schema."""
+    """Returns the variables that a config names as secrets, by its schema."""
     return {one for one in marked_values(schema, config, ENV) if isinstance(one, str)}
 
 
 def redacting_store(store: Store, secrets: Secrets) -> Store:
-    """The same store; what is put through it is hidden first, with what it hides already."""
+    """Returns a view of `store` that redacts, also what `store` redacts already."""
     return RedactingStore(store, secrets) if secrets else store
 
 
 class RedactingStore(Store):
-    """A store for a thread with secrets: what is read is what is there."""
+    """A store whose writes are redacted; reads are not."""
 
     def __init__(self, store: Store, secrets: Secrets) -> None:
         super().__init__(store.backend, store.root)
@@ -57,7 +57,7 @@ class RedactingStore(Store):
 
 
 def secrets_of(store: Store) -> Secrets:
-    """What a store hides."""
+    """Returns the secrets that a store redacts."""
     return store.secrets if isinstance(store, RedactingStore) else NO_SECRETS
 
 
@@ -67,7 +67,7 @@ class _RedactingBatch(Batch):
         self._secrets = secrets
 
     def put_stream(self, source: BinaryIO) -> Digest:
-        """Unlike with other batches, the whole of it has to be in memory."""
+        """Unlike other batches, this one reads the whole stream into memory."""
         return super().put_stream(io.BytesIO(self._secrets.redact_bytes(source.read())))
 
     def put_node(self, type: str, payload: Any) -> Digest:
@@ -80,8 +80,8 @@ class _RedactingBatch(Batch):
 def files_with_secrets(
     store: Store, secrets: Secrets, before: str | None, after: str
 ) -> Iterator[tuple[str, list[str]]]:
-    """(path, names of variables) of each file that changed between two trees and now has a
-    secret in it."""
+    """Yields (path, names of variables) of each file that changed between two trees and contains
+    a secret."""
     if not secrets:
         return
     for change in tree.diff(store, before, after):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from casfs.agents import AgentResult
-from casfs.cli.thread.arguments import binding
+from casfs.cli.thread.arguments import agent_binding
 from casfs.errors import Invalid
 from casfs.store import Store
 from casfs.threads import ENDED
@@ -46,7 +46,7 @@ def test_every_example_has_a_mark_that_a_test_knows() -> None:
 
 def test_every_built_in_agent_has_an_example() -> None:
     own = {point.name for point in entry_points(group=loader.GROUP) if not_third_party(point)}
-    shown = {binding(shlex.split(option)[1])[1]["name"] for option in OPTIONS}
+    shown = {agent_binding(shlex.split(option)[1])[1]["name"] for option in OPTIONS}
     assert own - shown <= {"react"}  # its config is `llm`'s, and the table
 
 
@@ -58,7 +58,7 @@ def not_third_party(point: Any) -> bool:
 def test_an_agent_option_is_accepted(option: str) -> None:
     flag, value = shlex.split(option)
     assert flag == "--agent"
-    _, agent = binding(value)
+    _, agent = agent_binding(value)
     package = loader.resolve(agent["name"], agent["version"], agent["config"])
     with pytest.raises(Invalid):
         package.check_config({**agent["config"], "noSuchOption": 1})
