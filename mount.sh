@@ -23,7 +23,7 @@ END
 
 say() { printf '%s\n' "$*"; }
 
-# A path as a person would type it from here.
+# Print a path relative to the current directory, where it is below.
 short() {
     local here
     here=$(pwd -P)
@@ -47,8 +47,8 @@ required_packages() {
     command -v git >/dev/null || say git
 }
 
-# The same for what only a part needs: sandboxed commands of agents, workspaces without root, and
-# the build of pyfuse3, the second transport.
+# Print the missing packages of optional parts: sandboxed commands of agents, workspaces without
+# root, the build of pyfuse3 (the second transport).
 optional_packages() {
     command -v bwrap >/dev/null || say bubblewrap
     command -v fuse-overlayfs >/dev/null || say fuse-overlayfs
@@ -91,7 +91,7 @@ install_packages() {
         say "going on without ${optional[*]}; to have them: $(how_to_install "${optional[@]}")"
 }
 
-# What the environment was made from and what it lacks; a change of it makes it again.
+# Print the stamp of the environment: its inputs and the optional packages that are missing.
 fingerprint() {
     printf '%s ' "$ROOT"
     cat "$ROOT"/requirements*.lock "$ROOT/pyproject.toml" | sha256sum
@@ -125,12 +125,12 @@ make_env() {
 
 # -- daemon and mount -----------------------------------------------------------------
 
-# Say how to reach /dev/fuse where that is not possible now.
+# Fail, with what to do, where /dev/fuse cannot be opened.
 need_fuse() {
     [ -e /dev/fuse ] || fail "no /dev/fuse here; try \`modprobe fuse\`, or start the container \
 with --device /dev/fuse --cap-add SYS_ADMIN"
     if [ ! -r /dev/fuse ] || [ ! -w /dev/fuse ]; then
-        fail "/dev/fuse is not yours to open; run \`sudo chmod 666 /dev/fuse\`"
+        fail "no permission to open /dev/fuse; run \`sudo chmod 666 /dev/fuse\`"
     fi
 }
 
@@ -166,7 +166,7 @@ mount_source() {
     say "$found"
 }
 
-# A killed mount process leaves a directory that nobody serves; take it away.
+# Unmount a dead mount, which a killed supervisor leaves.
 clear_stale() {
     if is_mounted "$1" && ! stat "$1" >/dev/null 2>&1; then
         say "removing a dead mount at $1"
@@ -196,7 +196,7 @@ start() {
     [ "$dir" != "$DEFAULT_DIR" ] || status_of store >"$STORE_NOTE"
 }
 
-# Set STATUS; false where there is no store yet, so nothing can run.
+# Set STATUS; false where there is no store yet.
 read_status() {
     local code=0
     [ -x "$VENV/bin/casfs" ] || return 1
@@ -205,7 +205,7 @@ read_status() {
     [ "$code" -eq 0 ] || fail "$STATUS"
 }
 
-# Workspaces keep their changes and can be opened again.
+# Unmount the workspaces; they keep their changes and can be opened again.
 unmount_workspaces() {
     local dir
     while IFS= read -r dir; do
@@ -250,8 +250,8 @@ stop_store() {
     fi
 }
 
-# HOME or CASFS_STORE may differ from those of the start: what ./mnt shows is found by the mount
-# itself, and by the note of `start`.
+# HOME or CASFS_STORE may differ from the start's: the store that ./mnt shows is found by the
+# mount's source and by the note of `start`.
 stop() {
     local store STOPPED=''
     stop_store
@@ -273,7 +273,7 @@ stop() {
     [ -n "$STOPPED" ] || say "nothing to stop"
 }
 
-what_to_try() {
+print_examples() {
     local dir
     dir=$(short "$1")
     cat <<END
@@ -290,17 +290,16 @@ END
 
 # -- the demo -------------------------------------------------------------------------
 
-# Show a command line, then run it. Only here a line is text, so that what is shown is
-# what runs.
+# Show a command line, then run it. Only here a command is text: one line is shown and run.
 show() {
     printf '\n$ %s\n' "$1"
     bash -c "$1"
 }
 
-# As much quoting as a path needs.
+# Print a path quoted for the shell.
 quoted() { printf '%q' "$1"; }
 
-# Like `show`, for a diff where differences are what we want to see.
+# Like `show`, for a diff that must find differences.
 show_difference() {
     local code=0
     show "$1" || code=$?
@@ -341,7 +340,7 @@ run_demo() {
     say "$THREAD"
 }
 
-# What happened in the thread, read with ordinary tools below threads/<id>.
+# Show the thread with ordinary tools, below threads/<id>.
 show_thread() {
     local copy=$1 steps=(steps/*) first last sha
     first=${steps[0]} last=${steps[-1]}
@@ -360,7 +359,7 @@ show_thread() {
     show "cd $(quoted "$copy") && python -B -m unittest discover -s tests"
 }
 
-# A restore is a copy: compare it with the project, and with what casfs itself restores.
+# Copy the checkpoint out of the mount; compare the copy with the project and with a restore.
 show_restore() {
     local dir=$1 project=$2 scratch=$3
     local copied=$scratch/copied restored=$scratch/restored from to
@@ -417,7 +416,7 @@ main() {
     need_fuse
     start "$dir"
     case $verb in
-        mount) what_to_try "$dir" ;;
+        mount) print_examples "$dir" ;;
         demo) demo "$dir" ;;
     esac
 }

@@ -1,4 +1,5 @@
-"""What every test gets: an isolated environment, trio for `async def`, and empty stores."""
+"""Fixtures and hooks of every test: an isolated environment, trio for `async def`, empty stores,
+and the rule for missing programs."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from casfs.store import Store
 from tests.support import programs
 from tests.support.engine import Cli
 
-HANGS_AFTER = 120  # seconds; a test that waits for ever fails instead
+TEST_TIMEOUT_S = 120  # an `async def` test that hangs fails
 
 settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
@@ -49,14 +50,14 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run an `async def` test under trio; leave the others to pytest."""
+    """Runs an `async def` test under trio; other tests are left to pytest."""
     test = pyfuncitem.obj
     if not inspect.iscoroutinefunction(test):
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
 
     async def limited() -> None:
-        with trio.fail_after(HANGS_AFTER):
+        with trio.fail_after(TEST_TIMEOUT_S):
             await test(**arguments)
 
     trio.run(limited)
@@ -73,7 +74,7 @@ def runtime_dir() -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def isolated(tmp_path: Path, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of the user's settings or stores is read or written by any test."""
+    """Hides the user's settings and stores from every test."""
     for name in list(os.environ):
         if name.startswith(("CASFS_", "XDG_")):
             monkeypatch.delenv(name)

