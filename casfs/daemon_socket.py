@@ -23,6 +23,7 @@ from typing import Any
 from casfs import canonical, errors
 from casfs.digest import hash_bytes
 from casfs.errors import CasfsError, Failed, NoDaemon, Refused
+from casfs.system.files import replacing
 from casfs.system.locks import lock_file, try_lock
 
 MAX_MESSAGE_BYTES = 64 << 20  # bytes of one request or answer
@@ -62,9 +63,8 @@ def lock(root: Path) -> int:
 
 
 def announce(root: Path, path: Path) -> None:
-    temp = root / f".daemon.json.{os.getpid()}"
-    temp.write_text(json.dumps({"pid": os.getpid(), "socket": str(path)}))
-    temp.replace(root / "daemon.json")
+    with replacing(root / "daemon.json") as file:
+        file.write(json.dumps({"pid": os.getpid(), "socket": str(path)}).encode())
 
 
 def find(root: Path) -> dict[str, Any] | None:

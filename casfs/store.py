@@ -13,8 +13,6 @@ The root is 0700: whoever may read it may read everything. Reading is here; writ
 from __future__ import annotations
 
 import io
-import os
-from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Self
 
@@ -29,7 +27,7 @@ from casfs.nodes import node
 from casfs.nodes.node import Node
 from casfs.nodes.registry import Registry, builtin
 from casfs.nodes.schema import Ref
-from casfs.system.files import fsync, syncfs
+from casfs.system.files import replacing, syncfs
 from casfs.write_batch import Batch, retried
 
 FORMAT = "casfs 1"
@@ -163,17 +161,10 @@ class Store:
 
 
 def _write_format(root: Path) -> None:
-    """Name a store as one, durably, and only when all that it is made of is durable."""
-    temp = root / f".format.{os.getpid()}"
-    try:
-        temp.write_text(FORMAT + "\n")
+    """Marks the directory as a store, durably, once everything that it is made of is durable."""
+    with replacing(root / FORMAT_FILE, durable=True) as file:
+        file.write(f"{FORMAT}\n".encode())
         syncfs(root)
-        temp.replace(root / FORMAT_FILE)
-    except BaseException:
-        with suppress(OSError):
-            temp.unlink()
-        raise
-    fsync(root)
 
 
 def _make_root(root: Path) -> None:

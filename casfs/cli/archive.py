@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from casfs.cli.common import (
 )
 from casfs.digest import is_hash
 from casfs.errors import Failed, Invalid
+from casfs.system.files import replacing
 
 COMPRESSED_SUFFIX = ".zst"
 
@@ -90,15 +90,8 @@ def _replace_file(name: str) -> Iterator[Any]:
     if name == STDIO:
         yield sys.stdout.buffer
         return
-    temp = Path(f"{name}.{os.getpid()}.part")
     try:
-        with temp.open("xb") as target:
+        with replacing(Path(name), durable=True) as target:
             yield target
-            target.flush()
-            os.fsync(target.fileno())
-        temp.replace(name)
     except OSError as error:
         raise Failed(f"cannot write {name}: {error.strerror}") from None
-    finally:
-        with suppress(OSError):
-            temp.unlink(missing_ok=True)

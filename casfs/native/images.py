@@ -44,6 +44,7 @@ from casfs.native.erofs.writer import write
 from casfs.native.image_tree import METACOPY, YEAR_2000, ImageTree
 from casfs.store import Store
 from casfs.system import locks
+from casfs.system.files import replacing
 
 FOLDER = "images"
 SUFFIX = ".erofs"
@@ -163,19 +164,11 @@ def _use(path: Path) -> bool:
 
 def _make(store: Store, root: str, owner: tuple[int, int], path: Path) -> None:
     """Caller holds the lock of that name."""
-    temp = path.with_name(f".{path.name}")
     try:
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        try:
-            with temp.open("wb") as out:
-                _write(store, ImageTree(store, owner).root(root), path.name, out)
-                out.flush()
-                os.fchmod(out.fileno(), 0o444)
-                os.fsync(out.fileno())
-            temp.rename(path)
-        except BaseException:
-            temp.unlink(missing_ok=True)
-            raise
+        with replacing(path, durable=True, temp=path.with_name(f".{path.name}")) as out:
+            _write(store, ImageTree(store, owner).root(root), path.name, out)
+            os.fchmod(out.fileno(), 0o444)
     except OSError as error:
         raise Failed(f"cannot write {path}: {error.strerror}") from None
 

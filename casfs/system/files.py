@@ -1,11 +1,11 @@
-"""Files, as a store writes them: whole, durable, and an error that names the place."""
+"""Writing files: whole, durable, and with an error that names the path."""
 
 from __future__ import annotations
 
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -13,11 +13,12 @@ from casfs.errors import Failed
 from casfs.system.syscalls import call
 
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-PORTION = 64 << 20  # bytes that the kernel copies at once
+COPY_MAX_BYTES = 64 << 20  # of one copy_file_range
 
 
 @contextmanager
 def writing(path: Path | str) -> Iterator[None]:
+    """Turns an OSError into Failed."""
     try:
         yield
     except OSError as error:
@@ -25,7 +26,7 @@ def writing(path: Path | str) -> Iterator[None]:
 
 
 def read_up_to(source: BinaryIO, count: int) -> bytes:
-    """`count` bytes, or what there is up to the end: a raw stream may give less at a time."""
+    """Returns `count` bytes, fewer at the end only: a raw stream may give less at a time."""
     data = source.read(count)
     while len(data) < count and (more := source.read(count - len(data))):
         data += more
@@ -38,8 +39,30 @@ def write_all(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
+@contextmanager
+def replacing(path: Path, *, durable: bool = False, temp: Path | None = None) -> Iterator[BinaryIO]:
+    """A new file that replaces `path`, whole, when the block ends; nothing when it fails.
+
+    `durable`: synced before and after the rename. `temp`: its name until then. Raises OSError.
+    """
+    temp = temp or path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temp.open("wb") as file:
+            yield file
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        temp.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            temp.unlink()
+        raise
+    if durable:
+        fsync(path.parent)
+
+
 def fsync(path: Path | str) -> None:
-    """Make a file or the entries of a directory durable."""
+    """Makes a file or the entries of a directory durable."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -48,7 +71,7 @@ def fsync(path: Path | str) -> None:
 
 
 def syncfs(path: Path) -> None:
-    """One flush for the whole file system (Python has no os.syncfs)."""
+    """Syncs the whole file system that holds `path`."""
     fd = os.open(path, os.O_RDONLY)
     try:
         call("syncfs", fd)
@@ -56,20 +79,30 @@ def syncfs(path: Path) -> None:
         os.close(fd)
 
 
-def copy_extents(origin: int, fd: int, start: int, size: int) -> bool:
-    """Copy `size` bytes from `start`, holes kept; False where the file has become shorter."""
-    os.ftruncate(fd, size)
-    at = 0
-    while at < size:
+def data_extents(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yields (begin, end) of the parts of a file between two offsets that are not holes."""
+    at = start
+    while at < end:
         try:
-            at = os.lseek(origin, start + at, os.SEEK_DATA) - start
+            at = os.lseek(fd, at, os.SEEK_DATA)
         except OSError as error:
-            if error.errno == errno.ENXIO:  # nothing but a hole is left
-                return True
-            raise
-        end = min(os.lseek(origin, start + at, os.SEEK_HOLE) - start, size)
+            if error.errno != errno.ENXIO:
+                raise
+            return  # a hole up to the end
+        hole = min(os.lseek(fd, at, os.SEEK_HOLE), end)
+        if at < hole:
+            yield at, hole
+        at = hole
+
+
+def copy_extents(origin: int, fd: int, start: int, size: int) -> bool:
+    """Copies `size` bytes from `start` in the kernel, holes kept. Returns False where the file
+    has become shorter. Raises OSError."""
+    os.ftruncate(fd, size)
+    for at, end in data_extents(origin, start, start + size):
         while at < end:
-            done = os.copy_file_range(origin, fd, min(end - at, PORTION), start + at, at)
+            count = min(end - at, COPY_MAX_BYTES)
+            done = os.copy_file_range(origin, fd, count, at, at - start)
             if done == 0:
                 return False
             at += done

@@ -380,7 +380,7 @@ def test_export_and_import(cli: Cli, there: Cli, opened: Store, tmp_path: Path) 
     found = value(cli, "export", "work", "-o", tmp_path / "y.tar")
     assert found["file"] == str(tmp_path / "y.tar")
     assert found["members"] == len(names(tmp_path / "y.tar")) - 2
-    assert not list(tmp_path.glob("*.part"))
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_export_replaces_a_file(cli: Cli, opened: Store, tmp_path: Path) -> None:
@@ -461,7 +461,7 @@ def test_an_export_that_fails_leaves_nothing(cli: Cli, opened: Store, tmp_path: 
     assert thread.steps[1] in told
     assert (tmp_path / "x.tar").read_bytes() == b"old"
     cli.refused("export", thread.id, "-o", tmp_path / "x.tar.zst", code=3)
-    assert not list(tmp_path.glob("*.part")) + list(tmp_path.glob("*.zst"))
+    assert not list(tmp_path.glob(".*")) + list(tmp_path.glob("*.zst"))
 
 
 @pytest.mark.parametrize("name", ["x.tar", "x.tar.zst"])

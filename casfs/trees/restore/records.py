@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from casfs.digest import hash_bytes, is_hash
-from casfs.system.files import fsync
+from casfs.system.files import replacing
 
 FOLDER = "restored"
 
@@ -69,13 +69,8 @@ class Records:
         path = self._folder / f"{self.key(Path(record.path))}.json"
         if not path.exists():
             self._prune()
-        temp = path.with_suffix(f".{os.getpid()}")
-        temp.write_text(json.dumps(asdict(record)), "ascii")
-        if durable:
-            fsync(temp)
-        temp.replace(path)
-        if durable:
-            fsync(self._folder)
+        with replacing(path, durable=durable) as file:
+            file.write(json.dumps(asdict(record)).encode("ascii"))
 
     def forget(self, target: Path) -> None:
         """Whoever removes the directory says so."""

@@ -23,7 +23,7 @@ from typing import BinaryIO
 from casfs.digest import CHUNK
 from casfs.nodes.directory import File, Properties, Subdirectory, Symlink
 from casfs.store import Store
-from casfs.system.files import write_all
+from casfs.system.files import data_extents, write_all
 from casfs.system.paths import DIR_FLAGS
 from casfs.trees import tree
 
@@ -209,15 +209,7 @@ def _copy(source: BinaryIO, out: int) -> int:
     size = os.fstat(fd).st_size
     if _cloned(fd, out):
         return size
-    at = 0
-    while at < size:
-        try:
-            at = os.lseek(fd, at, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno != errno.ENXIO:
-                raise
-            break  # a hole up to the end
-        end = os.lseek(fd, at, os.SEEK_HOLE)
+    for at, end in data_extents(fd, 0, size):
         while at < end:
             at += _copy_range(fd, out, at, end - at)
     os.ftruncate(out, size)
