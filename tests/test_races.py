@@ -33,7 +33,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     monkeypatch.setattr(time, "time", lambda: real() + passed[0])
 
     def tick() -> None:
-        passed[0] += 2 * gc.GRACE
+        passed[0] += 2 * gc.GRACE_S
 
     return tick
 
@@ -167,7 +167,7 @@ def sweeping(store: Store) -> Iterator[None]:
         for _, head in store.heads.list():
             follow(targets(head))
         yield
-        for _ in collection.sweep(int(time.time()) - gc.GRACE, follow, dry_run=False):
+        for _ in collection.sweep(int(time.time()) - gc.GRACE_S, follow, dry_run=False):
             yield
 
 
@@ -289,14 +289,14 @@ def test_fsck_does_not_take_away_what_was_put_back_meanwhile(
     path = disk_store.root / "objects" / hash[:2] / hash[2:]
     path.chmod(0o600)
     path.write_bytes(b"damage")
-    tell = fsck._tell_victims
+    tell = fsck._fill_affected_heads
 
     def heal(store: Store, report: fsck.Report) -> None:
         tell(store, report)
         repairable(store.blobs).quarantine(hash)  # by another fsck
         store.put(LARGE)
 
-    monkeypatch.setattr(fsck, "_tell_victims", heal)
+    monkeypatch.setattr(fsck, "_fill_affected_heads", heal)
     assert fsck.check(disk_store).quarantined == []
     assert disk_store.get(hash) == LARGE
 

@@ -1,1 +1,1 @@
-"""The store as a whole: what is in it, what can go, what is damaged, what leaves or comes."""
+"""Maintenance of a whole store: gc, integrity check and repair, archives, search."""

@@ -1,18 +1,18 @@
-"""Export and import: the closure of some roots as one file.
+"""Export and import of archives: the closure of roots as one file.
 
 A tar, compressed with zstd where its name ends in `.zst`:
 
     manifest.json          {"format", "roots", "heads": [{name, hash, record}]}
     nodes/<hash>           canonical bytes of a node
     blobs/<hash>           any other bytes
-    end.json               {"members": how many of these two, "seal": hash of all before it:
-                           the bytes of the manifest and the members' names}
+    end.json               {"members": number of nodes and blobs, "seal": hash of the bytes of
+                           the manifest and of the members' names}
 
-What a node refers to comes before it, in an order that the roots alone determine, and no
-member has a time, an owner or a name of its own: equal content, equal file. An import is
-thus one pass, and it is made twice: first against a backend that stores nothing, with the
-checks of every put (digest, schema, refs), then for real. A file that is cut short or was
-tampered with fails the first pass and changes nothing.
+Refs come before the nodes that have them, in an order that the roots alone determine, and
+members carry no time and no owner: equal content gives equal files. An import is therefore
+one pass, made twice: first against a backend that stores nothing, with the checks of every
+put (digest, schema, refs), then for real. A truncated or altered file fails the first pass
+and changes nothing.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from casfs import canonical, graph
 from casfs.backend.protocols import Backend, Head, targets
 from casfs.digest import Digest, Hasher, is_hash
 from casfs.errors import Conflict, Corrupt, CorruptBlob, Failed, Invalid, NotFound
-from casfs.maintenance import names
-from casfs.maintenance.import_dry_run import Rehearsal
+from casfs.maintenance.head_kinds import parse_foreign_head
+from casfs.maintenance.import_dry_run import DryRunBackend
 from casfs.nodes.registry import Registry
 from casfs.store import Store
 from casfs.system import zstd
@@ -38,14 +38,14 @@ from casfs.write_batch import Batch
 
 FORMAT = "casfs export 1"
 MANIFEST, END = "manifest.json", "end.json"
-MAX_NODE = 1 << 30  # bytes
+MAX_NODE_BYTES = 1 << 30
 
 
 @dataclass(slots=True)
 class Exported:
     members: int = 0
     bytes: int = 0
-    skipped: int = 0  # that the other side has
+    skipped: int = 0  # blobs that the receiver has
 
 
 @dataclass(slots=True)
@@ -67,16 +67,16 @@ def export(
     have: Collection[str] = (),
     compress: bool = False,
 ) -> Exported:
-    """Write the closure of `roots` and `heads`, less what is in `have`."""
+    """Writes the closure of `roots` and `heads` without the hashes in `have`."""
     named = sorted(dict(heads).items())
     start = sorted({*roots, *(head.hash for _, head in named)})
     records = [{"name": name, "hash": h.hash, "record": dict(h.record)} for name, h in named]
     manifest = canonical.encode({"format": FORMAT, "roots": start, "heads": records})
-    mentioned = [hash for _, head in named for hash in targets(head)]
+    record_refs = [hash for _, head in named for hash in targets(head)]
     done, seal = Exported(), _Seal(manifest)
     with _compressed(target, compress) as out, _tar(out, "w|") as tar:
         _add(tar, MANIFEST, manifest)
-        for hash in graph.post_order(store, [*start, *sorted(mentioned)]):
+        for hash in graph.post_order(store, [*start, *sorted(record_refs)]):
             if hash in have:
                 done.skipped += 1
             else:
@@ -86,7 +86,7 @@ def export(
 
 
 def _add_blob(store: Store, tar: tarfile.TarFile, hash: str, done: Exported) -> str:
-    """Returns the member's name."""
+    """Adds a member; returns its name."""
     info = store.blobs.info([hash])[hash]
     with store.blobs.open(hash) as source:
         name = f"{'blobs' if info.type is None else 'nodes'}/{hash}"
@@ -101,7 +101,7 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 class _Seal:
-    """What the end says of all that is before it."""
+    """Accumulates the content of end.json."""
 
     def __init__(self, manifest: bytes) -> None:
         self._hasher = Hasher(manifest)
@@ -133,15 +133,18 @@ class Manifest:
 
 
 def load(store: Store, source: Path) -> Imported:
-    """Bring in an exported file. Raises NotFound (the file), Corrupt (what is in it), Conflict
-    (a head that is something else here); nothing has changed then."""
-    _pass(Rehearsal(store.backend), source)
-    return _pass(store.backend, source)
+    """Imports an archive. An error changes nothing.
+
+    Raises NotFound (the file), Failed (reading it), Corrupt (its content), Conflict (a head
+    that has another value in this store).
+    """
+    _import_pass(DryRunBackend(store.backend), source)
+    return _import_pass(store.backend, source)
 
 
-def _pass(backend: Backend, source: Path) -> Imported:
+def _import_pass(backend: Backend, source: Path) -> Imported:
     done = Imported()
-    with _opened(source) as raw, _blamed_on(source), _tar(raw, "r|") as tar:
+    with _opened(source) as raw, _errors_name(source), _tar(raw, "r|") as tar:
         members = iter(tar)
         manifest = _manifest(tar, next(members, None))
         with Batch(backend, Registry(backend)) as batch:
@@ -149,18 +152,18 @@ def _pass(backend: Backend, source: Path) -> Imported:
             done.heads = _heads(backend, batch, manifest)
         done.new_bytes = batch.new_bytes
         if absent := set(manifest.roots) - backend.blobs.info(manifest.roots).keys():
-            raise Corrupt(f"its root {min(absent)} is not in it")
+            raise Corrupt(f"its root {min(absent)} is missing")
     return done
 
 
 @contextmanager
-def _blamed_on(source: Path) -> Iterator[None]:
-    """What is wrong with the file's content is Corrupt, and says which file."""
+def _errors_name(source: Path) -> Iterator[None]:
+    """Turns errors of the file's content into Corrupt with the file's name."""
     try:
         yield
     except (tarfile.TarError, EOFError) as error:
-        raise Corrupt(f"{source}: not a whole export: {error}") from None
-    except (Conflict, CorruptBlob):  # of this store
+        raise Corrupt(f"{source}: incomplete archive: {error}") from None
+    except (Conflict, CorruptBlob):  # of this store, not of the file
         raise
     except (Invalid, NotFound, Corrupt) as error:
         raise Corrupt(f"{source}: {error}") from None
@@ -178,24 +181,24 @@ def _members(
         content = _content(tar, member)
         if member.name == END:
             if canonical.parse(content.read(1 << 16)) != seal.value():
-                raise Corrupt(f"its end does not fit its manifest and {done.members} members")
+                raise Corrupt(f"end.json does not match the manifest and {done.members} members")
             if next(members, None) is not None:
-                raise Corrupt("it goes on after its end")
+                raise Corrupt("data after end.json")
             return
         kind, _, hash = member.name.partition("/")
         if kind not in ("nodes", "blobs") or not is_hash(hash):
-            raise Invalid(f"the member {member.name!r} has no place in an export")
+            raise Invalid(f"unexpected member {member.name!r}")
         _put(batch, kind, hash, member, content)
         seal.add(member.name)
         done.members += 1
-    raise Corrupt("it has no end: it was cut short")
+    raise Corrupt("end.json is missing: the file is truncated")
 
 
 def _put(batch: Batch, kind: str, hash: str, member: tarfile.TarInfo, content: IO[bytes]) -> None:
     if kind == "blobs":
-        found = batch.put_stream(content).hash  # type: ignore[arg-type]  # an IO[bytes] will do
-    elif member.size > MAX_NODE:
-        raise Invalid(f"{member.name}: no node has {member.size} bytes")
+        found = batch.put_stream(content).hash  # type: ignore[arg-type]  # IO[bytes] is enough
+    elif member.size > MAX_NODE_BYTES:
+        raise Invalid(f"{member.name}: {member.size} bytes is too large for a node")
     else:
         data = content.read()
         found = Digest.of(data).hash
@@ -215,37 +218,37 @@ def _put_node(batch: Batch, name: str, data: bytes) -> None:
 
 
 def _heads(backend: Backend, batch: Batch, manifest: Manifest) -> list[str]:
-    """Move the heads of the manifest; what is here already and equal stays."""
+    """Creates the manifest's heads, except those that exist with an equal value."""
     made = []
     for name, new in manifest.heads:
         old = backend.heads.get(name)
         if old is not None and (name.startswith("schemas/") or _same(name, old, new)):
             continue
         if old is not None:
-            raise Conflict(f"{name} is there already, and is something else; nothing was imported")
+            raise Conflict(f"{name} already exists with another value; nothing was imported")
         batch.swap(name, None, new)
         made.append(name)
     return made
 
 
 def _same(name: str, old: Head, new: Head) -> bool:
-    """A workflow is its definition; of the others the record counts too."""
+    """Are two heads equal? A workflow by its definition, the others by their record too."""
     return old.hash == new.hash and (name.startswith("workflows/") or old == new)
 
 
 def _manifest(tar: tarfile.TarFile, member: tarfile.TarInfo | None) -> Manifest:
-    if member is None or member.name != MANIFEST or member.size > MAX_NODE:
-        raise Corrupt("not an export of casfs: it does not begin with its manifest")
+    if member is None or member.name != MANIFEST or member.size > MAX_NODE_BYTES:
+        raise Corrupt("not a casfs archive: it does not begin with manifest.json")
     data = _content(tar, member).read()
     value = canonical.parse(data)
     if not isinstance(value, dict) or value.get("format") != FORMAT:
-        raise Invalid("not an export of a form that this casfs reads")
+        raise Invalid("unsupported archive format")
     roots, heads = value.get("roots"), value.get("heads")
     if not isinstance(roots, list) or not all(map(is_hash, roots)) or not isinstance(heads, list):
-        raise Invalid("its manifest has no roots, or no heads")
-    named = [names.travelled(one) for one in heads]
+        raise Invalid("invalid manifest: roots or heads missing")
+    named = [parse_foreign_head(one) for one in heads]
     if len(dict(named)) != len(named):
-        raise Invalid("its manifest names a head twice")
+        raise Invalid("invalid manifest: a head occurs twice")
     return Manifest(data, roots, named)
 
 

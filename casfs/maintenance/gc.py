@@ -1,20 +1,20 @@
 """Garbage collection: mark what the roots reach, sweep the rest after a grace period.
 
-Roots are all heads: threads active or ended, checkpoints, registered workflows and schemas,
-open workspaces, steps in flight; every hash in a head's record counts as well. A blob that
-was touched within the grace period is a root too, since its head may be yet to come.
+Roots are all heads: active and ended threads, checkpoints, registered workflows and schemas,
+open workspaces, running steps; every hash in a head's record is a root as well. So is a blob
+that was touched within the grace period, since its head may not be written yet.
 
 *Cache* heads (action results, plugin trees, checkpoints past a retention that the user set)
-are roots like the others until a limit is given: then the least recently used of them go
-first, until what remains fits. Losing one is a miss later, never a loss. Images of trees keep
-nothing: they go with their tree, and where a limit leaves no room for them.
+are roots like the others until a limit is given: then the least recently used are evicted
+until the rest fits. Eviction costs a recomputation, never data. Images of trees are no roots:
+they are deleted with their tree, or to meet a limit.
 
-A tree that is mounted to be looked at has a head too; where a crash or a reboot has ended the
-mount, a run drops that head first.
+A tree mount has a head too; where a crash or a reboot has ended the mount, a run drops that
+head first.
 
-Nothing here deletes by itself; `Collection.sweep` does, and is safe against writers that
-work at the same time. Damage stops a run before it deletes anything: what a broken node
-refers to cannot be known, nor whether something that is missing was a node.
+Only the backend's `GcRun.sweep` deletes, and it is safe against concurrent writers. Damage
+stops a run before it deletes anything: the refs of a broken node are unknown, as is whether
+a missing blob was a node.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from casfs.native import images
 from casfs.store import Store
 from casfs.workspaces import lifecycle
 
-GRACE = 24 * 3600  # seconds
-CACHE = ("actions/", "plugins/")
-PORTION = 256  # nodes read between two looks at the marks
+GRACE_S = 24 * 3600
+CACHE_PREFIXES = ("actions/", "plugins/")  # of heads that may be evicted
+MARK_BATCH_NODES = 256  # nodes read between two updates of the marks
 Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What may remain: bytes of content, files of their own. None is no limit."""
+    """The store's maximum bytes of content and number of object files; None: no limit."""
 
     max_bytes: int | None = None
     max_files: int | None = None
@@ -57,7 +57,7 @@ NO_LIMITS = Limits()
 
 @dataclass(slots=True)
 class Result:
-    """`kept`, `freed`: content; `evicted`: the cache heads and images that had to go."""
+    """`kept`, `freed`: content; `evicted`: names of cache heads and images."""
 
     kept: Total
     freed: Total = field(default_factory=Total)
@@ -67,15 +67,15 @@ class Result:
 def collect(
     store: Store,
     *,
-    grace: int = GRACE,
+    grace: int = GRACE_S,
     limits: Limits = NO_LIMITS,
     keep: int = 0,
     dry_run: bool = False,
     progress: Progress = lambda done: None,
 ) -> Result:
-    """Run once. `keep`: newest checkpoints of a name that are no cache (0: all of them).
+    """Runs once. `grace`: seconds; `keep`: checkpoints to keep per name (0: all).
 
-    Raises Conflict while another run is under way, Corrupt where the store is damaged.
+    Raises Conflict during another run, Corrupt where the store is damaged, Invalid.
     """
     if grace < 0 or keep < 0:
         raise Invalid("a grace period and a number of checkpoints cannot be negative")
@@ -85,10 +85,10 @@ def collect(
     with start_gc(store.backend) as collection:
         marker = _Marker(store, collection, progress)
         files = total_stored(store.blobs).files
-        evicted = _choose(store, collection, marker, before, limits, keep)
+        evicted = _mark_kept(store, collection, marker, before, limits, keep)
         result = Result(collection.marked, evicted=[name for name, _ in evicted])
         if not dry_run:
-            result.evicted = _drop(store, evicted, marker)
+            result.evicted = _evict(store, evicted, marker)
         trees, gone = images.roots(store), set()
         for hash, info in collection.sweep(before, marker.follow, dry_run=dry_run):
             result.freed.blobs += 1
@@ -103,7 +103,7 @@ def collect(
 
 
 def why(store: Store, hash: str) -> list[str] | None:
-    """How a root reaches `hash`: the head's name, then hash by hash. None: nothing does."""
+    """Returns a path from a root to `hash`: the head's name, then hashes; None: unreachable."""
     seen: set[str] = set()
     for name, head in store.heads.list():
         for root in targets(head):
@@ -120,11 +120,11 @@ class _Marker:
         self._progress = progress
 
     def follow(self, hashes: list[str]) -> None:
-        """Mark blobs and all that they reach. Raises Corrupt where something is missing or a
-        node cannot be read."""
+        """Marks blobs and all that they reach. Raises Corrupt for a missing blob or an
+        unreadable node."""
         stack = self._mark(set(hashes))
         while stack:
-            portion, stack = stack[-PORTION:], stack[:-PORTION]
+            portion, stack = stack[-MARK_BATCH_NODES:], stack[:-MARK_BATCH_NODES]
             refs: set[str] = set()
             for hash in portion:
                 refs.update(self._refs(hash))
@@ -147,7 +147,7 @@ def _stopped(why: str) -> Corrupt:
     return Corrupt(f"nothing was collected: {why}; run `casfs fsck` first")
 
 
-def _choose(
+def _mark_kept(
     store: Store,
     collection: GcRun,
     marker: _Marker,
@@ -155,14 +155,14 @@ def _choose(
     limits: Limits,
     keep: int,
 ) -> list[tuple[str, Head]]:
-    """Mark what stays; returns the cache heads that have to go."""
+    """Marks the blobs to keep; returns the cache heads to evict."""
     cache = _cache(store, keep)
     names = {name for name, _ in cache}
     _mark_roots(store, collection, marker, before, names)
     for place, (_, head) in enumerate(cache):
         marker.follow(targets(head))
         if limits.exceeded(collection.marked):
-            collection.reset()  # this one was too much, and so is all that is older
+            collection.reset()  # this head exceeds the limit, so it and all older ones are evicted
             _mark_roots(store, collection, marker, before, names)
             for _, fitting in cache[:place]:
                 marker.follow(targets(fitting))
@@ -173,7 +173,7 @@ def _choose(
 def _mark_roots(
     store: Store, collection: GcRun, marker: _Marker, before: int, cache: set[str]
 ) -> None:
-    """Mark what the heads reach that are no cache, and what is young."""
+    """Marks blobs in the grace period and all that heads other than cache reach."""
     for portion in collection.recent(before):
         marker.follow(portion)
     for name, head in store.heads.list():
@@ -182,8 +182,8 @@ def _mark_roots(
 
 
 def _cache(store: Store, keep: int) -> list[tuple[str, Head]]:
-    """The heads that may be evicted, the most recently used first."""
-    found = [(name, head) for prefix in CACHE for name, head in store.heads.list(prefix)]
+    """Returns the heads that may be evicted, the most recently used first."""
+    found = [(name, head) for prefix in CACHE_PREFIXES for name, head in store.heads.list(prefix)]
     if keep:
         for name in checkpoint.names(store):
             for old in checkpoint.listing(store, name)[:-keep]:
@@ -195,13 +195,13 @@ def _cache(store: Store, keep: int) -> list[tuple[str, Head]]:
 
 
 def _used_at(store: Store, name: str, head: Head) -> int:
-    """When a cache head was made or last used, in ms since 1970 UTC."""
+    """Returns when a cache head was made or last used, in ms since 1970 UTC."""
     made = head.record.get("usedAt") or head.record.get("createdAt") or 0
     return max(int(made), last_use(store.heads, name))
 
 
-def _drop(store: Store, heads: list[tuple[str, Head]], marker: _Marker) -> list[str]:
-    """Drop cache heads; one that is being used just now stays, with what it reaches."""
+def _evict(store: Store, heads: list[tuple[str, Head]], marker: _Marker) -> list[str]:
+    """Deletes cache heads; one that has moved meanwhile is kept, with all that it reaches."""
     dropped = []
     for name, head in heads:
         try:
@@ -214,31 +214,34 @@ def _drop(store: Store, heads: list[tuple[str, Head]], marker: _Marker) -> list[
 
 
 def _path(store: Store, root: str, wanted: str, seen: set[str]) -> list[str] | None:
-    """The shortest way from `root` to `wanted`; what was seen before leads nowhere."""
+    """Returns the shortest path from `root` to `wanted`, by breadth-first search.
+
+    Hashes in `seen` are known not to reach it.
+    """
     came_from: dict[str, str] = {}
     level = [root]
     while level:
         below = []
         for hash in level:
             if hash == wanted:
-                return _way_back(came_from, hash)
+                return _backtrack(came_from, hash)
             if hash not in seen:
                 seen.add(hash)
-                for ref in _known_refs(store, hash):
+                for ref in _refs_if_stored(store, hash):
                     came_from.setdefault(ref, hash)
                     below.append(ref)
         level = below
     return None
 
 
-def _way_back(came_from: dict[str, str], hash: str) -> list[str]:
-    way = [hash]
-    while (hash := came_from.get(hash, "")) and hash not in way:
-        way.append(hash)
-    return way[::-1]
+def _backtrack(came_from: dict[str, str], hash: str) -> list[str]:
+    path = [hash]
+    while (hash := came_from.get(hash, "")) and hash not in path:
+        path.append(hash)
+    return path[::-1]
 
 
-def _known_refs(store: Store, hash: str) -> list[str]:
+def _refs_if_stored(store: Store, hash: str) -> list[str]:
     try:
         return graph.refs(store, hash)
     except NotFound:

@@ -1,9 +1,9 @@
-"""Put lost content back, from another store or from any directory that has it.
+"""Repairs: restores lost content from another store or from any directory.
 
-Content is found by its hash alone, so a source cannot bring in anything but what was lost.
-A directory is searched file by file: a restored checkpoint, an old copy of `objects/`, an
-unpacked export, the store's own `quarantine/` all do. A node comes back as a node, so its
-schema has to come back before it.
+Content is searched by its hash alone, so a source cannot add anything but lost content. A
+directory is searched file by file: a restored checkpoint, an old copy of `objects/`, an
+unpacked archive and the store's own `quarantine/` all serve. A node is restored with its
+type, so its schema has to be restored first.
 """
 
 from __future__ import annotations
@@ -20,62 +20,64 @@ from casfs.backend.derived import repairable
 from casfs.backend.protocols import META, Staged, discard
 from casfs.digest import Digest, hash_stream, is_hash
 from casfs.errors import CasfsError, Failed, NotFound
-from casfs.maintenance import fsck
+from casfs.maintenance.blob_check import detect_type
 from casfs.maintenance.fsck import Report
 from casfs.store import Store
 
-IN_MEMORY = 64 << 20  # bytes; what is larger is copied as a stream and taken for no node
-Content = tuple[bytes | Path, str | None]  # the bytes or where they are, the type's hash
+MAX_BUFFERED_BYTES = 64 << 20  # larger files are streamed, and are never nodes
+Content = tuple[bytes | Path, str | None]  # bytes or a file, hash of the type
 Found = list[tuple[str, Callable[[], Content]]]  # hash, and how to load it
 
 
 def repair_all(
     store: Store, report: Report, source: Path, check: Callable[[], Report]
 ) -> tuple[Report, list[str]]:
-    """Repair and `check` in turns until nothing more comes back, since what a lost node
-    refers to is seen only when it is there again. Returns the last report, with all that
-    was ever quarantined, and the hashes that came back."""
-    back: list[str] = []
+    """Alternates repair and `check` until nothing more is restored, since the refs of a lost
+    node are known only when it is back.
+
+    Returns the last report, with everything quarantined on the way, and the restored hashes.
+    """
+    restored: list[str] = []
     while report.faults and (found := repair(store, report, source)):
-        back += found
+        restored += found
         quarantined = report.quarantined
         report = check()
         report.quarantined = [*quarantined, *report.quarantined]
-    return report, back
+    return report, restored
 
 
 def repair(store: Store, report: Report, source: Path) -> list[str]:
-    """Bring back what `report` found lost; returns the hashes that are there again.
+    """Restores the lost blobs of `report`; returns their hashes.
 
-    Raises NotFound where `source` is no store and no directory.
+    Raises NotFound where `source` is neither a store nor a directory, Failed.
     """
     lost = {fault.hash for fault in report.faults if fault.hash}
     lost -= store.blobs.info(lost).keys()
-    back: list[str] = []
-    with _searched(source, lost) as waiting:
+    restored: list[str] = []
+    with _open_source(source, lost) as waiting:
         while True:
             later = []
             for hash, load in waiting:
-                if _put_back(store, hash, *load(), lost):
-                    back.append(hash)
+                if _restore(store, hash, *load(), lost):
+                    restored.append(hash)
                     lost.discard(hash)
                 else:
                     later.append((hash, load))
             if len(later) == len(waiting):
-                return back
+                return restored
             waiting = later
 
 
-def _put_back(
-    store: Store, hash: str, data: bytes | Path, type: str | None, lost: set[str]
-) -> bool:
-    """Publish without closure: what this refers to may be lost as well, and follow later.
-    False when its type has to come first."""
+def _restore(store: Store, hash: str, data: bytes | Path, type: str | None, lost: set[str]) -> bool:
+    """Publishes a blob without its closure: its refs may be lost too, and follow later.
+
+    Returns False when its type has to be restored first.
+    """
     if isinstance(data, bytes):
-        claimed = type or _claimed(data)
-        if claimed in lost or (type not in (None, META) and not store.blobs.info([str(type)])):
+        expected = type or _type_field(data)
+        if expected in lost or (type not in (None, META) and not store.blobs.info([str(type)])):
             return False
-        type = type or fsck.is_node(store, data)
+        type = type or detect_type(store, data)
         staged = (
             Staged(Digest.of(data), data, type=type)
             if type is not None
@@ -84,15 +86,15 @@ def _put_back(
     else:
         with data.open("rb") as source:
             staged = store.blobs.stage(source)
-    if staged.digest.hash != hash:  # it changed since it was hashed
+    if staged.digest.hash != hash:  # changed since it was hashed
         discard([staged])
-        raise Failed(f"{hash} changed while it was read; run it again")
+        raise Failed(f"{hash} changed while it was read; run the repair again")
     store.backend.publish([staged])
     return True
 
 
-def _claimed(data: bytes) -> str | None:
-    """The type that bytes would have, were they a node."""
+def _type_field(data: bytes) -> str | None:
+    """Returns the hash in the `type` field of bytes that may be a node, else None."""
     try:
         type = canonical.parse(data)["type"]
     except (CasfsError, KeyError, TypeError):
@@ -101,8 +103,8 @@ def _claimed(data: bytes) -> str | None:
 
 
 @contextmanager
-def _searched(source: Path, lost: set[str]) -> Iterator[Found]:
-    """What of `lost` is in a source, while it is open."""
+def _open_source(source: Path, lost: set[str]) -> Iterator[Found]:
+    """Yields the blobs of `lost` that a source has, while it is open."""
     if (source / "store.db").exists() and (source / "format").exists():
         with Store.open(source) as other:
             yield list(_from_store(other, lost))
@@ -139,13 +141,13 @@ def _from_files(source: Path, lost: set[str]) -> Iterator[tuple[str, Callable[[]
 
 def _read(path: Path) -> Content:
     try:
-        return (path.read_bytes() if path.stat().st_size <= IN_MEMORY else path), None
+        return (path.read_bytes() if path.stat().st_size <= MAX_BUFFERED_BYTES else path), None
     except OSError as error:
         raise Failed(f"cannot read {path}: {error.strerror}") from None
 
 
 def _hash(path: Path) -> str:
-    """The hash of a regular file; empty for anything else, or where it cannot be read."""
+    """Returns the hash of a regular file; empty for anything else and on errors."""
     try:
         if path.is_symlink() or not path.is_file():
             return ""

@@ -1,12 +1,11 @@
-"""Full-text search over what nodes say: SQLite FTS5 in `search.db`, beside the store proper.
+"""Full-text search over nodes: an SQLite FTS5 index in `search.db`, beside the store proper.
 
-The index is a derivative: it holds no text, only words and where they stand, and deleting
-the file loses nothing. Every search first indexes what has arrived since the last one, so a
-put pays nothing for it and an answer never lacks what was put before the question. An index
-that is damaged is made again.
+The index is derived data: it holds no text, only words and their positions, and deleting the
+file loses nothing. Every search first indexes the nodes that have arrived since the last one,
+so a put costs nothing and a result is never stale. A damaged index is rebuilt.
 
-Indexed are the strings of a payload, hashes excluded, of every node but directories and
-schemas. A hit on the output of a step leads to that step's `output.md` in the mount.
+Indexed are the strings of a payload, except hashes, of every node but directories and
+schemas. A hit in the output of a step leads to that step's `output.md` in the mount.
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ CREATE INDEX IF NOT EXISTS steps_by_content ON steps(content);
 CREATE TABLE IF NOT EXISTS progress (id INTEGER PRIMARY KEY, position INTEGER NOT NULL);
 CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5(text, content='', tokenize='unicode61');
 """
-SKIPPED = ("directory", META)
-PORTION = 2000  # nodes a transaction
-AROUND = 60  # characters of a snippet on either side
+SKIPPED_TYPES = ("directory", META)
+INDEX_BATCH_NODES = 2000  # a transaction
+SNIPPET_CONTEXT_CHARS = 60  # on either side
 WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """`path` is relative to a mount; thread, step and role only where the text is an output."""
+    """`path` is relative to a mount; thread, step and role are set for a step's output."""
 
     hash: str
     type: str
@@ -62,18 +61,18 @@ class Index:
         self._store = store
         self._path = store.root / "search.db"
         try:
-            self._db = self._opened()
+            self._db = self._open()
         except Corrupt:
             self._remove()
-            self._db = self._opened()
+            self._db = self._open()
 
-    def _opened(self) -> Database:
+    def _open(self) -> Database:
         return Database(self._path, SCHEMA, durable=False)
 
-    def _start_anew(self) -> None:
+    def _rebuild(self) -> None:
         self._db.close()
         self._remove()
-        self._db = self._opened()
+        self._db = self._open()
 
     def _remove(self) -> None:
         for end in ("", "-wal", "-shm"):
@@ -88,33 +87,33 @@ class Index:
     # -- indexing -------------------------------------------------------------------------
 
     def catch_up(self) -> int:
-        """Index what arrived since the last time; returns how many nodes that were."""
+        """Indexes the nodes that have arrived since the last time; returns their number."""
         done = 0
         while True:
             with self._db.write() as db:
-                count, more = self._portion(db)
+                count, more = self._index_batch(db)
             done += count
             if not more:
                 return done
 
-    def _portion(self, db: Connection) -> tuple[int, bool]:
+    def _index_batch(self, db: Connection) -> tuple[int, bool]:
         row = db.execute("SELECT position FROM progress").fetchone()
         begin = row[0] if row else 0
         position, count = begin, 0
         for position, hash, info in self._store.blobs.iterate(begin):
             if info.type is not None:
                 count += self._add(db, position, hash)
-            if count >= PORTION:
+            if count >= INDEX_BATCH_NODES:
                 break
         db.execute("INSERT OR REPLACE INTO progress (id, position) VALUES (1, ?)", (position,))
-        return count, count >= PORTION
+        return count, count >= INDEX_BATCH_NODES
 
     def _add(self, db: Connection, position: int, hash: str) -> int:
         try:
             node = self._store.node(hash)
-        except CasfsError:  # damaged, or collected in between
+        except CasfsError:  # damaged, or deleted by gc meanwhile
             return 0
-        if node.type in SKIPPED:
+        if node.type in SKIPPED_TYPES:
             return 0
         db.execute(
             "INSERT OR REPLACE INTO docs (id, hash, type) VALUES (?, ?, ?)",
@@ -131,21 +130,21 @@ class Index:
     def search(
         self, text: str, *, type: str | None = None, thread: str | None = None, limit: int = 100
     ) -> Iterator[Hit]:
-        """Nodes that have all words of `text`, the best match first; of one type, or only
-        what the steps of one thread said."""
+        """Yields nodes that contain all words of `text`, the best match first; optionally of
+        one type, or only outputs of one thread's steps."""
         words = WORD.findall(unicodedata.normalize("NFC", text))
         query = " ".join(f'"{word}"' for word in words)
         try:
             matching = self._matching(query, type)
-        except Corrupt:  # it is not durable: a power cut may do that
-            self._start_anew()
+        except Corrupt:  # it is not durable: a power cut may damage it
+            self._rebuild()
             matching = self._matching(query, type)
         hits = (hit for one in matching for hit in self._hits(*one, words, thread))
         yield from islice(hits, limit)
 
     def _matching(self, query: str, type: str | None) -> list[tuple[str, str]]:
-        """(hash, type) of each node, the best first. One that was collected and came back
-        stands in the index twice."""
+        """Returns (hash, type) of each node, the best first, without duplicates: a node that
+        was deleted and put again is in the index twice."""
         self.catch_up()
         if not query:
             return []
@@ -172,7 +171,7 @@ class Index:
             yield Hit(hash, kind, f"nodes/{hash}/", snippet)
 
     def _places(self, content: str) -> Iterator[tuple[Thread, int, str]]:
-        """(thread, step, role) of every step whose output this content is."""
+        """Yields (thread, step, role) of every step with this content as its output."""
         with self._db.read() as db:
             rows = db.execute(
                 "SELECT DISTINCT hash, start, idx, role FROM steps WHERE content = ?",
@@ -201,7 +200,7 @@ def _add_step(db: Connection, node: Node) -> None:
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """The strings of a payload in its order, hashes excluded."""
+    """Yields the strings of a payload in order, except hashes."""
     if isinstance(value, str):
         if not is_hash(value):
             yield value
@@ -214,8 +213,8 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def _snippet(text: str, words: list[str]) -> str:
-    """A line around the first of the words that stands there as written."""
+    """Returns one line of context around the first occurrence of a word."""
     lower = text.lower()
     at = min((place for word in words if (place := lower.find(word.lower())) >= 0), default=0)
-    cut = text[max(at - AROUND, 0) : at + AROUND]
+    cut = text[max(at - SNIPPET_CONTEXT_CHARS, 0) : at + SNIPPET_CONTEXT_CHARS]
     return " ".join(cut.split())

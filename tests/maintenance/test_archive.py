@@ -19,9 +19,9 @@ from casfs.backend.protocols import MAX_RECORD_BYTES, Head
 from casfs.checkpoints import checkpoint
 from casfs.digest import hash_bytes
 from casfs.errors import CasfsError, Conflict, Corrupt, Failed, NotFound, Refused
-from casfs.maintenance import archive, fsck
-from casfs.maintenance import names as catalogue
-from casfs.maintenance.import_dry_run import Rehearsal
+from casfs.maintenance import archive, fsck, names
+from casfs.maintenance.blob_check import detect_type
+from casfs.maintenance.import_dry_run import DryRunBackend
 from casfs.nodes.node import encode
 from casfs.store import Store
 from tests.support.helpers import ABSENT, LARGE, blobs, put_tree, set_head
@@ -132,16 +132,16 @@ def test_what_came_by_import_goes_out_the_same(
 def test_tar_lists_it(source: Store, exported: Path) -> None:
     listed = subprocess.run(["tar", "tvf", exported], capture_output=True, text=True, check=True)
     assert listed.stderr == ""
-    names = [line.split()[-1] for line in listed.stdout.splitlines()]
-    assert (names[0], names[-1]) == ("manifest.json", "end.json")
-    _, heads = catalogue.roots(source, [ID, "work"])
+    listing = [line.split()[-1] for line in listed.stdout.splitlines()]
+    assert (listing[0], listing[-1]) == ("manifest.json", "end.json")
+    _, heads = names.roots(source, [ID, "work"])
     closure = set(graph.walk(source, [head.hash for _, head in heads]))
-    assert {name.partition("/")[2] for name in names[1:-1]} == closure
+    assert {name.partition("/")[2] for name in listing[1:-1]} == closure
     assert all(line.startswith("-r--r--r--") for line in listed.stdout.splitlines())
     for name, data in members(exported)[1:-1]:
         assert (
             name
-            == f"{'blobs' if fsck.is_node(source, data) is None else 'nodes'}/{hash_bytes(data)}"
+            == f"{'blobs' if detect_type(source, data) is None else 'nodes'}/{hash_bytes(data)}"
         )
 
 
@@ -209,23 +209,23 @@ def test_roots_by_their_names(source: Store) -> None:
         name: name,
         "demo": "workflows/demo",
     }.items():
-        assert catalogue.roots(source, [text]) == ([], [(wanted, source.heads.get(wanted)), note])
+        assert names.roots(source, [text]) == ([], [(wanted, source.heads.get(wanted)), note])
     assert head is not None
     for text in (head.hash, head.hash[:12]):
-        assert catalogue.roots(source, [text]) == ([head.hash], [note])
+        assert names.roots(source, [text]) == ([head.hash], [note])
 
 
 @pytest.mark.parametrize("text", ["", "nothing", ABSENT, ABSENT[:12], "work@2019", "a/b", "@", "/"])
 def test_a_root_that_is_nothing(source: Store, text: str) -> None:
     with pytest.raises(NotFound):
-        catalogue.roots(source, [text])
+        names.roots(source, [text])
 
 
 def test_a_root_that_is_two_things(source: Store) -> None:
     set_head(source, "workflows/work", source.heads.get("workflows/demo").hash)  # type: ignore[union-attr]
     with pytest.raises(Conflict, match="ambiguous"):
-        catalogue.roots(source, ["work"])
-    assert len(catalogue.roots(source, ["workflows/work"])[1]) == 2
+        names.roots(source, ["work"])
+    assert len(names.roots(source, ["workflows/work"])[1]) == 2
 
 
 def test_a_running_thread_does_not_travel(source: Store, tmp_path: Path) -> None:
@@ -233,15 +233,15 @@ def test_a_running_thread_does_not_travel(source: Store, tmp_path: Path) -> None
     name, record = f"threads/{SECOND}", threads.get(source, ID).record
     set_head(source, name, step, **{**record, "status": "running"})
     with pytest.raises(Refused, match="running"):
-        catalogue.roots(source, [SECOND])
+        names.roots(source, [SECOND])
     set_head(source, name, step, **{**record, "status": "suspended"})
-    assert catalogue.roots(source, [SECOND])[1][0][0] == name
+    assert names.roots(source, [SECOND])[1][0][0] == name
 
 
 def test_cache_does_not_travel(source: Store) -> None:
     set_head(source, "actions/a", source.put(b"x").hash, usedAt=1)
     with pytest.raises(Refused, match="actions/a"):
-        catalogue.roots(source, ["actions/a"])
+        names.roots(source, ["actions/a"])
 
 
 # -- import -------------------------------------------------------------------------------
@@ -374,7 +374,7 @@ def test_any_flipped_byte_of_the_file(exported: Path, target: Store, tmp_path: P
         bad[at] ^= 1 << place.randrange(8)
         (tmp_path / "bad").write_bytes(bad)
         try:
-            archive._pass(Rehearsal(target.backend), tmp_path / "bad")
+            archive._import_pass(DryRunBackend(target.backend), tmp_path / "bad")
         except CasfsError:
             refusals += 1
         assert state(target) == before
@@ -598,7 +598,11 @@ def test_a_manifest_that_somebody_touched(exported: Path, target: Store, tmp_pat
     found = members(exported)
     touched = found[0][1].replace(b'"updatedAt":17', b'"updatedAt":18')
     assert touched != found[0][1]
-    refused(target, build(tmp_path / "bad", [("manifest.json", touched), *found[1:]]), "its end")
+    refused(
+        target,
+        build(tmp_path / "bad", [("manifest.json", touched), *found[1:]]),
+        "end.json does not match",
+    )
 
 
 def test_a_forged_manifest_that_says_the_truth(

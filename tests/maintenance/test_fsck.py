@@ -22,7 +22,8 @@ from casfs.backend.protocols import Staged
 from casfs.digest import Digest, hash_bytes
 from casfs.errors import Failed, NotFound
 from casfs.maintenance import archive, fsck, repair
-from casfs.maintenance.fsck import Fault, Report
+from casfs.maintenance.blob_check import Fault, detect_type
+from casfs.maintenance.fsck import Report
 from casfs.nodes.node import encode
 from casfs.store import Store
 from tests.support.helpers import (
@@ -669,15 +670,15 @@ def test_repair_from_nowhere(victim: Victim, tmp_path: Path) -> None:
         repair.repair(victim.store, Report(), tmp_path / "nowhere")
 
 
-def test_is_node_knows_a_node_by_its_bytes(store: Store) -> None:
+def test_the_type_of_bytes_is_detected(store: Store) -> None:
     thread = make_thread(store)
     for _, hash, info in store.blobs.iterate():
-        assert fsck.is_node(store, store.get(hash)) == info.type
+        assert detect_type(store, store.get(hash)) == info.type
     for data in (b"", b"{}", b"[]", b"null", b"5", b"\xff", b'{"payload":1,"type":5}'):
-        assert fsck.is_node(store, data) is None
+        assert detect_type(store, data) is None
     good = store.get(thread.start)
-    assert fsck.is_node(store, good + b" ") is None
-    assert fsck.is_node(store, good.replace(b'"depth":0', b'"depth":-1')) is None
+    assert detect_type(store, good + b" ") is None
+    assert detect_type(store, good.replace(b'"depth":0', b'"depth":-1')) is None
 
 
 def test_repair_survives_a_source_that_changes(

@@ -13,7 +13,7 @@ from casfs.backend.derived import repairable, start_gc, total_stored
 from casfs.backend.protocols import Swap, targets
 from casfs.errors import Conflict, Corrupt, Invalid
 from casfs.maintenance import gc
-from casfs.maintenance.gc import GRACE, Limits, collect, why
+from casfs.maintenance.gc import GRACE_S, Limits, collect, why
 from casfs.store import Store
 from tests.support.helpers import ABSENT, LARGE, blobs, put_tree, set_head
 from tests.support.maintenance import (
@@ -97,7 +97,7 @@ def test_files_of_garbage_go_with_their_rows(disk_store: Store) -> None:
 def test_garbage_goes_after_the_grace_period_and_not_before(any_store: Store) -> None:
     hash = any_store.put(b"garbage").hash
     collect(any_store)
-    age(any_store, GRACE - 10)
+    age(any_store, GRACE_S - 10)
     collect(any_store)
     assert hash in blobs(any_store)
     age(any_store, 20)
@@ -237,7 +237,7 @@ def test_why_of_garbage_is_none(any_store: Store) -> None:
 # -- cache --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("prefix", gc.CACHE)
+@pytest.mark.parametrize("prefix", gc.CACHE_PREFIXES)
 def test_cache_is_kept_while_no_limit_asks_for_it(any_store: Store, prefix: str) -> None:
     hash = cached(any_store, f"{prefix}one", LARGE, 1)
     age(any_store)
@@ -445,7 +445,7 @@ def test_a_file_that_a_crash_left_is_removed(disk_store: Store, tmp_path: Path) 
     assert disk_store.root is not None
     path = disk_store.root / "objects" / hash[:2] / hash[2:]
     collect(disk_store, dry_run=True)
-    collect(disk_store, grace=GRACE)
+    collect(disk_store, grace=GRACE_S)
     assert path.exists()
     with pytest.MonkeyPatch.context() as patch:
         now = time.time()

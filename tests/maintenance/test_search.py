@@ -158,7 +158,7 @@ def test_a_snippet_is_one_line_around_the_word(disk_store: Store, find: Find) ->
     (hit,) = find("needle")
     assert "\n" not in hit.snippet
     assert "before Needle here after" in hit.snippet
-    assert len(hit.snippet) <= 2 * search_module.AROUND
+    assert len(hit.snippet) <= 2 * search_module.SNIPPET_CONTEXT_CHARS
 
 
 # -- what people type ---------------------------------------------------------------------
@@ -266,7 +266,7 @@ def test_nothing_is_indexed_twice(disk_store: Store) -> None:
 def test_a_long_store_is_indexed_in_portions(
     disk_store: Store, find: Find, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search_module, "PORTION", 7)
+    monkeypatch.setattr(search_module, "INDEX_BATCH_NODES", 7)
     with disk_store.batch() as batch:
         for number in range(50):
             batch.put_node("content", {"text": f"number n{number}", "artifacts": []})

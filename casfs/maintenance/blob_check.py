@@ -1,0 +1,167 @@
+"""Checks one blob: its bytes, and as a node its form, schema, refs and place in a thread.
+
+A node is never schema_hashd by a schema that is itself damaged or lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from casfs import canonical
+from casfs.backend.derived import repairable
+from casfs.backend.protocols import META, BlobInfo
+from casfs.errors import CasfsError, Corrupt, CorruptBlob, Invalid, NotFound
+from casfs.nodes import node
+from casfs.nodes.node import CHECKS, Node
+from casfs.store import Store
+
+LOST_TYPE = "lost type"
+
+
+@dataclass(slots=True)
+class Fault:
+    """`hash`: the damaged or missing blob, or None. `takes`: names of the affected heads."""
+
+    kind: str
+    hash: str | None
+    message: str
+    takes: list[str] = field(default_factory=list)
+
+
+def check_blob(store: Store, hash: str, info: BlobInfo) -> list[Fault]:
+    """Returns the faults of a stored blob; empty when gc has deleted it meanwhile."""
+    faults = _faults(store, hash, info)
+    if faults and not store.blobs.info([hash]):  # gc deleted it meanwhile
+        return []
+    return faults
+
+
+def _faults(store: Store, hash: str, info: BlobInfo) -> list[Fault]:
+    try:
+        repairable(store.blobs).verify(hash)
+        if info.type is not None:
+            return list(_check_node(store, hash, info.type))
+    except CorruptBlob as error:
+        return [Fault("corrupt", hash, str(error))]
+    except NotFound as error:
+        return [Fault("missing", hash, str(error))]
+    except CasfsError as error:
+        return [Fault("unreadable", hash, str(error))]
+    return []
+
+
+def _check_node(store: Store, hash: str, type: str) -> Iterator[Fault]:
+    schema_hash = hash if type == META else type
+    if not store.blobs.info([schema_hash]):
+        yield Fault(
+            "missing", schema_hash, f"node {hash} is of type {schema_hash}, which is missing"
+        )
+        return
+    try:
+        store.registry.compiled(schema_hash)
+    except CorruptBlob:  # of the schema, which has a fault of its own
+        return
+    except CasfsError as error:
+        yield Fault("bad node", hash, f"node {hash}: {error}")
+        return
+    try:
+        found = _decode_checked(store, hash, type)
+    except (CasfsError, KeyError, TypeError, ValueError) as error:
+        yield Fault("bad node", hash, f"node {hash}: {error}")
+        return
+    yield from _check_refs(store, found)
+    yield from _check_order(store, found)
+
+
+def _decode_checked(store: Store, hash: str, type: str) -> Node:
+    """Returns the node. Raises where its bytes, form or payload are invalid."""
+    data = store.get(hash)
+    type_hash, payload = node.decode(hash, data)
+    if type_hash != type:
+        raise Corrupt(f"is of type {type_hash}, but the store has it as {type}")
+    if node.encode(type_hash, canonical.parse(data)["payload"]) != data:
+        raise Corrupt("its bytes are not canonical")
+    name, schema = store.registry.compiled(hash if type_hash == META else type_hash)
+    schema.check(payload)
+    if name in CHECKS:
+        CHECKS[name](payload)
+    return Node(hash, name, type_hash, payload)
+
+
+def _check_refs(store: Store, found: Node) -> Iterator[Fault]:
+    """Yields missing refs, and refs to a node of another type than the schema requires."""
+    refs = dict.fromkeys(store.refs(found))
+    known = store.blobs.info({ref.hash for ref in refs})
+    subject = f"{found.type} {found.hash}"
+    for ref in refs:
+        if ref.hash not in known:
+            message = f"{subject} refers to {ref.hash}, which is missing"
+            yield Fault("missing", ref.hash, message)
+        elif ref.cas_type is not None and not has_type(store, known[ref.hash], (ref.cas_type,)):
+            if lost_type(store, ref.hash, known[ref.hash], (ref.cas_type,)):
+                message = f"{subject}: {ref.hash} has lost its type {ref.cas_type}"
+                yield Fault(LOST_TYPE, ref.hash, message)
+            else:
+                yield Fault(
+                    "wrong ref", found.hash, f"{subject}: {ref.hash} is not a {ref.cas_type}"
+                )
+
+
+def has_type(store: Store, info: BlobInfo, names: tuple[str, ...]) -> bool:
+    """Is a blob a node of one of these types? True where the type is damaged, which is a
+    fault of its own."""
+    try:
+        return info.type is not None and store.registry.name(info.type) in names
+    except CasfsError:
+        return True
+
+
+def lost_type(store: Store, hash: str, info: BlobInfo, names: tuple[str, ...]) -> bool:
+    """Does a blob stored without a type hold a node of one of these types?"""
+    if info.type is not None:
+        return False
+    try:
+        type_hash = detect_type(store, store.get(hash))
+        return type_hash is not None and store.registry.name(type_hash) in names
+    except CasfsError:
+        return False
+
+
+def _check_order(store: Store, found: Node) -> Iterator[Fault]:
+    """Checks a step's index and a thread-start's depth against their predecessors."""
+    try:
+        if found.type == "thread-step":
+            previous = found.payload["previous"]
+            before = store.node(previous).payload["index"] if previous else 0
+            if found.payload["index"] != before + 1:
+                message = f"step {found.hash} has index {found.payload['index']} after {before}"
+                yield Fault("order", found.hash, message)
+        if found.type == "thread-start" and found.payload["depth"] != _depth(store, found):
+            message = f"thread-start {found.hash} has depth {found.payload['depth']}"
+            yield Fault("depth", found.hash, f"{message}, expected {_depth(store, found)}")
+    except (CasfsError, KeyError):  # the predecessor has a fault of its own
+        return
+
+
+def _depth(store: Store, start: Node) -> int:
+    state = start.payload["parentState"]
+    if state is None:
+        return 0
+    parent = store.node(state)
+    if parent.type == "thread-step":
+        parent = store.node(parent.payload["start"])
+    return int(parent.payload["depth"]) + 1
+
+
+def detect_type(store: Store, data: bytes) -> str | None:
+    """Returns the type hash under which `data` is a valid node, else None."""
+    try:
+        value = canonical.parse(data)
+        type_hash = value["type"]
+        if type_hash != META:
+            store.registry.compiled(type_hash)[1].check(value["payload"])
+        canonical_form = node.encode(type_hash, value["payload"])
+    except (CasfsError, Invalid, KeyError, TypeError, ValueError, AttributeError):
+        return None
+    return str(type_hash) if canonical_form == data else None
