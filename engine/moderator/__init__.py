@@ -1,1 +1,1 @@
-"""The moderator: which role is next."""
+"""The moderator: decides the next role by a workflow's rules."""

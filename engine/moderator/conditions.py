@@ -1,4 +1,4 @@
-"""The `when` of a moderator rule: what its expression sees, and whether it holds.
+"""The `when` of a moderator rule: the variables of its expression, and whether it holds.
 
 An expression sees
 
@@ -7,9 +7,9 @@ An expression sees
   the thread-start, the thread's id;
 - `$first(role)` and `$last(role)`: the first and the last step of a role, or nothing.
 
-A History keeps this for a thread, ready to be evaluated over, and takes new steps as they
-come: what a rule costs is what it looks at, not the length of the thread. Nothing here
-limits time or memory; see `engine.moderator.worker`, where the daemon's rules are evaluated.
+An ExpressionScope holds these for a thread and takes new steps as they come, so the cost of a
+rule depends on what it reads, not on the length of the thread. Nothing here limits time or
+memory; see `engine.moderator.worker`, where the daemon's rules are evaluated.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FUNCTIONS = frozenset(("first", "last"))
 
 
 class ExpressionScope:
-    """What expressions see of one thread."""
+    """The variables and functions of expressions over one thread."""
 
     def __init__(self, start: Mapping[str, Any], thread_id: str) -> None:
         self._steps = jsonata.SealedList()
@@ -39,7 +39,7 @@ class ExpressionScope:
         }
 
     def add(self, steps: Iterable[Mapping[str, Any]]) -> None:
-        """Go on with the payloads of later steps."""
+        """Adds the payloads of later steps."""
         known = len(self._steps)
         self._steps.add(steps)
         for step in self._steps[known:]:
@@ -47,13 +47,13 @@ class ExpressionScope:
             self._last[step["role"]] = step
 
     def holds(self, when: str) -> bool:
-        """Does the expression cast to true? Raises Invalid when it fails."""
+        """Returns whether the expression casts to true. Raises Invalid when it fails."""
         result = _compiled(when).evaluate(self._values, self._values, self._functions)
         return jsonata.boolean(result)
 
 
 class LocalEvaluator:
-    """A judge that evaluates in this process, as long as it takes: where nobody waits."""
+    """Evaluates in this process, without limits of time and memory."""
 
     async def holds(self, when: str, context: DecisionInput) -> bool:
         history = ExpressionScope(context.start, context.thread_id)

@@ -1,14 +1,13 @@
-"""The moderator: which role is next, decided by a workflow's rules and a thread's steps.
+"""The moderator's decision: the next role, by a workflow's rules and a thread's steps.
 
 The rules of the last step's role (`__start__` before the first step) are tried in order;
-the first whose `when` is null or casts to true wins. What an expression sees is in
-`engine.moderator.conditions`; who evaluates it, and how it is stopped when it does not end, is the
-judge's affair: the daemon's are processes of their own (`engine.moderator.workers`).
+the first whose `when` is null or casts to true wins. The variables of an expression are in
+`engine.moderator.conditions`; evaluating it, and stopping it when it does not end, is up to the
+Evaluator: the daemon's is a pool of processes (`engine.moderator.workers`).
 
-Deciding is pure: equal rules and steps, equal decision; workflow checks refuse the
-functions that would break that. A rule that fails does not raise: it is a Stuck decision,
-because the thread is then suspended with the reason, not lost. Nothing here reads or writes
-the store.
+Decisions are pure: equal rules and steps give equal decisions; workflow checks refuse the
+functions that would break that. A rule that fails does not raise: the decision is RuleFailed,
+and the thread is suspended with the reason. Nothing here reads or writes the store.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ Rule = TypedDict("Rule", {"from": str, "to": str, "when": str | None})
 
 @dataclass(frozen=True)
 class DecisionInput:
-    """What a decision depends on. `steps` holds thread-step payloads, oldest first.
+    """The inputs of a decision. `steps` holds thread-step payloads, oldest first.
 
-    A judge may remember the steps of a thread: the same objects are the same steps.
+    An evaluator may cache the steps of a thread by identity: the same object is the same step.
     """
 
     steps: Sequence[Mapping[str, Any]]
@@ -58,7 +57,7 @@ class End:
 
 @dataclass(frozen=True)
 class RuleFailed:
-    """A rule failed; the thread is to be suspended with this reason."""
+    """A rule failed; the thread will be suspended with this reason."""
 
     reason: str
 
@@ -70,38 +69,40 @@ class Evaluator(Protocol):
     """Evaluates expressions."""
 
     async def holds(self, when: str, context: DecisionInput) -> bool:
-        """Does `when` cast to true? Raises Invalid when it fails or may not go on."""
+        """Returns whether `when` casts to true. Raises Invalid when it fails or exceeds a limit."""
 
 
-async def decide(rules: Sequence[Rule], context: DecisionInput, judge: Evaluator) -> Decision:
+async def decide(rules: Sequence[Rule], context: DecisionInput, evaluator: Evaluator) -> Decision:
+    """Returns what follows the last step."""
     role = str(context.steps[-1]["role"]) if context.steps else START
     for index, rule in _rules_from(rules, role):
         try:
-            if rule["when"] is None or await judge.holds(rule["when"], context):
-                return _outcome(rule)
+            if rule["when"] is None or await evaluator.holds(rule["when"], context):
+                return _decision(rule)
         except Invalid as error:
             return RuleFailed(f"{_describe(index, rule)}: {error}")
-    return _unmatched(role)
+    return _no_rule_matches(role)
 
 
 def unconditional(rules: Sequence[Rule], role: str) -> Decision | None:
-    """What is decided after a role whatever was said; None where that has to be evaluated."""
+    """Returns the decision after a role that does not depend on the step; None where an
+    expression must be evaluated."""
     for _, rule in _rules_from(rules, role):
-        return _outcome(rule) if rule["when"] is None else None
-    return _unmatched(role)
+        return _decision(rule) if rule["when"] is None else None
+    return _no_rule_matches(role)
 
 
 def _rules_from(rules: Sequence[Rule], role: str) -> Iterator[tuple[int, Rule]]:
     return ((index, rule) for index, rule in enumerate(rules) if rule["from"] == role)
 
 
-def _outcome(rule: Rule) -> Decision:
+def _decision(rule: Rule) -> Decision:
     if rule["to"] == END:
         return End(COMPLETED, f"ended after {rule['from']}")
     return Next(rule["to"])
 
 
-def _unmatched(role: str) -> End:
+def _no_rule_matches(role: str) -> End:
     return End(NO_RULE, f"no rule matches after {role}")
 
 

@@ -1,6 +1,6 @@
-"""JSONata expressions: parse, look inside, evaluate. The only importer of jsonata-python.
+"""JSONata expressions: parse, inspect, evaluate. The only importer of jsonata-python.
 
-What the rest of the engine may rely on:
+Guarantees to the rest of the engine:
 
 - `compile(text)` either returns an Expression or raises Invalid with the reason and the
   position (in characters, as the library counts: just after the offending token).
@@ -11,18 +11,18 @@ What the rest of the engine may rely on:
   fields of an object are copied in the order of their names, so an answer does not depend
   on the order in which an agent happened to write them.
 - A `SealedList` is copied when values are added to it, not at each evaluation, for histories that
-  many expressions read. It is sealed: an expression that makes the library write to it is
-  evaluated again, on a copy of its own.
+  many expressions read. It is sealed (read-only): an expression that makes the library write to
+  it is evaluated again, on a copy of its own.
 - JSON null stays apart from a missing value inside an expression, as JSONata has it; the
   library wants its own null object for that, a Python None means "missing" to it. Outside
   both are None. A function has no JSON form and comes out as None too.
-- Whatever goes wrong inside is one Invalid of one line, the library's Python errors
-  (division by zero, deep recursion, a bad regex) included. Only MemoryError passes: whoever
-  set the limit has to say so.
-- The filter `[name = 'text']` over objects is answered here: it is what rules do most, and
-  the library takes 25 µs for each object.
+- Every error inside is one Invalid of one line, the library's Python errors (division by
+  zero, deep recursion, a bad regex) included. Only MemoryError passes: the process that set the
+  limit reports it.
+- The filter `[name = 'text']` over objects is evaluated here: it is the most frequent one in
+  rules, and the library takes 25 µs for each object.
 
-What a parsed text says, for checks that do not run it, is read off in `engine.moderator.syntax`.
+`engine.moderator.syntax` inspects a parsed expression, for checks that do not run it.
 
 Threads: the library keeps one current expression and one parser per thread, so an
 Expression is compiled and evaluated by one thread. Nothing here limits time or memory: an
@@ -136,7 +136,7 @@ def boolean(value: Any) -> bool:
 
 
 class _SealedWrite(BaseException):
-    """The library was about to change a sealed value. Not an Exception: it catches those."""
+    """The library tried to write to a sealed value. Not an Exception: the library catches those."""
 
 
 def _refuse_write(*arguments: Any, **more: Any) -> NoReturn:
@@ -160,7 +160,7 @@ class _SealedArray(list[Any]):
 
 
 class SealedList(_SealedArray):
-    """A sealed array that its owner, and nobody else, can make longer."""
+    """A sealed array that only its owner can extend."""
 
     __slots__ = ()
 
@@ -171,25 +171,25 @@ class SealedList(_SealedArray):
 
 
 class _Copier:
-    """Copies that the library may do with as it likes; an object shared stays shared.
+    """Copies values for the library, which may write to the copies; a shared object stays shared.
 
-    Sealed values are taken as they are, unless `unsealed`; `sealing` makes them.
+    Sealed values are not copied, unless `unsealed`; `sealing` makes sealed copies.
     """
 
     def __init__(self, *, sealing: bool = False, unsealed: bool = False) -> None:
         self._object: type[dict[str, Any]] = _SealedObject if sealing else dict
         self._array: type[list[Any]] = _SealedArray if sealing else list
         self._sealed = () if unsealed else (_SealedObject, _SealedArray)
-        self._made: dict[int, tuple[Any, Any]] = {}  # with the original: it keeps its id
+        self._copied: dict[int, tuple[Any, Any]] = {}  # with the original, so its id stays valid
 
     def of(self, value: Any) -> Any:
         if value is None:
             return Utils.NULL_VALUE
         if isinstance(value, (str, bool, int, float, *self._sealed)) or value is Utils.NULL_VALUE:
             return value
-        if id(value) not in self._made:
-            self._made[id(value)] = (value, self._copy(value))
-        return self._made[id(value)][1]
+        if id(value) not in self._copied:
+            self._copied[id(value)] = (value, self._copy(value))
+        return self._copied[id(value)][1]
 
     def _copy(self, value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -222,7 +222,7 @@ def _library_function(name: str, function: Function, copies: _Copier) -> Any:
 
 
 def _refuse_calls_of_values(program: Any) -> None:
-    """Raise where the library would first print a line of its own to stdout."""
+    """Raises before the library would print a line of its own to stdout."""
     apply = program.apply_inner
 
     def apply_inner(procedure: Any, *rest: Any) -> Any:
@@ -234,7 +234,7 @@ def _refuse_calls_of_values(program: Any) -> None:
 
 
 def _filter_by_text(program: Any) -> None:
-    """Answer the filter `[name = 'text']` over plain objects without the interpreter."""
+    """Evaluates the filter `[name = 'text']` over plain objects without the interpreter."""
     interpret = program.evaluate_filter
 
     def evaluate_filter(predicate: Any, value: Any, environment: Any) -> Any:
@@ -245,7 +245,7 @@ def _filter_by_text(program: Any) -> None:
         found = Utils.create_sequence()
         for item in value:
             field = item.get(name, "") if isinstance(item, dict) else None
-            if not isinstance(field, str):  # a list, a number, no object: the full meaning
+            if not isinstance(field, str):  # a list, a number, not an object: full semantics
                 return interpret(predicate, value, environment)
             if field == text and name in item:
                 found.append(item)

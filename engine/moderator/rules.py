@@ -1,14 +1,14 @@
-"""What can be said of moderator rules without running them.
+"""Static checks of moderator rules.
 
-Errors make rules unusable. `expression_errors` finds expressions that do not parse, that
-read unbound variables, or that name a function whose answer is not the same every time;
-`route_errors` finds roles from which no rule leads to the end. `warnings` finds what is
-allowed and probably a slip: roles and rules that are never reached, a role after which no
-rule may match, a role that does not exist, and the comparisons that are silently never true.
+Errors make rules unusable. `expression_errors` finds expressions that do not parse, read unbound
+variables, or name a non-deterministic function; `route_errors` finds roles from which no rule
+leads to the end. `warnings` finds probable mistakes: roles and rules that are never reached, a
+role after which no rule may match, a role that does not exist, and comparisons that are silently
+never true.
 
-Rules form a graph from `from` to `to`. A rule behind one whose `when` is null, with the
-same `from`, is never tried and is no edge of it. What a role-schema allows is judged
-leniently: what this module does not understand (`$ref`, `pattern`, `not`, …) allows all.
+Rules form a graph from `from` to `to`. A rule behind one whose `when` is null, with the same
+`from`, is never tried and is not an edge. Whether a role-schema allows a value is decided
+leniently: keywords that this module does not understand (`$ref`, `pattern`, `not`, …) allow all.
 
 Names and shapes were checked before (`engine.workflow`): every rule in a graph here leads
 from `__start__` or a role to a role or `__end__`.
@@ -29,7 +29,7 @@ REFUSED = frozenset(("now", "millis", "random", "shuffle", "eval"))
 _BOUND = jsonata.BUILTINS | BINDINGS | FUNCTIONS
 _STEPS = ("steps", "$steps")
 _NOT_STEPS = ("start", "$start")
-_ANY = object()  # stands for every value in what a schema is asked
+_ANY = object()  # any value at all
 
 
 class _Graph:
@@ -49,7 +49,7 @@ class _Graph:
                 self._always[origin] = index
 
     def after(self, origin: str) -> dict[str, None]:
-        """What can come after `origin`, in one move or more; an ordered set."""
+        """Returns the states reachable from `origin` in one move or more; an ordered set."""
         found: dict[str, None] = {}
         waiting = list(self._edges.get(origin, ()))
         while waiting:
@@ -60,7 +60,7 @@ class _Graph:
         return found
 
     def states(self) -> list[str]:
-        """`__start__` and the roles that a thread can come to."""
+        """Returns `__start__` and the reachable roles."""
         return [START, *(target for target in self.after(START) if target != END)]
 
     def can_fall_through(self, origin: str) -> bool:
@@ -68,7 +68,7 @@ class _Graph:
 
 
 def expression_errors(index: int, text: str) -> Iterator[str]:
-    """What makes `text`, the `when` of rule `index`, unusable."""
+    """Yields the errors of `text`, the `when` of rule `index`."""
     try:
         names = jsonata.compile(text).names()
     except Invalid as error:
@@ -81,7 +81,7 @@ def expression_errors(index: int, text: str) -> Iterator[str]:
 
 
 def route_errors(rules: Sequence[Rule]) -> Iterator[str]:
-    """Where a thread could come to and never reach the end."""
+    """Yields the reachable states from which the end is not reachable."""
     graph = _Graph(rules)
     stuck = [state for state in graph.states() if END not in graph.after(state)]
     for state in stuck[:1] if START in stuck else stuck:
@@ -89,7 +89,7 @@ def route_errors(rules: Sequence[Rule]) -> Iterator[str]:
 
 
 def warnings(rules: Sequence[Rule], schemas: Mapping[str, Any]) -> Iterator[str]:
-    """`schemas` holds the role-schema of every role."""
+    """Yields probable mistakes. `schemas`: the role-schema of every role."""
     graph = _Graph(rules)
     states = graph.states()
     for role in schemas:
@@ -104,18 +104,18 @@ def warnings(rules: Sequence[Rule], schemas: Mapping[str, Any]) -> Iterator[str]
                 "a last rule with when null would catch that"
             )
     for index, rule in enumerate(rules):
-        for slip in _slips(rule, graph, schemas):
-            yield f"{_when(index)}: {slip}"
+        for warning in _comparison_warnings(rule, graph, schemas):
+            yield f"{_when(index)}: {warning}"
 
 
 def _when(index: int) -> str:
     return f"$.moderator[{index}].when"
 
 
-# --- comparisons that silently fail ---------------------------------------------------
+# --- comparisons that are never true --------------------------------------------------
 
 
-def _slips(rule: Rule, graph: _Graph, schemas: Mapping[str, Any]) -> Iterator[str]:
+def _comparison_warnings(rule: Rule, graph: _Graph, schemas: Mapping[str, Any]) -> Iterator[str]:
     if rule["when"] is None:
         return
     try:
@@ -131,13 +131,13 @@ def _slips(rule: Rule, graph: _Graph, schemas: Mapping[str, Any]) -> Iterator[st
             if not isinstance(one, syntax.Path):
                 continue
             if comparison.operator != "in" or one is comparison.left:
-                yield from _array_slips(one, graph, schemas)
+                yield from _array_warnings(one, graph, schemas)
             if comparison.operator in ("=", "!=", "in") and isinstance(other, syntax.Literal):
-                yield from _literal_slips(one, other.values, rule["from"], schemas)
+                yield from _literal_warnings(one, other.values, rule["from"], schemas)
 
 
-def _array_slips(path: syntax.Path, graph: _Graph, schemas: Mapping[str, Any]) -> Iterator[str]:
-    """`path` has one value for each of several steps where one value is meant."""
+def _array_warnings(path: syntax.Path, graph: _Graph, schemas: Mapping[str, Any]) -> Iterator[str]:
+    """Warns where `path` yields an array, a value for each of several steps, instead of one."""
     if path.head not in _STEPS or len(path.filters) > 1 or not path.fields:
         return
     fields, role = ".".join(path.fields), _filtered_role(path)
@@ -158,18 +158,19 @@ def _alone(path: syntax.Path) -> bool:
 
 
 def _several(fields: Sequence[str], graph: _Graph, schemas: Mapping[str, Any]) -> bool:
-    """Can more than one step of a thread have something at `fields`?"""
+    """Returns whether more than one step of a thread can have a value at `fields`."""
     states = [state for state in graph.states() if state in schemas]
     having = [role for role in states if _step_allows(schemas[role], fields, _ANY)]
     return len(having) > 1 or any(role in graph.after(role) for role in having)
 
 
 def _step_allows(schema: Any, fields: Sequence[str], value: Any) -> bool:
-    """Of a step only the meta is described by its role-schema."""
+    """Returns whether a step can hold `value` at `fields`; its role-schema describes only the
+    meta."""
     return fields[0] != "meta" or _allows(schema, fields[1:], value)
 
 
-def _literal_slips(
+def _literal_warnings(
     path: syntax.Path, values: Sequence[Any], origin: str, schemas: Mapping[str, Any]
 ) -> Iterator[str]:
     if (path.head == "role" and not path.fields) or path.fields == ("role",):
@@ -189,7 +190,7 @@ def _literal_slips(
 
 
 def _role_of(path: syntax.Path, origin: str) -> str | None:
-    """The role whose step `path` looks into, where that is plain to see."""
+    """Returns the role whose step `path` reads, None where it is not a literal."""
     if path.head in ("$first", "$last"):
         return str(path.argument)
     if path.head not in _STEPS:
@@ -207,7 +208,7 @@ def _filtered_role(path: syntax.Path) -> str | None:
 
 
 def _allows(schema: Any, fields: Sequence[str], value: Any) -> bool:
-    """Can a payload that fits `schema` hold `value` at the path `fields`?"""
+    """Returns whether a payload that fits `schema` can hold `value` at the path `fields`."""
     if not isinstance(schema, Mapping):
         return schema is not False
     for keyword in ("oneOf", "anyOf"):
@@ -236,7 +237,7 @@ def _allows_field(schema: Mapping[str, Any], fields: Sequence[str], value: Any) 
 
 
 def _holds(data: Any, fields: Sequence[str], value: Any) -> bool:
-    """Is `value` at the path `fields` of `data`?"""
+    """Returns whether `value` is at the path `fields` of `data`."""
     if isinstance(data, list):
         return any(_holds(item, fields, value) for item in data)
     if not fields:

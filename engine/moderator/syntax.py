@@ -1,10 +1,8 @@
-"""What a parsed JSONata expression says, without running it.
+"""Inspects the syntax tree of a parsed JSONata expression.
 
-`names` and `comparisons` walk the syntax tree that jsonata-python's parser makes (its
-Symbol objects, read by attribute; the library itself is imported by `engine.moderator.jsonata`
-only) and describe it in terms that are not the library's, so that checks of a workflow
-need not know its tree. Only the forms that those checks understand are described; any
-other is None.
+`names` and `comparisons` walk the tree of jsonata-python's parser (its Symbol objects, read by
+attribute; only `engine.moderator.jsonata` imports the library) and return types of ours, so that
+checks of a workflow do not depend on the library. Forms that those checks do not use are None.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ _CHILDREN = (  # the fields of a Symbol that hold one Symbol or a list of them
     *("group", "expr", "lhs", "rhs", "expression", "condition", "then", "_else"),
     *("procedure", "body", "pattern", "update", "delete"),
 )
-_EXTRAS = (  # what makes a Symbol mean more than its type says
+_EXTRAS = (  # attributes that change the meaning of a Symbol
     *("predicate", "stages", "focus", "index", "group", "tuple", "ancestor"),
     *("keep_array", "keep_singleton_array", "consarray", "seeking_parent"),
 )
@@ -75,7 +73,7 @@ class Comparison:
 
 
 def names(root: Any) -> Names:
-    """The names in the expression whose syntax tree has this root."""
+    """Returns the names in the expression whose syntax tree has this root."""
     nodes = list(_nodes(root))
     variables = {node.value for node in nodes if node.type == "variable"}
     mentioned = variables.union(*map(_introduced, nodes))
@@ -85,7 +83,7 @@ def names(root: Any) -> Names:
 
 
 def comparisons(root: Any) -> tuple[Comparison, ...]:
-    """Every comparison in the expression, in the order of the text."""
+    """Returns every comparison in the expression, in the order of the text."""
     return tuple(
         Comparison(node.value, _operand(node.lhs), _operand(node.rhs))
         for node in _nodes(root)
@@ -94,7 +92,7 @@ def comparisons(root: Any) -> tuple[Comparison, ...]:
 
 
 def calls(root: Any) -> tuple[tuple[str, str], ...]:
-    """(name, text) of every call `$name('text')` in the expression."""
+    """Returns (name, text) of every call `$name('text')` in the expression."""
     return tuple(
         (node.procedure.value, node.arguments[0].value)
         for node in _nodes(root)
@@ -105,7 +103,7 @@ def calls(root: Any) -> tuple[tuple[str, str], ...]:
 
 
 def text_filter(node: Any) -> tuple[str, str] | None:
-    """(name, text) where the filter with this root is `name = 'text'` and nothing else."""
+    """Returns (name, text) where the filter with this root is exactly `name = 'text'`."""
     if node.type != "binary" or node.value != "=":
         return None
     for one, other in ((node.lhs, node.rhs), (node.rhs, node.lhs)):
@@ -131,7 +129,7 @@ def _children(node: Any) -> Iterator[Any]:
 
 
 def _nodes(root: Any) -> Iterator[Any]:
-    """Every node, parents first, in the order of the text."""
+    """Yields every node, parents first, in the order of the text."""
     waiting = [root]
     while waiting:
         node = waiting.pop()
@@ -140,13 +138,13 @@ def _nodes(root: Any) -> Iterator[Any]:
 
 
 def _introduced(node: Any) -> set[str]:
-    """The names that `@$name` and `#$name` on this node bind for its path."""
+    """Returns the names that `@$name` and `#$name` on this node bind for its path."""
     stages = {stage.value for stage in node.stages or () if stage.type == "index"}
     return {name for name in (node.focus, node.index) if isinstance(name, str)} | stages
 
 
 def _bound_by(node: Any) -> frozenset[str]:
-    """The names that `:=` binds in the scope of `node`, not in the scopes within it."""
+    """Returns the names that `:=` binds in the scope of `node`, without inner scopes."""
     own = {node.lhs.value} if node.type == "bind" else set()
     inner = (child for child in _children(node) if child.type not in ("block", "lambda"))
     return frozenset(own.union(*map(_bound_by, inner)))

@@ -1,19 +1,18 @@
-"""The daemon's judge: processes in which rules are evaluated, and which can be killed.
+"""The daemon's Evaluator: a pool of rule workers, processes that can be killed.
 
-The first is started when the first expression has to be evaluated, a second one when that
-was not enough for a moment. Where no answer comes from any of them for a moment, another
-one is started, up to MOST, so a rule that does not end holds up nobody else; what is not
-needed any more is ended. Whoever asks has
-a process for himself until it has answered; a process that has not is ended, whatever the
-reason: the rule ran out of time or memory, or the thread was cancelled.
+The first worker is started for the first expression, a second one when a decision waited
+SPAWN_DELAY_S. Where none of them answers for SPAWN_DELAY_S, another one is started, up to
+MAX_WORKERS, so a rule that does not end does not delay other threads; surplus idle workers are
+ended. A caller has a worker to itself until it has answered; a worker that did not answer is
+ended, whatever the reason: the rule exceeded time or memory, or the thread was cancelled.
 
-Each process is sent the steps of a thread once. What it has is known here by identity: the
-thread-start and the last step that it was sent are the same objects as in the question, or
-else it is sent everything again. It keeps at most HISTORIES bytes, the longest unused go
-first; the thread in question stays however long it is. A process that died, or ran out of
-memory while it held other threads' steps too, is replaced and asked once more.
+Each worker is sent the steps of a thread once. What it has is tracked by identity: if the
+thread-start and the last step that it was sent are not the same objects as in the question, it is
+sent everything again. It keeps at most WORKER_HISTORY_BYTES, evicted least recently used first;
+the thread in question stays, however long it is. A worker that died, or ran out of memory while it
+held other threads' steps too, is replaced and asked once more.
 
-Steps are written in portions, each a moment's work, so the daemon's loop is never held up.
+Steps are sent STEPS_PER_MESSAGE at a time, so the daemon's loop is never blocked for long.
 """
 
 from __future__ import annotations
@@ -35,19 +34,19 @@ from casfs.system.log import Log, silent
 from engine.moderator import worker
 from engine.moderator.decision import DecisionInput
 
-WORKER_MEMORY_BYTES = 512 << 20  # bytes of address space of a process
-EXPRESSION_CPU_S = 1.0  # of processor time for an expression
-ANSWER_TIMEOUT_S = 20.0  # seconds, whatever the process does with them
-SPAWN_DELAY_S = 0.02  # seconds that a decision waits before it may start another process
-STARTUP_ALLOWANCE_S = 0.1  # seconds that a process takes until it can answer
-MAX_WORKERS, MAX_IDLE_WORKERS = 8, 2  # processes; those that are kept when nobody waits
-WORKER_HISTORY_BYTES = 64 << 20  # bytes of steps that a process keeps, as they were sent
-STEPS_PER_MESSAGE = 64  # steps
+WORKER_MEMORY_BYTES = 512 << 20  # address space
+EXPRESSION_CPU_S = 1.0
+ANSWER_TIMEOUT_S = 20.0  # wall time
+SPAWN_DELAY_S = 0.02  # how long a decision waits before it may start another worker
+STARTUP_ALLOWANCE_S = 0.1  # until a new worker can answer
+MAX_WORKERS, MAX_IDLE_WORKERS = 8, 2
+WORKER_HISTORY_BYTES = 64 << 20  # steps that a worker keeps, as encoded
+STEPS_PER_MESSAGE = 64
 MAX_ANSWER_BYTES = 1 << 16
 
 
 class _WorkerFailed(Exception):
-    """The process ended instead of answering. `final`: it would again."""
+    """The worker ended instead of answering. `final`: a retry would end the same way."""
 
     def __init__(self, reason: str, *, final: bool) -> None:
         super().__init__(reason)
@@ -56,15 +55,14 @@ class _WorkerFailed(Exception):
 
 @dataclass
 class _SentHistory:
-    """What a process has been sent of a thread."""
+    """The part of a thread's steps that a worker was sent."""
 
     start: Mapping[str, Any]
     count: int = 0
     last: Mapping[str, Any] | None = None
     size: int = 0
 
-    def fits(self, context: DecisionInput) -> bool:
-        """Is it the beginning of what is asked about?"""
+    def is_prefix_of(self, context: DecisionInput) -> bool:
         same = self.start is context.start and self.count <= len(context.steps)
         return same and (not self.count or self.last is context.steps[self.count - 1])
 
@@ -72,8 +70,8 @@ class _SentHistory:
 class _WorkerProcess:
     def __init__(self, process: trio.Process) -> None:
         self._process = process
-        self._known: OrderedDict[str, _SentHistory] = OrderedDict()
-        self._size = 0  # of all that it has been sent and not told to forget
+        self._sent: OrderedDict[str, _SentHistory] = OrderedDict()  # least recently used first
+        self._size = 0  # bytes of all of them
         self.usable = True
 
     @classmethod
@@ -87,18 +85,19 @@ class _WorkerProcess:
                 start_new_session=True,  # a Ctrl-C is for the daemon
             )
         except OSError as error:
-            raise Failed(f"cannot start a process for rules: {error.strerror}") from None
+            raise Failed(f"cannot start a rule worker: {error.strerror}") from None
         return cls(process)
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
-    def knows(self, thread: str) -> bool:
-        return thread in self._known
+    def has(self, thread: str) -> bool:
+        """Returns whether it was sent steps of a thread."""
+        return thread in self._sent
 
     async def holds(self, when: str, context: DecisionInput) -> bool:
-        """Raises Invalid when the expression failed, _Gone when the process did."""
+        """Raises Invalid when the expression failed, _WorkerFailed when the worker did."""
         self.usable = False
         try:
             with trio.move_on_after(ANSWER_TIMEOUT_S):
@@ -107,35 +106,36 @@ class _WorkerProcess:
                 return _parse_answer(answer)
         except trio.BrokenResourceError:
             answer = b""
-        raise await self._gone()
+        raise await self._failure()
 
     async def _ask(self, when: str, context: DecisionInput) -> bytes:
         assert self._process.stdin is not None
-        for data in self._news(context):
+        for data in self._updates(context):
             await self._process.stdin.send_all(data)
         await self._process.stdin.send_all(worker.encode_message("ask", context.thread_id, when))
-        return await self._line()
+        return await self._read_line()
 
-    def _news(self, context: DecisionInput) -> Iterator[bytes]:
-        """Messages after which the process has all steps of the thread, and not too much."""
-        known = self._known.get(context.thread_id)
-        if known is None or not known.fits(context):
-            self._size -= known.size if known is not None else 0
-            known = self._known[context.thread_id] = _SentHistory(context.start)
+    def _updates(self, context: DecisionInput) -> Iterator[bytes]:
+        """Yields the messages after which the worker has all steps of the thread, within its
+        limit of bytes."""
+        sent = self._sent.get(context.thread_id)
+        if sent is None or not sent.is_prefix_of(context):
+            self._size -= sent.size if sent is not None else 0
+            sent = self._sent[context.thread_id] = _SentHistory(context.start)
             yield worker.encode_message("begin", context.thread_id, dict(context.start))
-        self._known.move_to_end(context.thread_id)
-        while known.count < len(context.steps):
-            steps = list(context.steps[known.count : known.count + STEPS_PER_MESSAGE])
+        self._sent.move_to_end(context.thread_id)
+        while sent.count < len(context.steps):
+            steps = list(context.steps[sent.count : sent.count + STEPS_PER_MESSAGE])
             data = worker.encode_message("add", context.thread_id, steps)
-            known.count, known.last = known.count + len(steps), steps[-1]
-            known.size, self._size = known.size + len(data), self._size + len(data)
+            sent.count, sent.last = sent.count + len(steps), steps[-1]
+            sent.size, self._size = sent.size + len(data), self._size + len(data)
             yield data
-        while self._size > WORKER_HISTORY_BYTES and len(self._known) > 1:
-            thread, forgotten = self._known.popitem(last=False)
-            self._size -= forgotten.size
+        while self._size > WORKER_HISTORY_BYTES and len(self._sent) > 1:
+            thread, evicted = self._sent.popitem(last=False)
+            self._size -= evicted.size
             yield worker.encode_message("forget", thread)
 
-    async def _line(self) -> bytes:
+    async def _read_line(self) -> bytes:
         assert self._process.stdout is not None
         line = b""
         while not line.endswith(b"\n"):
@@ -145,8 +145,8 @@ class _WorkerProcess:
             line += piece
         return line
 
-    async def _gone(self) -> _WorkerFailed:
-        """Why there was no answer."""
+    async def _failure(self) -> _WorkerFailed:
+        """Returns why there was no answer."""
         with trio.move_on_after(1):
             await self._process.wait()
         code = self._process.returncode
@@ -158,7 +158,7 @@ class _WorkerProcess:
             )
         if code == worker.EXIT_OUT_OF_MEMORY:
             reason = f"stopped: it needs more than {WORKER_MEMORY_BYTES >> 20} MiB of memory"
-            return _WorkerFailed(reason, final=len(self._known) == 1)
+            return _WorkerFailed(reason, final=len(self._sent) == 1)
         return _WorkerFailed(f"the process that evaluates rules ended ({code})", final=False)
 
     async def end(self) -> None:
@@ -171,13 +171,14 @@ class _WorkerProcess:
 
 
 class WorkerPool:
-    """A judge. `async with` it; nothing runs before the first question, or after the block."""
+    """An Evaluator and async context manager. No worker runs before the first question, or after
+    the block."""
 
     def __init__(self, log: Log = silent) -> None:
         self._log = log
-        self._idle: list[_WorkerProcess] = []  # the last one was used last
+        self._idle: list[_WorkerProcess] = []  # most recently used last
         self._count = 0
-        self._stalled = 0.0  # when it is to be noticed that no answer comes
+        self._stalled_at = 0.0  # when the workers count as stalled, unless one answers before
         self._waiting = trio.lowlevel.ParkingLot()
 
     async def __aenter__(self) -> WorkerPool:
@@ -190,22 +191,22 @@ class WorkerPool:
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes that wait for work."""
+        """Ids of the idle workers."""
         return [process.pid for process in self._idle]
 
     async def holds(self, when: str, context: DecisionInput) -> bool:
         """Raises Invalid when the expression fails, or needs too much time or memory."""
         try:
-            return await self._asked(await self._acquire(context.thread_id), when, context)
+            return await self._evaluate(await self._acquire(context.thread_id), when, context)
         except _WorkerFailed as gone:
             if gone.final:
                 raise Invalid(str(gone)) from None
         try:
-            return await self._asked(await self._start(), when, context)
+            return await self._evaluate(await self._start(), when, context)
         except _WorkerFailed as gone:
             raise Invalid(str(gone)) from None
 
-    async def _asked(self, process: _WorkerProcess, when: str, context: DecisionInput) -> bool:
+    async def _evaluate(self, process: _WorkerProcess, when: str, context: DecisionInput) -> bool:
         try:
             return await process.holds(when, context)
         except _WorkerFailed as gone:
@@ -223,19 +224,19 @@ class WorkerPool:
             with trio.move_on_at(start_at):
                 await self._waiting.park()
         for index, process in enumerate(self._idle):
-            if process.knows(thread):
+            if process.has(thread):
                 return self._idle.pop(index)
         return self._idle.pop()
 
     def _next_start(self, since: float) -> float:
-        """When a decision that waits `since` then may start a process."""
+        """Returns when a decision that waits `since` then may start a worker."""
         if self._count < MAX_IDLE_WORKERS:
             return since + SPAWN_DELAY_S if self._count else since
-        return self._stalled if self._count < MAX_WORKERS else math.inf
+        return self._stalled_at if self._count < MAX_WORKERS else math.inf
 
     async def _start(self) -> _WorkerProcess:
         self._count += 1
-        self._stalled = trio.current_time() + STARTUP_ALLOWANCE_S
+        self._stalled_at = trio.current_time() + STARTUP_ALLOWANCE_S
         try:
             return await _WorkerProcess.start(WORKER_MEMORY_BYTES, EXPRESSION_CPU_S)
         except BaseException:
@@ -244,7 +245,7 @@ class WorkerPool:
             raise
 
     async def _release(self, process: _WorkerProcess) -> None:
-        self._stalled = max(self._stalled, trio.current_time() + SPAWN_DELAY_S)
+        self._stalled_at = max(self._stalled_at, trio.current_time() + SPAWN_DELAY_S)
         if process.usable:
             self._idle.append(process)
         else:

@@ -44,7 +44,7 @@ class RouteComparison:
 
 
 async def compare_routes(
-    store: Store, thread: Thread, workflow: str | None = None, judge: Evaluator | None = None
+    store: Store, thread: Thread, workflow: str | None = None, evaluator: Evaluator | None = None
 ) -> list[RouteComparison]:
     """Returns the table for a workflow node, None for the thread's own. Raises NotFound."""
     start = threads.start(store, thread).payload
@@ -59,7 +59,7 @@ async def compare_routes(
             step, fault = _read(store, flow, recorded[index - 1])
             steps.append(step)
         context = moderator.DecisionInput(list(steps), start, thread.id)
-        decision = await moderator.decide(flow.rules, context, judge or LocalEvaluator())
+        decision = await moderator.decide(flow.rules, context, evaluator or LocalEvaluator())
         now, stuck = _route(decision)
         role = steps[-1]["role"] if steps else START
         rows.append(RouteComparison(index, role, went, now, fault or stuck))

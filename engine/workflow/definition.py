@@ -1,10 +1,9 @@
-"""Workflow definitions: their form as a file, and what makes one unfit to run.
+"""Workflow definitions: the file format, and its validation.
 
 A definition is the object that `casfs workflow add` reads: name, description, roles (each
 with its role-schema inline) and moderator rules. `check` is pure: it takes any JSON value
-and reports every fault it finds, one line each with its JSON path; errors make a
-definition unusable, warnings are probable slips. What can be said of the rules alone is
-in `engine.moderator.rules`, how they decide in `engine.moderator`.
+and reports every fault, one line each with its JSON path; errors make a definition unusable,
+warnings are probable mistakes. `engine.moderator.rules` checks the rules.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ _TYPE_NAMES = {
 
 @dataclass(frozen=True)
 class CheckReport:
-    """The faults of a definition, one line each. It may be added if there are no errors."""
+    """The faults of a definition, one line each. It is usable if there are no errors."""
 
     errors: list[str]
     warnings: list[str]
 
 
 def check(definition: object) -> CheckReport:
-    """Every fault of `definition`, which may be any JSON value."""
+    """Returns every fault of `definition`, which may be any JSON value."""
     faults = list(_members(definition, "$", _WORKFLOW))
     if not isinstance(definition, Mapping):
         return CheckReport(faults, [])
@@ -66,7 +65,7 @@ def check(definition: object) -> CheckReport:
 
 
 def _with_rules(faults: list[str], rules: list[Any], roles: Mapping[str, object]) -> CheckReport:
-    """`faults` and those of the rules; routes are judged only where every rule is whole."""
+    """Adds the faults of the rules; routes are checked only where every rule is well-formed."""
     broken: list[str] = []
     expressions: list[str] = []
     for index, rule in enumerate(rules):
@@ -87,7 +86,7 @@ def _with_rules(faults: list[str], rules: list[Any], roles: Mapping[str, object]
 def _members(
     value: object, path: str, members: Mapping[str, Any], more: tuple[str, ...] = ()
 ) -> Iterator[str]:
-    """Faults of an object that has just these members, of these types, and perhaps `more`."""
+    """Yields the faults of an object: required `members` with their types, optional `more`."""
     if not isinstance(value, Mapping):
         yield f"{path}: must be an object"
         return
@@ -148,7 +147,7 @@ def _schema_faults(schema: Mapping[str, Any], path: str) -> Iterator[str]:
 
 
 def _schema_of(body: object) -> object:
-    """The role-schema, or True, which allows all, where it is not usable."""
+    """Returns the role-schema; True, which allows all, where it is not usable."""
     schema = body.get("schema") if isinstance(body, Mapping) else None
     usable = isinstance(schema, Mapping) and not list(_schema_faults(schema, ""))
     return schema if usable else True
@@ -157,7 +156,7 @@ def _schema_of(body: object) -> object:
 def _unknown_ends(
     index: int, rule: Mapping[str, object], roles: Mapping[str, object]
 ) -> Iterator[str]:
-    """Faults of a rule that does not lead from a role or the start to a role or the end."""
+    """Yields the faults of a rule that does not lead from a role or START to a role or END."""
     for field, own, wrong in (("from", START, END), ("to", END, START)):
         name = rule.get(field)
         path = f"$.moderator[{index}].{field}"

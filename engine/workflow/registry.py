@@ -1,8 +1,8 @@
-"""The workflows of a store: heads `workflows/<name>` → workflow nodes.
+"""The workflow registry of a store: heads `workflows/<name>` that point to workflow nodes.
 
 `add` stores a definition bottom-up (role-schemas, roles, workflow) in one batch; adding it
-again changes nothing, and adding a changed one moves the name while threads that run the
-older one keep theirs. `definition` gives back exactly the form that `add` reads.
+again is idempotent, and adding a changed one moves the head while threads that run the older one
+keep theirs. `definition` returns exactly the form that `add` reads.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ HEADS = "workflows/"
 
 @dataclass(frozen=True)
 class Role:
-    """A role as it is run: `schema` is its role-schema's document, `hash` its own node. The last
-    three are its policy: further tries after a failed one, seconds that one may take, and
-    whether one that a crash broke off is left to a person."""
+    """A role. `hash`: of its node; `schema`: the document of its role-schema. Its policy:
+    `retries` after a failed attempt, `timeout` of one in seconds, and whether an attempt with
+    an unknown outcome suspends the thread."""
 
     hash: str
     name: str
@@ -49,7 +49,7 @@ class Workflow:
 
 
 def add(store: Store, definition: Any) -> tuple[str, CheckReport]:
-    """Store a definition under its name; returns the workflow's hash and what was found.
+    """Stores a definition under its name; returns the workflow's hash and the report.
 
     Raises Invalid with every error; nothing is stored then.
     """
@@ -74,12 +74,12 @@ def _put(store: Store, definition: Mapping[str, Any]) -> str:
 
 
 def listing(store: Store) -> list[tuple[str, str]]:
-    """(name, hash) of every registered workflow, by name."""
+    """Returns (name, hash) of every registered workflow, sorted by name."""
     return [(name[len(HEADS) :], head.hash) for name, head in store.heads.list(HEADS)]
 
 
 def find(store: Store, name: str) -> str:
-    """The hash of a workflow by its name, or of a workflow node by hash or prefix.
+    """Returns the hash of a workflow, given its name, its hash or a prefix of it.
 
     Raises NotFound.
     """
@@ -93,7 +93,7 @@ def find(store: Store, name: str) -> str:
 
 
 def load(store: Store, hash: str) -> Workflow:
-    """Raises NotFound where `hash` is no workflow node."""
+    """Loads a workflow. Raises NotFound where `hash` is not a workflow node."""
     flow = store.node(hash, "workflow").payload
     roles = {key: _loaded(store, ref) for key, ref in flow["roles"].items()}
     return Workflow(hash, flow["name"], flow["description"], roles, flow["moderator"])
@@ -117,7 +117,7 @@ def _loaded(store: Store, hash: str) -> Role:
 
 
 def definition(store: Store, hash: str) -> dict[str, Any]:
-    """The whole definition with its roles and role-schemas inline."""
+    """Returns the whole definition with its roles and role-schemas inline."""
     payload = dict(store.node(hash, "workflow").payload)
     payload["roles"] = {key: _role(store, ref) for key, ref in payload["roles"].items()}
     return payload

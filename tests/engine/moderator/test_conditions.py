@@ -41,7 +41,7 @@ def test_it_fails() -> None:
         ExpressionScope({}, "t").holds("1 / 0")
 
 
-async def test_a_judge_in_this_process() -> None:
+async def test_an_evaluator_in_this_process() -> None:
     context = DecisionInput([step("a", 1)], {"depth": 0}, "t")
     assert await LocalEvaluator().holds("$count(steps) = 1 and $last('a').meta.n = 1", context)
     assert not await LocalEvaluator().holds("start.depth", context)

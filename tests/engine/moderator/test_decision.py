@@ -244,7 +244,7 @@ async def test_a_rule_without_a_condition_asks_nobody() -> None:
     assert await decide([rule("a", "b")], context(step("a")), Nobody()) == Next("b")
 
 
-def test_what_is_settled_without_a_judge() -> None:
+def test_what_is_decided_without_an_evaluator() -> None:
     rules: list[Rule] = [
         {"from": "a", "to": "b", "when": None},
         {"from": "b", "to": "a", "when": "true"},

@@ -69,12 +69,12 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_nothing_is_started_before_it_is_needed() -> None:
-    async with WorkerPool() as judge:
+    async with WorkerPool() as pool:
         rules: list[Rule] = [{"from": "a", "to": "b", "when": None}]
-        assert await decide(rules, thread("t", 1), judge) == Next("b")
-        assert judge.pids == []
-        assert await judge.holds("$count(steps) = 2", thread("t", 2))
-        (pid,) = judge.pids
+        assert await decide(rules, thread("t", 1), pool) == Next("b")
+        assert pool.pids == []
+        assert await pool.holds("$count(steps) = 2", thread("t", 2))
+        (pid,) = pool.pids
         assert alive(pid)
     assert not alive(pid)
 
@@ -88,62 +88,62 @@ async def test_it_decides_what_this_process_would() -> None:
         steps += [step("reviewer", status="rejected"), step("reviewer", status="approved")]
         steps += [step("tester", status="failed"), step("tester", status="passed")]
     start = {"depth": 0}
-    async with WorkerPool() as judge:
+    async with WorkerPool() as pool:
         for count in range(len(steps) + 1):
             context = DecisionInput(steps[:count], start, "t")
-            assert await decide(rules, context, judge) == await decide(
+            assert await decide(rules, context, pool) == await decide(
                 rules, context, LocalEvaluator()
             )
 
 
 async def test_steps_are_sent_once() -> None:
-    async with WorkerPool() as judge:
+    async with WorkerPool() as pool:
         context = thread("t", 300, "x" * 10_000)
-        assert await judge.holds("$count(steps) = 300", context)
-        (pid,) = judge.pids
+        assert await pool.holds("$count(steps) = 300", context)
+        (pid,) = pool.pids
         before = received(pid)
         assert before > 3_000_000
         for _ in range(10):
             context = longer(context)
-            assert await judge.holds(f"$steps[-1].meta.n = {len(context.steps) - 1}", context)
-        assert judge.pids == [pid]
+            assert await pool.holds(f"$steps[-1].meta.n = {len(context.steps) - 1}", context)
+        assert pool.pids == [pid]
         assert received(pid) - before < 10_000
 
 
 async def test_other_steps_of_a_thread_are_noticed() -> None:
     """A step that was asked about and never recorded must not stay."""
-    async with WorkerPool() as judge:
+    async with WorkerPool() as pool:
         context = thread("t", 3)
-        assert await judge.holds("$count(steps) = 4", longer(context))
+        assert await pool.holds("$count(steps) = 4", longer(context))
         other = DecisionInput([*context.steps, step("b")], context.start, "t")
-        assert await judge.holds("$steps[-1].role = 'b'", other)
-        assert await judge.holds(
+        assert await pool.holds("$steps[-1].role = 'b'", other)
+        assert await pool.holds(
             "$count(steps) = 2", DecisionInput(context.steps[:2], other.start, "t")
         )
-        assert await judge.holds("start.depth = 7", DecisionInput(context.steps, {"depth": 7}, "t"))
+        assert await pool.holds("start.depth = 7", DecisionInput(context.steps, {"depth": 7}, "t"))
 
 
 async def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "WORKER_HISTORY_BYTES", 250_000)
     contexts = [thread(name, 10, "x" * 10_000) for name in "abc"]
-    async with WorkerPool() as judge:
+    async with WorkerPool() as pool:
         for context in contexts:
-            assert await judge.holds("$count(steps) = 10", context)
-        (pid,) = judge.pids
+            assert await pool.holds("$count(steps) = 10", context)
+        (pid,) = pool.pids
         for context, new in zip(contexts[::-1], (False, False, True), strict=True):
             before = received(pid)
-            assert await judge.holds("$count(steps) = 10", context)
+            assert await pool.holds("$count(steps) = 10", context)
             assert (received(pid) - before > 100_000) == new
 
 
 async def test_a_thread_longer_than_the_bound_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "WORKER_HISTORY_BYTES", 1000)
     context = thread("t", 10, "x" * 10_000)
-    async with WorkerPool() as judge:
-        assert await judge.holds("$count(steps) = 10", context)
-        before = received(judge.pids[0])
-        assert await judge.holds("$count(steps) = 11", longer(context))
-        assert received(judge.pids[0]) - before < 10_000
+    async with WorkerPool() as pool:
+        assert await pool.holds("$count(steps) = 10", context)
+        before = received(pool.pids[0])
+        assert await pool.holds("$count(steps) = 11", longer(context))
+        assert received(pool.pids[0]) - before < 10_000
 
 
 @pytest.mark.parametrize("when", HUNG)
@@ -154,24 +154,24 @@ async def test_a_rule_without_an_end_is_stopped(when: str) -> None:
         {"from": "a", "to": "c", "when": when},
         {"from": "a", "to": "d", "when": None},
     ]
-    async with WorkerPool() as judge:
-        decision = await decide(rules, thread("t", 1), judge)
+    async with WorkerPool() as pool:
+        decision = await decide(rules, thread("t", 1), pool)
         assert isinstance(decision, RuleFailed)
         assert decision.reason.startswith("moderator rule 1 (a to c, when ")
         assert "): stopped after 0.2 s: " in decision.reason
-        assert judge.pids == []
-        assert await judge.holds("$count(steps) = 1", thread("t", 1))
+        assert pool.pids == []
+        assert await pool.holds("$count(steps) = 1", thread("t", 1))
 
 
 async def test_nobody_waits_for_rules_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "EXPRESSION_CPU_S", 300)
-    async with WorkerPool() as judge:
-        assert await judge.holds("true", thread("endless", 1))
-        (pid,) = judge.pids
+    async with WorkerPool() as pool:
+        assert await pool.holds("true", thread("endless", 1))
+        (pid,) = pool.pids
         over: list[str] = []
 
         async def endless(name: str, when: str) -> None:
-            await judge.holds(when, thread(name, 1))
+            await pool.holds(when, thread(name, 1))
             over.append(name)
 
         async with trio.open_nursery() as nursery:
@@ -180,13 +180,13 @@ async def test_nobody_waits_for_rules_without_an_end(monkeypatch: pytest.MonkeyP
             nursery.start_soon(endless, "also", HUNG[2])
             nursery.start_soon(endless, "too", ENDLESS)
             for count in range(1, 20):
-                assert await judge.holds(f"$count(steps) = {count}", thread("other", count))
+                assert await pool.holds(f"$count(steps) = {count}", thread("other", count))
             assert over == []
             assert alive(pid)
-            assert pid not in judge.pids
+            assert pid not in pool.pids
             nursery.cancel_scope.cancel()
         assert not alive(pid)  # a thread that is cancelled takes its process along
-        assert len(judge.pids) <= 1  # who waited may have taken the last one with him
+        assert len(pool.pids) <= 1  # who waited may have taken the last one with him
 
 
 async def test_more_questions_than_processes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,40 +194,40 @@ async def test_more_questions_than_processes(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(workers, "SPAWN_DELAY_S", 0)
     monkeypatch.setattr(workers, "STARTUP_ALLOWANCE_S", 0)
     done: list[int] = []
-    async with WorkerPool() as judge:
+    async with WorkerPool() as pool:
 
         async def one(number: int) -> None:
             context = thread(f"t{number}", number)
             for _ in range(3):
-                assert await judge.holds(f"$count(steps) = {number}", context)
+                assert await pool.holds(f"$count(steps) = {number}", context)
             done.append(number)
 
         async with trio.open_nursery() as nursery:
             for number in range(12):
                 nursery.start_soon(one, number)
         assert sorted(done) == list(range(12))
-        assert 1 <= len(judge.pids) <= 2
+        assert 1 <= len(pool.pids) <= 2
 
 
 async def test_what_is_not_needed_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "SPAWN_DELAY_S", 0)
     monkeypatch.setattr(workers, "STARTUP_ALLOWANCE_S", 0)
     others = set(children(os.getpid()))  # of tests that ran before
-    async with WorkerPool() as judge:
+    async with WorkerPool() as pool:
         async with trio.open_nursery() as nursery:
             for number in range(12):
-                nursery.start_soon(judge.holds, "$count([1..3000]) = 3000", thread("t", number))
-        assert 1 <= len(judge.pids) <= workers.MAX_IDLE_WORKERS
-        assert set(judge.pids) == set(children(os.getpid())) - others
+                nursery.start_soon(pool.holds, "$count([1..3000]) = 3000", thread("t", number))
+        assert 1 <= len(pool.pids) <= workers.MAX_IDLE_WORKERS
+        assert set(pool.pids) == set(children(os.getpid())) - others
 
 
 async def test_a_process_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with WorkerPool() as judge:
+    async with WorkerPool() as pool:
         with monkeypatch.context() as patch:
             patch.setattr(workers.sys, "executable", "/nowhere/python")
-            with pytest.raises(Failed, match="cannot start a process for rules: No such file"):
-                await judge.holds("true", thread("t", 1))
-        assert await judge.holds("true", thread("t", 1))
+            with pytest.raises(Failed, match="cannot start a rule worker: No such file"):
+                await pool.holds("true", thread("t", 1))
+        assert await pool.holds("true", thread("t", 1))
 
 
 async def test_a_process_that_died_is_replaced() -> None:
@@ -236,13 +236,13 @@ async def test_a_process_that_died_is_replaced() -> None:
     def log(event: str, **fields: Any) -> None:
         lines.append({"event": event, **fields})
 
-    async with WorkerPool(log) as judge:
+    async with WorkerPool(log) as pool:
         context = thread("t", 5)
-        assert await judge.holds("$count(steps) = 5", context)
-        (pid,) = judge.pids
+        assert await pool.holds("$count(steps) = 5", context)
+        (pid,) = pool.pids
         kill(pid)
-        assert await judge.holds("$count(steps) = 6", longer(context))
-        assert judge.pids != [pid]
+        assert await pool.holds("$count(steps) = 6", longer(context))
+        assert pool.pids != [pid]
         why = f"the process that evaluates rules ended ({-signal.SIGKILL})"
         assert lines == [{"event": "worker ended", "thread": "t", "pid": pid, "why": why}]
 
@@ -250,31 +250,31 @@ async def test_a_process_that_died_is_replaced() -> None:
 async def test_memory_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "WORKER_MEMORY_BYTES", 128 << 20)
     monkeypatch.setattr(workers, "EXPRESSION_CPU_S", 60)
-    async with WorkerPool() as judge:
-        assert await judge.holds("true", thread("other", 1))
+    async with WorkerPool() as pool:
+        assert await pool.holds("true", thread("other", 1))
         with pytest.raises(Invalid, match=r"^stopped: it needs more than 128 MiB of memory$"):
-            await judge.holds("$length($pad('x', 900000000)) > 1", thread("t", 1))
-        assert judge.pids == []
-        assert await judge.holds("true", thread("t", 1))
+            await pool.holds("$length($pad('x', 900000000)) > 1", thread("t", 1))
+        assert pool.pids == []
+        assert await pool.holds("true", thread("t", 1))
 
 
 async def test_the_memory_of_others_is_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process full of other threads' steps is replaced by an empty one."""
     monkeypatch.setattr(workers, "WORKER_MEMORY_BYTES", 192 << 20)
     monkeypatch.setattr(workers, "WORKER_HISTORY_BYTES", 1 << 40)
-    async with WorkerPool() as judge:
+    async with WorkerPool() as pool:
         for name in "abcdef":
             context = DecisionInput([step("a", text=name * 40_000_000)], {}, name)
-            assert await judge.holds("$count(steps) = 1", context)
+            assert await pool.holds("$count(steps) = 1", context)
 
 
 async def test_what_the_process_is_left_with() -> None:
     """No descriptor of the daemon but its own pipe."""
     handle = os.open("/dev/null", os.O_RDONLY)
     try:
-        async with WorkerPool() as judge:
-            assert await judge.holds("true", thread("t", 0))
-            (pid,) = judge.pids
+        async with WorkerPool() as pool:
+            assert await pool.holds("true", thread("t", 0))
+            (pid,) = pool.pids
             assert sorted(os.listdir(f"/proc/{pid}/fd"))[:3] == ["0", "1", "2"]
             assert len(os.listdir(f"/proc/{pid}/fd")) == 4  # and where its answers go
             assert os.getsid(pid) == pid
