@@ -24,7 +24,7 @@ from pathlib import Path
 
 from casfs.errors import Failed
 from casfs.mount.attach import detach
-from casfs.mount.registry import until
+from casfs.mount.registry import wait_until
 from casfs.system import mounts
 
 CACHES = Path("/proc/sys/vm/drop_caches")
@@ -136,7 +136,7 @@ def server(command: Sequence[object], point: Path, env: Mapping[str, str]) -> It
     said = point.with_name(f"{point.name}.said")
     with said.open("wb") as out, process(command, stdout=out, stderr=out, env=env) as started:
         try:
-            until(lambda: mounts.mounted_at(point) is not None or started.poll() is not None)
+            wait_until(lambda: mounts.mounted_at(point) is not None or started.poll() is not None)
             if mounts.mounted_at(point) is None:
                 lines = said.read_text(errors="replace").strip().splitlines()
                 raise Failed(lines[-1] if lines else f"exit code {started.poll()}")

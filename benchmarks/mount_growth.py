@@ -1,4 +1,4 @@
-"""What a mount costs as it grows: until it is ready, in memory, and when its server is killed."""
+"""What a mount costs as it grows: until it is ready, in memory, and when its worker is killed."""
 
 from __future__ import annotations
 
@@ -85,10 +85,10 @@ def _fill(root: Path, count: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes resident: of the keeper, of the server, and of it the part of the mapped table."""
+    """Bytes resident: of the supervisor, of the worker, and of it the part of the mapped table."""
 
-    keeper: int
-    server: int
+    supervisor: int
+    worker: int
     table: int
 
 
@@ -102,23 +102,23 @@ def memory(work: Path, wanted: Sequence[type[Kernel]], files: int) -> None:
         with casfs_mount(store, point, "--transport", kind.transport):
             pids = mount_points.served(store, point)
             held = _inodes(point)
-            states = {"mounted": _memory(pids.keeper, pids.server)}
+            states = {"mounted": _memory(pids.supervisor, pids.worker)}
             taken = timed("ls -lR .", top=point / "trees" / root)
             told = f"after `ls -lR`, {in_seconds(taken)}, {_inodes(point):,} inodes"
-            states[told] = _memory(pids.keeper, pids.server)
+            states[told] = _memory(pids.supervisor, pids.worker)
             if common.may_drop():
                 times = _forget(point, held)
                 told = f"after `drop_caches`, {times} times, {_inodes(point):,} inodes"
-                states[told] = _memory(pids.keeper, pids.server)
+                states[told] = _memory(pids.supervisor, pids.worker)
         base = states["mounted"].table
         for name, state in states.items():
             sizes = [
-                f"{value / 1e6:,.1f} MB" for value in (state.keeper, state.server, state.table)
+                f"{value / 1e6:,.1f} MB" for value in (state.supervisor, state.worker, state.table)
             ]
             each = f"{(state.table - base) / (side * (files // side)):.0f}"
             rows.append([kind.name, name, *sizes, each])
     title = f"Memory, a walk of {side * (files // side):,} files"
-    header = ["", "", "keeper RSS", "server RSS", "of it the table", "bytes of table a file"]
+    header = ["", "", "supervisor RSS", "worker RSS", "of it the table", "bytes of table a file"]
     table(title, header, rows)
 
 
@@ -136,8 +136,8 @@ def _large_tree(root: Path, files: int, folders: int) -> str:
         return top.hash
 
 
-def _memory(keeper: int, server: int) -> Memory:
-    return Memory(_resident(keeper), _resident(server), _mapped(server))
+def _memory(supervisor: int, worker: int) -> Memory:
+    return Memory(_resident(supervisor), _resident(worker), _mapped(worker))
 
 
 def _resident(pid: int) -> int:
@@ -185,7 +185,7 @@ def kills(wanted: Sequence[type[Kernel]], count: int, readers: int) -> None:
             [kind.name, f"{count}", f"{readers}", f"{back[1]} ms", f"{back[2]} ms", errors[1]]
         )
     header = ["", "kills", "readers", "serves again, median", "most", "errors of readers"]
-    table("kill -9 of the server, until it serves again", header, rows)
+    table("kill -9 of the worker, until it serves again", header, rows)
 
 
 def _kill(transport: str, count: int, readers: int) -> str:

@@ -212,4 +212,4 @@ def _unmount(store: Path, point: Path) -> None:
     except Refused as error:
         print(f"{error}; unmounted lazily", file=sys.stderr)
         mount_points.unmount(point, root=store, lazy=True)
-        registry.until(lambda: not registry.listing(store))
+        registry.wait_until(lambda: not registry.listing(store))

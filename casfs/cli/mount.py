@@ -17,7 +17,7 @@ from casfs.errors import Invalid, NotFound, Usage
 from casfs.system.log import to_file
 
 if TYPE_CHECKING:
-    from casfs.mount.worker import Plan
+    from casfs.mount.worker import MountOptions
 
 TRANSPORTS = ("auto", "builtin", "pyfuse3")
 OLD_NAMES = {"kernel": "builtin"}  # accepted, not shown
@@ -86,9 +86,9 @@ def mount(
 
 def _options(
     root: Path, point: Path, transport: str | None, allow_other: bool, xattr: bool, mounted: bool
-) -> Plan:
+) -> MountOptions:
     from casfs.mount import mount_points
-    from casfs.mount.worker import Plan
+    from casfs.mount.worker import MountOptions
 
     if not mounted:
         check_store(root)
@@ -100,36 +100,28 @@ def _options(
         if transport not in TRANSPORTS:
             known = ", ".join(TRANSPORTS)
             raise Invalid(f"{found.origin}: no transport {transport!r}; there are {known}")
-    return Plan(root, point, mount_points.source(root), transport, allow_other, xattr)
+    return MountOptions(root, point, mount_points.source(root), transport, allow_other, xattr)
 
 
 def _serve(
-    make: Callable[[], Plan], flags: list[str], state: str | None, report: background.Reporter
+    make: Callable[[], MountOptions], flags: list[str], state: str | None, report: background.Reporter
 ) -> None:
     from casfs.mount import supervisor
 
     def run(ready: Callable[[], None]) -> None:
         options = make()
 
-        def again(transport: str, left: str) -> list[str]:
+        def command(transport: str, state: str) -> list[str]:
             program = [sys.executable, "-m", "casfs", "--store", str(options.store)]
-            chosen = ["--transport", transport, *flags]
-            return [
-                *program,
-                "mount",
-                str(options.point),
-                "--foreground",
-                *chosen,
-                "--resume",
-                left,
-            ]
+            chosen = ["--foreground", "--transport", transport, *flags]
+            return [*program, "mount", str(options.point), *chosen, "--resume", state]
 
         log = to_file(options.store / "log" / "mount.jsonl")
-        caller = supervisor.Caller(ready, report.close, again)
+        hooks = supervisor.SupervisorHooks(ready, report.close, command)
         if state is None:
-            supervisor.keep(options, caller, log)
+            supervisor.supervise(options, hooks, log)
         else:
-            supervisor.resume(options, caller, state, log)
+            supervisor.resume(options, hooks, state, log)
 
     background.serve(run, report)
 
@@ -138,8 +130,8 @@ def _replace(root: Path, point: Path, as_json: bool) -> None:
     from casfs.mount import mount_points, supervisor
 
     now = supervisor.replace_program(mount_points.served(root, point))
-    line = f"{now.mount} served by the current program (pid {now.keeper})"
-    echo_result(as_json, {"mount": str(now.mount), "pid": now.keeper}, line)
+    line = f"{now.mount} served by the current program (pid {now.supervisor})"
+    echo_result(as_json, {"mount": str(now.mount), "pid": now.supervisor}, line)
 
 
 @click.command()

@@ -1,20 +1,20 @@
-"""The table of inodes that the kernel remembers: one mapped file, and nothing else.
+"""The inode table: lookup counts and names of the inodes that the kernel knows, in one mapped
+file.
 
-    header    what the file is, where its free slots are, a note of the transport's, and the
-              requests that it has taken and not answered
-    records   64 bytes each: number, parent's number, check, lookups, children, name
-    index     open addressing over the numbers; one region for each power of two
+    header    magic, free lists, the transport's state, the unanswered requests
+    rows      64 bytes each: number, parent's number, check, lookups, children, name
+    index     open addressing over the numbers (`casfs.fuse.inode_index`)
 
-A record says by which name in which directory an inode was found; from that the vnode is
-made again whenever it is needed (`casfs.fuse.inodes`), so that a million inodes cost some
-80 bytes each and the process that serves them can be replaced: whoever has the descriptor
-has the table. The file is anonymous memory and sparse, so room for the largest table costs
-nothing, and what is given up is given back to the kernel.
+A row has the parent directory and name by which an inode was found; its vnode is made again
+from that whenever it is needed (`casfs.fuse.inodes`). So a million inodes cost some 80 bytes
+each, and a worker can be replaced: its successor gets the descriptor, and with it the table.
+The file is anonymous memory and sparse: room for the largest table costs nothing, and freed
+pages go back to the kernel.
 
-A record lives as long as the kernel knows the inode or something below it (`children`).
-`check` is the second half of the vnode's key: two keys with one number are told apart.
-One process writes at a time. A writer may be killed between any two stores: records are
-complete before the index leads to them, and counts err on the side of keeping.
+A row lives as long as the kernel knows the inode or one below it (`children`). `check` is the
+second half of the vnode's key: it tells two keys with one number apart. One process writes at a
+time. It may be killed between any two stores: a row is complete before the index leads to it,
+and counts err on the high side.
 """
 
 from __future__ import annotations
@@ -25,33 +25,35 @@ import os
 import struct
 from typing import NamedTuple
 
+from casfs.fuse.inode_index import (
+    FILE_BYTES,
+    MAX_SLOTS,
+    MIN_POWER,
+    ROWS_AT,
+    SLOT_BYTES,
+    InodeIndex,
+    bounds,
+)
+
 MAGIC = b"casfs inodes 1\0\0"
 HEADER = struct.Struct("<16sQB7x")  # magic, used slots, power of the index
 FREE = struct.Struct("<8I")  # heads of the lists of free runs, by their length in slots
 FREE_AT = 64
-NOTE_AT, NOTE = 1024, struct.Struct("<H")  # what a transport wants its successor to know
-TAKEN_AT = 2048
-RECORDS_AT = 4096
-RECORD = struct.Struct("<QQQIIH")  # number, parent, check, lookups, children, name's length
-NUMBER = struct.Struct("<Q")
+TRANSPORT_STATE_AT, STATE_LENGTH = 1024, struct.Struct("<H")
+UNANSWERED_AT = 2048
+ROW = struct.Struct("<QQQIIH")  # number, parent, check, lookups, children, name's length
 NUMBERS = struct.Struct("<QQ")  # number, parent
 FREE_RUN = struct.Struct("<I")
 COUNTS = struct.Struct("<II")
 COUNTS_AT = 24
-NAME_AT = RECORD.size
-SLOT = 64
-FIRST_NAME = SLOT - NAME_AT  # bytes of a name in its first slot
-MOST = 1 << 24  # slots
-LEAST_POWER = 10
-MOST_POWER = 25
-INDEX_AT = RECORDS_AT + MOST * SLOT
-SIZE = INDEX_AT + (8 << MOST_POWER)
+NAME_AT = ROW.size
+FIRST_NAME_BYTES = SLOT_BYTES - NAME_AT  # of a name, in its first slot
 ROOT = 1
-SPARSE = 4096  # used slots from which a table is worth being packed
+COMPACT_SLOTS = 4096  # a table of fewer used slots is not worth compacting
 
 
-class Record(NamedTuple):
-    """`parent` is 0 for the root."""
+class Inode(NamedTuple):
+    """A row. `parent` is 0 for the root."""
 
     ino: int
     parent: int
@@ -61,101 +63,104 @@ class Record(NamedTuple):
     name: bytes
 
 
-class Table:
+class InodeTable:
     def __init__(self, fd: int | None = None) -> None:
-        """A new table, or the one of a predecessor. Takes over `fd`."""
+        """A new table, or that of a predecessor. Takes over `fd`."""
         self.fd = os.memfd_create("casfs-inodes") if fd is None else fd
         if fd is None:
-            os.ftruncate(self.fd, SIZE)
-        self._map = mmap.mmap(self.fd, SIZE)
-        self._live, self._used, self._power = 0, 1, LEAST_POWER
+            os.ftruncate(self.fd, FILE_BYTES)
+        self._map = mmap.mmap(self.fd, FILE_BYTES)
+        self._used, power = 1, MIN_POWER
         if fd is not None:
-            magic, self._used, self._power = HEADER.unpack_from(self._map)
+            magic, self._used, power = HEADER.unpack_from(self._map)
             if magic != MAGIC:
-                raise ValueError("not a table of inodes")
-        self.taken = memoryview(self._map)[TAKEN_AT:RECORDS_AT].cast("Q")  # for the transport
+                raise ValueError("not an inode table")
+        self.unanswered = memoryview(self._map)[UNANSWERED_AT:ROWS_AT].cast("Q")
         self._free: list[int] = list(FREE.unpack_from(self._map, FREE_AT))
-        self._index = self._region(self._power)
-        self._mask = (1 << self._power) - 1
-        self._live = sum(1 for slot in self._index if slot)
+        self._index = InodeIndex(self._map, power)
+        self._find = self._index.find
+        self._count = sum(1 for _ in self._index.slots())
         if fd is None:
             self._store_header()
-            self.hold(ROOT, 0, 0, b"")
+            self.add_lookup(ROOT, 0, 0, b"")
 
     def __len__(self) -> int:
-        return self._live
+        return self._count
 
     def close(self) -> None:
-        self._index.release()
-        self.taken.release()
+        self._index.close()
+        self.unanswered.release()
         self._map.close()
         os.close(self.fd)
 
     @property
-    def note(self) -> bytes:
+    def transport_state(self) -> bytes:
         """What the transport has left for its successor."""
-        (length,) = NOTE.unpack_from(self._map, NOTE_AT)
-        return self._map[NOTE_AT + NOTE.size : NOTE_AT + NOTE.size + length]
+        (length,) = STATE_LENGTH.unpack_from(self._map, TRANSPORT_STATE_AT)
+        start = TRANSPORT_STATE_AT + STATE_LENGTH.size
+        return self._map[start : start + length]
 
-    @note.setter
-    def note(self, data: bytes) -> None:
-        self._map[NOTE_AT : NOTE_AT + NOTE.size + len(data)] = NOTE.pack(len(data)) + data
+    @transport_state.setter
+    def transport_state(self, data: bytes) -> None:
+        end = TRANSPORT_STATE_AT + STATE_LENGTH.size + len(data)
+        self._map[TRANSPORT_STATE_AT:end] = STATE_LENGTH.pack(len(data)) + data
 
-    # -- records ------------------------------------------------------------------------------
+    # -- inodes -------------------------------------------------------------------------------
 
-    def get(self, ino: int) -> Record | None:
+    def get(self, ino: int) -> Inode | None:
         slot = self._find(ino)
-        return self._record(slot) if slot else None
+        return self._read(slot) if slot else None
 
     def check(self, ino: int) -> int | None:
-        """The check of a number that is held."""
+        """Returns the check of an inode; None if it is not in the table."""
         slot = self._find(ino)
         if not slot:
             return None
-        check: int = RECORD.unpack_from(self._map, self._at(slot))[2]
+        check: int = ROW.unpack_from(self._map, self._at(slot))[2]
         return check
 
-    def hold(self, ino: int, check: int, parent: int, name: bytes) -> None:
-        """The kernel was told of `ino` once more, as `name` in `parent`. Raises OSError when
-        the table is full."""
+    def add_lookup(self, ino: int, check: int, parent: int, name: bytes) -> None:
+        """Counts one lookup of `ino`, found as `name` in `parent`. Raises OSError if the table
+        is full."""
         slot = self._find(ino)
         if not slot:
-            self._add(Record(ino, parent, check, 1, 0, name))
+            self._add(Inode(ino, parent, check, 1, 0, name))
             return
-        at = RECORDS_AT + slot * SLOT
+        at = ROWS_AT + slot * SLOT_BYTES
         if NUMBERS.unpack_from(self._map, at)[1] != parent and ino != ROOT:
             at = self._at(self._move(slot, parent, name))
         lookups, children = COUNTS.unpack_from(self._map, at + COUNTS_AT)
         COUNTS.pack_into(self._map, at + COUNTS_AT, lookups + 1, children)
 
     def forget(self, ino: int, lookups: int) -> list[int]:
-        """The kernel gives back `lookups` of its counts; returns the numbers that went."""
+        """Subtracts `lookups`; returns the numbers of the inodes that were removed."""
         slot = self._find(ino)
         if not slot or ino == ROOT:
             return []
         at = self._at(slot) + COUNTS_AT
-        held, children = COUNTS.unpack_from(self._map, at)
-        left = max(held - lookups, 0)
+        before, children = COUNTS.unpack_from(self._map, at)
+        left = max(before - lookups, 0)
         COUNTS.pack_into(self._map, at, left, children)
-        gone = [] if left or children else self._drop(slot)
-        if gone and self._used > SPARSE and self._live * 8 < self._used:
-            self._pack()
-        return gone
+        removed = [] if left or children else self._remove(slot)
+        if removed and self._used > COMPACT_SLOTS and self._count * 8 < self._used:
+            self._compact()
+        return removed
 
-    def _drop(self, slot: int) -> list[int]:
-        """Remove a record, and the directories above that only it had kept."""
-        gone = []
+    def _remove(self, slot: int) -> list[int]:
+        """Removes a row, and the directories above it that only its child count had kept."""
+        removed = []
         while slot:
-            record = self._record(slot)
-            self._unlink(record.ino)
-            self._release(slot, len(record.name))
-            self._live -= 1
-            gone.append(record.ino)
-            slot = self._let_go(record.parent)
-        return gone
+            inode = self._read(slot)
+            self._index.remove(inode.ino)
+            self._release(slot, len(inode.name))
+            self._count -= 1
+            removed.append(inode.ino)
+            slot = self._remove_child(inode.parent)
+        return removed
 
-    def _let_go(self, parent: int) -> int:
-        """One child less; the parent's slot when nothing keeps it any more, else 0."""
+    def _remove_child(self, parent: int) -> int:
+        """Decrements the child count; returns the parent's slot if it is to be removed, else
+        0."""
         slot = self._find(parent)
         if not slot:
             return 0
@@ -164,184 +169,111 @@ class Table:
         COUNTS.pack_into(self._map, at, lookups, max(children - 1, 0))
         return slot if lookups == 0 and children <= 1 and parent != ROOT else 0
 
-    def _add(self, record: Record) -> None:
-        if (self._live + 1) * 2 > self._mask:
-            self._rehash(self._power + 1)
-        above = self._find(record.parent)
-        slot = self._take(_slots(len(record.name)))
-        self._write(slot, record)
-        if above:
-            self._count_child(above)
-        self._link(record.ino, slot)
-        self._live += 1
+    def _add_child(self, parent: int) -> None:
+        slot = self._find(parent)
+        if slot:
+            at = self._at(slot) + COUNTS_AT
+            lookups, children = COUNTS.unpack_from(self._map, at)
+            COUNTS.pack_into(self._map, at, lookups, children + 1)
+
+    def _add(self, inode: Inode) -> None:
+        if (self._count + 1) * 2 > self._index.mask:
+            old = self._index.resize(self._index.power + 1)
+            self._store_header()
+            self._discard(*old)
+        slot = self._allocate(_slots(len(inode.name)))
+        self._write(slot, inode)
+        self._add_child(inode.parent)
+        self._index.add(inode.ino, slot)
+        self._count += 1
 
     def _move(self, slot: int, parent: int, name: bytes) -> int:
-        """The inode was found in another directory: there it will be looked for from now on."""
-        record = self._record(slot)
-        above = self._find(parent)
-        if above:
-            self._count_child(above)
-        moved = record._replace(parent=parent, name=name)
-        if _slots(len(name)) == _slots(len(record.name)):
+        """The inode was found in another directory: its row names that one from now on.
+        Returns its slot."""
+        inode = self._read(slot)
+        self._add_child(parent)
+        moved = inode._replace(parent=parent, name=name)
+        if _slots(len(name)) == _slots(len(inode.name)):
             self._write(slot, moved)
         else:
-            fresh = self._take(_slots(len(name)))
-            self._write(fresh, moved)
-            self._index[self._place(record.ino)] = fresh
-            self._release(slot, len(record.name))
-            slot = fresh
-        emptied = self._let_go(record.parent)
+            new_slot = self._allocate(_slots(len(name)))
+            self._write(new_slot, moved)
+            self._index.replace(inode.ino, new_slot)
+            self._release(slot, len(inode.name))
+            slot = new_slot
+        emptied = self._remove_child(inode.parent)
         if emptied:
-            self._drop(emptied)
+            self._remove(emptied)
         return slot
 
-    def _count_child(self, slot: int) -> None:
-        at = self._at(slot) + COUNTS_AT
-        lookups, children = COUNTS.unpack_from(self._map, at)
-        COUNTS.pack_into(self._map, at, lookups, children + 1)
+    # -- rows and their slots -----------------------------------------------------------------
 
-    def _record(self, slot: int) -> Record:
+    def _read(self, slot: int) -> Inode:
         at = self._at(slot)
-        ino, parent, check, lookups, children, length = RECORD.unpack_from(self._map, at)
+        ino, parent, check, lookups, children, length = ROW.unpack_from(self._map, at)
         name = self._map[at + NAME_AT : at + NAME_AT + length]
-        return Record(ino, parent, check, lookups, children, name)
+        return Inode(ino, parent, check, lookups, children, name)
 
-    def _write(self, slot: int, record: Record) -> None:
+    def _write(self, slot: int, inode: Inode) -> None:
         at = self._at(slot)
-        self._map[at : at + NAME_AT + len(record.name)] = (
-            RECORD.pack(*record[:5], len(record.name)) + record.name
+        self._map[at : at + NAME_AT + len(inode.name)] = (
+            ROW.pack(*inode[:5], len(inode.name)) + inode.name
         )
 
     @staticmethod
     def _at(slot: int) -> int:
-        return RECORDS_AT + slot * SLOT
+        return ROWS_AT + slot * SLOT_BYTES
 
-    # -- slots --------------------------------------------------------------------------------
-
-    def _take(self, count: int) -> int:
-        """A run of free slots."""
+    def _allocate(self, count: int) -> int:
+        """Returns the first of a run of free slots. Raises OSError (ENFILE)."""
         slot = self._free[count]
         if slot:
             (self._free[count],) = FREE_RUN.unpack_from(self._map, self._at(slot))
             FREE.pack_into(self._map, FREE_AT, *self._free)
             return slot
         slot = self._used
-        if slot + count > MOST:
+        if slot + count > MAX_SLOTS:
             raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
         self._used += count
         self._store_header()
         return slot
 
-    def _release(self, slot: int, length: int) -> None:
-        count = _slots(length)
+    def _release(self, slot: int, name_length: int) -> None:
+        count = _slots(name_length)
         FREE_RUN.pack_into(self._map, self._at(slot), self._free[count])
         self._free[count] = slot
         FREE.pack_into(self._map, FREE_AT, *self._free)
 
-    def _pack(self) -> None:
-        """Move the few records that are left together, and give the rest of the memory back."""
-        kept = [self._record(slot) for slot in self._index if slot]
+    def _compact(self) -> None:
+        """Moves the few remaining rows to the front, and frees the rest of the memory."""
+        inodes = [self._read(slot) for slot in self._index.slots()]
         self._free = [0] * len(self._free)
         FREE.pack_into(self._map, FREE_AT, *self._free)
-        old_end, old_power = self._at(self._used), self._power
-        self._clear(max(LEAST_POWER, (len(kept) * 4).bit_length()))
-        self._use(max(LEAST_POWER, (len(kept) * 4).bit_length()))
+        old_end, old_power = self._at(self._used), self._index.power
+        self._index.reset(max(MIN_POWER, (len(inodes) * 4).bit_length()))
         self._used = 1
-        for record in kept:
-            slot = self._take(_slots(len(record.name)))
-            self._write(slot, record)
-            self._link(record.ino, slot)
+        for inode in inodes:
+            slot = self._allocate(_slots(len(inode.name)))
+            self._write(slot, inode)
+            self._index.add(inode.ino, slot)
         self._store_header()
         self._discard(self._at(self._used), old_end)
-        if self._power != old_power:
-            self._discard(*self._bounds(old_power))
-
-    # -- the index ----------------------------------------------------------------------------
-
-    def _find(self, ino: int) -> int:
-        """The slot of a number; 0 when it is not held."""
-        index, mask, numbers = self._index, self._mask, self._map
-        place = ino & mask
-        while slot := index[place]:
-            if NUMBER.unpack_from(numbers, RECORDS_AT + slot * SLOT)[0] == ino:
-                return slot
-            place = (place + 1) & mask
-        return 0
-
-    def _place(self, ino: int) -> int:
-        """Where in the index a number is."""
-        mask = self._mask
-        place = ino & mask
-        while self._ino_at(self._index[place]) != ino:
-            place = (place + 1) & mask
-        return place
-
-    def _link(self, ino: int, slot: int) -> None:
-        mask = self._mask
-        place = ino & mask
-        while self._index[place]:
-            place = (place + 1) & mask
-        self._index[place] = slot
-
-    def _unlink(self, ino: int) -> None:
-        """Take a number out, and move up what stands behind it for want of a better place."""
-        index, mask = self._index, self._mask
-        hole = self._place(ino)
-        place = hole
-        while True:
-            place = (place + 1) & mask
-            slot = index[place]
-            if not slot:
-                break
-            wanted = self._ino_at(slot) & mask
-            if (place - wanted) & mask >= (place - hole) & mask:
-                index[hole] = slot
-                hole = place
-        index[hole] = 0
-
-    def _ino_at(self, slot: int) -> int:
-        ino: int = NUMBER.unpack_from(self._map, RECORDS_AT + slot * SLOT)[0]
-        return ino
-
-    def _rehash(self, power: int) -> None:
-        if power > MOST_POWER:
-            raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
-        self._clear(power)
-        slots, old_power = [slot for slot in self._index if slot], self._power
-        self._use(power)
-        for slot in slots:
-            self._link(self._ino_at(slot), slot)
-        self._store_header()
-        self._discard(*self._bounds(old_power))
-
-    def _use(self, power: int) -> None:
-        self._index.release()
-        self._index, self._power, self._mask = self._region(power), power, (1 << power) - 1
-
-    def _region(self, power: int) -> memoryview:
-        start, end = self._bounds(power)
-        return memoryview(self._map)[start:end].cast("I")
-
-    @staticmethod
-    def _bounds(power: int) -> tuple[int, int]:
-        """Disjoint for any two powers."""
-        return INDEX_AT + (4 << power), INDEX_AT + (8 << power)
-
-    def _clear(self, power: int) -> None:
-        start, end = self._bounds(power)
-        self._map[start:end] = bytes(end - start)
+        if self._index.power != old_power:
+            self._discard(*bounds(old_power))
 
     def _discard(self, start: int, end: int) -> None:
-        """Give whole pages of the file back; they read as zeros."""
+        """Frees whole pages of the file; they read as zeros."""
         start = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
         end = end // mmap.PAGESIZE * mmap.PAGESIZE
         if end > start:
             self._map.madvise(mmap.MADV_REMOVE, start, end - start)
 
     def _store_header(self) -> None:
-        HEADER.pack_into(self._map, 0, MAGIC, self._used, self._power)
+        HEADER.pack_into(self._map, 0, MAGIC, self._used, self._index.power)
 
 
-def _slots(length: int) -> int:
-    """How many slots a record with a name of `length` bytes takes."""
-    return 1 if length <= FIRST_NAME else 1 - (FIRST_NAME - length) // SLOT
+def _slots(name_length: int) -> int:
+    """Returns the number of slots of a row."""
+    if name_length <= FIRST_NAME_BYTES:
+        return 1
+    return 1 - (FIRST_NAME_BYTES - name_length) // SLOT_BYTES

@@ -1,67 +1,64 @@
-"""What a mount answers, whatever transport asks: the model's vnodes as the kernel sees them.
+"""The requests of a mount, independent of the transport: from inode numbers to vnodes, and from
+their properties to cache timeouts.
 
-A transport decodes a request, calls one method here and encodes what it returns. Here
-numbers become vnodes, and what may be cached becomes a timeout:
+A transport decodes a request, calls one method here and encodes the result.
 
-    entries    for ever where the directory is fixed, or the kernel is told when a name goes;
-               a moment where a name may vanish otherwise; not at all where it may come to
-               mean something else, or is broken
-    nothing    a name that a fixed directory lacks is number 0, for ever; else ENOENT
-    attributes for ever, but of live files not at all. Of live directories a moment where the
-               transport is asked for every listing (`handles`); not at all where the kernel
-               keeps listings and looks at the mtime to know whether they still hold
+    dentries    cached for ever in a fixed directory, or if the kernel is notified of removed
+                names; for SHORT_S if the name can be removed otherwise; not at all if the name
+                is not bound to its inode, or broken
+    negative    a name missing from a fixed directory is a negative dentry with an infinite
+                timeout; else ENOENT, which is not cached
+    attributes  for ever, but of live files not at all. Of live directories for SHORT_S if the
+                transport gets a request for every listing (`handles`); not at all if the kernel
+                caches listings and checks by the mtime whether they are valid
 
-Without handles a file is read by offset alone, so a live file shows what it was when its
-attributes were last asked for: the kernel asks before every read.
+Without handles a file is read by offset alone, so a live file shows its content at the last
+GETATTR: the kernel sends one before every read.
 
-Everything runs in one thread, except `prepare`. Whatever a method raises, `failed` makes an
-errno of it; `Denied` is what is nobody's fault.
+Everything runs in one worker thread, except `File.prepare`. `errno_for` maps any exception of a
+method to an errno; `Denied` is a regular answer.
 """
 
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from casfs.errors import CasfsError
-from casfs.fuse.inode_table import ROOT, Table
-from casfs.fuse.inodes import Inodes, number
-from casfs.fuse.views.errors import OURS, Denied, errno_of
+from casfs.fuse.inode_table import ROOT, InodeTable
+from casfs.fuse.inodes import Inodes, inode_number
+from casfs.fuse.listing import DirectoryItem, Listing, ListingCursors
+from casfs.fuse.views.errors import LOGGED, Denied, errno_of
+from casfs.fuse.views.files import BrokenFile, LiveFile
 from casfs.fuse.views.stats import Stats
 from casfs.fuse.views.vnode import (
     LONG_AGO,
     READ_DIRECTORY,
     READ_FILE,
     Attr,
-    Broken,
     Directory,
     File,
     Link,
-    Live,
     Vnode,
-    below,
+    child_key,
 )
 from casfs.system.log import Log
 
-FOREVER = 10.0**9  # seconds
-MOMENT = 1.0  # seconds that a name which vanished may be stale
+FOREVER_S = 10.0**9
+SHORT_S = 1.0  # for which a removed name may be stale
 FS_BLOCK = 4096
-MAX_NAME = 255
+MAX_NAME_BYTES = 255
 XATTR = b"user.blake3"
-CURSORS = 256  # listings that somebody may go on with
-SHOWN = 4096  # live files whose content is kept as it was told
-DOTS = 2  # names that every listing begins with
-OPEN = 1 << 62  # bytes; more than any live file has
+LIVE_CONTENTS = 4096  # live files whose content is kept as of their last GETATTR
+MAX_READ_BYTES = 1 << 62  # more than any live file has
 
 
 class Entry(NamedTuple):
-    """An inode as the kernel is told of it; timeouts in seconds. Number 0: there is nothing,
-    and that may be kept."""
+    """An inode's attributes and cache timeouts (s). Inode number 0: a negative dentry."""
 
     ino: int
     attr: Attr
@@ -69,43 +66,14 @@ class Entry(NamedTuple):
     entry_timeout: float
 
 
-NOTHING = Entry(0, Attr(0, 0, 0), 0.0, FOREVER)
+NEGATIVE_ENTRY = Entry(0, Attr(0, 0, 0), 0.0, FOREVER_S)
 
 
-class Space(NamedTuple):
-    """For statfs: what the store's disk holds is used, nothing is free; in FS_BLOCKs."""
+class DiskSpace(NamedTuple):
+    """For statfs: the used FS_BLOCKs and inodes of the store's disk; none are free."""
 
     blocks: int
     files: int
-
-
-class Item(NamedTuple):
-    """A name in a listing, and the offset behind it; `.` and `..` are not to be held."""
-
-    offset: int
-    name: bytes
-    vnode: Vnode
-    held: bool
-
-
-class Listing:
-    """The rest of a directory from some offset on. Offset n is behind the n-th name."""
-
-    def __init__(self, ino: int, directory: Directory, items: Iterator[Item], offset: int) -> None:
-        self.ino = ino
-        self.directory = directory
-        self.offset = offset  # of the next item
-        self._items = items
-
-    def __iter__(self) -> Iterator[Item]:
-        for item in self._items:
-            self.offset = item.offset
-            yield item
-
-    def back(self, item: Item) -> None:
-        """The last item was not used: it comes first when somebody goes on."""
-        self._items = itertools.chain([item], self._items)
-        self.offset = item.offset - 1
 
 
 class Session:
@@ -118,29 +86,29 @@ class Session:
         store: Path | None,
         xattr: bool,
         handles: bool,
-        watched: bool = False,
-        table: Table | None = None,
+        invalidates: bool = False,
+        table: InodeTable | None = None,
     ) -> None:
-        """`handles`: the transport is asked to open files and directories; `watched`: it tells
-        the kernel of names that have gone."""
+        """`handles`: the transport gets OPEN and OPENDIR requests; `invalidates`: it notifies
+        the kernel of removed names."""
         self.stats = stats
         self.uid, self.gid = os.getuid(), os.getgid()
         self.xattr = xattr
-        self.inodes = Inodes(root, table, self._forgotten)
+        self.inodes = Inodes(root, table, self._drop_content)
         self._log = log
         self._store = store
         self._handles = handles
-        self._watched = watched
+        self._invalidates = invalidates
         self._root = root
-        self._shown: OrderedDict[int, bytes] = OrderedDict()
-        self._cursors: OrderedDict[tuple[int, int], Listing] = OrderedDict()
+        self._live_contents: OrderedDict[int, bytes] = OrderedDict()
+        self._cursors = ListingCursors(self.inodes, self._parent)
         counts = stats.cache
         stats.cache = lambda: {"inodes": len(self.inodes), **counts()}
 
-    def failed(self, kind: str, error: Exception) -> int:
-        """The errno for `error`; what is our fault is logged."""
+    def errno_for(self, kind: str, error: Exception) -> int:
+        """Returns the errno for `error`; logs it unless it is the caller's fault."""
         code = errno_of(error)
-        if code in OURS and not isinstance(error, Denied):
+        if code in LOGGED and not isinstance(error, Denied):
             name = type(error).__name__
             self._log("request failed", request=kind, error=name, message=str(error))
         return code
@@ -148,39 +116,39 @@ class Session:
     # -- names and attributes -----------------------------------------------------------------
 
     def lookup(self, parent: int, name: bytes) -> Entry:
-        """Counts as one lookup unless the number is 0. Raises Denied (ENOENT: and that is not
-        to be kept)."""
+        """Counts one lookup unless the entry is negative. Raises Denied (ENOENT: not to be
+        cached)."""
         directory = self.directory(parent)
-        if len(name) > MAX_NAME:  # the kernel allows more
+        if len(name) > MAX_NAME_BYTES:  # the kernel allows more
             raise Denied(errno.ENAMETOOLONG)
-        if name in (b".", b".."):  # only whoever exports this file system asks
-            return self._dot(parent, name)
+        if name in (b".", b".."):  # sent only where the mount is exported, by NFS
+            return self._lookup_dot(parent, name)
         vnode = directory.lookup(name)
         if vnode is not None:
-            vnode = self.inodes.known(vnode)
+            vnode = self.inodes.intern(vnode)
             entry = self.entry(directory, name, vnode)
-            self.inodes.hold(vnode, parent, name)
+            self.inodes.add_lookup(vnode, parent, name)
             return entry
         if not directory.fixed:
             raise Denied(errno.ENOENT)
-        return NOTHING
+        return NEGATIVE_ENTRY
 
-    def _dot(self, ino: int, name: bytes) -> Entry:
-        vnode = self.directory(ino) if name == b"." else self._above(ino)
-        record = self.inodes.table.get(vnode.ino)
-        if record is not None:
-            self.inodes.hold(vnode, record.parent, record.name)
+    def _lookup_dot(self, ino: int, name: bytes) -> Entry:
+        vnode = self.directory(ino) if name == b"." else self._parent(ino)
+        inode = self.inodes.table.get(vnode.ino)
+        if inode is not None:
+            self.inodes.add_lookup(vnode, inode.parent, inode.name)
         return Entry(vnode.ino, vnode.attr(), 0.0, 0.0)
 
-    def _above(self, ino: int) -> Directory:
-        record = self.inodes.table.get(ino)
-        return self.directory(record.parent if record is not None and record.parent else ROOT)
+    def _parent(self, ino: int) -> Directory:
+        inode = self.inodes.table.get(ino)
+        return self.directory(inode.parent if inode is not None and inode.parent else ROOT)
 
     def forget(self, ino: int, lookups: int) -> None:
         self.inodes.forget(ino, lookups)
 
-    def _forgotten(self, ino: int) -> None:
-        self._shown.pop(ino, None)
+    def _drop_content(self, ino: int) -> None:
+        self._live_contents.pop(ino, None)
 
     def getattr(self, ino: int) -> Entry:
         vnode = self.vnode(ino)
@@ -189,28 +157,28 @@ class Session:
         return Entry(ino, self._attr(vnode), self._attr_timeout(vnode), 0.0)
 
     def entry(self, directory: Directory, name: bytes, vnode: Vnode) -> Entry:
-        """What a name in a directory is; `vnode` is one that `Inodes.known` returned."""
-        if isinstance(vnode, Broken) or not directory.binds(name):
+        """Returns the entry of a name; `vnode` is from `Inodes.intern`."""
+        if isinstance(vnode, BrokenFile) or not directory.binds(name):
             timeout = 0.0
         else:
-            kept = directory.fixed or (self._watched and directory.watched)
-            timeout = FOREVER if kept else MOMENT
+            cached = directory.fixed or (self._invalidates and directory.invalidated)
+            timeout = FOREVER_S if cached else SHORT_S
         return Entry(vnode.ino, self._attr(vnode), self._attr_timeout(vnode), timeout)
 
     def _attr(self, vnode: Vnode) -> Attr:
-        if not isinstance(vnode, Live) or self._handles:
+        if not isinstance(vnode, LiveFile) or self._handles:
             return vnode.attr()
-        data, mtime_ns = vnode.now()
-        self._shown[vnode.ino] = data
-        self._shown.move_to_end(vnode.ino)
-        if len(self._shown) > SHOWN:  # a tree of threads was listed; each read asks again first
-            self._shown.popitem(last=False)
+        data, mtime_ns = vnode.snapshot()
+        self._live_contents[vnode.ino] = data
+        self._live_contents.move_to_end(vnode.ino)
+        if len(self._live_contents) > LIVE_CONTENTS:  # the next read sends GETATTR first
+            self._live_contents.popitem(last=False)
         return vnode.attr()._replace(size=len(data), mtime_ns=mtime_ns)
 
     def _attr_timeout(self, vnode: Vnode) -> float:
         if not vnode.live:
-            return FOREVER
-        return MOMENT if self._handles and isinstance(vnode, Directory) else 0.0
+            return FOREVER_S
+        return SHORT_S if self._handles and isinstance(vnode, Directory) else 0.0
 
     def readlink(self, ino: int) -> bytes:
         vnode = self.vnode(ino)
@@ -219,7 +187,7 @@ class Session:
         return vnode.target
 
     def access(self, ino: int, wanted: int, uid: int, gid: int) -> None:
-        """Raises Denied unless somebody may do all of `wanted` (os.R_OK …)."""
+        """Raises Denied unless the user has all of `wanted` (os.R_OK …)."""
         if wanted & os.W_OK:
             raise Denied(errno.EROFS)
         mode = self.vnode(ino).attr().mode
@@ -230,16 +198,16 @@ class Session:
         if wanted & ~granted & (os.R_OK | os.X_OK):
             raise Denied(errno.EACCES)
 
-    def statfs(self) -> Space:
+    def statfs(self) -> DiskSpace:
         if self._store is None:
-            return Space(0, 0)
+            return DiskSpace(0, 0)
         disk = os.statvfs(self._store)
         used = (disk.f_blocks - disk.f_bfree) * disk.f_frsize // FS_BLOCK
-        return Space(used, disk.f_files - disk.f_ffree)
+        return DiskSpace(used, disk.f_files - disk.f_ffree)
 
     def getxattr(self, ino: int, name: bytes) -> bytes:
         if not self.xattr:
-            raise Denied(errno.ENOSYS)  # the kernel will not ask again
+            raise Denied(errno.ENOSYS)  # the kernel sends no more of these
         digest = self.vnode(ino).digest if name == XATTR else None
         if digest is None:
             raise Denied(errno.ENODATA)
@@ -254,22 +222,22 @@ class Session:
         return vnode
 
     def content(self, ino: int) -> bytes:
-        """All of a live file as it is now, for a handle."""
-        return self.file(ino).read(0, OPEN)
+        """Returns all of a live file's current content, for a handle."""
+        return self.file(ino).read(0, MAX_READ_BYTES)
 
     def read(self, file: File, offset: int, size: int) -> bytes:
-        """Quick when the file is `ready`; else call its `prepare` first, in any thread."""
-        shown = self._shown.get(file.ino) if file.live else None
-        data = file.read(offset, size) if shown is None else shown[offset : offset + size]
+        """Fast if the file is `ready`; else call its `prepare` first, in any thread."""
+        content = self._live_contents.get(file.ino) if file.live else None
+        data = file.read(offset, size) if content is None else content[offset : offset + size]
         self.stats.bytes_served += len(data)
         return data
 
-    def place(self, path: Iterable[bytes]) -> int:
-        """The number that the kernel knows a watched directory by."""
+    def directory_number(self, path: Iterable[bytes]) -> int:
+        """Returns the inode number of a directory with `invalidated`, by its path."""
         key = self._root.key
         for name in path:
-            key = below(key, name)
-        return number(key)
+            key = child_key(key, name)
+        return inode_number(key)
 
     def seek(self, ino: int, offset: int, whence: int) -> int:
         """SEEK_DATA and SEEK_HOLE."""
@@ -282,54 +250,40 @@ class Session:
     # -- directories --------------------------------------------------------------------------
 
     def listing(self, ino: int, offset: int) -> Listing:
-        """The names of a directory from `offset` on; taken anew at 0."""
-        directory = self.directory(ino)
-        left = self._cursors.pop((ino, offset), None)
-        if left is not None and offset:
-            return left
-        return Listing(ino, directory, self._items(ino, directory, offset), offset)
+        """Returns the listing of a directory from `offset` on."""
+        return self._cursors.open(ino, self.directory(ino), offset)
 
-    def leave(self, listing: Listing) -> None:
-        """Somebody may go on where this listing is now."""
-        self._cursors[listing.ino, listing.offset] = listing
-        if len(self._cursors) > CURSORS:
-            self._cursors.popitem(last=False)
+    def save_cursor(self, listing: Listing) -> None:
+        """Keeps a listing, to be resumed at its offset."""
+        self._cursors.save(listing)
 
-    def _items(self, ino: int, directory: Directory, offset: int) -> Iterator[Item]:
-        if offset < 1:
-            yield Item(1, b".", directory, False)
-        if offset < DOTS:
-            yield Item(DOTS, b"..", self._above(ino), False)
-        passed = max(offset - DOTS, 0)
-        entries = directory.behind(passed)
-        for offset, (name, vnode) in enumerate(entries, start=DOTS + passed + 1):
-            yield Item(offset, name, self.inodes.known(vnode), True)
-
-    def listed(self, listing: Listing, item: Item) -> Entry:
-        """As `entry`, but what cannot be told at the moment does not spoil the listing: it is
-        there, and whoever looks at it gets the reason."""
+    def listing_entry(self, listing: Listing, item: DirectoryItem) -> Entry:
+        """As `entry`, but an error does not fail the listing: the name is listed, and a lookup
+        of it raises the error."""
         vnode = item.vnode
         try:
             return self.entry(listing.directory, item.name, vnode)
         except CasfsError as error:
-            self.failed("listing", error)
+            self.errno_for("listing", error)
             mode = READ_DIRECTORY if isinstance(vnode, Directory) else READ_FILE
             return Entry(vnode.ino, Attr(mode, 0, LONG_AGO), 0.0, 0.0)
 
-    def hold(self, listing: Listing, item: Item) -> None:
-        """The kernel was told of an item with its attributes: that counts as a lookup."""
-        if item.held:
-            self.inodes.hold(item.vnode, listing.ino, item.name)
+    def count_lookup(self, listing: Listing, item: DirectoryItem) -> None:
+        """Counts one lookup of an item that was sent with its attributes."""
+        if item.counted:
+            self.inodes.add_lookup(item.vnode, listing.ino, item.name)
 
-    # -- numbers ------------------------------------------------------------------------------
+    # -- inode numbers ------------------------------------------------------------------------
 
     def vnode(self, ino: int) -> Vnode:
+        """Raises Denied (ESTALE)."""
         vnode = self.inodes.get(ino)
         if vnode is None:
             raise Denied(errno.ESTALE)
         return vnode
 
     def directory(self, ino: int) -> Directory:
+        """Raises Denied (ESTALE, ENOTDIR)."""
         vnode = self.vnode(ino)
         if not isinstance(vnode, Directory):
             raise Denied(errno.ENOTDIR)

@@ -1,14 +1,14 @@
-"""A mounted /dev/fuse: how a descriptor on which the kernel asks comes to be.
+"""Mounting and unmounting: obtains the /dev/fuse descriptor of a new mount.
 
-Whoever may mount does it by mount(2): root, and root of a user namespace. Everybody else
-asks fusermount3, which hands the descriptor over a socket. The mount lives for as long as
-any process has that descriptor, so who serves it can be replaced.
+Root, also of a user namespace, mounts by mount(2). Other users call fusermount3, which
+passes the descriptor over a socket. The mount lives as long as any process has that
+descriptor, so the worker that serves it can be replaced.
 
 The kernel enforces `ro`, `nodev` and `nosuid`. `default_permissions` goes with `allow_other`
-only: without it nobody but the mounting user can enter at all, so there is nothing to
-decide, and the kernel would ask for the attributes of live directories on every path walk.
+only: without that only the mounting user can enter, so there is nothing to check, and the
+kernel would send GETATTR for live directories on every path walk.
 
-Nothing here touches the mount itself, which nobody may be serving yet.
+Nothing here accesses the mount itself, which may have no worker yet: deadlock.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from casfs.system import mounts
 
 TYPE = "fuse.casfs"
 DEVICE = Path("/dev/fuse")
-SETTINGS = Path("/etc/fuse.conf")
+FUSE_CONF = Path("/etc/fuse.conf")
 HELPER = "fusermount3"
-HANDOVER = "_FUSE_COMMFD"  # names to the helper the socket that it answers on
+COMM_FD_VARIABLE = "_FUSE_COMMFD"  # the helper sends the descriptor over this socket
 FLAGS = mounts.MS_RDONLY | mounts.MS_NODEV | mounts.MS_NOSUID
-MAX_READ = 1 << 20  # bytes in one request
-DEVICES = Path("/sys/class/bdi")  # one for each device that is mounted anywhere
-AHEAD = 1024  # KiB
+MAX_READ_BYTES = 1 << 20  # of one READ request
+BDI = Path("/sys/class/bdi")  # has one entry for each mounted device
+READ_AHEAD_KIB = 1024
 DENIED = (errno.EPERM, errno.EACCES)
 
 
 def attach(source: str, point: Path, *, allow_other: bool) -> int:
-    """Mount at an absolute path; the descriptor to serve. Raises Failed."""
-    options = [f"max_read={MAX_READ}"]
+    """Mounts at an absolute path; returns the descriptor to serve. Raises Failed."""
+    options = [f"max_read={MAX_READ_BYTES}"]
     if allow_other:
         options += ["default_permissions", "allow_other"]
     try:
-        return _mounted(source, point, options)
+        return _mount_directly(source, point, options)
     except OSError as error:
         if error.errno not in DENIED:
             raise Failed(f"cannot mount at {point}: {error.strerror}") from None
-        return _handed(source, point, options, error.strerror)
+        return _mount_by_helper(source, point, options, error.strerror)
 
 
 def check_machine(*, allow_other: bool) -> None:
-    """Raises Failed, with what to do, where a mount could not succeed."""
+    """Raises Failed, with a remedy, where a mount cannot succeed."""
     if not DEVICE.exists():
         raise Failed(f"no {DEVICE}: load the kernel's fuse module (`modprobe fuse`)")
     if not os.access(DEVICE, os.R_OK | os.W_OK):
@@ -60,49 +60,50 @@ def check_machine(*, allow_other: bool) -> None:
         return
     if shutil.which(HELPER) is None:
         raise Failed(f"no {HELPER} to mount with; install the package fuse3")
-    if allow_other and not _allows_other():
-        raise Failed(f"--allow-other needs the line user_allow_other in {SETTINGS}")
+    if allow_other and not _user_allow_other():
+        raise Failed(f"--allow-other needs the line user_allow_other in {FUSE_CONF}")
 
 
-def _allows_other() -> bool:
+def _user_allow_other() -> bool:
     try:
-        lines = SETTINGS.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = FUSE_CONF.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return False
     return "user_allow_other" in (line.strip() for line in lines)
 
 
-def read_ahead(device: str) -> None:
-    """Let the kernel read ahead further than it does by itself; where that is not permitted,
-    it is only slower. After INIT, whose answer would cut it down again."""
+def set_read_ahead(device: str) -> None:
+    """Raises the kernel's read-ahead; without the permission for that, reads are only slower.
+    To be called after INIT, whose answer would lower it again."""
     with suppress(OSError):
-        (DEVICES / device / "read_ahead_kb").write_text(f"{AHEAD}\n")
+        (BDI / device / "read_ahead_kb").write_text(f"{READ_AHEAD_KIB}\n")
 
 
-def lives(device: str) -> bool:
-    """Is a file system still mounted anywhere, be it in a container or below an overlay?"""
-    return (DEVICES / device).exists()
+def is_mounted(device: str) -> bool:
+    """Whether the file system is still mounted anywhere, also in a container or below an
+    overlay."""
+    return (BDI / device).exists()
 
 
-# -- by mount(2) --------------------------------------------------------------------------
+# -- mount(2) --------------------------------------------------------------------------
 
 
-def _mounted(source: str, point: Path, options: list[str]) -> int:
+def _mount_directly(source: str, point: Path, options: list[str]) -> int:
     """Raises OSError."""
     fd = os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC)
-    who = [f"fd={fd}", "rootmode=40000", f"user_id={os.geteuid()}", f"group_id={os.getegid()}"]
+    identity = [f"fd={fd}", "rootmode=40000", f"user_id={os.geteuid()}", f"group_id={os.getegid()}"]
     try:
-        mounts.mount(source, point, TYPE, FLAGS, ",".join(who + options).encode())
+        mounts.mount(source, point, TYPE, FLAGS, ",".join(identity + options).encode())
     except BaseException:
         os.close(fd)
         raise
     return fd
 
 
-# -- by the helper ------------------------------------------------------------------------
+# -- fusermount3 ------------------------------------------------------------------------
 
 
-def _handed(source: str, point: Path, options: list[str], reason: str | None) -> int:
+def _mount_by_helper(source: str, point: Path, options: list[str], reason: str | None) -> int:
     helper = shutil.which(HELPER)
     if helper is None:
         raise Failed(f"cannot mount at {point}: {reason}, and {HELPER} is not installed")
@@ -111,22 +112,21 @@ def _handed(source: str, point: Path, options: list[str], reason: str | None) ->
     with ours, theirs:
         done = subprocess.run(
             [helper, "-o", text, "--", str(point)],
-            env={HANDOVER: str(theirs.fileno()), "LC_ALL": "C"},
+            env={COMM_FD_VARIABLE: str(theirs.fileno()), "LC_ALL": "C"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             pass_fds=(theirs.fileno(),),
         )
         theirs.close()
-        fds = _received(ours) if done.returncode == 0 else []
+        fds = _receive_fds(ours) if done.returncode == 0 else []
     if not fds:
-        why = " ".join(done.stderr.split()) or f"{HELPER} gave {done.returncode}"
-        raise Failed(f"cannot mount at {point}: {why}")
+        raise Failed(f"cannot mount at {point}: {_helper_error(done)}")
     return fds[0]
 
 
-def _received(sock: socket.socket) -> list[int]:
-    """The descriptors in one message."""
+def _receive_fds(sock: socket.socket) -> list[int]:
+    """Returns the descriptors of one message."""
     _, control, _, _ = sock.recvmsg(1, socket.CMSG_LEN(4), socket.MSG_CMSG_CLOEXEC)
     fds = array.array("i")
     for level, kind, data in control:
@@ -135,12 +135,12 @@ def _received(sock: socket.socket) -> list[int]:
     return list(fds)
 
 
-# -- and back -----------------------------------------------------------------------------
+# -- unmounting -----------------------------------------------------------------------------
 
 
 def detach(point: Path, *, lazy: bool) -> None:
-    """Unmount what is at an absolute path; `lazy`: out of sight at once, gone with its last
-    user. Raises OSError: EBUSY; EPERM with the reason of whoever was asked instead."""
+    """Unmounts an absolute path; `lazy`: detached at once, released with its last user.
+    Raises OSError: EBUSY; EPERM with the helper's message."""
     try:
         mounts.unmount(point, lazy=lazy)
     except OSError as error:
@@ -156,5 +156,9 @@ def detach(point: Path, *, lazy: bool) -> None:
         env={"LC_ALL": "C"},
     )
     if done.returncode:
-        reason = " ".join(done.stderr.split()) or f"{HELPER} gave {done.returncode}"
+        reason = _helper_error(done)
         raise OSError(errno.EBUSY if "busy" in reason else errno.EPERM, reason)
+
+
+def _helper_error(done: subprocess.CompletedProcess[str]) -> str:
+    return " ".join(done.stderr.split()) or f"{HELPER} exited with {done.returncode}"

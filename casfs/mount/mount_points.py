@@ -1,8 +1,8 @@
-"""A mount from outside: where one may stand, which there are, and how one ends.
+"""Mount points: checking one, finding the mounts of a store, unmounting.
 
-A mount is found again in the kernel's table: its type is `fuse.casfs` and its source
-names the store. Who serves it is another matter (`casfs.mount.supervisor`); nothing here asks the
-mount itself, which may be dead.
+A mount is found in the kernel's mount table: its type is `fuse.casfs` and its source
+names the store. Which processes serve it is in `casfs.mount.registry`. Nothing here sends a
+request to the mount, which may be dead.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from pathlib import Path
 
 from casfs.digest import hash_bytes
 from casfs.errors import Failed, NotFound, Refused
-from casfs.mount import attach, registry
-from casfs.mount import users as holders
+from casfs.mount import attach, registry, users
 from casfs.system import mounts
 
 TYPE = attach.TYPE
 PLAIN_SOURCE = re.compile(r"[A-Za-z0-9/._+@:-]+\Z")
-SHOWN = 8  # of those who use a busy mount
+MAX_USERS_NAMED = 8  # in the message about a busy mount
 
 
 def source(root: Path | None) -> str:
-    """The name of a store in the mount table: its path, where that can stand there."""
+    """Returns the source of a store's mounts in the mount table: the store's path, or a hash of
+    it if the path has characters that the table would escape."""
     if root is None:
         return "casfs"
     path = os.fsencode(root.resolve())
@@ -34,9 +34,9 @@ def source(root: Path | None) -> str:
 
 
 def check(root: Path | None, mountpoint: Path) -> Path:
-    """Where the store at `root` is to be mounted, as an absolute path.
+    """Returns the absolute path at which the store at `root` can be mounted.
 
-    Raises NotFound, Refused when that will not do, Failed.
+    Raises NotFound, Refused (not an empty directory, or one in the other), Failed.
     """
     try:
         path = mountpoint.resolve(strict=True)
@@ -63,14 +63,14 @@ def check(root: Path | None, mountpoint: Path) -> Path:
 
 
 def mounted(root: Path) -> list[Path]:
-    """Where the store at `root` is mounted, in the order of mounting."""
+    """Returns the mount points of the store at `root`, in the order of mounting."""
     name = source(root)
     return [one.point for one in mounts.mounts() if (one.type, one.source) == (TYPE, name)]
 
 
 def find(mountpoint: Path) -> mounts.Mounted:
-    """The mount of a store at that path. Raises NotFound."""
-    path = Path(os.path.abspath(mountpoint))  # resolving would ask a mount that may be dead
+    """Returns the casfs mount at that path. Raises NotFound."""
+    path = Path(os.path.abspath(mountpoint))  # resolving it would stat a mount that may be dead
     path = path.parent.resolve() / path.name
     found = mounts.mounted_at(path)
     if found is None or found.type != TYPE:
@@ -79,48 +79,49 @@ def find(mountpoint: Path) -> mounts.Mounted:
 
 
 def unmount(mountpoint: Path, *, root: Path | None = None, lazy: bool = False) -> None:
-    """Unmount; returns when whoever served it is gone. Nobody waits for that when it is seen
-    elsewhere too (in a container, by an overlay): then it is served until that is over. The
-    same for `lazy`: out of sight at once, and served until its last user is gone.
+    """Unmounts, and waits for the end of the processes that served it; except where the file
+    system is still mounted elsewhere (in a container, below an overlay), which goes on being
+    served, and except if `lazy`: detached at once, served until its last user is gone.
     `root`: of the store, where the mount's source is not its path.
 
-    Raises NotFound (nothing of ours there), Refused (busy: by whom), Failed.
+    Raises NotFound (no casfs mount there), Refused (busy, with its users), Failed.
     """
     found = find(mountpoint)
     with ExitStack() as stack:
-        waits = [stack.enter_context(one.watched()) for one in _records(found, root)]
+        waits = [stack.enter_context(one.end_waiter()) for one in _states(found, root)]
         try:
             attach.detach(found.point, lazy=lazy)
         except OSError as error:
             if error.errno == errno.EBUSY:
-                raise Refused(_busy(found)) from None
+                raise Refused(_busy_message(found)) from None
             raise Failed(f"cannot unmount {found.point}: {error.strerror}") from None
-        if not lazy and not attach.lives(found.device):
+        if not lazy and not attach.is_mounted(found.device):
             for wait in waits:
                 wait()
 
 
-def _records(found: mounts.Mounted, root: Path | None) -> list[registry.Record]:
+def _states(found: mounts.Mounted, root: Path | None) -> list[registry.MountState]:
     if found.source.startswith("/"):
         root = Path(found.source)
     elif root is None or source(root) != found.source:
         return []
-    return [one for one in registry.listing(root) if one.shows(found)]
+    return [one for one in registry.listing(root) if one.is_of(found)]
 
 
-def served(root: Path, mountpoint: Path) -> registry.Record:
-    """Who serves the mount of the store at that path. Raises NotFound."""
+def served(root: Path, mountpoint: Path) -> registry.MountState:
+    """Returns the state of the store's mount at that path. Raises NotFound."""
     found = find(mountpoint)
-    for one in _records(found, root):
+    for one in _states(found, root):
         return one
-    raise NotFound(f"nobody of the store {root} is known to serve {found.point}")
+    raise NotFound(f"no process of the store {root} is registered to serve {found.point}")
 
 
-def _busy(found: mounts.Mounted) -> str:
-    users = holders.find(found)
-    names = [str(one) for one in users[:SHOWN]]
-    if len(users) > SHOWN:
-        names.append(f"{len(users) - SHOWN} more")
-    names += [f"the mount {point}" for point in mounts.mounted_below(found.point)[:SHOWN]]
-    who = ", ".join(names) or "somebody who cannot be seen from here"
-    return f"{found.point} is busy: {who}; end what uses it, or unmount with -l"
+def _busy_message(found: mounts.Mounted) -> str:
+    processes = users.find(found)
+    names = [str(one) for one in processes[:MAX_USERS_NAMED]]
+    if len(processes) > MAX_USERS_NAMED:
+        names.append(f"{len(processes) - MAX_USERS_NAMED} more")
+    below = mounts.mounted_below(found.point)[:MAX_USERS_NAMED]
+    names += [f"the mount {point}" for point in below]
+    used_by = ", ".join(names) or "a process that cannot be seen from here"
+    return f"{found.point} is busy: {used_by}; end what uses it, or unmount with -l"

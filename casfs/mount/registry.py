@@ -1,12 +1,13 @@
-"""What is known of a mount that is being served: `mounts/<name>.json` in the store.
+"""The mount registry: the state of each mount that is being served, `mounts/<name>.json`.
 
     {"mount": path, "device": "0:40", "transport": …, "keeper": pid, "server": pid,
      "serves": bool, "starts": n, "generation": n}
 
-The keeper writes it, and keeps it locked; its server inherits the lock. So a record whose
-lock is free belongs to nobody any more, and is removed by whoever comes across it. `starts`
-counts serving processes, `generation` programs (`casfs mount --replace`). It says nothing
-that is needed to serve or to unmount: where it cannot be written, nobody is told.
+`keeper` is the supervisor's pid and `server` the worker's. The supervisor writes the file and
+holds a lock on it, which its worker inherits; a file whose lock is free is stale, and removed
+by the next reader. `starts` counts workers, `generation` programs (`casfs mount --replace`).
+Nothing in it is needed to serve or to unmount: if it cannot be written, the mount goes
+unregistered.
 """
 
 from __future__ import annotations
@@ -28,94 +29,105 @@ from casfs.system.processes import Identity, parent
 
 FOLDER = "mounts"
 SUFFIX = ".json"
-PATIENCE = 30.0  # seconds for a process to do what it has been told
-MOMENT = 1.0  # seconds between letting go of everything and being gone
-LOOK = 0.005  # seconds between two looks
-TRIES = 5  # to read what is being written
-FIELDS = ("mount", "device", "transport", "keeper", "server", "serves", "starts", "generation")
+WAIT_TIMEOUT_S = 30.0  # for another process to do what it was asked for
+EXIT_TIMEOUT_S = 1.0  # from the release of the lock to the end of the process
+POLL_INTERVAL_S = 0.005
+READ_ATTEMPTS = 5  # a read may meet a write
+JSON_KEYS = {  # by attribute of MountState
+    "mount": "mount",
+    "device": "device",
+    "transport": "transport",
+    "supervisor": "keeper",
+    "worker": "server",
+    "serves": "serves",
+    "starts": "starts",
+    "generation": "generation",
+}
 
 
-class Held:
-    """A record in its keeper's hands."""
+class MountStateFile:
+    """The state file of one mount, locked by its supervisor."""
 
     def __init__(self, path: Path, fd: int, log: Log) -> None:
         self.path, self.fd = path, fd
         self._log = log
 
     @classmethod
-    def make(cls, root: Path, log: Log) -> Held | None:
-        """None where there is no room for it."""
-        path = root / FOLDER / os.urandom(6).hex()  # not seen by others before it is locked
+    def create(cls, root: Path, log: Log) -> MountStateFile | None:
+        """Returns None if the file cannot be created."""
+        path = root / FOLDER / os.urandom(6).hex()  # invisible to readers until it is locked
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try_lock(fd)
             path = path.rename(path.with_suffix(SUFFIX))
         except OSError as error:
-            log("mount not recorded", path=path, error=str(error))
+            log("mount not registered", path=path, error=str(error))
             return None
         return cls(path, fd, log)
 
     @classmethod
-    def inherit(cls, left: Mapping[str, Any], log: Log) -> Held:
-        """What a predecessor of this process held."""
-        os.set_inheritable(left["fd"], False)
-        return cls(Path(left["path"]), left["fd"], log)
+    def inherit(cls, inherited: Mapping[str, Any], log: Log) -> MountStateFile:
+        """Takes over the file that was open and locked before this program was executed."""
+        os.set_inheritable(inherited["fd"], False)
+        return cls(Path(inherited["path"]), inherited["fd"], log)
 
-    def write(self, **fields: object) -> None:
-        assert fields.keys() == set(FIELDS)
-        data = json.dumps(fields).encode()
+    def write(self, **state: object) -> None:
+        """`state`: a value for each attribute in JSON_KEYS."""
+        data = json.dumps({key: state[name] for name, key in JSON_KEYS.items()}).encode()
         try:
             os.pwrite(self.fd, data, 0)
             os.ftruncate(self.fd, len(data))
         except OSError as error:
-            self._log("mount not recorded", path=self.path, error=str(error))
+            self._log("mount not registered", path=self.path, error=str(error))
 
     def remove(self) -> None:
-        """The lock stays, until all who have it are gone: others wait for that."""
+        """Unlinks the file. The lock stays until every process that inherited it has ended:
+        `MountState.end_waiter` waits for that."""
         with suppress(OSError):
             self.path.unlink()
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """A record as others see it."""
+class MountState:
+    """What a state file says. `supervisor` and `worker` are pids."""
 
     path: Path
     mount: Path
     device: str
     transport: str
-    keeper: int
-    server: int
+    supervisor: int
+    worker: int
     serves: bool
     starts: int
     generation: int
 
     def __str__(self) -> str:
-        keeper = f"keeper {self.keeper}" if self.kept else "no keeper"
-        return f"{self.transport}, server {self.server}, {keeper}"
+        supervisor = f"supervisor {self.supervisor}" if self.supervised else "no supervisor"
+        return f"{self.transport}, worker {self.worker}, {supervisor}"
 
     @property
-    def kept(self) -> bool:
-        """Has the server a keeper, who would start another one? A keeper that was killed
-        leaves a server that goes on alone."""
-        return parent(self.server) == self.keeper
+    def supervised(self) -> bool:
+        """Whether the worker's supervisor, which would restart it, is still its parent. A
+        worker whose supervisor was killed goes on alone."""
+        return parent(self.worker) == self.supervisor
 
-    def shows(self, found: Mounted) -> bool:
-        return (self.mount, self.device) == (found.point, found.device)
+    def is_of(self, mounted: Mounted) -> bool:
+        return (self.mount, self.device) == (mounted.point, mounted.device)
 
-    def again(self) -> Record | None:
-        """The record as it is now; None when it is gone."""
+    def reload(self) -> MountState | None:
+        """Returns the current state; None if the mount is no longer served."""
         return _read(self.path)
 
     def as_json(self) -> dict[str, Any]:
-        values = {name: getattr(self, name) for name in FIELDS}
+        values = {key: getattr(self, name) for name, key in JSON_KEYS.items()}
         return {**values, "mount": str(self.mount)}
 
     @contextmanager
-    def watched(self) -> Iterator[Callable[[], None]]:
-        """Gives what returns when the keeper and the server are gone, or raises Failed."""
-        processes = [Identity.of(self.keeper), Identity.of(self.server)]
+    def end_waiter(self) -> Iterator[Callable[[], None]]:
+        """Yields a function that returns when the supervisor and the worker have ended, and
+        raises Failed on timeout."""
+        processes = [Identity.of(self.supervisor), Identity.of(self.worker)]
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -123,11 +135,9 @@ class Record:
             return
 
         def wait() -> None:
-            until(
-                lambda: try_lock(fd, shared=True),
-                f"{self.mount} is unmounted, but pid {self.server} goes on",
-            )
-            until(lambda: not any(one.lives() for one in processes), seconds=MOMENT)
+            message = f"{self.mount} is unmounted, but its worker (pid {self.worker}) still runs"
+            wait_until(lambda: try_lock(fd, shared=True), message)
+            wait_until(lambda: not any(one.lives() for one in processes), seconds=EXIT_TIMEOUT_S)
 
         try:
             yield wait
@@ -135,32 +145,32 @@ class Record:
             os.close(fd)
 
 
-def listing(root: Path) -> list[Record]:
-    """Of every mount of the store that is being served; in the order of their names."""
+def listing(root: Path) -> list[MountState]:
+    """Returns the state of every mount of the store that is being served, by file name."""
     try:
         paths = sorted((root / FOLDER).glob(f"*{SUFFIX}"))
     except OSError:
         return []
-    found = (_read(path) for path in paths)
-    return [one for one in found if one is not None]
+    states = (_read(path) for path in paths)
+    return [state for state in states if state is not None]
 
 
-def _read(path: Path) -> Record | None:
+def _read(path: Path) -> MountState | None:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:  # gone meanwhile, or another user's
+    except OSError:  # removed meanwhile, or another user's
         return None
     try:
-        for _ in range(TRIES):
+        for _ in range(READ_ATTEMPTS):
             if try_lock(fd, shared=True):
                 path.unlink(missing_ok=True)
                 return None
             with suppress(ValueError, KeyError):
                 values = json.loads(os.read(fd, 1 << 16))
                 values["mount"] = Path(values["mount"])
-                return Record(path, **{name: values[name] for name in FIELDS})
+                return MountState(path, **{name: values[key] for name, key in JSON_KEYS.items()})
             os.lseek(fd, 0, os.SEEK_SET)
-            time.sleep(LOOK)
+            time.sleep(POLL_INTERVAL_S)
     except OSError:
         pass
     finally:
@@ -168,14 +178,15 @@ def _read(path: Path) -> Record | None:
     return None
 
 
-def until(
-    done: Callable[[], bool], complaint: str | None = None, *, seconds: float = PATIENCE
+def wait_until(
+    done: Callable[[], bool], message: str | None = None, *, seconds: float = WAIT_TIMEOUT_S
 ) -> None:
-    """Wait for another process. Raises Failed with the complaint, if there is one."""
+    """Polls until `done`. On timeout raises Failed with the message, or returns if there is
+    none."""
     deadline = time.monotonic() + seconds
     while not done():
         if time.monotonic() > deadline:
-            if complaint:
-                raise Failed(complaint)
+            if message:
+                raise Failed(message)
             return
-        time.sleep(LOOK)
+        time.sleep(POLL_INTERVAL_S)

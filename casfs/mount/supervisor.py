@@ -1,22 +1,24 @@
-"""The process that keeps a mount alive: it starts whoever serves, and again when he dies.
+"""The supervisor of a mount: starts the worker that serves it, and restarts it when it ends.
 
-    casfs mount ─ keeper ─┬─ server   answers the kernel
-                          └─ holds what outlives a server (`casfs.mount.transports`), and the record
+    casfs mount ─ supervisor ─┬─ worker   answers the kernel
+                              └─ holds what outlives a worker (`casfs.mount.transports`), and
+                                 the state file (`casfs.mount.registry`)
 
-The keeper has one thread and imports what a server needs before it forks one, so that a
-successor serves within milliseconds. It opens no store for long and answers no request: so
-there is little that it could die of.
+The supervisor has one thread and imports what a worker needs before it forks one, so that a
+new worker serves within milliseconds. It answers no request and does not keep the store open,
+so that little can make it fail.
 
-    a server dies          the next one is started. Whoever is killed from outside is always
-                           replaced; of those that fail by themselves at once, RESTARTS within
-                           a WINDOW, then the mount is given up, and the log says why
-    unmounted              by anybody, in any way: the server ends, then the keeper
-    SIGTERM, SIGINT, SIGHUP    the mount is unmounted lazily, the server ended, then the keeper
-    SIGUSR1                the keeper executes the program anew, with the same descriptors; that
-                           one ends the old server and starts its own (`casfs mount --replace`).
-                           Until then the old one serves, even if there never is a new one
-    the keeper is killed   its server goes on alone until it is unmounted, or told to end by
-                           SIGTERM, and leaves nothing mounted then. Readers notice nothing
+    a worker ends          the next one is started. A worker that was killed from outside is
+                           always replaced; of workers that fail within AT_ONCE_S, RESTARTS
+                           within RESTART_WINDOW_S, then the mount is given up and the log
+                           says why
+    unmounted              by any program: the worker ends, then the supervisor
+    SIGTERM, SIGINT, SIGHUP    lazy unmount, then the worker ends, then the supervisor
+    SIGUSR1                the supervisor executes the program anew with the same descriptors;
+                           the new program stops the old worker and starts its own (`casfs mount
+                           --replace`). The old worker serves until then, also if the exec fails
+    the supervisor is killed   its worker goes on alone until it is unmounted or gets SIGTERM,
+                           and leaves nothing mounted then. Readers notice nothing
 """
 
 from __future__ import annotations
@@ -33,250 +35,255 @@ from typing import Any
 
 from casfs.errors import CasfsError, Failed, Refused
 from casfs.mount import attach, registry
-from casfs.mount.registry import Held, Record
-from casfs.mount.transports import WAYS, Way
-from casfs.mount.worker import AUTO, BUILTIN, PYFUSE3, Plan
-from casfs.mount.worker_handle import FROM_OUTSIDE, OVER, UNSUPPORTED, Child
+from casfs.mount.registry import MountState, MountStateFile
+from casfs.mount.transports import TRANSPORTS, MountTransport
+from casfs.mount.worker import AUTO, BUILTIN, PYFUSE3, MountOptions
+from casfs.mount.worker_handle import ENDED_FROM_OUTSIDE, UNMOUNTED, UNSUPPORTED, WorkerProcess
 from casfs.store import Store
 from casfs.system.log import Log, silent
 from casfs.system.processes import start_time
 from casfs.system.signals import Signals, blocked
 
-ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
-REPLACE = signal.SIGUSR1
-AT_ONCE = 1.0  # seconds; who fails later has served
-RESTARTS, WINDOW = 5, 60.0  # seconds
+END_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+REPLACE_SIGNAL = signal.SIGUSR1
+AT_ONCE_S = 1.0  # a worker that lived longer has served
+RESTARTS, RESTART_WINDOW_S = 5, 60.0
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
-    """Whoever runs a keeper: `ready` is called once; `forked` in each server, to close what
-    the keeper alone may have; `again` gives the command that executes the program anew, for
-    a transport and for what `resume` has to be told."""
+class SupervisorHooks:
+    """What the program around a supervisor provides. `ready` is called once; `forked` in each
+    worker, to close the supervisor's own descriptors; `command` returns the command that
+    executes the program anew, for a transport and the state for `resume`."""
 
-    ready: Callable[[], None] = _nothing
-    forked: Callable[[], None] = _nothing
-    again: Callable[[str, str], list[str]] | None = None
-
-
-def keep(plan: Plan, caller: Caller, log: Log = silent) -> None:
-    """Mount, and have it served until it is over. Raises CasfsError."""
-    attach.check_machine(allow_other=plan.allow_other)
-    Store.open(plan.store).close()
-    chosen = replace(plan, transport=BUILTIN) if plan.transport == AUTO else plan
-    keeper = Keeper(chosen, caller, log, fallback=plan.transport == AUTO)
-    keeper.run(lambda: Held.make(plan.store, log))
+    ready: Callable[[], None] = _do_nothing
+    forked: Callable[[], None] = _do_nothing
+    command: Callable[[str, str], list[str]] | None = None
 
 
-def resume(plan: Plan, caller: Caller, state: str, log: Log = silent) -> None:
-    """The same, in a program that was executed anew; `state` is what its predecessor left."""
-    left: dict[str, Any] = json.loads(state)
-    keeper = Keeper(plan, caller, log, left)
-    keeper.run(lambda: Held.inherit(left["record"], log))
+def supervise(options: MountOptions, hooks: SupervisorHooks, log: Log = silent) -> None:
+    """Mounts, and returns when the mount has ended. Raises CasfsError."""
+    attach.check_machine(allow_other=options.allow_other)
+    Store.open(options.store).close()
+    auto = options.transport == AUTO
+    chosen = replace(options, transport=BUILTIN) if auto else options
+    supervisor = Supervisor(chosen, hooks, log, fallback=auto)
+    supervisor.run(lambda: MountStateFile.create(options.store, log))
 
 
-class Keeper:
+def resume(options: MountOptions, hooks: SupervisorHooks, state: str, log: Log = silent) -> None:
+    """The same, in a program that was executed anew; `state` is JSON of its predecessor."""
+    inherited: dict[str, Any] = json.loads(state)
+    supervisor = Supervisor(options, hooks, log, inherited)
+    supervisor.run(lambda: MountStateFile.inherit(inherited["record"], log))
+
+
+class Supervisor:
     def __init__(
         self,
-        plan: Plan,
-        caller: Caller,
+        options: MountOptions,
+        hooks: SupervisorHooks,
         log: Log,
-        left: Mapping[str, Any] | None = None,
+        inherited: Mapping[str, Any] | None = None,
         *,
         fallback: bool = False,
     ) -> None:
-        """`fallback`: where one transport does not work, the other may."""
-        self._plan, self._caller, self._log = plan, caller, log
+        """`fallback`: if the built-in transport is unsupported, pyfuse3 is used."""
+        self._options, self._hooks, self._log = options, hooks, log
         self._fallback = fallback
         self._pid = os.getpid()
-        self._way = _way(plan, None if left is None else left["fds"])
-        self._server = None if left is None else Child(left["server"])
-        self._starts = 0 if left is None else left["starts"]
-        self._generation = 0 if left is None else left["generation"] + 1
-        self._ready = left is not None  # somebody has been told so
-        self._shown = False  # this server is in the record as one that serves
-        self._asked = False  # to execute the program anew, as soon as one serves
+        self._transport = _transport(options, None if inherited is None else inherited["fds"])
+        self._worker = None if inherited is None else WorkerProcess(inherited["server"])
+        self._starts = 0 if inherited is None else inherited["starts"]
+        self._generation = 0 if inherited is None else inherited["generation"] + 1
+        self._ready = inherited is not None  # hooks.ready was called
+        self._serves = False  # the state file says that this worker serves
+        self._replacing = False  # execute the program anew, as soon as a worker serves
         self._failures: deque[float] = deque(maxlen=RESTARTS)
-        self._record: Held | None = None
+        self._state_file: MountStateFile | None = None
 
-    def run(self, take: Callable[[], Held | None]) -> None:
-        with Signals([*ENDING, REPLACE, signal.SIGCHLD]) as self._signals:
-            self._record = take()
+    def run(self, open_state_file: Callable[[], MountStateFile | None]) -> None:
+        with Signals([*END_SIGNALS, REPLACE_SIGNAL, signal.SIGCHLD]) as self._signals:
+            self._state_file = open_state_file()
             try:
-                self._way.prepare()
-                if self._server is not None:
-                    self._server.stop(self._signals)
-                    self._way.revive(self._ready)
+                self._transport.prepare()
+                if self._worker is not None:
+                    self._worker.stop(self._signals)
+                    self._transport.prepare_restart(self._ready)
                 gc.freeze()
-                self._start()
-                while self._goes_on():
+                self._start_worker()
+                while self._handle_event():
                     pass
             except CasfsError as error:
-                self._log("mount given up", mount=self._plan.point, error=str(error))
+                self._log("mount given up", mount=self._options.point, error=str(error))
                 raise
             finally:
-                self._end()
+                running = self._worker is not None and self._worker.exit_code is None
+                self._transport.detach(running)
+                if self._worker is not None:
+                    self._worker.stop(self._signals)
+                self._close()
 
-    def _goes_on(self) -> bool:
-        """Wait for something to happen and see to it; False when all is over."""
-        server = self._server
-        assert server is not None
-        seen = self._signals.wait([server.pipe] if server.pipe >= 0 else [])
-        server.look()
-        if server.ready and not self._shown:
-            self._serves()
-        if seen & ENDING:
+    def _handle_event(self) -> bool:
+        """Waits for a signal or the worker's output and acts on it; False ends the mount."""
+        worker = self._worker
+        assert worker is not None
+        received = self._signals.wait([worker.pipe] if worker.pipe >= 0 else [])
+        worker.poll()
+        if worker.ready and not self._serves:
+            self._on_worker_ready()
+        if received & END_SIGNALS:
             return False
-        if server.code is not None and not self._succeeded(server):
+        if worker.exit_code is not None and not self._restart_after(worker):
             return False
-        self._asked = self._asked or REPLACE in seen
-        if self._asked and self._shown:
-            self._asked = False
-            self._become_new()
+        self._replacing = self._replacing or REPLACE_SIGNAL in received
+        if self._replacing and self._serves:
+            self._replacing = False
+            self._exec_program()
         return True
 
-    def _end(self) -> None:
-        self._way.withdraw(self._server is not None and self._server.code is None)
-        if self._server is not None:
-            self._server.stop(self._signals)
-        self._way.end()
-        if self._record is not None:
-            self._record.remove()
+    def _close(self) -> None:
+        self._transport.close()
+        if self._state_file is not None:
+            self._state_file.remove()
 
-    # -- servers ------------------------------------------------------------------------------
+    # -- workers ------------------------------------------------------------------------------
 
-    def _start(self) -> None:
+    def _start_worker(self) -> None:
         self._starts += 1
-        self._shown = False
-        self._server = Child.fork(self._signals, self._serve, self._finish)
-        self._note()
+        self._serves = False
+        self._worker = WorkerProcess.fork(self._signals, self._serve, self._finish)
+        self._write_state()
 
     def _serve(self, on_ready: Callable[[], None]) -> bool:
-        """In the server."""
-        self._caller.forked()
-        return self._way.serve(self._ready, on_ready, self._log)
+        """Runs in the worker."""
+        self._hooks.forked()
+        return self._transport.serve(self._ready, on_ready, self._log)
 
-    def _finish(self, complaint: str) -> None:
-        """In the server, when it is done: without a keeper it does what that one would do."""
+    def _finish(self, error: str) -> None:
+        """Runs in the worker at its end: cleans up if the supervisor no longer can."""
         if os.getppid() == self._pid:
             return
-        self._log("a server without a keeper ended", mount=self._plan.point, error=complaint)
-        self._way.withdraw(False)
-        self._way.end()
-        if self._record is not None:
-            self._record.remove()
+        self._log("worker ended without a supervisor", mount=self._options.point, error=error)
+        self._transport.detach(False)
+        self._close()
 
-    def _serves(self) -> None:
-        self._shown = True
-        self._note()
-        attach.read_ahead(self._way.device())
+    def _on_worker_ready(self) -> None:
+        self._serves = True
+        self._write_state()
+        attach.set_read_ahead(self._transport.device())
         if not self._ready:
             self._ready = True
-            self._caller.ready()
+            self._hooks.ready()
 
-    def _note(self) -> None:
-        if self._record is not None and self._server is not None:
-            self._record.write(
-                mount=str(self._plan.point),
-                device=self._way.device(),
-                transport=self._plan.transport,
-                keeper=self._pid,
-                server=self._server.pid,
-                serves=self._shown,
+    def _write_state(self) -> None:
+        if self._state_file is not None and self._worker is not None:
+            self._state_file.write(
+                mount=str(self._options.point),
+                device=self._transport.device(),
+                transport=self._options.transport,
+                supervisor=self._pid,
+                worker=self._worker.pid,
+                serves=self._serves,
                 starts=self._starts,
                 generation=self._generation,
             )
 
-    def _succeeded(self, server: Child) -> bool:
-        """A server has ended: is there another one now? Raises Failed."""
-        self._log("server ended", server=server.pid, code=server.code, error=server.complaint)
-        if server.code == OVER:
+    def _restart_after(self, worker: WorkerProcess) -> bool:
+        """Starts the successor of a worker that has ended; False if the mount has ended.
+        Raises Failed."""
+        code = worker.exit_code
+        self._log("worker ended", worker=worker.pid, code=code, error=worker.error)
+        if code == UNMOUNTED:
             return False
-        if server.code not in FROM_OUTSIDE:
-            if server.code == UNSUPPORTED and self._fallback and not self._ready:
-                self._fall_back(server.complaint)
+        if code not in ENDED_FROM_OUTSIDE:
+            if code == UNSUPPORTED and self._fallback and not self._ready:
+                self._fall_back(worker.error)
             elif not self._ready:
-                raise Failed(server.complaint or f"the server ended by itself ({server.code})")
-            elif server.lived() < AT_ONCE:
-                self._count_failure(server)
-        self._way.revive(self._ready)
-        self._start()
+                raise Failed(worker.error or f"the worker ended by itself ({code})")
+            elif worker.age_s() < AT_ONCE_S:
+                self._count_failure(worker)
+        self._transport.prepare_restart(self._ready)
+        self._start_worker()
         return True
 
     def _fall_back(self, reason: str) -> None:
-        self._log("another transport", transport=PYFUSE3, reason=reason)
-        self._way.withdraw(False)
-        self._way.end()
+        self._log("transport changed", transport=PYFUSE3, reason=reason)
+        self._transport.detach(False)
+        self._transport.close()
         self._fallback = False
-        self._plan = replace(self._plan, transport=PYFUSE3)
-        self._way = _way(self._plan, None)
+        self._options = replace(self._options, transport=PYFUSE3)
+        self._transport = _transport(self._options, None)
         try:
-            self._way.prepare()
+            self._transport.prepare()
         except Failed as error:
             raise Failed(f"{reason}: {error}") from None
 
-    def _count_failure(self, server: Child) -> None:
+    def _count_failure(self, worker: WorkerProcess) -> None:
         now = time.monotonic()
-        if len(self._failures) == RESTARTS and now - self._failures[0] < WINDOW:
-            why = server.complaint or f"exit code {server.code}"
-            raise Failed(f"{self._plan.point}: servers fail at once, again and again: {why}")
+        if len(self._failures) == RESTARTS and now - self._failures[0] < RESTART_WINDOW_S:
+            reason = worker.error or f"exit code {worker.exit_code}"
+            raise Failed(f"{self._options.point}: workers keep failing at once: {reason}")
         self._failures.append(now)
 
-    # -- the next generation ------------------------------------------------------------------
+    # -- replacing the program ----------------------------------------------------------------
 
-    def _become_new(self) -> None:
-        """Execute the program anew; returns only where that cannot be."""
-        server, held = self._server, self._record
-        if self._caller.again is None or server is None or held is None:
-            self._log("not replaced", mount=self._plan.point)
+    def _exec_program(self) -> None:
+        """Executes the program anew; returns only if that is not possible."""
+        worker, state_file = self._worker, self._state_file
+        if self._hooks.command is None or worker is None or state_file is None:
+            self._log("not replaced", mount=self._options.point)
             return
-        fds = self._way.inherited()
-        state = {
+        fds = self._transport.inheritable_fds()
+        state = {  # read by `resume`, of this program's version or a newer one
             "fds": fds,
-            "record": {"path": str(held.path), "fd": held.fd},
-            "server": server.pid,
+            "record": {"path": str(state_file.path), "fd": state_file.fd},
+            "server": worker.pid,
             "starts": self._starts,
             "generation": self._generation,
         }
-        command = self._caller.again(self._plan.transport, json.dumps(state))
-        for fd in (*fds.values(), held.fd):
+        command = self._hooks.command(self._options.transport, json.dumps(state))
+        for fd in (*fds.values(), state_file.fd):
             os.set_inheritable(fd, True)
-        with blocked():  # until the new program knows what they mean
+        with blocked():  # until the new program has installed its handlers
             try:
                 os.execv(command[0], command)
             except OSError as error:
-                self._log("not replaced", mount=self._plan.point, error=str(error))
+                self._log("not replaced", mount=self._options.point, error=str(error))
 
 
-def _way(plan: Plan, fds: Mapping[str, int] | None) -> Way:
-    return WAYS[plan.transport](plan, fds)
+def _transport(options: MountOptions, fds: Mapping[str, int] | None) -> MountTransport:
+    return TRANSPORTS[options.transport](options, fds)
 
 
-def replace_program(found: Record) -> Record:
-    """Have the keeper of a mount execute its program anew; returns when that one serves.
+def replace_program(before: MountState) -> MountState:
+    """Has the supervisor of a mount execute its program anew, and waits until that serves.
 
     Raises Refused, Failed.
     """
-    if not found.kept:
-        raise Refused(f"the keeper of {found.mount} is gone; `casfs umount` and mount it again")
+    if not before.supervised:
+        raise Refused(
+            f"the supervisor of {before.mount} has ended; `casfs umount` and mount it again"
+        )
     try:
-        os.kill(found.keeper, REPLACE)
+        os.kill(before.supervisor, REPLACE_SIGNAL)
     except OSError as error:
-        raise Refused(f"cannot replace {found.mount}: {error.strerror}") from None
-    now: Record | None = found
+        raise Refused(f"cannot replace {before.mount}: {error.strerror}") from None
+    now: MountState | None = before
 
     def serves() -> bool:
         nonlocal now
-        now = found.again()
-        if now is None or start_time(now.keeper) is None:
+        now = before.reload()
+        if now is None or start_time(now.supervisor) is None:
             return True
-        return now.generation > found.generation and now.serves
+        return now.generation > before.generation and now.serves
 
-    registry.until(serves, f"the new keeper of {found.mount} does not serve; see the store's log")
-    if now is None or now.generation == found.generation:
-        raise Failed(f"the new keeper of {found.mount} ended at once; see the store's log")
+    message = f"the new program for {before.mount} does not serve; see the store's log"
+    registry.wait_until(serves, message)
+    if now is None or now.generation == before.generation:
+        raise Failed(f"the new program for {before.mount} ended at once; see the store's log")
     return now

@@ -1,12 +1,12 @@
-"""How a keeper has a mount served, one class for each transport.
+"""How each transport is mounted, restarted and unmounted, for the supervisor and its workers.
 
-    kernel    the keeper mounts and holds /dev/fuse and the table of inodes. The kernel's
-              requests wait while nobody serves; a successor goes on with both
-    pyfuse3   the library mounts, in the serving process, and the mount dies with it. A
-              successor unmounts what is dead and mounts again: who had something open there
-              gets errors, who comes later does not
+    builtin   the supervisor mounts and holds /dev/fuse and the inode table. Requests queue in
+              the kernel while no worker runs; the next worker goes on with both
+    pyfuse3   the library mounts, in the worker, and the mount dies with it. The next worker
+              unmounts the dead mount and mounts again: files that were open get errors, later
+              opens succeed
 
-Both are used by the keeper and, after a fork, by its server (`serve`).
+The supervisor calls everything but `serve`, which a worker calls after the fork.
 """
 
 from __future__ import annotations
@@ -20,90 +20,93 @@ from pathlib import Path
 from typing import Protocol
 
 from casfs.errors import Failed
-from casfs.fuse.inode_table import Table
+from casfs.fuse.inode_table import InodeTable
 from casfs.mount import attach, worker
-from casfs.mount.worker import BUILTIN, PYFUSE3, Plan
+from casfs.mount.worker import BUILTIN, PYFUSE3, MountOptions
 from casfs.system import mounts
 from casfs.system.log import Log
 
 INSTALL_PYFUSE3 = "pip install 'casfs[pyfuse3]' (needs a C compiler and libfuse3-dev)"
 
 
-class Way(Protocol):
+class MountTransport(Protocol):
     def prepare(self) -> None:
-        """Before the first server. Raises Failed."""
+        """Called before the first worker starts. Raises Failed."""
 
-    def revive(self, answered: bool) -> None:
-        """Before any other. `answered`: the kernel has had its first answer. Raises Failed."""
+    def prepare_restart(self, answered: bool) -> None:
+        """Called before every later worker starts. `answered`: the kernel has had its answer
+        to INIT. Raises Failed."""
 
     def serve(self, answered: bool, on_ready: Callable[[], None], log: Log) -> bool:
-        """In a server: until it is unmounted (False) or told to stop (True). `answered`: some
-        server before it has been ready. Raises CasfsError."""
+        """Serves, in a worker, until unmounted (False) or SIGTERM (True). `answered`: an
+        earlier worker has been ready. Raises CasfsError."""
 
     def device(self) -> str:
-        """Of the mount, while it is there."""
+        """Returns the device of the mount, "" if there is none."""
 
-    def withdraw(self, served: bool) -> None:
-        """Before the last server ends, if it has not yet: nobody comes in any more."""
+    def detach(self, served: bool) -> None:
+        """Unmounts lazily, so that no new user enters; before the last worker ends. `served`:
+        it still runs."""
 
-    def end(self) -> None:
-        """After the last server: nothing of it stays mounted."""
+    def close(self) -> None:
+        """Called after the last worker has ended: leaves nothing mounted."""
 
-    def inherited(self) -> dict[str, int]:
-        """The descriptors that a successor of the keeper needs."""
+    def inheritable_fds(self) -> dict[str, int]:
+        """Returns the descriptors that the supervisor keeps across an exec, by name."""
 
 
-class Kernel:
-    def __init__(self, plan: Plan, inherited: Mapping[str, int] | None = None) -> None:
-        self._plan = plan
+class BuiltinTransport:
+    def __init__(self, options: MountOptions, inherited: Mapping[str, int] | None = None) -> None:
+        self._options = options
         self._fd = -1
         if inherited is not None:
-            self._fd, self._table = inherited["fuse"], Table(inherited["table"])
+            self._fd, self._table = inherited["fuse"], InodeTable(inherited["table"])
             for fd in inherited.values():
                 os.set_inheritable(fd, False)
-        self._device = _device(plan)
+        self._device = _device(options)
 
     def prepare(self) -> None:
         worker.load(BUILTIN)
         if self._fd < 0:
-            plan = self._plan
-            self._table = Table()
-            self._fd = attach.attach(plan.source, plan.point, allow_other=plan.allow_other)
-            self._device = _device(plan)
+            options = self._options
+            self._table = InodeTable()
+            self._fd = attach.attach(options.source, options.point, allow_other=options.allow_other)
+            self._device = _device(options)
 
-    def revive(self, answered: bool) -> None:
-        """What the kernel asks first is asked once, and died with who had read it."""
+    def prepare_restart(self, answered: bool) -> None:
+        """The kernel sends INIT once; if the worker that read it died unanswered, only a new
+        mount helps."""
         if not answered:
-            self.withdraw(False)
-            self.end()
+            self.detach(False)
+            self.close()
             self._table.close()
             self.prepare()
 
     def serve(self, answered: bool, on_ready: Callable[[], None], log: Log) -> bool:
-        return worker.by_kernel(self._plan, self._fd, self._table.fd, answered, on_ready, log)
+        return worker.serve_builtin(self._options, self._fd, self._table.fd, answered, on_ready, log)
 
     def device(self) -> str:
         return self._device
 
-    def withdraw(self, served: bool) -> None:
-        if self._fd >= 0 and _connected(self._fd) and _device(self._plan) == self._device:
-            _unmount(self._plan)
+    def detach(self, served: bool) -> None:
+        if self._fd >= 0 and _is_connected(self._fd) and _device(self._options) == self._device:
+            _unmount(self._options)
 
-    def end(self) -> None:
-        """Whoever has still something open there gets errors from now on."""
+    def close(self) -> None:
+        """Closes /dev/fuse: files that are still open there get errors from now on."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-            _bury(self._plan, self._device)
+            _unmount_dead(self._options, self._device)
 
-    def inherited(self) -> dict[str, int]:
+    def inheritable_fds(self) -> dict[str, int]:
         return {"fuse": self._fd, "table": self._table.fd}
 
 
-class Pyfuse3:
-    def __init__(self, plan: Plan, inherited: Mapping[str, int] | None = None) -> None:
-        self._plan = plan
-        self._device = _device(plan) if inherited is not None else ""
+class Pyfuse3Transport:
+    def __init__(self, options: MountOptions, inherited: Mapping[str, int] | None = None) -> None:
+        self._options = options
+        self._device = _device(options) if inherited is not None else ""
 
     def prepare(self) -> None:
         try:
@@ -111,64 +114,64 @@ class Pyfuse3:
         except ImportError as error:
             raise Failed(f"cannot load pyfuse3 ({error}); {INSTALL_PYFUSE3}") from None
 
-    def revive(self, answered: bool) -> None:
-        _bury(self._plan, self._device)
+    def prepare_restart(self, answered: bool) -> None:
+        _unmount_dead(self._options, self._device)
 
     def serve(self, answered: bool, on_ready: Callable[[], None], log: Log) -> bool:
         def ready() -> None:
             self.device()
             on_ready()
 
-        return worker.by_pyfuse3(self._plan, answered, ready, log)
+        return worker.serve_pyfuse3(self._options, answered, ready, log)
 
     def device(self) -> str:
-        self._device = _device(self._plan)
+        self._device = _device(self._options)
         return self._device
 
-    def withdraw(self, served: bool) -> None:
-        if served and self._device and _device(self._plan) == self._device:
-            _unmount(self._plan)
+    def detach(self, served: bool) -> None:
+        if served and self._device and _device(self._options) == self._device:
+            _unmount(self._options)
 
-    def end(self) -> None:
-        _bury(self._plan, self._device)
+    def close(self) -> None:
+        _unmount_dead(self._options, self._device)
 
-    def inherited(self) -> dict[str, int]:
+    def inheritable_fds(self) -> dict[str, int]:
         return {}
 
 
-WAYS: dict[str, Callable[[Plan, Mapping[str, int] | None], Way]] = {
-    BUILTIN: Kernel,
-    PYFUSE3: Pyfuse3,
+TRANSPORTS: dict[str, Callable[[MountOptions, Mapping[str, int] | None], MountTransport]] = {
+    BUILTIN: BuiltinTransport,
+    PYFUSE3: Pyfuse3Transport,
 }
 
 
-def _device(plan: Plan) -> str:
-    found = mounts.mounted_at(plan.point)
+def _device(options: MountOptions) -> str:
+    found = mounts.mounted_at(options.point)
     return found.device if found is not None and found.type == attach.TYPE else ""
 
 
-def _bury(plan: Plan, device: str) -> None:
-    """Unmount what nobody serves any more. The number of a device is given again when its
-    mount is gone: what has it now may be somebody else's, and that one answers."""
-    if device and _device(plan) == device and _is_dead(plan.point):
-        _unmount(plan)
+def _unmount_dead(options: MountOptions, device: str) -> None:
+    """Unmounts a mount that has no server. The kernel reuses device numbers: a mount with the
+    same number that still answers is another one, and stays."""
+    if device and _device(options) == device and _is_dead(options.point):
+        _unmount(options)
 
 
 def _is_dead(point: Path) -> bool:
     try:
-        os.statvfs(point)  # stat would be answered from the kernel's cache
+        os.statvfs(point)  # stat could be answered from the kernel's cache
     except OSError as error:
         return error.errno in (errno.ENOTCONN, errno.ECONNABORTED)
     return False
 
 
-def _unmount(plan: Plan) -> None:
+def _unmount(options: MountOptions) -> None:
     with suppress(OSError):
-        attach.detach(plan.point, lazy=True)
+        attach.detach(options.point, lazy=True)
 
 
-def _connected(fd: int) -> bool:
-    """Is /dev/fuse that of a mount, still?"""
+def _is_connected(fd: int) -> bool:
+    """Whether the file system of this /dev/fuse is still mounted."""
     poll = select.poll()
     poll.register(fd, 0)
     return not any(events & select.POLLERR for _, events in poll.poll(0))

@@ -1,8 +1,9 @@
-"""Who keeps a mount busy: the processes that stand in it, run from it or have it open.
+"""The processes that keep a mount busy: their cwd, root or program is in it, or they have a
+file of it open or mapped.
 
-Read from /proc alone: the links there are text, and looking at them asks the mount nothing.
+Read from /proc alone: its links are text, and reading them sends no request to the mount.
 A process in another mount namespace names its files by other paths; it is found by the
-device of what it has mapped. Processes of other users are seen by root only.
+device of its mappings. Processes of other users are visible to root only.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from typing import NamedTuple
 from casfs.system import mounts
 
 PROC = Path("/proc")
-GONE = " (deleted)"
+DELETED_SUFFIX = " (deleted)"
 MOUNT_ID = re.compile(rb"^mnt_id:\s*(\d+)$", re.MULTILINE)
 
 
-class Holder(NamedTuple):
+class MountUser(NamedTuple):
     pid: int
     name: str
 
@@ -29,27 +30,27 @@ class Holder(NamedTuple):
         return f"pid {self.pid} ({self.name})"
 
 
-def find(mount: mounts.Mounted) -> list[Holder]:
-    """In the order of their ids."""
+def find(mount: mounts.Mounted) -> list[MountUser]:
+    """Returns the processes that use the mount, by pid."""
     pids = sorted(int(name) for name in os.listdir(PROC) if name.isdigit())
-    return [Holder(pid, _name(pid)) for pid in pids if _holds(PROC / str(pid), mount)]
+    return [MountUser(pid, _command(pid)) for pid in pids if _uses(PROC / str(pid), mount)]
 
 
-def _holds(process: Path, mount: mounts.Mounted) -> bool:
+def _uses(process: Path, mount: mounts.Mounted) -> bool:
     top = os.fspath(mount.point)
     if any(path == top or path.startswith(f"{top}/") for path in _links(process)):
         return True
-    return any(_mounts(process, mount)) or _maps(process, mount.device)
+    return any(_open_files_in(process, mount)) or _maps(process, mount.device)
 
 
 def _links(process: Path) -> Iterator[str]:
     for name in ("cwd", "root", "exe"):
         with suppress(OSError):
-            yield os.readlink(process / name).removesuffix(GONE)
+            yield os.readlink(process / name).removesuffix(DELETED_SUFFIX)
 
 
-def _mounts(process: Path, mount: mounts.Mounted) -> Iterator[bool]:
-    """For each descriptor: is it of that mount?"""
+def _open_files_in(process: Path, mount: mounts.Mounted) -> Iterator[bool]:
+    """Yields for each open descriptor whether its file is in the mount."""
     with suppress(OSError):
         for name in os.listdir(process / "fdinfo"):
             with suppress(OSError):
@@ -66,8 +67,8 @@ def _maps(process: Path, device: str) -> bool:
     return False
 
 
-def _name(pid: int) -> str:
+def _command(pid: int) -> str:
     try:
         return (PROC / str(pid) / "comm").read_text(errors="replace").strip()
     except OSError:
-        return "gone"
+        return "ended"

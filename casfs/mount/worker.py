@@ -1,13 +1,12 @@
-"""A serving process: it opens the store and answers the kernel until the mount is over.
+"""A worker: the process that opens the store and answers the kernel until the mount ends.
 
-It runs after a fork of the keeper, which has imported all of this before, so that a
-successor of one that died serves within milliseconds. It never asks the mount anything
-itself: who waits for himself waits for ever. Besides reading it does one thing: now and
-then it tells the store what was read, for cache is evicted by its last use.
+It is forked from the supervisor, which has imported all of this before, so that a successor
+serves within milliseconds. It must not touch its own mount: deadlock. Besides reading the
+store it records the last use of checkpoints, by which cache checkpoints are evicted.
 
-A successor whose store cannot be read (its database is damaged, its disk fails) serves all
-the same, and answers EIO: without a mount there would be an empty directory, which says that
-nothing is lost. It ends itself after a while, so that the next one tries again.
+If the store of a restarted worker cannot be read (damaged database, failing disk), the worker
+answers every request with EIO: without it the mount point would be an empty directory, as if
+the data were lost. It ends itself after STORE_RETRY_S, so that its successor tries again.
 """
 
 from __future__ import annotations
@@ -24,27 +23,29 @@ from pathlib import Path
 
 from casfs.backend.derived import version_of
 from casfs.errors import CasfsError, Corrupt, Failed
-from casfs.fuse.inode_table import Table
+from casfs.fuse.inode_table import InodeTable
 from casfs.fuse.session import Session
-from casfs.fuse.views.root import Name, Unreadable, gone
+from casfs.fuse.views.invalidation import Dentry, invalidated_dentries
+from casfs.fuse.views.root import UnreadableRoot
 from casfs.fuse.views.root import root as make_root
 from casfs.fuse.views.stats import Stats
-from casfs.fuse.views.store_reader import Reader
+from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import Directory
 from casfs.store import Store
 from casfs.system.log import Log
 
 BUILTIN, PYFUSE3, AUTO = "builtin", "pyfuse3", "auto"
 MODULES = {"builtin": "kernel.server", "pyfuse3": "pyfuse3.operations"}
-NOTE_EVERY = 30  # seconds
-YOUNG = 50_000  # objects between two looks for cycles: answers are made of many, and make none
-RETRY = 5  # seconds until somebody looks again whether the store can be read
-Gone = Callable[[], list[Name]]
+USES_INTERVAL_S = 30
+GC_GEN0_THRESHOLD = 50_000  # objects; a request allocates many, and no cycles
+STORE_RETRY_S = 5
+Invalidated = Callable[[], list[Dentry]]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What is to be shown where, and how; `point` is an absolute path without links above."""
+class MountOptions:
+    """The store, the mount point (an absolute path without symlinks above it) and how it is
+    mounted."""
 
     store: Path
     point: Path
@@ -55,95 +56,104 @@ class Plan:
 
 
 def load(transport: str) -> None:
-    """Import what a server with that transport needs. Raises ImportError."""
+    """Imports what a worker with that transport needs. Raises ImportError."""
     import_module(f"casfs.fuse.{MODULES[transport]}")
 
 
-def by_kernel(
-    plan: Plan, fd: int, table: int, answered: bool, on_ready: Callable[[], None], log: Log
+def serve_builtin(
+    options: MountOptions,
+    fd: int,
+    table: int,
+    answered: bool,
+    on_ready: Callable[[], None],
+    log: Log,
 ) -> bool:
-    """Serve /dev/fuse by our own transport, with a table of inodes, until it is unmounted
-    (False) or SIGTERM comes (True). `answered`: it is a successor. Raises CasfsError."""
-    from casfs.fuse.kernel.server import Transport
+    """Serves /dev/fuse by the built-in transport, with the inode table in `table`, until it is
+    unmounted (False) or SIGTERM comes (True). `answered`: an earlier worker has been ready.
+    Raises CasfsError."""
+    from casfs.fuse.kernel.server import FuseServer
 
     stopped = False
-    with _session(plan, log, answered, Table(table)) as (session, gone):
-        transport = Transport(session, fd, log, gone)
+    with _session(options, log, answered, InodeTable(table)) as (session, invalidated):
+        server = FuseServer(session, fd, log, invalidated)
 
         def stop(*_: object) -> None:
             nonlocal stopped
             stopped = True
-            transport.stop()
+            server.stop()
 
         def ready() -> None:
-            if stopped:  # before it could be told so
-                transport.stop()
+            if stopped:  # before the server could be told
+                server.stop()
             on_ready()
 
         signal.signal(signal.SIGTERM, stop)
-        transport.serve(ready)
+        server.serve(ready)
     return stopped
 
 
-def by_pyfuse3(plan: Plan, answered: bool, on_ready: Callable[[], None], log: Log) -> bool:
-    """Mount by pyfuse3 and serve, the same otherwise. After SIGTERM the mount is dead."""
+def serve_pyfuse3(
+    options: MountOptions, answered: bool, on_ready: Callable[[], None], log: Log
+) -> bool:
+    """The same by pyfuse3, which mounts, too. After SIGTERM the mount is dead."""
     from casfs.fuse.pyfuse3 import operations
 
-    options = {"ro", "nodev", "nosuid", "default_permissions", "subtype=casfs"}
-    options.add(f"fsname={plan.source}")
-    if plan.allow_other:
-        options.add("allow_other")
-    with _session(plan, log, answered, None) as (session, _):
-        return operations.serve(session, str(plan.point), options, on_ready)
+    flags = {"ro", "nodev", "nosuid", "default_permissions", "subtype=casfs"}
+    flags.add(f"fsname={options.source}")
+    if options.allow_other:
+        flags.add("allow_other")
+    with _session(options, log, answered, None) as (session, _):
+        return operations.serve(session, str(options.point), flags, on_ready)
 
 
 @contextmanager
 def _session(
-    plan: Plan, log: Log, answered: bool, table: Table | None
-) -> Iterator[tuple[Session, Gone]]:
-    """What answers, and what tells which names have gone."""
-    gc.set_threshold(YOUNG)
-    stats = Stats(plan.transport)
-    with _shown(plan, stats, log, answered) as (root, gone):
+    options: MountOptions, log: Log, answered: bool, table: InodeTable | None
+) -> Iterator[tuple[Session, Invalidated]]:
+    """Yields the session, and the source of dentries to invalidate."""
+    gc.set_threshold(GC_GEN0_THRESHOLD)
+    stats = Stats(options.transport)
+    with _root(options, stats, log, answered) as (root, invalidated):
         session = Session(
             root,
             stats,
             log,
-            store=plan.store,
-            xattr=plan.xattr,
-            handles=plan.transport == PYFUSE3,
-            watched=plan.transport == BUILTIN,
+            store=options.store,
+            xattr=options.xattr,
+            handles=options.transport == PYFUSE3,
+            invalidates=options.transport == BUILTIN,
             table=table,
         )
-        yield session, gone
+        yield session, invalidated
 
 
 @contextmanager
-def _shown(plan: Plan, stats: Stats, log: Log, answered: bool) -> Iterator[tuple[Directory, Gone]]:
-    """The store's content; for a successor an error in its place, if need be."""
+def _root(
+    options: MountOptions, stats: Stats, log: Log, answered: bool
+) -> Iterator[tuple[Directory, Invalidated]]:
+    """Yields the root directory; an unreadable one if a restarted worker cannot open the
+    store."""
     with ExitStack() as stack:
         root: Directory
-        names: Gone = list
+        invalidated: Invalidated = list
         try:
-            store = stack.enter_context(Store.open(plan.store))
-            version_of(
-                store.backend
-            )()  # connects: in a database that was damaged since, that waits
-            root = make_root(stack.enter_context(_reading(store, log)), stats)
-            names = gone(store.backend)
+            store = stack.enter_context(Store.open(options.store))
+            version_of(store.backend)()  # connects to the database: fails if it is damaged
+            root = make_root(stack.enter_context(_reader(store, log)), stats)
+            invalidated = invalidated_dentries(store.backend)
         except (Corrupt, Failed) as error:
             if not answered:
                 raise
-            log("store cannot be read", mount=plan.point, error=str(error))
-            root = Unreadable(error)
-            stack.enter_context(_for_a_while())
-        yield root, names
+            log("store cannot be read", mount=options.point, error=str(error))
+            root = UnreadableRoot(error)
+            stack.enter_context(_sigterm_after(STORE_RETRY_S))
+        yield root, invalidated
 
 
 @contextmanager
-def _for_a_while() -> Iterator[None]:
-    """This server is told to end after RETRY, as if from outside: it has a successor then."""
-    timer = threading.Timer(RETRY, os.kill, (os.getpid(), signal.SIGTERM))
+def _sigterm_after(seconds: float) -> Iterator[None]:
+    """Sends SIGTERM to this worker, as from outside, so that it is restarted."""
+    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGTERM))
     timer.daemon = True
     timer.start()
     try:
@@ -153,25 +163,25 @@ def _for_a_while() -> Iterator[None]:
 
 
 @contextmanager
-def _reading(store: Store, log: Log) -> Iterator[Reader]:
-    """A reader whose uses are noted, by a thread of its own."""
-    reader, over = Reader(store), threading.Event()
+def _reader(store: Store, log: Log) -> Iterator[StoreReader]:
+    """Yields a reader whose uses a worker thread writes to the store."""
+    reader, over = StoreReader(store), threading.Event()
 
-    def note() -> None:
-        while not over.wait(NOTE_EVERY):
-            _note(reader, log)
+    def write_periodically() -> None:
+        while not over.wait(USES_INTERVAL_S):
+            _write_uses(reader, log)
 
-    thread = threading.Thread(target=note, name="casfs-uses", daemon=True)
+    thread = threading.Thread(target=write_periodically, name="casfs-uses", daemon=True)
     thread.start()
     try:
         yield reader
     finally:
         over.set()
         thread.join()
-        _note(reader, log)
+        _write_uses(reader, log)
 
 
-def _note(reader: Reader, log: Log) -> None:
+def _write_uses(reader: StoreReader, log: Log) -> None:
     try:
         reader.note_uses()
     except CasfsError as error:  # a full disk must not end a mount

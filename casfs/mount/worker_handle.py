@@ -1,11 +1,11 @@
-"""A serving process as its keeper sees it: forked, heard, waited for, ended.
+"""The supervisor's handle of a worker process: fork, status, stop.
 
-It says lines on a pipe: READY, or why it never will be. What its exit code means:
+A worker writes lines to a pipe: READY, or an error message. Its exit codes:
 
-    OVER          unmounted; there is nothing left to serve
-    STOPPED       told to end, by SIGTERM
+    UNMOUNTED     nothing is left to serve
+    STOPPED       ended by SIGTERM
     UNSUPPORTED   its transport does not work on this kernel
-    FAILED        anything else that it knows of; who is killed has a negative code
+    FAILED        any other error; a worker that was killed has a negative code
 """
 
 from __future__ import annotations
@@ -21,100 +21,91 @@ from casfs.fuse.kernel.init import Unsupported
 from casfs.system.signals import Signals, blocked
 
 READY = "ready"
-OVER, STOPPED, UNSUPPORTED, FAILED = 0, 10, 11, 12
-FROM_OUTSIDE = (STOPPED, -signal.SIGKILL, -signal.SIGTERM)
-PATIENCE = 5.0  # seconds that a server has to end by itself
-IGNORED = {signal.SIGINT: signal.SIG_IGN, signal.SIGHUP: signal.SIG_IGN}  # the keeper's affair
+UNMOUNTED, STOPPED, UNSUPPORTED, FAILED = 0, 10, 11, 12
+ENDED_FROM_OUTSIDE = (STOPPED, -signal.SIGKILL, -signal.SIGTERM)
+STOP_TIMEOUT_S = 5.0  # from SIGTERM to SIGKILL
+IGNORED = {signal.SIGINT: signal.SIG_IGN, signal.SIGHUP: signal.SIG_IGN}  # for the supervisor
+
+Serve = Callable[[Callable[[], None]], bool]  # on_ready -> stopped by SIGTERM
 
 
-class Child:
+class WorkerProcess:
     def __init__(self, pid: int, pipe: int = -1) -> None:
-        """A child of this process; without a pipe it is one that a predecessor has forked."""
+        """A child of this process; one that was forked before an exec has no pipe."""
         self.pid = pid
         self.pipe = pipe
         self.started = time.monotonic()
-        self.code: int | None = None  # when it has ended
+        self.exit_code: int | None = None
         self.ready = False
-        self.complaint = ""
-        self._said = b""
+        self.error = ""
+        self._output = b""
 
     @classmethod
-    def fork(
-        cls,
-        signals: Signals,
-        serve: Callable[[Callable[[], None]], bool],
-        finish: Callable[[str], None],
-    ) -> Child:
-        """`serve` is called in the child, with what it is to call when it is ready, and says
-        whether it was told to end; `finish` then, with what went wrong."""
+    def fork(cls, signals: Signals, serve: Serve, finish: Callable[[str], None]) -> WorkerProcess:
+        """Calls `serve` in the child, then `finish` with the error message, or ""."""
         ours, theirs = os.pipe()
         with blocked():
             pid = os.fork()
             if pid == 0:
                 os.close(ours)
-                _be(signals, theirs, serve, finish)
+                _run_child(signals, theirs, serve, finish)
         os.close(theirs)
         os.set_blocking(ours, False)
         return cls(pid, ours)
 
-    def look(self) -> None:
-        """What it has said, and whether it has ended."""
-        if self.code is None:
+    def poll(self) -> None:
+        """Updates `exit_code`, `ready` and `error`."""
+        if self.exit_code is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
-                self.code = os.waitstatus_to_exitcode(status)
+                self.exit_code = os.waitstatus_to_exitcode(status)
         if self.pipe >= 0:
-            self._listen()
+            self._read_pipe()
 
-    def _listen(self) -> None:
+    def _read_pipe(self) -> None:
         with suppress(BlockingIOError):
             while data := os.read(self.pipe, 4096):
-                self._said += data
+                self._output += data
             os.close(self.pipe)
             self.pipe = -1
-        lines = self._said.decode("utf-8", "replace").splitlines()
+        lines = self._output.decode("utf-8", "replace").splitlines()
         self.ready = READY in lines
-        self.complaint = " ".join(line for line in lines if line != READY)
+        self.error = " ".join(line for line in lines if line != READY)
 
     def stop(self, signals: Signals) -> None:
-        """Returns when it has ended."""
-        number, deadline = signal.SIGTERM, time.monotonic() + PATIENCE
-        self.look()
-        while self.code is None:
+        """Ends it by SIGTERM, after STOP_TIMEOUT_S by SIGKILL, and waits for that."""
+        number, deadline = signal.SIGTERM, time.monotonic() + STOP_TIMEOUT_S
+        self.poll()
+        while self.exit_code is None:
             os.kill(self.pid, number)
-            while self.code is None and (left := deadline - time.monotonic()) > 0:
+            while self.exit_code is None and (left := deadline - time.monotonic()) > 0:
                 signals.wait([], left)
-                self.look()
-            number, deadline = signal.SIGKILL, time.monotonic() + PATIENCE
+                self.poll()
+            number, deadline = signal.SIGKILL, time.monotonic() + STOP_TIMEOUT_S
 
-    def lived(self) -> float:
+    def age_s(self) -> float:
         return time.monotonic() - self.started
 
 
-def _be(
-    signals: Signals,
-    pipe: int,
-    serve: Callable[[Callable[[], None]], bool],
-    finish: Callable[[str], None],
-) -> None:
-    """The child: never returns."""
-    code, complaint = FAILED, ""
+def _run_child(signals: Signals, pipe: int, serve: Serve, finish: Callable[[str], None]) -> None:
+    """The child's main function; never returns."""
+    code, message = FAILED, ""
     try:
         signals.leave(IGNORED)
-        code = STOPPED if serve(lambda: _tell(pipe, READY)) else OVER
+        code = STOPPED if serve(lambda: _write_line(pipe, READY)) else UNMOUNTED
     except Unsupported as error:
-        code, complaint = UNSUPPORTED, str(error)
+        code, message = UNSUPPORTED, str(error)
     except CasfsError as error:
-        complaint = str(error)
+        message = str(error)
     except BaseException as error:
-        complaint = f"{type(error).__name__}: {error}"
+        message = f"{type(error).__name__}: {error}"
     finally:
         with suppress(BaseException):
-            finish(complaint)
-        _tell(pipe, complaint)
+            finish(message)
+        _write_line(pipe, message)
         os._exit(code)
 
 
-def _tell(pipe: int, line: str) -> None:
-    with suppress(OSError):  # the keeper may have gone, or become another
+def _write_line(pipe: int, line: str) -> None:
+    with suppress(OSError):  # the supervisor has ended, or executed another program
         os.write(pipe, line.encode("utf-8", "replace") + b"\n")

@@ -17,7 +17,7 @@ from casfs.fuse.inode_table import ROOT
 from casfs.fuse.session import Session
 from casfs.fuse.views.root import root
 from casfs.fuse.views.stats import Stats
-from casfs.fuse.views.store_reader import Reader
+from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import Directory, File
 from casfs.store import Store
 from casfs.system.log import silent
@@ -56,13 +56,13 @@ def held(do: Callable[[], object]) -> int:
 
 def list_all(store: Store, path: str, count: int) -> None:
     """`ls -l` there, by a mount that has seen nothing yet."""
-    directory = at(store, path, root(Reader(store), Stats()))
+    directory = at(store, path, root(StoreReader(store), Stats()))
     assert isinstance(directory, Directory)
     assert sum(vnode.attr().mode > 0 for _, vnode in directory.entries()) == count
 
 
 def read_all(store: Store, path: str) -> None:
-    file = at(store, path, root(Reader(store), Stats()))
+    file = at(store, path, root(StoreReader(store), Stats()))
     assert isinstance(file, File)
     size = file.attr().size
     assert sum(len(file.read(at, PIECE)) for at in range(0, size, PIECE)) == size > 0
@@ -129,7 +129,7 @@ def test_listing_a_large_directory_from_within(store: Store) -> None:
     """Several who list it at once each go on where somebody else was."""
     entries = {b"f%05d" % number: b"" for number in range(NAMES)}
     tree = put_tree(store, entries)
-    view = root(Reader(store), Stats())
+    view = root(StoreReader(store), Stats())
     session = Session(view, Stats(), silent, store=None, xattr=False, handles=False)
     trees = session.lookup(ROOT, b"trees").ino
     ino = session.lookup(trees, tree.encode()).ino

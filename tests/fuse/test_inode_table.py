@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from casfs.fuse import inode_table as tables
-from casfs.fuse.inode_table import ROOT, Record, Table
+from casfs.fuse.inode_table import ROOT, Inode, InodeTable
 
 NAMES = st.integers(0, 255).map(lambda length: b"n" * length)
 
@@ -19,13 +19,13 @@ NAMES = st.integers(0, 255).map(lambda length: b"n" * length)
 class Model:
     """What the table should say: `held` has the records that the kernel or a child keeps."""
 
-    held: dict[int, Record]
+    held: dict[int, Inode]
 
-    def hold(self, ino: int, check: int, parent: int, name: bytes) -> None:
+    def add_lookup(self, ino: int, check: int, parent: int, name: bytes) -> None:
         old = self.held.get(ino)
         if old is None:
             self._child(parent, 1)
-            self.held[ino] = Record(ino, parent, check, 1, 0, name)
+            self.held[ino] = Inode(ino, parent, check, 1, 0, name)
         elif old.parent != parent and ino != ROOT:
             self._child(parent, 1)
             self.held[ino] = self.held[ino]._replace(parent=parent, name=name)
@@ -58,7 +58,7 @@ class Model:
             self._let_go(old.parent)
 
 
-def same(table: Table, model: Model) -> None:
+def same(table: InodeTable, model: Model) -> None:
     assert len(table) == len(model.held)
     for ino, record in model.held.items():
         assert table.get(ino) == record
@@ -73,21 +73,21 @@ def same(table: Table, model: Model) -> None:
 )
 def test_it_says_what_a_dict_would(steps: list[tuple[bool, int, int, bytes, int]]) -> None:
     """Parents have smaller numbers, as if found on the way down."""
-    table, model = Table(), Model({ROOT: Record(ROOT, 0, 0, 1, 0, b"")})
+    table, model = InodeTable(), Model({ROOT: Inode(ROOT, 0, 0, 1, 0, b"")})
     try:
         for add, ino, above, name, count in steps:
             if add:
                 parent = max(ROOT, ino - 1 - above)
                 if parent not in model.held:
                     parent = ROOT
-                model.hold(ino, ino * 7, parent, name)
-                table.hold(ino, ino * 7, parent, name)
+                model.add_lookup(ino, ino * 7, parent, name)
+                table.add_lookup(ino, ino * 7, parent, name)
             else:
                 before = set(model.held)
                 model.forget(ino, count)
                 assert set(table.forget(ino, count)) == before - set(model.held)
             same(table, model)
-        successor = Table(os.dup(table.fd))
+        successor = InodeTable(os.dup(table.fd))
         same(successor, model)
         successor.close()
     finally:
@@ -95,11 +95,11 @@ def test_it_says_what_a_dict_would(steps: list[tuple[bool, int, int, bytes, int]
 
 
 def test_numbers_that_want_one_place_are_kept_apart() -> None:
-    table = Table()
+    table = InodeTable()
     step = 1 << 40
     numbers = [5 + step * place for place in range(50)]
     for ino in numbers:
-        table.hold(ino, ino, ROOT, b"%d" % ino)
+        table.add_lookup(ino, ino, ROOT, b"%d" % ino)
     for gone in numbers[::2]:
         assert table.forget(gone, 1) == [gone]
     assert [table.get(ino) is not None for ino in numbers] == [False, True] * 25
@@ -107,11 +107,11 @@ def test_numbers_that_want_one_place_are_kept_apart() -> None:
 
 
 def test_it_grows_and_gives_everything_back() -> None:
-    table = Table()
+    table = InodeTable()
     base = os.fstat(table.fd).st_blocks
     numbers = [1000 + 7919 * place for place in range(20_000)]
     for ino in numbers:
-        table.hold(ino, ino, ROOT, b"a name of some length")
+        table.add_lookup(ino, ino, ROOT, b"a name of some length")
     grown = os.fstat(table.fd).st_blocks * 512
     assert grown / len(numbers) <= 100
     assert all(table.get(ino) is not None for ino in numbers)
@@ -122,19 +122,19 @@ def test_it_grows_and_gives_everything_back() -> None:
         table.forget(ino, 1)
     assert len(table) == 1
     left = (os.fstat(table.fd).st_blocks - base) * 512
-    assert left <= tables.SPARSE * tables.SLOT
+    assert left <= tables.COMPACT_SLOTS * tables.SLOT_BYTES
     table.close()
 
 
 def test_a_successor_finds_everything_and_the_note() -> None:
-    table = Table()
-    table.hold(10, 11, ROOT, b"dir")
-    table.hold(20, 21, 10, b"x" * 200)
-    table.note = b"41 7"
-    successor = Table(os.dup(table.fd))
-    assert successor.get(20) == Record(20, 10, 21, 1, 0, b"x" * 200)
-    assert (successor.note, len(successor)) == (b"41 7", 3)
-    successor.hold(30, 31, 10, b"y")
+    table = InodeTable()
+    table.add_lookup(10, 11, ROOT, b"dir")
+    table.add_lookup(20, 21, 10, b"x" * 200)
+    table.transport_state = b"41 7"
+    successor = InodeTable(os.dup(table.fd))
+    assert successor.get(20) == Inode(20, 10, 21, 1, 0, b"x" * 200)
+    assert (successor.transport_state, len(successor)) == (b"41 7", 3)
+    successor.add_lookup(30, 31, 10, b"y")
     assert successor.forget(20, 1) == [20]
     successor.close()
     table.close()
@@ -142,21 +142,21 @@ def test_a_successor_finds_everything_and_the_note() -> None:
 
 def test_what_is_no_table_is_refused() -> None:
     fd = os.memfd_create("other")
-    os.ftruncate(fd, tables.SIZE)
-    with pytest.raises(ValueError, match="not a table"):
-        Table(fd)
+    os.ftruncate(fd, tables.FILE_BYTES)
+    with pytest.raises(ValueError, match="not an inode table"):
+        InodeTable(fd)
     os.close(fd)
 
 
 def test_a_full_table_is_an_error_and_stays_sound(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = Table()
-    monkeypatch.setattr(tables, "MOST", 20)
+    table = InodeTable()
+    monkeypatch.setattr(tables, "MAX_SLOTS", 20)
     for ino in range(2, 20):
-        table.hold(ino, ino, ROOT, b"n")
+        table.add_lookup(ino, ino, ROOT, b"n")
     with pytest.raises(OSError, match="Too many open files in system"):
-        table.hold(99, 99, ROOT, b"n")
+        table.add_lookup(99, 99, ROOT, b"n")
     assert table.get(99) is None
     assert table.forget(5, 1) == [5]
-    table.hold(99, 99, ROOT, b"n")
-    assert table.get(99) == Record(99, ROOT, 99, 1, 0, b"n")
+    table.add_lookup(99, 99, ROOT, b"n")
+    assert table.get(99) == Inode(99, ROOT, 99, 1, 0, b"n")
     table.close()

@@ -7,8 +7,10 @@ from collections.abc import Iterable
 import pytest
 
 from casfs.fuse import inodes
-from casfs.fuse.inodes import LIMIT, ROOT, Inodes, check, number
-from casfs.fuse.views.vnode import Directory, Live, Text, Vnode, below, identity
+from casfs.fuse.inode_table import ROOT
+from casfs.fuse.inodes import LIMIT, Inodes, inode_number, key_check
+from casfs.fuse.views.files import LiveFile, TextFile
+from casfs.fuse.views.vnode import Directory, Vnode, child_key, make_key
 
 
 class Folder(Directory):
@@ -26,7 +28,7 @@ class Folder(Directory):
         self.looks += 1
         if name in self.folders:
             return self.folders[name]
-        return Text(below(self.key, name), self.files[name]) if name in self.files else None
+        return TextFile(child_key(self.key, name), self.files[name]) if name in self.files else None
 
     def entries(self) -> Iterable[tuple[bytes, Vnode]]:
         raise NotImplementedError
@@ -34,29 +36,29 @@ class Folder(Directory):
 
 @pytest.fixture
 def root() -> Folder:
-    inner = Folder(below(identity(b"/"), b"d"), {b"f": b"deep"}, {})
-    return Folder(identity(b"/"), {b"a": b"1", b"b": b"2"}, {b"d": inner})
+    inner = Folder(child_key(make_key(b"/"), b"d"), {b"f": b"deep"}, {})
+    return Folder(make_key(b"/"), {b"a": b"1", b"b": b"2"}, {b"d": inner})
 
 
 def told(table: Inodes, parent: Directory, name: bytes) -> Vnode:
     vnode = parent.lookup(name)
     assert vnode is not None
-    known = table.known(vnode)
-    table.hold(known, parent.ino, name)
+    known = table.intern(vnode)
+    table.add_lookup(known, parent.ino, name)
     return known
 
 
-def clash(key: bytes, tail: bytes) -> Text:
-    """A vnode whose number is that of `key`, under another key."""
-    return Text(key[:8] + tail.ljust(8, b"\0"), tail)
+def clash(key: bytes, tail: bytes) -> TextFile:
+    """A vnode whose inode_number is that of `key`, under another key."""
+    return TextFile(key[:8] + tail.ljust(8, b"\0"), tail)
 
 
 def test_numbers_are_in_range_and_depend_on_the_key_only() -> None:
-    keys = [identity(b"%d" % n) for n in range(10_000)] + [b"\0" * 16, b"\xff" * 16]
-    numbers = [number(key) for key in keys]
+    keys = [make_key(b"%d" % n) for n in range(10_000)] + [b"\0" * 16, b"\xff" * 16]
+    numbers = [inode_number(key) for key in keys]
     assert all(ROOT < one < LIMIT for one in numbers)
     assert len(set(numbers)) == len(keys)
-    assert numbers == [number(key) for key in keys]
+    assert numbers == [inode_number(key) for key in keys]
 
 
 def test_the_root_has_number_1_and_is_never_forgotten(root: Folder) -> None:
@@ -68,7 +70,7 @@ def test_the_root_has_number_1_and_is_never_forgotten(root: Folder) -> None:
 
 def test_a_vnode_is_held_until_all_its_lookups_are_given_back(root: Folder) -> None:
     gone: list[int] = []
-    table = Inodes(root, forgotten=gone.append)
+    table = Inodes(root, on_removed=gone.append)
     first = told(table, root, b"a")
     assert told(table, root, b"a") is first
     table.forget(first.ino, 1)
@@ -81,8 +83,8 @@ def test_a_vnode_is_held_until_all_its_lookups_are_given_back(root: Folder) -> N
 
 def test_what_the_kernel_was_not_told_is_not_held(root: Folder) -> None:
     table = Inodes(root)
-    vnode = table.known(Text(identity(b"a"), b""))
-    assert vnode.ino == number(identity(b"a"))
+    vnode = table.intern(TextFile(make_key(b"a"), b""))
+    assert vnode.ino == inode_number(make_key(b"a"))
     assert table.get(vnode.ino) is None
 
 
@@ -93,14 +95,14 @@ def test_forgetting_what_is_not_held_does_nothing(root: Folder) -> None:
 
 
 def test_a_vnode_is_made_again_from_its_name(root: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inodes, "RECENT", 1)
+    monkeypatch.setattr(inodes, "RECENT_VNODES", 1)
     table = Inodes(root)
     folder = told(table, root, b"d")
     assert isinstance(folder, Folder)
     deep = told(table, folder, b"f")
     told(table, root, b"a")
     again = table.get(deep.ino)
-    assert isinstance(again, Text)
+    assert isinstance(again, TextFile)
     assert again is not deep
     assert (again.ino, again.key, again.read(0, 9)) == (deep.ino, deep.key, b"deep")
 
@@ -112,7 +114,7 @@ def test_a_successor_makes_everything_again(root: Folder) -> None:
     deep = told(table, folder, b"f")
     other = Inodes(root, table.table)
     found = other.get(deep.ino)
-    assert isinstance(found, Text)
+    assert isinstance(found, TextFile)
     assert found.read(0, 9) == b"deep"
 
 
@@ -131,7 +133,7 @@ def test_a_name_that_means_something_else_now_is_gone(root: Folder) -> None:
     table = Inodes(root)
     vnode = told(table, root, b"a")
     other = Inodes(root, table.table)
-    root.key = identity(b"another root")  # so its entries have other keys
+    root.key = make_key(b"another root")  # so its entries have other keys
     assert other.get(vnode.ino) is None
     del root.files[b"a"]
     assert other.get(vnode.ino) is None
@@ -139,45 +141,45 @@ def test_a_name_that_means_something_else_now_is_gone(root: Folder) -> None:
 
 def test_the_newer_object_of_a_live_vnode_takes_over(root: Folder) -> None:
     table = Inodes(root)
-    key = identity(b"status")
-    old = table.known(Live(key, lambda: (b"old", 0)))
-    table.hold(old, ROOT, b"status")
-    new = table.known(Live(key, lambda: (b"new", 0)))
-    table.hold(new, ROOT, b"status")
+    key = make_key(b"status")
+    old = table.intern(LiveFile(key, lambda: (b"old", 0)))
+    table.add_lookup(old, ROOT, b"status")
+    new = table.intern(LiveFile(key, lambda: (b"new", 0)))
+    table.add_lookup(new, ROOT, b"status")
     assert table.get(old.ino) is new
     assert new.ino == old.ino
 
 
 def test_two_keys_never_share_a_number(root: Folder) -> None:
     table = Inodes(root)
-    key = identity(b"a")
-    made = [Text(key, b""), clash(key, b"2"), clash(key, b"3")]
+    key = make_key(b"a")
+    made = [TextFile(key, b""), clash(key, b"2"), clash(key, b"3")]
     for place, vnode in enumerate(made):
-        table.hold(table.known(vnode), ROOT, b"%d" % place)
+        table.add_lookup(table.intern(vnode), ROOT, b"%d" % place)
     assert len({vnode.ino for vnode in made}) == 3
     assert [table.get(vnode.ino) for vnode in made] == made
-    assert table.known(clash(key, b"2")) is made[1]
+    assert table.intern(clash(key, b"2")) is made[1]
 
 
 def test_a_moved_vnode_keeps_its_number_while_it_is_held(root: Folder) -> None:
     table = Inodes(root)
-    key = identity(b"a")
-    first, second = Text(key, b""), clash(key, b"2")
-    table.hold(table.known(first), ROOT, b"1")
-    table.hold(table.known(second), ROOT, b"2")
+    key = make_key(b"a")
+    first, second = TextFile(key, b""), clash(key, b"2")
+    table.add_lookup(table.intern(first), ROOT, b"1")
+    table.add_lookup(table.intern(second), ROOT, b"2")
     table.forget(first.ino, 1)
-    assert table.known(clash(key, b"2")) is second
+    assert table.intern(clash(key, b"2")) is second
     table.forget(second.ino, 1)
     assert len(table) == 1
-    assert table.known(clash(key, b"2")).ino == number(key)
+    assert table.intern(clash(key, b"2")).ino == inode_number(key)
 
 
 def test_probing_wraps_inside_the_range(root: Folder) -> None:
     table = Inodes(root)
     last = LIMIT - 1
     key = (last - 2).to_bytes(8, "big")
-    first, second = Text(key + b"\0" * 8, b""), Text(key + b"\1" * 8, b"")
-    table.hold(table.known(first), ROOT, b"1")
-    table.hold(table.known(second), ROOT, b"2")
+    first, second = TextFile(key + b"\0" * 8, b""), TextFile(key + b"\1" * 8, b"")
+    table.add_lookup(table.intern(first), ROOT, b"1")
+    table.add_lookup(table.intern(second), ROOT, b"2")
     assert (first.ino, second.ino) == (last, 2)
-    assert check(first.key) != check(second.key)
+    assert key_check(first.key) != key_check(second.key)

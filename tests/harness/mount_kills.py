@@ -29,7 +29,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from casfs.checkpoints import create
-from casfs.mount.registry import until
+from casfs.mount.registry import wait_until
 from casfs.mount.supervisor import replace_program
 from casfs.store import Store
 from tests.support.served import Mount, serving
@@ -82,23 +82,23 @@ def read(tree: Path, contents: dict[str, bytes], seed: int, found: Findings) -> 
 
 def end(mount: Mount, chance: random.Random, how: str) -> float:
     """End who serves, and wait for who comes after; the seconds until a call is answered."""
-    before = mount.record()
+    before = mount.state()
     time.sleep(chance.uniform(0, LONGEST))  # a random instant is what this is about
     if os.geteuid() == 0:
         CACHES.write_text("3\n")
     began = time.monotonic()
     if how == "kill":
-        os.kill(before.server, signal.SIGKILL)
+        os.kill(before.worker, signal.SIGKILL)
     else:
         replace_program(before)
 
     def back() -> bool:
         with suppress(OSError, ValueError):
-            now = mount.record()
+            now = mount.state()
             return now.starts > before.starts and now.serves and bool(os.statvfs(mount.path))
         return False
 
-    until(back, f"nobody serves {mount.path} after {before.server} was killed")
+    wait_until(back, f"nobody serves {mount.path} after {before.worker} was killed")
     return time.monotonic() - began
 
 

@@ -445,7 +445,7 @@ def test_what_a_container_uses_is_served_until_it_ends(
         assert os.listdir(mount.path) == []
         out, _ = process.communicate("go\n", PATIENCE)
         assert out.split() == ["one", "two", "three"]
-    assert mount.server.wait(PATIENCE) == 0
+    assert mount.supervisor.wait(PATIENCE) == 0
 
 
 @pytest.mark.parametrize("transport", ["builtin"])
@@ -459,7 +459,7 @@ def test_a_container_goes_on_with_the_next_server(
     with talking(container, command) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
-        os.kill(mount.record().server, signal.SIGKILL)
+        os.kill(mount.state().worker, signal.SIGKILL)
         out, _ = process.communicate("go\n", PATIENCE)
         assert out.split() == ["one", "two", "three"]
 

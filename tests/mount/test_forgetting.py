@@ -74,7 +74,7 @@ def forget(mount: Mount, base: int) -> None:
 
 def resident(mount: Mount) -> tuple[int, int]:
     """Bytes of the server's memory: all, and of it the mapped table of inodes."""
-    process = Path("/proc") / str(mount.record().server)
+    process = Path("/proc") / str(mount.state().worker)
     total = int(re.findall(r"VmRSS:\s+(\d+) kB", (process / "status").read_text())[0])
     mapped = re.findall(rf"{TABLE}.*\n(?:.*\n)*?Rss:\s+(\d+) kB", (process / "smaps").read_text())
     return total << 10, sum(map(int, mapped)) << 10

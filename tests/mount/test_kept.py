@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from casfs.mount.attach import AHEAD, DEVICES, MAX_READ
+from casfs.mount.attach import BDI, MAX_READ_BYTES, READ_AHEAD_KIB
 from tests.support.helpers import write_tree
 from tests.support.lasting import ROOT_ONLY, asked, drop_caches, opened, record
 from tests.support.served import Mount
@@ -69,11 +69,11 @@ def test_that_there_is_nothing_is_kept(mount: Mount, pair: tuple[Path, Path]) ->
 @ROOT_ONLY
 def test_the_kernel_reads_ahead(mount: Mount, tmp_path: Path) -> None:
     device = os.stat(mount.path).st_dev
-    folder = DEVICES / f"{os.major(device)}:{os.minor(device)}"
-    assert int((folder / "read_ahead_kb").read_text()) == AHEAD
+    folder = BDI / f"{os.major(device)}:{os.minor(device)}"
+    assert int((folder / "read_ahead_kb").read_text()) == READ_AHEAD_KIB
     (tmp_path / "file").write_bytes(os.urandom(LARGE))
     tree = record(mount, tmp_path, "large")
     drop_caches()
     with opened(tree) as fd:
         made = asked(mount, fd, ["cat", "file"])
-    assert LARGE // MAX_READ <= made["read"] <= LARGE // MAX_READ * 3
+    assert LARGE // MAX_READ_BYTES <= made["read"] <= LARGE // MAX_READ_BYTES * 3

@@ -288,8 +288,8 @@ def test_a_mount_that_dies_costs_one_try(place: tuple[Path, str], tmp_path: Path
         (point,) = mounted(root)
         (serving,) = registry.listing(root)
         unmount(point, lazy=True)
-        kill(serving.keeper)
-        kill(serving.server)
+        kill(serving.supervisor)
+        kill(serving.worker)
         go.touch()
         assert daemon_socket.request(root, "wait", id=id)["status"] == "suspended"
         daemon_socket.request(root, "resume", id=id)

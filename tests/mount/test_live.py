@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from casfs.digest import Digest
-from casfs.mount.registry import until
+from casfs.mount.registry import wait_until
 from casfs.threads import new_id
 from tests.support.helpers import set_head
 from tests.support.lasting import record
@@ -58,7 +58,7 @@ class Mtime:
 
     def moved(self) -> None:
         if self._lags:
-            until(self._differs, f"{self._path} has its old mtime", seconds=SOON)
+            wait_until(self._differs, f"{self._path} has its old mtime", seconds=SOON)
         assert self._differs()
         self._last = self._path.stat().st_mtime_ns
 
@@ -69,7 +69,7 @@ class Mtime:
 def vanishes(path: Path) -> None:
     """In the listing at once; by name in a moment, for good."""
     assert path.name not in os.listdir(path.parent)
-    until(lambda: not os.path.lexists(path), f"{path} is still found", seconds=SOON)
+    wait_until(lambda: not os.path.lexists(path), f"{path} is still found", seconds=SOON)
     assert not os.path.lexists(path)
 
 

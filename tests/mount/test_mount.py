@@ -341,7 +341,7 @@ def test_a_damaged_blob_is_an_error_on_that_file_only(
             (where / name).read_bytes()
     assert (where / "good").read_bytes() == (work / "good").read_bytes()
     assert sorted(os.listdir(where)) == ["good", "large", "small"]
-    assert mount.record().starts == 1
+    assert mount.state().starts == 1
 
 
 def test_an_error_that_nobody_expected_ends_one_request(mount: Mount) -> None:
@@ -353,7 +353,7 @@ def test_an_error_that_nobody_expected_ends_one_request(mount: Mount) -> None:
         with pytest.raises(OSError, match="Input/output error"):
             os.lstat(where / "children" / "x")
     assert (where / "status").read_text() == "running\n"
-    assert mount.record().starts == 1
+    assert mount.state().starts == 1
 
 
 def test_many_readers_at_once(mount: Mount, tmp_path: Path) -> None:
@@ -456,8 +456,8 @@ def test_any_path_will_do(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_unmounts(mount: Mount, number: int) -> None:
-    mount.server.send_signal(number)
-    assert mount.server.wait() == 0
+    mount.supervisor.send_signal(number)
+    assert mount.supervisor.wait() == 0
     assert os.listdir(mount.path) == []
     assert not os.path.ismount(mount.path)
 
@@ -468,7 +468,7 @@ def test_unmount(mount: Mount) -> None:
             unmount(mount.path)
         assert os.path.ismount(mount.path)
     unmount(mount.path)
-    assert mount.server.wait() == 0
+    assert mount.supervisor.wait() == 0
     with pytest.raises(NotFound):
         unmount(mount.path)
 
@@ -478,7 +478,7 @@ def test_a_lazy_unmount_waits_for_nobody(mount: Mount) -> None:
         unmount(mount.path, lazy=True)
         assert os.listdir(mount.path) == []
         assert held.read().startswith("This is a casfs store")
-    assert mount.server.wait() == 0
+    assert mount.supervisor.wait() == 0
 
 
 def test_where_a_mount_is_refused(mount: Mount, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def goes_on(request: pytest.FixtureRequest) -> Iterator[None]:
         mount = request.getfixturevalue("mount")
     yield
     if mount is not None:
-        assert mount.record().starts == 1
+        assert mount.state().starts == 1
         assert (mount.path / "README.txt").read_text()
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from casfs.checkpoints import checkpoint
 from casfs.errors import CasfsError
-from casfs.fuse.session import MAX_NAME
+from casfs.fuse.session import MAX_NAME_BYTES
 from casfs.maintenance import gc
 from casfs.store import Store
 from casfs.system import mounts
@@ -65,7 +65,7 @@ def test_a_database_that_cannot_be_read(tmp_path: Path, transport: str, how: str
         assert "README.txt" in os.listdir(mount.path)
         assert mount.requests()["lookup"] > 0
         os.statvfs(mount.path)
-        assert mount.record().starts == 1
+        assert mount.state().starts == 1
 
 
 @ROOT_ONLY
@@ -91,7 +91,7 @@ def test_a_full_disk(tmp_path: Path, transport: str) -> None:
                 assert mount.requests()["read"] > 0
             again = record(mount, tmp_path / "work")
             assert (again / "new").read_bytes() == (tmp_path / "work/new").read_bytes()
-            assert mount.record().starts == 1
+            assert mount.state().starts == 1
     finally:
         mounts.unmount(disk, lazy=True)
 
@@ -103,7 +103,7 @@ def test_a_full_disk(tmp_path: Path, transport: str) -> None:
 def test_random_names_and_offsets(disk_store: Store, tmp_path: Path, transport: str) -> None:
     with serving(disk_store, tmp_path / "mnt", transport=transport) as mount:
         guess(mount, tmp_path)
-        assert mount.record().starts == 1
+        assert mount.state().starts == 1
 
 
 def guess(mount: Mount, tmp_path: Path) -> None:
@@ -118,7 +118,9 @@ def guess(mount: Mount, tmp_path: Path) -> None:
     ]
     names = list(contents)
     for _ in range(GUESSES // 2):
-        letters = chance.choices(range(1, 256), k=chance.choice((1, 8, 64, MAX_NAME, MAX_NAME + 1)))
+        letters = chance.choices(
+            range(1, 256), k=chance.choice((1, 8, 64, MAX_NAME_BYTES, MAX_NAME_BYTES + 1))
+        )
         name = os.fsdecode(bytes(letters))
         if "/" not in name and name not in (".", ".."):
             with pytest.raises(OSError, match=r"\[Errno") as caught:
@@ -157,7 +159,7 @@ def test_readers_while_checkpoints_come_and_go(
 ) -> None:
     with serving(disk_store, tmp_path / "mnt", transport=transport) as mount:
         assert come_and_go(mount, tmp_path / "work") == []
-        assert mount.record().starts == 1
+        assert mount.state().starts == 1
 
 
 def come_and_go(mount: Mount, work: Path) -> list[str]:

@@ -293,4 +293,4 @@ def test_whatever_is_asked(
                 suppress_health_check=list(HealthCheck),
             ),
         )
-        assert mount.record().starts == 1
+        assert mount.state().starts == 1

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from casfs.mount import registry
-from casfs.mount.attach import SETTINGS
+from casfs.mount.attach import FUSE_CONF
 from casfs.store import Store
 from casfs.system import mounts
 from tests.mount.test_containers import AS_NOBODY, environment, finished, interpreter
 from tests.mount.test_readonly import LEAST, plant
-from tests.mount.test_supervisor import CASFS, USES, kill, records, user
+from tests.mount.test_supervisor import CASFS, USES, kill, states, user
 from tests.support import mutations
 from tests.support.lasting import ROOT_ONLY, read_only
 from tests.support.mutations import MUTATIONS, NOBODY, outcomes
@@ -147,7 +147,7 @@ def test_open_to_others(home: Path, oracle: Path, transport: str) -> None:
     program = [sys.executable, mutations.__file__]
     script = f"""
         set -e
-        mount --bind "$1" {SETTINGS}
+        mount --bind "$1" {FUSE_CONF}
         cd "$2"
         casfs() {{ {" ".join(AS_NOBODY)} "$PYTHON" -m casfs "$@"; }}
         casfs init >/dev/null
@@ -163,13 +163,13 @@ def test_open_to_others(home: Path, oracle: Path, transport: str) -> None:
     for who in (0, NOBODY, SOMEBODY):
         refused(shown[str(who)], expected(oracle, who))
     with Store.open(home / "store") as store:
-        assert records(store) == []
+        assert states(store) == []
 
 
 @ROOT_ONLY
 def test_open_to_others_where_that_is_not_allowed(home: Path) -> None:
-    if SETTINGS.exists() and "\nuser_allow_other" in f"\n{SETTINGS.read_text()}":
-        pytest.skip(f"{SETTINGS} allows it")
+    if FUSE_CONF.exists() and "\nuser_allow_other" in f"\n{FUSE_CONF.read_text()}":
+        pytest.skip(f"{FUSE_CONF} allows it")
     reason = "--allow-other needs the line user_allow_other"
     with pytest.raises(AssertionError, match=reason), mounted_by_nobody(home, "--allow-other"):
         pass
@@ -192,19 +192,19 @@ def test_its_server_is_replaced(home: Path, transport: str) -> None:
             assert keeper.wait(0) == 0
         finally:
             end(where, keeper)
-        assert records(store) == []
+        assert states(store) == []
 
 
 def check_without_root(store: Store, where: Path, casfs: Sequence[str]) -> None:
-    (before,) = records(store)
-    assert Path(f"/proc/{before.server}").stat().st_uid == NOBODY
+    (before,) = states(store)
+    assert Path(f"/proc/{before.worker}").stat().st_uid == NOBODY
     read = [*AS_NOBODY, "cat", str(where / "README.txt")]
     assert b"casfs store" in subprocess.check_output(read)
     with pytest.raises(PermissionError):  # nobody else comes in, not even root
         os.listdir(where)
-    kill(before.server)
-    registry.until(
-        lambda: (now := before.again()) is not None and now.starts == 2 and now.serves,
+    kill(before.worker)
+    registry.wait_until(
+        lambda: (now := before.reload()) is not None and now.starts == 2 and now.serves,
         "there is no successor",
     )
     assert b"casfs store" in subprocess.check_output(read)

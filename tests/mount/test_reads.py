@@ -68,7 +68,7 @@ def test_a_large_file_in_order(shown: Path, large: Path, size: str) -> None:
 def test_a_large_file_anywhere(mount: Mount, shown: Path, large: Path) -> None:
     data = (large / "file").read_bytes()
     chance = random.Random(5)
-    served = mount.record().starts
+    served = mount.state().starts
     with shown.open("rb", buffering=0) as file:
         for number in range(400):
             if number % 100 == 0:
@@ -77,7 +77,7 @@ def test_a_large_file_anywhere(mount: Mount, shown: Path, large: Path) -> None:
             assert os.pread(file.fileno(), size, offset) == data[offset : offset + size]
         assert os.pread(file.fileno(), 10, LARGE) == b""
         assert os.pread(file.fileno(), 10, 1 << 62) == b""
-    assert mount.record().starts == served
+    assert mount.state().starts == served
 
 
 def test_a_large_file_without_the_kernels_cache(shown: Path, large: Path) -> None:

@@ -35,16 +35,16 @@ def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
     os.kill(pid, number)
 
 
-def successor(mount: Mount, before: registry.Record) -> registry.Record:
-    """The record when another server than the one in `before` serves."""
-    now: list[registry.Record] = []
+def successor(mount: Mount, before: registry.MountState) -> registry.MountState:
+    """The state when another worker than the one in `before` serves."""
+    now: list[registry.MountState] = []
 
     def serves() -> bool:
-        found = before.again()
+        found = before.reload()
         now[:] = [found] if found is not None else []
         return found is not None and found.starts > before.starts and found.serves
 
-    registry.until(serves, "there is no successor")
+    registry.wait_until(serves, "there is no successor")
     return now[0]
 
 
@@ -54,14 +54,14 @@ def readable(folder: Path) -> bool:
     return False
 
 
-def records(store: Store) -> list[registry.Record]:
+def states(store: Store) -> list[registry.MountState]:
     assert store.root is not None
     return registry.listing(store.root)
 
 
 def gone(*pids: int) -> None:
     """Wait for the end of processes that need not be children of this one."""
-    registry.until(lambda: not any(start_time(pid) for pid in pids), f"{pids} go on")
+    registry.wait_until(lambda: not any(start_time(pid) for pid in pids), f"{pids} go on")
 
 
 @contextmanager
@@ -75,11 +75,11 @@ def held(path: Path) -> Iterator[int]:
             os.close(fd)
 
 
-# -- a server dies ------------------------------------------------------------------------
+# -- a worker dies ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["kill", "replace"])
-def test_readers_do_not_notice_that_servers_end(how: str) -> None:
+def test_readers_do_not_notice_that_workers_end(how: str) -> None:
     """The long run is the tool: `python tests/harness/mount_kills.py`."""
     done = subprocess.run(
         [sys.executable, TOOL, "--kills", "5", "--readers", "16", "--how", how],
@@ -99,15 +99,15 @@ def test_where_no_request_is_sent_again_those_in_flight_fail() -> None:
     assert "kills 5, errors 0" in done.stdout
 
 
-def test_a_killed_server_has_a_successor(mount: Mount) -> None:
+def test_a_killed_worker_has_a_successor(mount: Mount) -> None:
     hash = mount.store.put(b"seen " * 1000).hash
-    before = mount.record()
-    assert before.keeper == mount.server.pid
+    before = mount.state()
+    assert before.supervisor == mount.supervisor.pid
     for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV):
-        kill(before.server, number)
+        kill(before.worker, number)
         now = successor(mount, before)
-        assert (now.keeper, now.starts) == (before.keeper, before.starts + 1)
-        assert now.server != before.server
+        assert (now.supervisor, now.starts) == (before.supervisor, before.starts + 1)
+        assert now.worker != before.worker
         assert (mount.path / "blobs" / hash).read_bytes() == b"seen " * 1000
         assert mount.store.root is not None
         assert mounted(mount.store.root) == [mount.path]
@@ -117,11 +117,11 @@ def test_a_killed_server_has_a_successor(mount: Mount) -> None:
 @pytest.mark.parametrize("transport", ["builtin"])
 def test_what_is_open_stays_open(mount: Mount) -> None:
     hash = mount.store.put(bytes(range(256)) * 20_000).hash
-    before = mount.record()
+    before = mount.state()
     at = os.open(mount.path / "threads", os.O_DIRECTORY)
     with (mount.path / "blobs" / hash).open("rb", buffering=0) as file:
         first = file.read(1000)
-        kill(before.server)
+        kill(before.worker)
         assert first + file.read() == bytes(range(256)) * 20_000
         file.seek(0)
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
@@ -132,9 +132,9 @@ def test_what_is_open_stays_open(mount: Mount) -> None:
 
 
 def test_killed_at_every_start_it_always_comes_back(mount: Mount) -> None:
-    before = mount.record()
+    before = mount.state()
     for _ in range(12):
-        kill(before.server)
+        kill(before.worker)
         before = successor(mount, before)
     assert (mount.path / "README.txt").exists()
 
@@ -143,10 +143,10 @@ EARLY = """
 import os, signal, sys
 from pathlib import Path
 from casfs.fuse.kernel import server as transport
-from casfs.fuse.inode_table import Table
+from casfs.fuse.inode_table import InodeTable
 
 mark, when, sys.argv[1:] = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
-negotiate, note = transport.negotiate, Table.note
+negotiate, note = transport.negotiate, InodeTable.transport_state
 
 def die():
     if not mark.exists():
@@ -164,7 +164,7 @@ def answering(table, value):
 if when == "asked":
     transport.negotiate = asked
 else:
-    Table.note = property(note.fget, answering)
+    InodeTable.transport_state = property(note.fget, answering)
 sys.argv[0] = "casfs"
 from casfs.cli.main import main
 main()
@@ -178,36 +178,36 @@ def test_killed_before_the_kernel_has_its_first_answer(
     where = tmp_path / "mnt"
     where.mkdir()
     casfs = [sys.executable, "-c", EARLY, str(tmp_path / "mark"), when]
-    keeper = subprocess.Popen(
+    supervisor = subprocess.Popen(
         [*casfs, "--store", str(disk_store.root), "mount", str(where), "--foreground",
          "--transport", "builtin"]
     )  # fmt: skip
     try:
-        registry.until(
-            lambda: any(one.serves for one in records(disk_store)), "nobody serves", seconds=10
+        registry.wait_until(
+            lambda: any(one.serves for one in states(disk_store)), "nobody serves", seconds=10
         )
         assert (where / "README.txt").exists()
-        assert records(disk_store)[0].starts == 2
+        assert states(disk_store)[0].starts == 2
     finally:
-        end(where, keeper)
+        end(where, supervisor)
 
 
-def test_a_server_whose_map_is_cut_off_has_a_successor(mount: Mount) -> None:
+def test_a_worker_whose_map_is_cut_off_has_a_successor(mount: Mount) -> None:
     hash = mount.store.put(b"seen " * 1000).hash
-    before = mount.record()
+    before = mount.state()
     mount.store.close()
     assert mount.store.root is not None
     os.truncate(mount.store.root / "store.db-shm", 0)
     assert not readable(mount.path / "threads") or mount.transport == "builtin"
     now = successor(mount, before)
-    assert now.keeper == before.keeper
+    assert now.supervisor == before.supervisor
     assert (mount.path / "blobs" / hash).read_bytes() == b"seen " * 1000
 
 
 def test_while_the_store_cannot_be_read_there_are_errors(mount: Mount, tmp_path: Path) -> None:
     """An empty directory in the mount's place would say that all is gone."""
     hash = mount.store.put(b"seen " * 1000).hash
-    before = mount.record()
+    before = mount.state()
     mount.store.close()
     assert mount.store.root is not None
     database = mount.store.root / "store.db"
@@ -224,80 +224,80 @@ def test_while_the_store_cannot_be_read_there_are_errors(mount: Mount, tmp_path:
     for part in ("-wal", "-shm"):
         Path(f"{database}{part}").unlink(missing_ok=True)
     (tmp_path / "db").rename(database)
-    registry.until(lambda: readable(mount.path / "threads"), "nobody has looked again")
-    assert mount.record().starts > found.starts
+    registry.wait_until(lambda: readable(mount.path / "threads"), "nobody has looked again")
+    assert mount.state().starts > found.starts
     assert (mount.path / "blobs" / hash).read_bytes() == b"seen " * 1000
 
 
-def test_servers_that_fail_at_once_are_given_up(disk_store: Store, tmp_path: Path) -> None:
+def test_workers_that_fail_at_once_are_given_up(disk_store: Store, tmp_path: Path) -> None:
     """Whose own fault it is: the store is of another version when a successor opens it."""
     assert disk_store.root is not None
     where = tmp_path / "mnt"
     where.mkdir()
-    keeper = start(disk_store, where)
+    supervisor = start(disk_store, where)
     try:
-        (found,) = records(disk_store)
+        (found,) = states(disk_store)
         written = (disk_store.root / "format").read_text()
         (disk_store.root / "format").write_text("casfs 999\n")
-        kill(found.server)
-        assert keeper.wait(60) == 1
+        kill(found.worker)
+        assert supervisor.wait(60) == 1
         (disk_store.root / "format").write_text(written)
         assert os.listdir(where) == []
         assert mounts.mounted_at(where) is None
     finally:
-        end(where, keeper)
+        end(where, supervisor)
     log = (disk_store.root / "log" / "mount.jsonl").read_text().splitlines()
     events = [json.loads(line) for line in log]
-    assert "again and again" in events[-1]["error"]
-    assert [one["event"] for one in events].count("server ended") == 7
+    assert "keep failing at once" in events[-1]["error"]
+    assert [one["event"] for one in events].count("worker ended") == 7
 
 
-# -- the keeper ends ----------------------------------------------------------------------
+# -- the supervisor ends ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_it_even_when_it_is_busy(mount: Mount, number: signal.Signals) -> None:
-    serving = mount.record().server
+    serving = mount.state().worker
     with held(mount.path / "README.txt"):
-        mount.server.send_signal(number)
-        assert mount.server.wait(60) == 0
+        mount.supervisor.send_signal(number)
+        assert mount.supervisor.wait(60) == 0
     assert mounts.mounted_at(mount.path) is None
     assert os.listdir(mount.path) == []
     gone(serving)
-    assert records(mount.store) == []
+    assert states(mount.store) == []
 
 
 def test_a_signal_while_nobody_serves(mount: Mount) -> None:
-    kill(mount.record().server)
-    mount.server.send_signal(signal.SIGTERM)
-    assert mount.server.wait(60) == 0
+    kill(mount.state().worker)
+    mount.supervisor.send_signal(signal.SIGTERM)
+    assert mount.supervisor.wait(60) == 0
     assert mounts.mounted_at(mount.path) is None
 
 
 @pytest.mark.parametrize("how", ["umount", "SIGTERM"])
-def test_a_server_goes_on_without_its_keeper(mount: Mount, how: str) -> None:
-    before = mount.record()
-    assert before.kept
-    mount.server.kill()
-    mount.server.wait()
-    (now,) = records(mount.store)
-    assert (now.kept, "no keeper" in str(now)) == (False, True)
+def test_a_worker_goes_on_without_its_supervisor(mount: Mount, how: str) -> None:
+    before = mount.state()
+    assert before.supervised
+    mount.supervisor.kill()
+    mount.supervisor.wait()
+    (now,) = states(mount.store)
+    assert (now.supervised, "no supervisor" in str(now)) == (False, True)
     assert (mount.path / "README.txt").read_text().startswith("This is a casfs store")
-    with pytest.raises(Refused, match=r"keeper of .* is gone"):
+    with pytest.raises(Refused, match=r"supervisor of .* has ended"):
         replace_program(now)
     if how == "umount":
         unmount(mount.path)
     else:
-        kill(before.server, signal.SIGTERM)
-    gone(before.server)
+        kill(before.worker, signal.SIGTERM)
+    gone(before.worker)
     assert mounts.mounted_at(mount.path) is None
     assert os.listdir(mount.path) == []
-    assert records(mount.store) == []
+    assert states(mount.store) == []
 
 
-def test_a_record_that_nobody_holds_is_removed(mount: Mount) -> None:
+def test_a_state_file_without_a_lock_is_removed(mount: Mount) -> None:
     mount.kill()  # waits for that
-    assert records(mount.store) == []
+    assert states(mount.store) == []
     assert mount.store.root is not None
     assert os.listdir(mount.store.root / registry.FOLDER) == []
 
@@ -307,7 +307,7 @@ def test_a_record_that_nobody_holds_is_removed(mount: Mount) -> None:
 
 def test_it_is_replaced_in_place(mount: Mount) -> None:
     hash = mount.store.put(bytes(range(256)) * 20_000).hash
-    before = mount.record()
+    before = mount.state()
     with (mount.path / "blobs" / hash).open("rb", buffering=0) as file:
         file.read(10)
         command = [*CASFS, "--store", str(mount.store.root), "mount", "--replace"]
@@ -315,15 +315,15 @@ def test_it_is_replaced_in_place(mount: Mount) -> None:
         assert done.returncode == 0, done.stderr
         if mount.transport == "builtin":
             assert len(file.read()) == 256 * 20_000 - 10
-    now = mount.record()
-    assert (now.keeper, now.generation) == (before.keeper, before.generation + 1)
-    assert now.server != before.server
+    now = mount.state()
+    assert (now.supervisor, now.generation) == (before.supervisor, before.generation + 1)
+    assert now.worker != before.worker
     assert now.transport == before.transport == mount.transport
     assert (mount.path / "blobs" / hash).stat().st_size == 256 * 20_000
-    kill(now.server)
+    kill(now.worker)
     successor(mount, now)
     unmount(mount.path)
-    assert mount.server.wait(60) == 0
+    assert mount.supervisor.wait(60) == 0
 
 
 def test_replace_takes_no_other_option(disk_store: Store, tmp_path: Path) -> None:
@@ -385,8 +385,8 @@ def test_umount_says_who_keeps_it_busy(mount: Mount, use: str) -> None:
         assert f"pid {process.pid} (" in str(caught.value)
         assert "-l" in str(caught.value)
     unmount(mount.path)
-    assert mount.server.wait(0) == 0
-    assert records(mount.store) == []
+    assert mount.supervisor.wait(0) == 0
+    assert states(mount.store) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a tmpfs")
@@ -401,10 +401,10 @@ def test_umount_names_what_is_mounted_below(mount: Mount) -> None:
 
 
 def test_umount_waits_for_the_end(mount: Mount) -> None:
-    found = mount.record()
+    found = mount.state()
     unmount(mount.path)
-    assert mount.server.wait(0) == 0
-    assert start_time(found.server) is None
+    assert mount.supervisor.wait(0) == 0
+    assert start_time(found.worker) is None
 
 
 def test_a_lazy_umount_waits_for_nobody(mount: Mount) -> None:
@@ -412,9 +412,9 @@ def test_a_lazy_umount_waits_for_nobody(mount: Mount) -> None:
         unmount(mount.path, lazy=True)
         assert os.listdir(mount.path) == []
         if mount.transport == "builtin":
-            kill(records(mount.store)[0].server)
+            kill(states(mount.store)[0].worker)
         assert os.read(fd, 100).startswith(b"This is a casfs store")
-    assert mount.server.wait(60) == 0
+    assert mount.supervisor.wait(60) == 0
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may bind")
@@ -428,7 +428,7 @@ def test_umount_does_not_wait_for_who_sees_it_elsewhere(mount: Mount, tmp_path: 
         assert (other / "README.txt").read_text().startswith("This is a casfs store")
     finally:
         mounts.unmount(other, lazy=True)
-    assert mount.server.wait(60) == 0
+    assert mount.supervisor.wait(60) == 0
 
 
 def test_another_mount_at_the_same_place(disk_store: Store, tmp_path: Path, transport: str) -> None:
@@ -437,19 +437,19 @@ def test_another_mount_at_the_same_place(disk_store: Store, tmp_path: Path, tran
     with serving(disk_store, where, transport=transport) as old, held(where / "README.txt"):
         unmount(where, lazy=True)
         with serving(disk_store, where, transport=transport) as new:
-            assert len(records(disk_store)) == 2
-            old.server.send_signal(signal.SIGTERM)
-            assert old.server.wait(60) == 0
+            assert len(states(disk_store)) == 2
+            old.supervisor.send_signal(signal.SIGTERM)
+            assert old.supervisor.wait(60) == 0
             assert (where / "README.txt").exists()
-            (found,) = records(disk_store)
-            assert found.keeper == new.server.pid
+            (found,) = states(disk_store)
+            assert found.supervisor == new.supervisor.pid
 
 
 # -- how it is mounted --------------------------------------------------------------------
 
 
 def test_status_says_who_serves(mount: Mount) -> None:
-    found = mount.record()
+    found = mount.state()
     command = [*CASFS, "--store", str(mount.store.root), "status"]
     value = json.loads(subprocess.check_output([*command, "--json"]))
     assert value["mounts"] == [str(mount.path)]
@@ -457,7 +457,7 @@ def test_status_says_who_serves(mount: Mount) -> None:
     assert value["serving"][0]["transport"] == mount.transport
     assert subprocess.check_output(command, text=True).splitlines()[-2:] == [
         f"mount   {mount.path}",
-        f"        {mount.transport}, server {found.server}, keeper {found.keeper}",
+        f"        {mount.transport}, worker {found.worker}, supervisor {found.supervisor}",
     ]
     stats = (mount.path / ".casfs/stats.json").read_text()
     assert f'"transport": "{mount.transport}"' in stats
@@ -465,8 +465,8 @@ def test_status_says_who_serves(mount: Mount) -> None:
 
 def test_by_itself_it_takes_our_transport(disk_store: Store, tmp_path: Path) -> None:
     with serving(disk_store, tmp_path / "mnt") as mount:
-        assert mount.record().transport == "builtin"
-        maps = Path(f"/proc/{mount.record().server}/maps").read_text()
+        assert mount.state().transport == "builtin"
+        maps = Path(f"/proc/{mount.state().worker}/maps").read_text()
         assert "pyfuse3" not in maps
 
 
@@ -488,15 +488,15 @@ def test_on_an_older_kernel_it_takes_pyfuse3(disk_store: Store, tmp_path: Path) 
     where = tmp_path / "mnt"
     where.mkdir()
     older = [sys.executable, "-c", OLDER, "--store", str(disk_store.root), "mount", str(where)]
-    keeper = subprocess.Popen([*older, "--foreground"])
+    supervisor = subprocess.Popen([*older, "--foreground"])
     try:
-        registry.until(
-            lambda: any(one.serves for one in records(disk_store)), "nobody serves the mount"
+        registry.wait_until(
+            lambda: any(one.serves for one in states(disk_store)), "nobody serves the mount"
         )
-        assert records(disk_store)[0].transport == "pyfuse3"
+        assert states(disk_store)[0].transport == "pyfuse3"
         assert (where / "README.txt").exists()
     finally:
-        end(where, keeper)
+        end(where, supervisor)
     done = subprocess.run(
         [*older, "--foreground", "--transport", "builtin"], capture_output=True, text=True
     )
@@ -541,7 +541,7 @@ def test_the_config_chooses_the_transport(disk_store: Store, tmp_path: Path) -> 
     command = [*CASFS, "--store", str(disk_store.root), "mount", str(where)]
     try:
         assert subprocess.run(command, capture_output=True).returncode == 0
-        assert records(disk_store)[0].transport == "pyfuse3"
+        assert states(disk_store)[0].transport == "pyfuse3"
         unmount(where)
     finally:
         if mounts.mounted_at(where):
@@ -560,7 +560,7 @@ def test_what_cannot_be_unmounted(tmp_path: Path) -> None:
 
 def test_waiting_ends() -> None:
     with pytest.raises(Failed, match="never"):
-        registry.until(lambda: False, "never", seconds=0.01)
+        registry.wait_until(lambda: False, "never", seconds=0.01)
 
 
 @pytest.fixture(autouse=True)

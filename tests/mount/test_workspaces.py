@@ -363,7 +363,7 @@ def test_an_unmounted_mount_serves_until_the_overlay_is_gone(
     unmount(mount.path)
     assert (found.path / "a/f").read_bytes() == b"one"
     lifecycle.close(mount.store, found)
-    assert mount.server.wait(60) == 0
+    assert mount.supervisor.wait(60) == 0
 
 
 # -- the command line ---------------------------------------------------------------------

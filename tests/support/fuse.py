@@ -7,13 +7,13 @@ from typing import Any
 
 from casfs.fuse.views.root import root
 from casfs.fuse.views.stats import Stats
-from casfs.fuse.views.store_reader import Reader
+from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import Directory, File, Link, Vnode
 from casfs.store import Store
 
 
 def at(store: Store, path: str, top: Directory | None = None) -> Vnode:
-    vnode: Vnode | None = top or root(Reader(store), Stats())
+    vnode: Vnode | None = top or root(StoreReader(store), Stats())
     for name in path.split("/") if path else []:
         assert isinstance(vnode, Directory), path
         vnode = vnode.lookup(name.encode())

@@ -36,11 +36,11 @@ def lasting(factory: pytest.TempPathFactory, transport: str, *options: str) -> I
     where = top / "mnt"
     where.mkdir()
     with Store.init(top / "store") as store:
-        keeper = start(store, where, "--transport", transport, *options)
+        supervisor = start(store, where, "--transport", transport, *options)
         try:
-            yield Mount(store, where, keeper, transport)
+            yield Mount(store, where, supervisor, transport)
         finally:
-            end(where, keeper)
+            end(where, supervisor)
 
 
 def fill(source: Path) -> dict[str, bytes]:

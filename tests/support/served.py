@@ -28,32 +28,32 @@ PATIENCE = 60  # seconds before a process that hangs fails the test
 
 @dataclass
 class Mount:
-    """`server` is the keeper, whose child serves."""
+    """`supervisor`: the process whose child, the worker, serves."""
 
     store: Store
     path: Path
-    server: subprocess.Popen[bytes]
+    supervisor: subprocess.Popen[bytes]
     transport: str
 
     def requests(self) -> dict[str, int]:
-        """How many requests of each kind reached the server so far."""
+        """How many requests of each kind reached the worker so far."""
         report: dict[str, Any] = json.loads((self.path / ".casfs/stats.json").read_text())
         counts: dict[str, int] = report["requests"]
         return counts
 
-    def record(self) -> registry.Record:
+    def state(self) -> registry.MountState:
         """What the store knows of this mount."""
         assert self.store.root is not None
         (found,) = (one for one in registry.listing(self.store.root) if one.mount == self.path)
         return found
 
     def kill(self) -> None:
-        """End the keeper and who serves, so that the mount is dead."""
-        found = self.record()
-        self.server.kill()
-        self.server.wait()
-        os.kill(found.server, signal.SIGKILL)
-        registry.until(lambda: found.again() is None, f"{found.server} goes on")
+        """Ends the supervisor and the worker, so that the mount is dead."""
+        found = self.state()
+        self.supervisor.kill()
+        self.supervisor.wait()
+        os.kill(found.worker, signal.SIGKILL)
+        registry.wait_until(lambda: found.reload() is None, f"{found.worker} goes on")
 
 
 @contextmanager
@@ -68,40 +68,40 @@ def serving(
     """Mount `store` at `where`; unmounted and its process gone at the end, whatever happens."""
     where.mkdir(exist_ok=True)
     options = ["--transport", transport, *["--xattr"] * xattr]
-    keeper = start(store, where, *options, before=before)
+    supervisor = start(store, where, *options, before=before)
     try:
-        yield Mount(store, where, keeper, transport)
+        yield Mount(store, where, supervisor, transport)
     finally:
-        end(where, keeper)
+        end(where, supervisor)
 
 
 def start(
     store: Store, where: Path, *options: str, before: Sequence[str] = ()
 ) -> subprocess.Popen[bytes]:
-    """A keeper whose mount is ready; run by the command `before`, if any."""
+    """Returns the supervisor of a mount that is ready; run by the command `before`, if any."""
     command = [*before, sys.executable, "-m", "casfs", "--store", str(store.root)]
     ours, theirs = os.pipe()
     with open(ours, encoding="utf-8") as pipe:
-        keeper = subprocess.Popen(
+        supervisor = subprocess.Popen(
             [*command, "mount", str(where), *options, "--foreground", "--ready-fd", str(theirs)],
             pass_fds=(theirs,),
         )
         os.close(theirs)
         line = pipe.readline()
     if line != "ready\n":
-        keeper.wait(PATIENCE)
+        supervisor.wait(PATIENCE)
     assert line == "ready\n"
-    return keeper
+    return supervisor
 
 
-def end(where: Path, keeper: subprocess.Popen[bytes]) -> None:
+def end(where: Path, supervisor: subprocess.Popen[bytes]) -> None:
     """Unmounted, and its process gone, whatever it is up to."""
     found = mounts.mounted_at(where)
     if found is not None and found.type == TYPE:
         unmount(where, lazy=True)
     try:
-        keeper.wait(PATIENCE)
+        supervisor.wait(PATIENCE)
     except subprocess.TimeoutExpired:
-        keeper.kill()
-        keeper.wait()
+        supervisor.kill()
+        supervisor.wait()
         raise

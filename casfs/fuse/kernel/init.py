@@ -1,9 +1,9 @@
-"""INIT: what the kernel offers, what the transport needs of that, and what it wants besides.
+"""FUSE_INIT: negotiation of the protocol version and flags.
 
-needed     opening files and directories without asking us, and dropping what it kept of a
-           live one when its mtime has moved: FUSE 7.29, Linux 5.1
-wanted     reads of up to PAGES pages, attributes with every listing, links kept, requests
-           sent again to a successor (Linux 6.9)
+NEEDED    opening files and directories without a request, and invalidating the cached pages of
+          a live file when its mtime changes: FUSE 7.29, Linux 5.1
+WANTED    reads of up to MAX_PAGES, attributes with every listing, cached link targets, resending
+          requests to a successor (Linux 6.9)
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import NamedTuple
 from casfs.errors import Failed
 from casfs.fuse.kernel import protocol
 
-PAGES = 240  # of 4 KiB in one read; with its header it must fit into a pipe
-MAX_WRITE = 4096  # nothing is ever written
-BACKGROUND, CONGESTED = 64, 48  # requests that the kernel has on their way by itself
+MAX_PAGES = 240  # of 4 KiB in one read; with the header it must fit into a pipe
+MAX_WRITE_BYTES = 4096  # writes are refused
+MAX_BACKGROUND, CONGESTION_THRESHOLD = 64, 48  # of the kernel's own requests in flight
 NEEDED = protocol.NO_OPEN_SUPPORT | protocol.NO_OPENDIR_SUPPORT | protocol.AUTO_INVAL_DATA
 WANTED = (
     NEEDED
@@ -35,8 +35,6 @@ class Unsupported(Failed):
 
 
 class Negotiated(NamedTuple):
-    """What the kernel and we agreed on."""
-
     minor: int
     flags: int
     readahead: int
@@ -47,7 +45,8 @@ class Negotiated(NamedTuple):
 
 
 def negotiate(body: bytes | memoryview) -> tuple[bytes, Negotiated | None]:
-    """The answer to INIT; None when the kernel has to ask again, in our major version.
+    """Returns the reply to INIT, and the result; None if the kernel has to repeat INIT in our
+    major version.
 
     Raises Unsupported.
     """
@@ -62,18 +61,18 @@ def negotiate(body: bytes | memoryview) -> tuple[bytes, Negotiated | None]:
     if major < protocol.KERNEL_VERSION or minor < protocol.OLDEST_MINOR or NEEDED & ~flags:
         raise Unsupported(f"this kernel's FUSE {major}.{minor} is too old; use pyfuse3")
     agreed = Negotiated(minor, flags & WANTED, readahead)
-    answer = protocol.init_out.pack(
+    reply = protocol.init_out.pack(
         protocol.KERNEL_VERSION,
         protocol.KERNEL_MINOR_VERSION,
         readahead,
         agreed.flags & 0xFFFFFFFF,
-        BACKGROUND,
-        CONGESTED,
-        MAX_WRITE,
-        1,  # nanoseconds
-        PAGES,
+        MAX_BACKGROUND,
+        CONGESTION_THRESHOLD,
+        MAX_WRITE_BYTES,
+        1,  # time granularity in nanoseconds
+        MAX_PAGES,
         0,
         agreed.flags >> 32,
         0,
     )
-    return answer, agreed
+    return reply, agreed

@@ -1,8 +1,7 @@
-"""What tells the kernel of changes by itself, in a thread of its own.
+"""Notifications to the kernel, from a worker thread: removed names, and polled files that grew.
 
-A few times a second it looks for names that have gone, which the kernel keeps for ever
-otherwise, and for files that somebody polls and that have grown. The serving loop never
-notifies: the kernel may wait for an answer of that very loop before it takes a notification.
+It looks for both every INTERVAL_S. The serving loop never notifies: the kernel may wait for a
+reply of that very loop before it accepts a notification (deadlock).
 """
 
 from __future__ import annotations
@@ -14,70 +13,72 @@ from contextlib import suppress
 
 from casfs.fuse.kernel import protocol
 from casfs.fuse.session import Session
-from casfs.fuse.views.root import Name
+from casfs.fuse.views.invalidation import Dentry
 from casfs.fuse.views.vnode import Vnode
 
-OFTEN = 0.1  # seconds between two looks
-POLLED = 1024  # open files that are remembered
+INTERVAL_S = 0.1
+MAX_POLLED = 1024  # open files
 
 
-class Watcher:
+class Notifier:
     def __init__(
         self,
         session: Session,
-        gone: Callable[[], list[Name]],
+        invalidated: Callable[[], list[Dentry]],
         notify: Callable[[int, bytes], None],
     ) -> None:
-        """`notify`: sends a code and a body, raises OSError."""
+        """`invalidated`: returns the dentries removed since its last call; `notify`: sends a
+        code and a body, raises OSError."""
         self._session = session
-        self._gone = gone
+        self._invalidated = invalidated
         self._notify = notify
-        self._polled: OrderedDict[int, tuple[Vnode, int]] = OrderedDict()  # by kh: size then
+        self._polled: OrderedDict[int, tuple[Vnode, int]] = OrderedDict()  # by kh; size at poll
         self._lock = threading.Lock()
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="casfs-watch", daemon=True)
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="casfs-notify", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def close(self) -> None:
-        self._over.set()
+        self._closed.set()
         self._thread.join()
 
     def poll(self, kh: int, vnode: Vnode, *, wait: bool) -> bool:
-        """Is an open file readable? It is when it has grown since it was last polled; at first it
-        is as well, whoever asks can find out that nothing is there. `wait`: tell him later."""
+        """Returns whether an open file is readable: at its first poll, and when it has grown
+        since its last one. `wait`: wake the caller when it becomes readable."""
         size = vnode.attr().size
         with self._lock:
-            _, seen = self._polled.get(kh, (vnode, -1))
-            ready = not vnode.live or size != seen
+            _, last_size = self._polled.get(kh, (vnode, -1))
+            ready = not vnode.live or size != last_size
             if vnode.live and (ready or wait):
                 self._polled[kh] = vnode, size
                 self._polled.move_to_end(kh)
-                if len(self._polled) > POLLED:
+                if len(self._polled) > MAX_POLLED:
                     self._polled.popitem(last=False)
         return ready
 
     def _run(self) -> None:
         failing = False
-        while not self._over.wait(OFTEN):
+        while not self._closed.wait(INTERVAL_S):
             try:
-                self._tell()
-                self._wake()
+                self._invalidate_dentries()
+                self._wake_pollers()
                 failing = False
-            except Exception as error:  # the mount goes on, only later in telling
-                if not failing:  # once, however long that lasts
-                    self._session.failed("watch", error)
+            except Exception as error:  # the mount goes on; notifications are late
+                if not failing:  # log an error that lasts once
+                    self._session.errno_for("notify", error)
                 failing = True
 
-    def _tell(self) -> None:
-        for path, name in self._gone():
-            told = protocol.pack_inval_entry(self._session.place(path), name)
-            with suppress(OSError):  # mostly the kernel does not know it
-                self._notify(protocol.NOTIFY_INVAL_ENTRY, told)
+    def _invalidate_dentries(self) -> None:
+        for path, name in self._invalidated():
+            body = protocol.pack_inval_entry(self._session.directory_number(path), name)
+            with suppress(OSError):  # usually the kernel does not have the dentry
+                self._notify(protocol.NOTIFY_INVAL_ENTRY, body)
 
-    def _wake(self) -> None:
-        """Who was told asks again, and is new then; who does not has closed the file."""
+    def _wake_pollers(self) -> None:
+        """A woken poller polls again, which registers it anew; one that does not has closed the
+        file."""
         with self._lock:
             polled = list(self._polled.items())
         for kh, (vnode, size) in polled:

@@ -1,19 +1,20 @@
 """The FUSE protocol's structures, named as in the kernel's `include/uapi/linux/fuse.h`.
 
 Only what a read-only file system sends and receives. Integers are in the machine's byte
-order and naturally aligned, hence the explicit padding. `OPCODES` has every opcode there is
-so far, so that an answer can name what it refuses.
+order and naturally aligned, hence the explicit padding. `OPCODES` has every opcode so far, so
+that refused requests are counted by name.
 """
 
 from __future__ import annotations
 
 import struct
+from typing import NamedTuple
 
 from casfs.fuse.views.vnode import Attr
 
 KERNEL_VERSION = 7
 KERNEL_MINOR_VERSION = 41
-OLDEST_MINOR = 29  # Linux 5.1: the first that need not ask to open directories
+OLDEST_MINOR = 29  # Linux 5.1: the first with NO_OPENDIR_SUPPORT
 
 OPCODES = {
     1: "lookup",
@@ -82,7 +83,7 @@ NO_OPENDIR_SUPPORT = 1 << 24
 INIT_EXT = 1 << 30
 HAS_RESEND = 1 << 39
 
-# notification codes, sent as the error of an answer to request 0
+# notification codes, sent as the error of a reply to request 0
 NOTIFY_POLL = 1
 NOTIFY_INVAL_ENTRY = 3
 NOTIFY_RESEND = 7
@@ -116,33 +117,42 @@ statx = struct.Struct("=IIQIIIH2xQQQQ" + "qI4x" * 4 + "IIII112x")
 dirent = struct.Struct("=QQII")  # ino off namelen type; name, padded to 8 bytes
 direntplus = struct.Struct("=QQQQIIQQQQQQIIIIIIIIIIQQII")  # entry_out, attr, dirent; name
 
-BLOCK = 512  # the unit of st_blocks
+STAT_BLOCK = 512  # the unit of st_blocks
 BLOCK_SIZE = 4096
 STATX_BASIC = 0x7FF
-MASK = (1 << 64) - 1
-SECOND = 1_000_000_000
+UINT64_MASK = (1 << 64) - 1
+SECOND_NS = 1_000_000_000
 PADDING = [bytes(-length % 8) for length in range(8)]
 
 
+class Request(NamedTuple):
+    unique: int
+    ino: int
+    uid: int
+    gid: int
+    body: memoryview
+
+
 def timeout(seconds: float) -> tuple[int, int]:
+    """Returns seconds and nanoseconds."""
     whole = int(seconds)
-    return whole, int((seconds - whole) * SECOND)
+    return whole, int((seconds - whole) * SECOND_NS)
 
 
-def pack_attr(ino: int, told: Attr, uid: int, gid: int) -> bytes:
-    mode, size, mtime_ns, nlink = told
-    seconds, nanos = divmod(mtime_ns, SECOND)
-    seconds &= MASK
-    blocks = -(-size // BLOCK)
+def pack_attr(ino: int, attributes: Attr, uid: int, gid: int) -> bytes:
+    mode, size, mtime_ns, nlink = attributes
+    seconds, nanos = divmod(mtime_ns, SECOND_NS)
+    seconds &= UINT64_MASK
+    blocks = -(-size // STAT_BLOCK)
     times = (seconds, seconds, seconds, nanos, nanos, nanos)
     return attr.pack(ino, size, blocks, *times, mode, nlink, uid, gid, 0, BLOCK_SIZE, 0)
 
 
-def pack_statx(ino: int, told: Attr, uid: int, gid: int) -> bytes:
-    """Without a time of birth: nobody knows it."""
-    mode, size, mtime_ns, nlink = told
-    time = divmod(mtime_ns, SECOND)
-    blocks = -(-size // BLOCK)
+def pack_statx(ino: int, attributes: Attr, uid: int, gid: int) -> bytes:
+    """Without a birth time: the store does not keep one."""
+    mode, size, mtime_ns, nlink = attributes
+    time = divmod(mtime_ns, SECOND_NS)
+    blocks = -(-size // STAT_BLOCK)
     fixed = (STATX_BASIC, BLOCK_SIZE, 0, nlink, uid, gid, mode, ino, size, blocks, 0)
     return statx.pack(*fixed, *time, 0, 0, *time, *time, 0, 0, 0, 0)
 
@@ -158,16 +168,16 @@ def pack_dirent(ino: int, offset: int, kind: int, name: bytes) -> bytes:
 
 def pack_direntplus(
     nodeid: int,
-    told: tuple[int, Attr, float, float],
+    entry: tuple[int, Attr, float, float],
     offset: int,
     name: bytes,
     owner: tuple[int, int],
 ) -> bytes:
-    """The same in one go: nothing is packed more often. `told`: number, attributes, their
-    timeout and that of the name; these come to whole seconds here."""
-    ino, (mode, size, mtime_ns, nlink), attr_timeout, entry_timeout = told
-    seconds, nanos = divmod(mtime_ns, SECOND)
-    seconds &= MASK
+    """Packs everything by one call: nothing is packed more often. `entry`: number, attributes,
+    their timeout and the name's, both in whole seconds here."""
+    ino, (mode, size, mtime_ns, nlink), attr_timeout, entry_timeout = entry
+    seconds, nanos = divmod(mtime_ns, SECOND_NS)
+    seconds &= UINT64_MASK
     length = len(name)
     return (
         direntplus.pack(
@@ -179,7 +189,7 @@ def pack_direntplus(
             0,
             ino,
             size,
-            -(-size // BLOCK),
+            -(-size // STAT_BLOCK),
             seconds,
             seconds,
             seconds,

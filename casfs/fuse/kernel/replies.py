@@ -1,9 +1,9 @@
-"""Answers on their way to the kernel, and a note of the requests that have none yet.
+"""Replies to the kernel, and the list of unanswered requests for a successor.
 
-The notes are for a kernel that sends no request again when who had taken it dies (before Linux
-6.9): they stand in the table of inodes, and a successor answers what they name with EIO, for
-nobody may wait for ever. One place is the serving loop's, the others are for requests that
-wait elsewhere; of more than there are places for, the rest is not noted.
+The list is for kernels that do not resend requests when the worker that had read them dies
+(before Linux 6.9): it stands in the inode table, and a successor answers those requests with
+EIO, so that no caller waits for ever. Place 0 is for the request of the serving loop, the others
+for deferred ones; what exceeds the places is not listed.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from casfs.fuse.kernel import protocol
 from casfs.fuse.kernel.splice import Pipe
 from casfs.fuse.views.vnode import Extent
 
-GONE = (errno.ENOENT, errno.ENODEV)  # who asked was interrupted, or the mount is no more
+IGNORED = (errno.ENOENT, errno.ENODEV)  # the caller was interrupted, or the mount has ended
 
 
-class Answers:
-    """`fd`: /dev/fuse; `taken`: the places. Any thread may answer."""
+class Replies:
+    """`fd`: /dev/fuse; `unanswered`: the places. Thread-safe, except for `splice`."""
 
-    def __init__(self, fd: int, taken: memoryview) -> None:
-        self.noting = False
+    def __init__(self, fd: int, unanswered: memoryview) -> None:
+        self.lists_unanswered = False
         self._fd = fd
-        self._taken = taken
+        self._unanswered = unanswered
         self._lock = threading.Lock()
         self._pipe = Pipe()
 
@@ -40,17 +40,17 @@ class Answers:
         self._write([protocol.out_header.pack(protocol.out_header.size, -code, unique)])
 
     def notify(self, code: int, body: bytes) -> None:
-        """What nobody has asked for. Raises OSError."""
+        """Sends a notification. Raises OSError."""
         self._write([protocol.out_header.pack(protocol.out_header.size + len(body), code, 0), body])
 
     def splice(self, unique: int, extent: Extent) -> int | None:
-        """Answer with pages of a file, from the serving loop alone; the bytes that were sent.
-        None where the system has no pipe for that. Raises OSError, Denied."""
+        """Replies with pages of a file, in the serving loop only; returns the bytes sent, None
+        if the system has no pipe for that. Raises OSError, Denied."""
         header = protocol.out_header.pack(protocol.out_header.size + extent.size, 0, unique)
         try:
             return extent.size if self._pipe.send(self._fd, header, extent) else None
         except OSError as error:
-            if error.errno not in GONE:
+            if error.errno not in IGNORED:
                 raise
             return 0
 
@@ -58,33 +58,33 @@ class Answers:
         try:
             os.writev(self._fd, parts)
         except OSError as error:
-            if error.errno not in GONE:
+            if error.errno not in IGNORED:
                 raise
 
-    # -- what has no answer yet ---------------------------------------------------------------
+    # -- unanswered requests ------------------------------------------------------------------
 
-    def take(self, unique: int) -> None:
-        """The serving loop has this one now, and has answered the one before or delayed it."""
-        if self.noting:
-            self._taken[0] = unique
+    def set_current(self, unique: int) -> None:
+        """The serving loop has read this request, and answered or deferred the one before."""
+        if self.lists_unanswered:
+            self._unanswered[0] = unique
 
-    def delay(self, unique: int) -> None:
-        """Somebody else will answer it, and then call `done`."""
-        self._change(0, unique)
+    def defer(self, unique: int) -> None:
+        """A worker thread will answer the request, and then call `answered`."""
+        self._replace(0, unique)
 
-    def done(self, unique: int) -> None:
-        self._change(unique, 0)
+    def answered(self, unique: int) -> None:
+        self._replace(unique, 0)
 
-    def _change(self, old: int, new: int) -> None:
-        if self.noting:
+    def _replace(self, old: int, new: int) -> None:
+        if self.lists_unanswered:
             with self._lock:
-                place = next((n for n, at in enumerate(self._taken) if n and at == old), None)
+                place = next((n for n, at in enumerate(self._unanswered) if n and at == old), None)
                 if place is not None:
-                    self._taken[place] = new
+                    self._unanswered[place] = new
 
-    def fail_taken(self) -> None:
-        """Whoever had taken these is dead."""
-        for place, unique in enumerate(self._taken):
+    def fail_unanswered(self) -> None:
+        """Answers the requests of a worker that died with EIO."""
+        for place, unique in enumerate(self._unanswered):
             if unique:
                 self.error(unique, errno.EIO)
-                self._taken[place] = 0
+                self._unanswered[place] = 0

@@ -1,8 +1,8 @@
-"""A long answer without copying it: the kernel moves pages of the store's own file.
+"""Zero-copy replies: the kernel moves pages of the store's file.
 
     file → pipe → /dev/fuse
 
-A pipe must hold the whole answer, its header included, for the second move to be one message.
+The pipe must hold the whole reply with its header: the second splice(2) must be one message.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import os
 from casfs.fuse.views.errors import Denied
 from casfs.fuse.views.vnode import Extent
 
-SIZE = 1 << 20  # bytes, which is what a user may have
+PIPE_BYTES = 1 << 20  # the default limit for an unprivileged user
 
 
 class Pipe:
     def __init__(self) -> None:
-        self._ends = _ends()
+        self._ends = _open_pipe()
 
     def send(self, fd: int, header: bytes, extent: Extent) -> bool:
-        """Write `header` and the extent to `fd` as one message; False where the system allows no
+        """Writes `header` and the extent to `fd` as one message; False if the system allows no
         pipe of that size. Raises OSError, Denied (the file has become shorter)."""
         if self._ends is None:
             return False
@@ -37,9 +37,9 @@ class Pipe:
                     raise Denied(errno.EIO)
                 moved += count
             os.splice(read_end, fd, len(header) + extent.size)
-        except BaseException:  # what is left in the pipe goes with it
+        except BaseException:  # discards what is left in the pipe
             self.close()
-            self._ends = _ends()
+            self._ends = _open_pipe()
             raise
         return True
 
@@ -49,10 +49,10 @@ class Pipe:
         self._ends = None
 
 
-def _ends() -> tuple[int, int] | None:
+def _open_pipe() -> tuple[int, int] | None:
     ends = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        fcntl.fcntl(ends[1], fcntl.F_SETPIPE_SZ, SIZE)
+        fcntl.fcntl(ends[1], fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     except OSError:
         for end in ends:
             os.close(end)

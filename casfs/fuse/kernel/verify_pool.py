@@ -1,7 +1,7 @@
-"""First reads of large blobs: verified by helper threads, while the serving loop goes on.
+"""First reads of large blobs: verified by worker threads, while the serving loop goes on.
 
-Whoever wants a blob that is being verified already waits for the same, and is answered by the
-thread that does it.
+Single-flight: further reads of a blob that is being verified wait for it, and are answered by
+the same worker thread.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from casfs.fuse.kernel.replies import Answers
+from casfs.fuse.kernel.replies import Replies
 from casfs.fuse.session import Session
 from casfs.fuse.views.errors import Denied
 from casfs.fuse.views.vnode import File
@@ -17,21 +17,21 @@ from casfs.fuse.views.vnode import File
 THREADS = 2
 
 
-class Verifier:
-    def __init__(self, session: Session, answers: Answers) -> None:
+class VerifyPool:
+    def __init__(self, session: Session, replies: Replies) -> None:
         self._session = session
-        self._answers = answers
+        self._replies = replies
         self._pool = ThreadPoolExecutor(THREADS, "casfs-verify")
         self._lock = threading.Lock()
         self._waiting: dict[int, list[tuple[int, int, int]]] = {}  # by inode: unique, offset, size
 
     def close(self) -> None:
-        """What has not begun is left to a successor."""
+        """Leaves what has not begun to a successor."""
         self._pool.shutdown(cancel_futures=True)
 
     def read(self, unique: int, file: File, offset: int, size: int) -> None:
-        """Answer a read of a file that is not `ready`, as soon as it is."""
-        self._answers.delay(unique)
+        """Answers a read of a file that is not `ready`, as soon as it is."""
+        self._replies.defer(unique)
         with self._lock:
             waiting = self._waiting.setdefault(file.ino, [])
             waiting.append((unique, offset, size))
@@ -43,14 +43,14 @@ class Verifier:
         try:
             file.prepare()
         except Exception as error:
-            failure = self._session.failed("read", error)
+            failure = self._session.errno_for("read", error)
         with self._lock:
             waiting = self._waiting.pop(file.ino)
         for unique, offset, size in waiting:
             try:
                 if failure is not None:
                     raise Denied(failure)
-                self._answers.reply(unique, self._session.read(file, offset, size))
+                self._replies.reply(unique, self._session.read(file, offset, size))
             except Exception as error:
-                self._answers.error(unique, self._session.failed("read", error))
-            self._answers.done(unique)
+                self._replies.error(unique, self._session.errno_for("read", error))
+            self._replies.answered(unique)

@@ -1,16 +1,14 @@
-"""pyfuse3 as a transport: it decodes and encodes, `casfs.fuse.session` answers.
+"""The pyfuse3 transport: decodes requests and encodes replies; `casfs.fuse.session` answers.
 
 pyfuse3 ends the mount when anything but FUSEError leaves a handler, hence `_handler` around
-each of them. It hands `read` and `readdir` only a handle, so the kernel must ask to open
-everything and keeps no listing; what that costs is in benchmarks/mount.md. So what is asked
-at every pass is answered from what was told before: listings (`casfs.fuse.pyfuse3.listing_cache`),
-and that a file is none that changes.
+each of them. It passes only a handle to `read` and `readdir`, so the kernel must send a request
+for every open and cannot cache listings; benchmarks/mount.md has what that costs.
 
 Handlers run one after another in one thread, and between two awaits nothing else runs;
 only the first read of a large blob leaves the thread, to be verified. A file handle is
 the inode number: the kernel keeps an inode for as long as it is open. Handles of live
-files are numbers above all inodes: each has the content as it was at one moment, so that
-offsets into it mean something.
+files are numbers above all inodes: each has the content of one moment, so that offsets into it
+stay meaningful.
 """
 
 from __future__ import annotations
@@ -29,12 +27,10 @@ from pyfuse3 import EntryAttributes, FUSEError
 
 from casfs.errors import Failed
 from casfs.fuse.inodes import LIMIT
-from casfs.fuse.kernel.protocol import BLOCK
-from casfs.fuse.pyfuse3.listing_cache import Listings
-from casfs.fuse.session import FS_BLOCK, MAX_NAME, Entry, Session
+from casfs.fuse.kernel.protocol import STAT_BLOCK
+from casfs.fuse.session import FS_BLOCK, MAX_NAME_BYTES, Entry, Session
 from casfs.fuse.views.vnode import File
 
-TOLD = 1 << 17  # names in the listings that are kept, of some 400 bytes each
 P = ParamSpec("P")
 T = TypeVar("T")
 Handler = Callable[Concatenate["Operations", P], T]
@@ -42,7 +38,7 @@ Wrapped = Callable[Concatenate["Operations", P], Coroutine[Any, Any, T]]
 
 
 def _handler(method: Handler[P, T]) -> Wrapped[P, T]:
-    """Count the request, and let nothing out but FUSEError."""
+    """Counts the request, and converts any exception to FUSEError."""
     kind = method.__name__
 
     @functools.wraps(method)
@@ -53,13 +49,13 @@ def _handler(method: Handler[P, T]) -> Wrapped[P, T]:
         except FUSEError:
             raise
         except Exception as error:
-            raise FUSEError(self.session.failed(kind, error)) from None
+            raise FUSEError(self.session.errno_for(kind, error)) from None
 
     return handle
 
 
 def _refused(kind: str) -> Any:
-    """A handler that answers EROFS; most of these the kernel answers by itself."""
+    """Returns a handler that answers EROFS; most of these the kernel answers by itself."""
 
     async def refuse(self: Operations, *_: Any) -> None:
         self.session.stats.requests[kind] += 1
@@ -72,34 +68,29 @@ class Operations(pyfuse3.Operations):
     def __init__(self, session: Session) -> None:
         super().__init__()
         self.session = session
-        self.answers = trio.Event()  # the kernel has spoken to us
+        self.initialised = trio.Event()  # INIT was received
         self.stopped = False  # by a signal
         self._handles = itertools.count(LIMIT)
         self._contents: dict[int, bytes] = {}
         self._preparing: dict[bytes, trio.Lock] = {}
-        self._told: Listings[EntryAttributes] = Listings(TOLD)
-        self._live: set[int] = set()  # whose attributes are told for no time at all
 
     def init(self) -> None:
-        self.answers.set()
+        self.initialised.set()
 
     # -- names and attributes -----------------------------------------------------------
 
     @_handler
     def lookup(self, parent: int, name: bytes, ctx: object) -> EntryAttributes:
-        return self._encoded(self.session.lookup(parent, name))
+        return self._encode(self.session.lookup(parent, name))
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
         self.session.stats.requests["forget"] += 1
         for ino, lookups in inode_list:
             self.session.forget(ino, lookups)
-            self._told.drop(ino)
-            if ino in self._live and self.session.inodes.table.check(ino) is None:
-                self._live.discard(ino)
 
     @_handler
     def getattr(self, inode: int, ctx: object) -> EntryAttributes:
-        return self._encoded(self.session.getattr(inode))
+        return self._encode(self.session.getattr(inode))
 
     @_handler
     def readlink(self, inode: int, ctx: object) -> bytes:
@@ -113,11 +104,11 @@ class Operations(pyfuse3.Operations):
     @_handler
     def statfs(self, ctx: object) -> pyfuse3.StatvfsData:
         space = self.session.statfs()
-        answer = pyfuse3.StatvfsData()
-        answer.f_bsize = answer.f_frsize = FS_BLOCK
-        answer.f_namemax = MAX_NAME
-        answer.f_blocks, answer.f_files = space.blocks, space.files
-        return answer
+        reply = pyfuse3.StatvfsData()
+        reply.f_bsize = reply.f_frsize = FS_BLOCK
+        reply.f_namemax = MAX_NAME_BYTES
+        reply.f_blocks, reply.f_files = space.blocks, space.files
+        return reply
 
     @_handler
     def getxattr(self, inode: int, name: bytes, ctx: object) -> bytes:
@@ -125,7 +116,7 @@ class Operations(pyfuse3.Operations):
 
     @_handler
     def listxattr(self, inode: int, ctx: object) -> Sequence[bytes]:
-        """None is listed: an overlay would copy it up stale."""
+        """Lists none: an overlay would copy the attribute up, where it becomes stale."""
         if not self.session.xattr:
             raise FUSEError(errno.ENOSYS)
         return ()
@@ -136,16 +127,12 @@ class Operations(pyfuse3.Operations):
     def open(self, inode: int, flags: int, ctx: object) -> pyfuse3.FileInfo:
         if flags & (os.O_WRONLY | os.O_RDWR):
             raise FUSEError(errno.EROFS)
-        handle, grows = inode, False
-        if inode in self._live:  # what else there is will be looked up by who reads it
-            file = self.session.file(inode)
-            grows = file.grows
-            if file.live and not grows:
-                handle = next(self._handles)
-                self._contents[handle] = self.session.content(inode)
-        direct = grows or handle != inode
+        handle, file = inode, self.session.file(inode)
+        if file.live and not file.append_only:
+            handle = next(self._handles)
+            self._contents[handle] = self.session.content(inode)
         fh = pyfuse3.FileHandleT(handle)
-        return pyfuse3.FileInfo(fh=fh, direct_io=direct, keep_cache=not direct)
+        return pyfuse3.FileInfo(fh=fh, direct_io=file.live, keep_cache=not file.live)
 
     async def read(self, fh: int, off: int, size: int) -> bytes:
         self.session.stats.requests["read"] += 1
@@ -159,10 +146,10 @@ class Operations(pyfuse3.Operations):
                 await self._prepare(file)
             return self.session.read(file, off, size)
         except Exception as error:
-            raise FUSEError(self.session.failed("read", error)) from None
+            raise FUSEError(self.session.errno_for("read", error)) from None
 
     async def _prepare(self, file: File) -> None:
-        """Verify a large blob beside the loop; whoever else wants the same one waits."""
+        """Verifies a large blob in a worker thread; single-flight."""
         lock = self._preparing.setdefault(file.key, trio.Lock())
         try:
             async with lock:
@@ -180,49 +167,26 @@ class Operations(pyfuse3.Operations):
 
     @_handler
     def opendir(self, inode: int, ctx: object) -> pyfuse3.FileHandleT:
-        if not self._told.complete(inode):
-            self.session.directory(inode)
+        self.session.directory(inode)
         return pyfuse3.FileHandleT(inode)
 
     @_handler
     def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
-        go_on = self._tell_again(fh, start_id, token)
-        if go_on is None:
-            return
-        listing = self.session.listing(fh, go_on)
+        listing = self.session.listing(fh, start_id)
         for item in listing:
-            told = self.session.listed(listing, item)
-            entry = self._encoded(told)
+            entry = self._encode(self.session.listing_entry(listing, item))
             name = pyfuse3.FileNameT(item.name)
             if not pyfuse3.readdir_reply(token, name, entry, item.offset):
-                listing.back(item)
-                self.session.leave(listing)
+                listing.unread(item)
+                self.session.save_cursor(listing)
                 return
-            self.session.hold(listing, item)
-            self._told.add(listing, item, told, entry)
-        self._told.end(listing)
-
-    def _tell_again(self, ino: int, offset: int, token: pyfuse3.ReaddirToken) -> int | None:
-        """Answer with what was told of a directory before. From where to go on; None when
-        there is no room for more, or there is no more."""
-        table, reply = self.session.inodes.table, pyfuse3.readdir_reply
-        for told in itertools.islice(self._told.begun(ino), offset, None):
-            name, entry, below, check = told
-            if check is not None and table.check(below) not in (None, check):
-                self._told.drop(ino)  # the number is another's by now
-                return offset
-            offset += 1
-            if not reply(token, name, entry, offset):
-                return None
-            if check is not None:
-                table.hold(below, check, ino, name)
-        return None if self._told.complete(ino) else offset
+            self.session.count_lookup(listing, item)
 
     @_handler
     def releasedir(self, fh: int) -> None:
         pass
 
-    # -- what changes something ---------------------------------------------------------
+    # -- refused: read-only ---------------------------------------------------------
 
     setattr = _refused("setattr")
     mknod = _refused("mknod")
@@ -237,22 +201,20 @@ class Operations(pyfuse3.Operations):
     setxattr = _refused("setxattr")
     removexattr = _refused("removexattr")
 
-    def _encoded(self, told: Entry) -> EntryAttributes:
-        attr = told.attr
-        if told.attr_timeout == 0.0:
-            self._live.add(told.ino)
-        entry = EntryAttributes()
-        entry.st_ino = pyfuse3.InodeT(told.ino)
-        entry.st_mode = pyfuse3.ModeT(attr.mode)
-        entry.st_nlink = attr.nlink
-        entry.st_uid = self.session.uid
-        entry.st_gid = self.session.gid
-        entry.st_size = attr.size
-        entry.st_blocks = -(-attr.size // BLOCK)
-        entry.st_atime_ns = entry.st_mtime_ns = entry.st_ctime_ns = attr.mtime_ns
-        entry.attr_timeout = told.attr_timeout
-        entry.entry_timeout = told.entry_timeout
-        return entry
+    def _encode(self, entry: Entry) -> EntryAttributes:
+        attr = entry.attr
+        encoded = EntryAttributes()
+        encoded.st_ino = pyfuse3.InodeT(entry.ino)
+        encoded.st_mode = pyfuse3.ModeT(attr.mode)
+        encoded.st_nlink = attr.nlink
+        encoded.st_uid = self.session.uid
+        encoded.st_gid = self.session.gid
+        encoded.st_size = attr.size
+        encoded.st_blocks = -(-attr.size // STAT_BLOCK)
+        encoded.st_atime_ns = encoded.st_mtime_ns = encoded.st_ctime_ns = attr.mtime_ns
+        encoded.attr_timeout = entry.attr_timeout
+        encoded.entry_timeout = entry.entry_timeout
+        return encoded
 
 
 # -- running ----------------------------------------------------------------------------
@@ -261,8 +223,8 @@ class Operations(pyfuse3.Operations):
 def serve(
     session: Session, mountpoint: str, options: set[str], on_ready: Callable[[], None]
 ) -> bool:
-    """Mount, serve until unmounted (False) or SIGTERM comes (True); what is mounted then is
-    dead, and to be unmounted. Raises Failed."""
+    """Mounts, and serves until unmounted (False) or SIGTERM (True); the mount is dead then, and
+    must be unmounted. Raises Failed."""
     stopped: bool = trio.run(_serve, Operations(session), mountpoint, options, on_ready)
     return stopped
 
@@ -282,7 +244,7 @@ async def _serve(
                 await pyfuse3.main()
                 nursery.cancel_scope.cancel()
         finally:
-            pyfuse3.close(unmount=False)  # by path: that may be another's by now
+            pyfuse3.close(unmount=False)  # it would unmount by path, where another mount may be
     return operations.stopped
 
 
@@ -293,6 +255,5 @@ async def _stop(operations: Operations, signals: AsyncIterator[int]) -> None:
 
 
 async def _announce(operations: Operations, on_ready: Callable[[], None]) -> None:
-    """Whoever calls from now on is answered, if he waits for the kernel's first word."""
-    await operations.answers.wait()
+    await operations.initialised.wait()
     on_ready()

@@ -1,20 +1,19 @@
-"""When what a mount shows last changed, by the journal of heads.
+"""The mtimes of live files and directories, from the journal of head moves.
 
-A live directory's mtime must differ whenever its content does: the kernel keeps a listing
-or a page for as long as the mtime stands. So an mtime is the time of the newest relevant
-move of a head in milliseconds, with the move's number below them: two moves in one
-millisecond differ as well.
+A live directory's mtime must differ whenever its content does: the kernel keeps a cached
+listing or page as long as the mtime stands. So an mtime is the time of the newest relevant
+move in milliseconds, with the move's sequence number below them: two moves in one millisecond
+differ as well.
 
-Relevant to a directory are the heads below a prefix: `threads/`, `checkpoints/<name>/`. Of
-each head that moved and of the two prefixes above it the newest move is kept, up to a limit;
-what is not kept moved before all that is, at `floor` at the latest. The floor rises when
-the older half is dropped, and when the journal has lost moves that nobody here has seen:
-then all that was known goes. So the mtime of what did not change may rise, but no mtime is
-given to two contents. A head that states in its record when it moved needs no floor: its
-own time is older than all that is kept.
+Relevant to a directory are the heads below a prefix: `threads/`, `checkpoints/<name>/`. The
+newest move of each head and of its first two prefixes is kept, up to KEPT_NAMES; a name that is
+not kept moved before all that are, at `floor` at the latest. The floor rises when the older
+half is evicted, and when the journal has dropped moves unread: then all entries go. So the
+mtime of unchanged content may rise, but two contents never have one mtime. A head whose record
+states its time of change needs no floor: that time is older than all that is kept.
 
-Whoever asks for an mtime asks before looking at the heads themselves: content may be newer
-than its mtime, never older.
+Callers must ask for the mtime before they read the heads: content may be newer than its mtime,
+never older.
 """
 
 from __future__ import annotations
@@ -28,25 +27,24 @@ from casfs.backend.derived import version_of
 from casfs.backend.protocols import Backend, Move
 from casfs.fuse.views.vnode import LONG_AGO, MILLISECOND
 
-KEPT = 1 << 15  # names and prefixes; more than the journal concerns
-PREFIXES = 2  # of a name: no directory depends on a longer one
+KEPT_NAMES = 1 << 15  # heads and prefixes; more than the journal's moves concern
+PREFIXES = 2  # of a head's name: no directory depends on a longer one
 
 
-class Stamp(NamedTuple):
-    """The number of a move, and its time in ms."""
+class ChangeTime(NamedTuple):
+    """The sequence number of a move, and its time in ms."""
 
     seq: int
     at_ms: int
 
     @property
-    def ns(self) -> int:
-        """As an mtime."""
+    def mtime_ns(self) -> int:
         return self.at_ms * MILLISECOND + self.seq % MILLISECOND
 
 
-class Follower:
-    """A reader of the journal: `news` gives each move once. `lost`: between the last answer
-    and the one before moves are missing. For one thread at a time."""
+class JournalReader:
+    """Reads each move of the journal once. `lost`: moves are missing before those of the last
+    `new_moves`. Not thread-safe."""
 
     def __init__(self, backend: Backend, after: int = 0) -> None:
         self.seq = after
@@ -55,8 +53,9 @@ class Follower:
         self._current_version = version_of(backend)
         self._version: int | None = None
 
-    def news(self) -> list[Move]:
-        """What moved since; cheap when nothing did. The journal's length bounds it."""
+    def new_moves(self) -> list[Move]:
+        """Returns the moves since the last call, at most the journal's length; cheap if there
+        are none."""
         version = self._current_version()
         self.lost = False
         found: list[Move] = []
@@ -71,45 +70,46 @@ class Follower:
         return found
 
 
-class Moves:
+class ChangeTimes:
+    """Thread-safe."""
+
     def __init__(self, backend: Backend) -> None:
-        self._news = Follower(backend)
-        self._newest: dict[str, Stamp] = {}  # in the order of their moves
-        self._floor = Stamp(0, LONG_AGO // MILLISECOND)
+        self._journal = JournalReader(backend)
+        self._newest: dict[str, ChangeTime] = {}  # in the order of their moves
+        self._floor = ChangeTime(0, LONG_AGO // MILLISECOND)
         self._lock = threading.Lock()
 
-    def newest(self, *prefixes: str) -> Stamp:
-        """The newest move below these prefixes, each of which ends in `/`."""
+    def latest(self, *prefixes: str) -> ChangeTime:
+        """Returns the newest move below these prefixes, each of which ends in `/`."""
         with self._lock:
-            self._follow()
+            self._update()
             return max(self._newest.get(prefix, self._floor) for prefix in prefixes)
 
-    def number(self, name: str, *, follow: bool = True) -> int:
-        """The number of a head's newest move; 0 when that is long ago. Without `follow` as it
-        was at the last question: for a listing, which asks one before it begins."""
+    def head_seq(self, name: str, *, update: bool = True) -> int:
+        """Returns the sequence number of a head's newest move; 0 if that is no longer kept.
+        `update=False` answers as of the last call, for a listing that updates once."""
         with self._lock:
-            if follow:
-                self._follow()
-            stamp = self._newest.get(name)
-        return 0 if stamp is None else stamp.seq
+            if update:
+                self._update()
+            newest = self._newest.get(name)
+        return 0 if newest is None else newest.seq
 
-    def _follow(self) -> None:
-        news = self._news.news()
-        if self._news.lost:
+    def _update(self) -> None:
+        moves = self._journal.new_moves()
+        if self._journal.lost:
             self._newest.clear()
-            self._floor = Stamp(news[0].seq, news[0].at_ms)
-        for move in news:
-            stamp = Stamp(move.seq, move.at_ms)
-            for name in _concerned(move.name):
+            self._floor = ChangeTime(moves[0].seq, moves[0].at_ms)
+        for move in moves:
+            changed = ChangeTime(move.seq, move.at_ms)
+            for name in _prefixes_and_name(move.name):
                 self._newest.pop(name, None)
-                self._newest[name] = stamp
-        if len(self._newest) > KEPT:
-            for name in list(islice(self._newest, KEPT // 2)):
+                self._newest[name] = changed
+        if len(self._newest) > KEPT_NAMES:
+            for name in list(islice(self._newest, KEPT_NAMES // 2)):
                 self._floor = self._newest.pop(name)
 
 
-def _concerned(name: str) -> Iterator[str]:
-    """A head and the prefixes that it is below."""
+def _prefixes_and_name(name: str) -> Iterator[str]:
     end = 0
     for _ in range(PREFIXES):
         end = name.find("/", end) + 1

@@ -1,4 +1,4 @@
-"""Our errors as errno: the one table, for every transport."""
+"""The errno for each of our errors: the one table, for every transport."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ ERRNO: dict[type[CasfsError], int] = {
     NoDaemon: errno.EIO,
     Suspended: errno.EIO,
 }
-OURS = frozenset({errno.EIO})  # the caller did nothing wrong: worth a line in the log
+LOGGED = frozenset({errno.EIO})  # not the caller's fault
 
 
 class Denied(Exception):
-    """What a caller of a system call did is not possible, and that is the answer."""
+    """The errno is the regular answer to the request, not a failure: it is not logged."""
 
     def __init__(self, code: int) -> None:
         super().__init__(errno.errorcode.get(code, str(code)))
@@ -43,7 +43,7 @@ class Denied(Exception):
 
 
 def errno_of(error: Exception) -> int:
-    """What the caller of a system call gets for `error`; EIO for what nobody expected."""
+    """Returns the errno for `error`; EIO for an unexpected exception."""
     if isinstance(error, Denied):
         return error.errno
     return ERRNO.get(type(error), errno.EIO) if isinstance(error, CasfsError) else errno.EIO

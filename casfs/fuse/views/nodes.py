@@ -2,14 +2,14 @@
 
     .node.json, .type     the node's exact bytes; the name of its type
     a string              a file with the raw text, named as the field
-    a ref                 a directory of the same kind; a file when it is a plain blob
+    a ref                 a directory of the same kind; a file if it is a plain blob
     a list of refs        a directory with 0000, 0001, …
     an object of refs     a directory with the object's keys
     anything else         <field>.json, null too
 
 A reference to a node of a thread is a symlink into `nodes/`: threads are long chains, and
-a recursive grep must not run along them. Whether an empty list is a list of refs, the
-schema knows: it is asked what it would say about one ref there.
+a recursive grep must not follow them. Whether an empty list is a list of refs is found by
+validating it with one ref in it against the schema.
 """
 
 from __future__ import annotations
@@ -23,58 +23,59 @@ from typing import Any
 from casfs.backend.protocols import BlobInfo
 from casfs.errors import Corrupt
 from casfs.fuse.views.blobs import BlobFile
-from casfs.fuse.views.store_reader import Reader
+from casfs.fuse.views.directories import (
+    ComposedDirectory,
+    HashDirectory,
+    StaticDirectory,
+    VnodeFactory,
+)
+from casfs.fuse.views.files import ComputedFile, TextFile
+from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import (
     LONG_AGO,
     READ_DIRECTORY,
     Attr,
-    ByDigest,
-    Composed,
-    Computed,
     Directory,
     Link,
-    Maker,
-    Static,
-    Text,
     Vnode,
-    below,
-    identity,
+    child_key,
+    make_key,
 )
 from casfs.nodes.node import Node
 from casfs.system.paths import printable
 
 ANY_HASH = "0" * 64
-MAX_NAME = 255  # bytes
-PORTION = 500  # references that are looked up together
-OURS = (".", "..", ".node.json", ".type")
+MAX_NAME_BYTES = 255
+REF_BATCH = 500  # references looked up by one query
+RESERVED_NAMES = (".", "..", ".node.json", ".type")
 JSON = ".json"
 
 
 def pretty(value: Any) -> bytes:
-    """JSON for people, one line at least."""
+    """Returns indented JSON, with a final newline."""
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8")
 
 
 def file_name(text: str) -> bytes:
-    """Any text as a file name, never two texts as one: what cannot stand is percent-encoded."""
-    if text in OURS:
+    """Returns any text as a file name, injectively: invalid characters are percent-encoded."""
+    if text in RESERVED_NAMES:
         text = "%2E" + text[1:]
     else:
         text = text.replace("%", "%25").replace("/", "%2F").replace("\0", "%00") or "%"
     name = text.encode("utf-8")
-    if len(name) > MAX_NAME:
-        tail = b"~" + identity(name).hex().encode("ascii")
-        name = name[: MAX_NAME - len(tail)] + tail
+    if len(name) > MAX_NAME_BYTES:
+        tail = b"~" + make_key(name).hex().encode("ascii")
+        name = name[: MAX_NAME_BYTES - len(tail)] + tail
     return name
 
 
-class NodeDirectory(Composed):
-    """`depth`: how many directories below the mount it is, for links that lead out of it."""
+class NodeDirectory(ComposedDirectory):
+    """`depth`: the number of directories between it and the mount, for its relative links."""
 
     __slots__ = ("_depth", "_hash", "_mtime_ns", "_reader")
 
     def __init__(
-        self, key: bytes, reader: Reader, hash: str, depth: int, mtime_ns: int = LONG_AGO
+        self, key: bytes, reader: StoreReader, hash: str, depth: int, mtime_ns: int = LONG_AGO
     ) -> None:
         super().__init__(key)
         self._reader = reader
@@ -89,71 +90,71 @@ class NodeDirectory(Composed):
     def attr(self) -> Attr:
         return Attr(READ_DIRECTORY, 0, self._mtime_ns)
 
-    def makers(self) -> Mapping[bytes, Maker]:
-        return _Fields(self._reader, self._hash, self._depth, self._mtime_ns).makers()
+    def factories(self) -> Mapping[bytes, VnodeFactory]:
+        return _Fields(self._reader, self._hash, self._depth, self._mtime_ns).factories()
 
 
 class _Fields:
-    """What stands in the directory of one node; lives for one question."""
+    """The entries of one node's directory; made for one request."""
 
-    def __init__(self, reader: Reader, hash: str, depth: int, mtime_ns: int) -> None:
+    def __init__(self, reader: StoreReader, hash: str, depth: int, mtime_ns: int) -> None:
         self._reader = reader
         self._node = reader.node(hash)
         self._refs = reader.refs(self._node)
         self._depth = depth
         self._mtime_ns = mtime_ns
 
-    def makers(self) -> dict[bytes, Maker]:
+    def factories(self) -> dict[bytes, VnodeFactory]:
         node = self._node
-        found: dict[bytes, Maker] = {
+        found: dict[bytes, VnodeFactory] = {
             b".node.json": partial(self._blob, node.hash),
-            b".type": partial(Text, data=node.type.encode() + b"\n", mtime_ns=self._mtime_ns),
+            b".type": partial(TextFile, data=node.type.encode() + b"\n", mtime_ns=self._mtime_ns),
         }
         whole = not isinstance(node.payload, dict)
         fields = {"payload": node.payload} if whole else node.payload
         for key, value in fields.items():
-            is_json, maker = self._maker(key, value, whole)
+            is_json, factory = self._factory(key, value, whole)
             name = file_name(key + JSON) if is_json else _not_json(file_name(key))
-            found[name] = maker
+            found[name] = factory
         return found
 
-    def _maker(self, key: str, value: Any, whole: bool) -> tuple[bool, Maker]:
-        """Whether the field is shown as JSON, and how its vnode is made."""
+    def _factory(self, key: str, value: Any, whole: bool) -> tuple[bool, VnodeFactory]:
+        """Returns whether the field is shown as JSON, and the factory of its vnode."""
         if isinstance(value, str) and value in self._refs:
             return False, partial(self._ref, value)
         of_refs = not whole and isinstance(value, list | dict) and self._of_refs(key, value)
         if of_refs:
             return False, partial(self._directory, key)
         make = partial(field_bytes, self._reader, self._node.hash, None if whole else key)
-        return not isinstance(value, str), partial(Computed, make=make, mtime_ns=self._mtime_ns)
+        return not isinstance(value, str), partial(ComputedFile, make=make, mtime_ns=self._mtime_ns)
 
     def _of_refs(self, key: str, value: list[Any] | dict[str, Any]) -> bool:
-        inside = value if isinstance(value, list) else list(value.values())
-        if inside:
-            return all(isinstance(one, str) and one in self._refs for one in inside)
+        members = value if isinstance(value, list) else list(value.values())
+        if members:
+            return all(isinstance(one, str) and one in self._refs for one in members)
         probe = [ANY_HASH] if isinstance(value, list) else {"any": ANY_HASH}
         payload = {**self._node.payload, key: probe}
         node = Node(self._node.hash, self._node.type, self._node.type_hash, payload)
         return ANY_HASH in self._reader.refs(node)
 
     def _blob(self, hash: str, key: bytes) -> Vnode:
-        return ref_maker(self._reader, hash, self._depth, self._mtime_ns, plain=True)(key)
+        return ref_factory(self._reader, hash, self._depth, self._mtime_ns, plain=True)(key)
 
     def _ref(self, hash: str, key: bytes) -> Vnode:
-        return ref_maker(self._reader, hash, self._depth, self._mtime_ns)(key)
+        return ref_factory(self._reader, hash, self._depth, self._mtime_ns)(key)
 
     def _directory(self, field: str, key: bytes) -> Vnode:
         return Refs(key, self._reader, self._node.hash, field, self._depth + 1, self._mtime_ns)
 
 
 class Refs(Directory):
-    """A field that is a list or an object of refs, at `depth`. There may be thousands: a name
-    is found without looking at the others."""
+    """A field that is a list or an object of refs, at `depth`. There may be thousands: `lookup`
+    loads only the named one."""
 
     __slots__ = ("_depth", "_field", "_hash", "_mtime_ns", "_reader")
 
     def __init__(
-        self, key: bytes, reader: Reader, hash: str, field: str, depth: int, mtime_ns: int
+        self, key: bytes, reader: StoreReader, hash: str, field: str, depth: int, mtime_ns: int
     ) -> None:
         super().__init__(key)
         self._reader = reader
@@ -166,29 +167,31 @@ class Refs(Directory):
         return Attr(READ_DIRECTORY, 0, self._mtime_ns)
 
     def lookup(self, name: bytes) -> Vnode | None:
-        hash = _named(self._value(), name)
+        hash = _find_ref(self._value(), name)
         if hash is None:
             return None
-        return ref_maker(self._reader, hash, self._depth, self._mtime_ns)(below(self.key, name))
+        return ref_factory(self._reader, hash, self._depth, self._mtime_ns)(
+            child_key(self.key, name)
+        )
 
     def entries(self) -> Iterable[tuple[bytes, Vnode]]:
-        remaining = iter(_names(self._value()))
-        while portion := dict(islice(remaining, PORTION)):
-            makers = refs_makers(self._reader, portion, self._depth, self._mtime_ns)
-            yield from Static(self.key, makers).entries()
+        remaining = iter(_named_refs(self._value()))
+        while portion := dict(islice(remaining, REF_BATCH)):
+            factories = ref_factories(self._reader, portion, self._depth, self._mtime_ns)
+            yield from StaticDirectory(self.key, factories).entries()
 
     def _value(self) -> list[str] | dict[str, str]:
         value: list[str] | dict[str, str] = self._reader.node(self._hash).payload[self._field]
         return value
 
 
-def _names(value: list[str] | dict[str, str]) -> Iterator[tuple[bytes, str]]:
+def _named_refs(value: list[str] | dict[str, str]) -> Iterator[tuple[bytes, str]]:
     if isinstance(value, list):
         return ((b"%04d" % place, hash) for place, hash in enumerate(value))
     return ((file_name(key), hash) for key, hash in value.items())
 
 
-def _named(value: list[str] | dict[str, str], name: bytes) -> str | None:
+def _find_ref(value: list[str] | dict[str, str], name: bytes) -> str | None:
     text = printable(name)
     if isinstance(value, list):
         place = int(text) if text.isascii() and text.isdigit() else len(value)
@@ -198,53 +201,54 @@ def _named(value: list[str] | dict[str, str], name: bytes) -> str | None:
     return next((hash for key, hash in value.items() if file_name(key) == name), None)
 
 
-def field_bytes(reader: Reader, hash: str, field: str | None) -> bytes:
-    """A field of a payload (None: all of it): a string as it is, anything else as JSON."""
+def field_bytes(reader: StoreReader, hash: str, field: str | None) -> bytes:
+    """Returns a field of a payload (None: all of it): a string as it is, other values as JSON."""
     payload = reader.node(hash).payload
     value = payload if field is None else payload[field]
     return value.encode("utf-8") if isinstance(value, str) else pretty(value)
 
 
-def refs_makers(
-    reader: Reader, hashes: Mapping[bytes, str], depth: int, mtime_ns: int
-) -> dict[bytes, Maker]:
-    """What references are in a directory at `depth`; one question for all of them."""
+def ref_factories(
+    reader: StoreReader, hashes: Mapping[bytes, str], depth: int, mtime_ns: int
+) -> dict[bytes, VnodeFactory]:
+    """Returns the factories for references in a directory at `depth`, by one query."""
     infos = reader.info(set(hashes.values()))
     return {
-        name: partial(_make, reader, hash, infos.get(hash), depth, mtime_ns)
+        name: partial(_make_ref, reader, hash, infos.get(hash), depth, mtime_ns)
         for name, hash in hashes.items()
     }
 
 
-def ref_maker(
-    reader: Reader, hash: str, depth: int, mtime_ns: int = LONG_AGO, *, plain: bool = False
-) -> Maker:
-    """What a reference is in a directory at `depth`. `plain`: the bytes, even of a node."""
+def ref_factory(
+    reader: StoreReader, hash: str, depth: int, mtime_ns: int = LONG_AGO, *, plain: bool = False
+) -> VnodeFactory:
+    """Returns the factory for a reference in a directory at `depth`. `plain`: shows the bytes,
+    even of a node."""
     info = reader.info([hash]).get(hash)
     if plain and info is not None:
         info = BlobInfo(info.size, None)
-    return partial(_make, reader, hash, info, depth, mtime_ns)
+    return partial(_make_ref, reader, hash, info, depth, mtime_ns)
 
 
-def _make(
-    reader: Reader, hash: str, info: BlobInfo | None, depth: int, mtime_ns: int, key: bytes
+def _make_ref(
+    reader: StoreReader, hash: str, info: BlobInfo | None, depth: int, mtime_ns: int, key: bytes
 ) -> Vnode:
     if info is None:
         raise Corrupt(f"{hash} is referred to, but not in this store; try `casfs fsck`")
     if info.type is None:
-        return BlobFile(key, reader, hash, info.size, mtime_ns=mtime_ns)
+        return BlobFile(key, reader.blobs, hash, info.size, mtime_ns=mtime_ns)
     if reader.type_name(info.type).startswith("thread-"):
         return Link(key, b"../" * depth + b"nodes/" + hash.encode("ascii"), mtime_ns)
     return NodeDirectory(key, reader, hash, depth + 1, mtime_ns)
 
 
 def _not_json(name: bytes) -> bytes:
-    """Keep a field that is called `x.json` apart from the field `x` that is shown as JSON."""
+    """Distinguishes a field named `x.json` from the field `x` that is shown as JSON."""
     return name[: -len(JSON)] + b"%2Ejson" if name.endswith(JSON.encode()) else name
 
 
-def nodes(key: bytes, reader: Reader) -> ByDigest:
-    """`nodes/`: any node of the store."""
+def nodes(key: bytes, reader: StoreReader) -> HashDirectory:
+    """`nodes/`: any node of the store, by hash."""
 
     def find(key: bytes, hash: str) -> Vnode | None:
         info = reader.info([hash]).get(hash)
@@ -252,4 +256,4 @@ def nodes(key: bytes, reader: Reader) -> ByDigest:
             return None
         return NodeDirectory(key, reader, hash, depth=2)
 
-    return ByDigest(key, find)
+    return HashDirectory(key, find)

@@ -1,39 +1,27 @@
-"""The root of the mount: which views there are."""
+"""The root of the mount: its README and its views."""
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
 from typing import NoReturn
 
-from casfs.backend.derived import newest_move
-from casfs.backend.protocols import Backend
 from casfs.errors import CasfsError
 from casfs.fuse.views.blobs import blobs
-from casfs.fuse.views.change_times import Follower
-from casfs.fuse.views.events import EventLog, Events
+from casfs.fuse.views.directories import LiveDirectory, StaticDirectory, VnodeFactory
+from casfs.fuse.views.events import EventLog, EventsFile
+from casfs.fuse.views.files import LiveFile, TextFile
 from casfs.fuse.views.nodes import file_name, nodes
 from casfs.fuse.views.stats import Stats
-from casfs.fuse.views.store_reader import Reader
-from casfs.fuse.views.thread_index import Active, Index, history
+from casfs.fuse.views.store_reader import StoreReader
+from casfs.fuse.views.thread_index import ActiveThreads, ThreadIndex, history
 from casfs.fuse.views.threads import Threads
 from casfs.fuse.views.trees import Trees
-from casfs.fuse.views.vnode import (
-    Changing,
-    Directory,
-    Link,
-    Live,
-    Maker,
-    Static,
-    Text,
-    Vnode,
-    identity,
-)
+from casfs.fuse.views.vnode import Directory, Link, Vnode, make_key
 
 WORKFLOWS = "workflows/"
-ROOT = identity(b"/")
+ROOT_KEY = make_key(b"/")
 README = b"""\
 This is a casfs store, shown as read-only files. Nothing here can be changed or lost.
 
@@ -52,41 +40,41 @@ Try: grep -rn WORD threads/*/steps/*/output.md     cp -a trees/NAME/latest/ DIR
 """
 
 
-def root(reader: Reader, stats: Stats) -> Directory:
-    """The root directory of a mount of the reader's store."""
-    stats.cache = reader.counts
-    index, log = Index(reader), EventLog(reader.store.backend)
-    live = Static(
-        identity(b"/.casfs"),
+def root(reader: StoreReader, stats: Stats) -> Directory:
+    """Returns the root directory of a mount of the reader's store."""
+    stats.cache = reader.cache_sizes
+    index, log = ThreadIndex(reader), EventLog(reader.store.backend)
+    casfs = StaticDirectory(
+        make_key(b"/.casfs"),
         {
-            b"stats.json": partial(Live, make=partial(_now, stats)),
-            b"events": partial(Events, log=log),
+            b"stats.json": partial(LiveFile, make=lambda: (stats.report(), time.time_ns())),
+            b"events": partial(EventsFile, log=log),
         },
     )
-    return Static(
-        ROOT,
+    return StaticDirectory(
+        ROOT_KEY,
         {
-            b"README.txt": partial(Text, data=README),
-            b"blobs": partial(blobs, reader=reader),
+            b"README.txt": partial(TextFile, data=README),
+            b"blobs": partial(blobs, reader=reader.blobs),
             b"trees": partial(Trees, reader=reader),
             b"threads": partial(Threads, reader=reader),
             b"nodes": partial(nodes, reader=reader),
             b"workflows": partial(_workflows, reader=reader),
-            b"threads.json": partial(Active, reader=reader, index=index),
+            b"threads.json": partial(ActiveThreads, reader=reader, index=index),
             b"history": partial(history, reader=reader, index=index),
-            b".casfs": lambda _: live,
+            b".casfs": lambda _: casfs,
         },
     )
 
 
-class Unreadable(Directory):
-    """The root while the store cannot be read: whoever asks for anything gets the reason."""
+class UnreadableRoot(Directory):
+    """The root while the store cannot be read: every request raises the error."""
 
     __slots__ = ("_error",)
     fixed = False
 
     def __init__(self, error: CasfsError) -> None:
-        super().__init__(ROOT)
+        super().__init__(ROOT_KEY)
         self._error = error
 
     def lookup(self, name: bytes) -> NoReturn:
@@ -96,49 +84,20 @@ class Unreadable(Directory):
         raise type(self._error)(str(self._error))
 
 
-Name = tuple[tuple[bytes, ...], bytes]
-
-
-def gone(backend: Backend) -> Callable[[], list[Name]]:
-    """What tells, each time it is called, which names of `Directory.watched` have gone since:
-    (path of the directory, name)."""
-    follower = Follower(backend, newest_move(backend.heads))
-
-    def news() -> list[Name]:
-        return [name for move in follower.news() if move.hash is None for name in _names(move.name)]
-
-    return news
-
-
-def _names(head: str) -> Iterator[Name]:
-    """Where a head can be seen by name; with its last checkpoint `trees/<name>` goes as well."""
-    kind, _, rest = os.fsencode(head).partition(b"/")
-    if kind == b"threads":
-        yield (b"threads",), rest
-    elif kind == b"checkpoints":
-        name, _, id = rest.partition(b"/")
-        yield (b"trees", name), id
-        yield (b"trees",), name
-
-
-def _now(stats: Stats) -> tuple[bytes, int]:
-    return stats.report(), time.time_ns()
-
-
-def _workflows(key: bytes, reader: Reader) -> Changing:
-    def find() -> dict[bytes, Maker]:
+def _workflows(key: bytes, reader: StoreReader) -> LiveDirectory:
+    def find() -> dict[bytes, VnodeFactory]:
         return {
             file_name(name[len(WORKFLOWS) :]): partial(_workflow, head.hash)
             for name, head in reader.store.heads.list(WORKFLOWS)
         }
 
-    return Changing(
+    return LiveDirectory(
         key,
-        find=partial(reader.summary, "workflows", WORKFLOWS, find),
-        changed=lambda: reader.moves.newest(WORKFLOWS).ns,
+        find=partial(reader.aggregate, "workflows", WORKFLOWS, find),
+        changed=lambda: reader.change_times.latest(WORKFLOWS).mtime_ns,
     )
 
 
 def _workflow(hash: str, key: bytes) -> Link:
-    """A name that moves is another link each time."""
-    return Link(identity(key + hash.encode("ascii")), b"../nodes/" + hash.encode("ascii"))
+    """The key depends on the hash: a head that moves becomes another link."""
+    return Link(make_key(key + hash.encode("ascii")), b"../nodes/" + hash.encode("ascii"))

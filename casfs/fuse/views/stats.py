@@ -1,9 +1,9 @@
-"""What a mount has done so far: `.casfs/stats.json`.
+"""The request counters of a mount: `.casfs/stats.json`.
 
-Requests are counted by kind as they reach us; what the kernel answers from its caches is
-not among them, and that is what the numbers are for. Numbers have a fixed width and the
-usual kinds are there from the start, so that the file keeps its length: it changes with
-every look at it, and who reads it asks twice, for the content and for its end.
+Requests are counted by kind as they arrive; what the kernel answers from its caches is not
+among them. Numbers have a fixed width and the usual kinds are there from the start, so that
+the file keeps its length: it changes with every request, and a reader sends two, for the
+content and for its end.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from collections.abc import Callable, Mapping
 
 from casfs.fuse.views.nodes import pretty
 
-USUAL = (
+USUAL_KINDS = (
     "access batch_forget flush forget getattr getxattr init ioctl lookup lseek open opendir poll"
     " read readdir readdirplus readlink release releasedir statfs"
 ).split()
 NUMBER = re.compile(rb"(?<=: )\d+(?=,?$)", re.MULTILINE)
-WIDTH = 15
+NUMBER_WIDTH = 15
 
 
 class Stats:
     def __init__(self, transport: str = "") -> None:
         self.transport = transport
-        self.requests: Counter[str] = Counter(dict.fromkeys(USUAL, 0))
+        self.requests: Counter[str] = Counter(dict.fromkeys(USUAL_KINDS, 0))
         self.bytes_served = 0
         self.cache: Callable[[], Mapping[str, int]] = dict
 
@@ -38,4 +38,4 @@ class Stats:
                 "bytes_served": self.bytes_served,
             }
         )
-        return NUMBER.sub(lambda number: number[0].rjust(WIDTH), text)
+        return NUMBER.sub(lambda number: number[0].rjust(NUMBER_WIDTH), text)

@@ -4,11 +4,11 @@
     {"<ULID>": {"head": hash, "start": hash, "updatedAt": ms}, …}
     {"threadId": ULID, "head": hash, "start": hash, "completedAt": ms}        a line each
 
-They are views of the heads, which are read once; from then on the journal says which
-threads moved, so watching these files costs what moves, however many threads there are.
-Of an active thread its line is kept, of an ended one its time and id, 34 bytes; the rest of
-a line is looked up when somebody reads it. Every line has one length, so the size of a file
-is known from its number of lines, and a read looks at the lines that it asks for alone.
+They are views of the heads, which are read once; after that only moved threads are read
+again, by the journal, so polling these files costs O(moves), however many threads there are.
+The index keeps the line of an active thread, and the time and id of an ended one, 34 bytes; the
+rest of that line is read on demand. Every line has the same length, so the size of a file
+follows from its number of lines, and a read loads only the lines in its range.
 
 An ended thread's head moved last when it ended: `completedAt` is the record's `updatedAt`.
 A thread whose record is damaged is in neither file; `threads/` has it.
@@ -25,135 +25,137 @@ from functools import partial
 from casfs.backend.derived import newest_move
 from casfs.backend.protocols import Head
 from casfs.digest import is_hash
-from casfs.fuse.views.change_times import Follower
-from casfs.fuse.views.store_reader import Reader
-from casfs.fuse.views.vnode import READ_FILE, Attr, Changing, File, Live, Maker
+from casfs.fuse.views.change_times import JournalReader
+from casfs.fuse.views.directories import LiveDirectory, VnodeFactory
+from casfs.fuse.views.files import LiveFile
+from casfs.fuse.views.store_reader import StoreReader
+from casfs.fuse.views.vnode import READ_FILE, Attr, File
 from casfs.threads import CANCELLED, ENDED, HEADS, ID_LENGTH, RUNNING, SUSPENDED
 
 ACTIVE = b'  "%b": {"head": "%b", "start": "%b", "updatedAt": %d}'
 LINE = b'{"threadId":"%b","head":"%b","start":"%b","completedAt":%d}\n'
-TIMES = range(10**12, 10**13)  # ms: thirteen digits
-LENGTHS = (b"-" * ID_LENGTH, b"-" * 64, b"-" * 64, TIMES[0])
+TIMES_MS = range(10**12, 10**13)  # thirteen digits
+LENGTHS = (b"-" * ID_LENGTH, b"-" * 64, b"-" * 64, TIMES_MS[0])
 ACTIVE_LENGTH, LINE_LENGTH = len(ACTIVE % LENGTHS), len(LINE % LENGTHS)
-DAY = 86_400_000  # ms
+DAY_MS = 86_400_000
 TIME_BYTES = 8
-WIDTH = TIME_BYTES + ID_LENGTH  # of an ended thread's entry
-MANY = 1000  # moved threads; from there on it is quicker to read all heads again
+ENTRY_BYTES = TIME_BYTES + ID_LENGTH  # of an ended thread
+RELOAD_MOVES = 1000  # from there on reading all heads again is quicker
 
 
-class Index:
-    """One object for a mount; any thread may ask it."""
+class ThreadIndex:
+    """Thread-safe; one object for a mount."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: StoreReader) -> None:
         self._reader = reader
-        self._news = Follower(reader.store.backend, newest_move(reader.store.backend.heads))
+        self._journal = JournalReader(reader.store.backend, newest_move(reader.store.backend.heads))
         self._active: dict[str, bytes] = {}
         self._days: dict[int, bytearray] = {}  # sorted entries, by days since 1970
-        self._known = False
+        self._loaded = False
         self._lock = threading.Lock()
 
-    # -- questions ----------------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------
 
     def active_size(self) -> int:
         with self._lock:
-            self._follow()
+            self._update()
             count = len(self._active)
         return len(b"{\n}\n") + count * (ACTIVE_LENGTH + len(b",\n")) - 1 if count else len(b"{}\n")
 
     def active(self) -> bytes:
         with self._lock:
-            self._follow()
+            self._update()
             lines = [line for _, line in sorted(self._active.items())]
         return b"{\n" + b",\n".join(lines) + b"\n}\n" if lines else b"{}\n"
 
     def days(self) -> list[int]:
         with self._lock:
-            self._follow()
+            self._update()
             return sorted(self._days)
 
     def count(self, day: int) -> int:
-        """How many threads ended on that day."""
+        """Returns the number of threads that ended on that day."""
         with self._lock:
-            self._follow()
-            return len(self._days.get(day, b"")) // WIDTH
+            self._update()
+            return len(self._days.get(day, b"")) // ENTRY_BYTES
 
     def lines(self, day: int, first: int, count: int) -> bytes:
-        """Some lines of a day, in the order of the ends."""
+        """Returns `count` lines of a day from the `first` on, by time of end."""
         with self._lock:
-            self._follow()
+            self._update()
             packed = self._days.get(day, b"")
-            entries = bytes(packed[first * WIDTH : (first + count) * WIDTH])
-        places = range(TIME_BYTES, len(entries), WIDTH)
+            entries = bytes(packed[first * ENTRY_BYTES : (first + count) * ENTRY_BYTES])
+        places = range(TIME_BYTES, len(entries), ENTRY_BYTES)
         return b"".join(self._line(entries[at : at + ID_LENGTH].decode("ascii")) for at in places)
 
     def _line(self, id: str) -> bytes:
         head = self._reader.store.heads.get(HEADS + id)
-        if head is None or not _sound(id, head):  # it went a moment ago
+        if head is None or not _is_valid(id, head):  # removed meanwhile
             return b" " * (LINE_LENGTH - 1) + b"\n"
         return LINE % _fields(id, head)
 
-    # -- keeping up ---------------------------------------------------------------------------
+    # -- updates ---------------------------------------------------------------------------
 
-    def _follow(self) -> None:
-        news = self._news.news()
-        moved = {move.name for move in news if move.name.startswith(HEADS)}
-        if not self._known or self._news.lost or len(moved) > MANY:
-            self._read_all()
+    def _update(self) -> None:
+        moves = self._journal.new_moves()
+        moved = {move.name for move in moves if move.name.startswith(HEADS)}
+        if not self._loaded or self._journal.lost or len(moved) > RELOAD_MOVES:
+            self._load_all()
             return
         for name in moved:
             id = name[len(HEADS) :]
             self._drop(id)
             head = self._reader.store.heads.get(name)
-            if head is not None and _sound(id, head):
+            if head is not None and _is_valid(id, head):
                 self._add(id, head)
 
-    def _read_all(self) -> None:
+    def _load_all(self) -> None:
         self._active.clear()
         days: defaultdict[int, list[bytes]] = defaultdict(list)
         for name, head in self._reader.store.heads.list(HEADS):
             id = name[len(HEADS) :]
-            if not _sound(id, head):
+            if not _is_valid(id, head):
                 continue
             if _is_active(head):
                 self._active[id] = ACTIVE % _fields(id, head)
             else:
-                days[head.record["updatedAt"] // DAY].append(_entry(id, head))
+                days[head.record["updatedAt"] // DAY_MS].append(_entry(id, head))
         self._days = {day: bytearray(b"".join(sorted(found))) for day, found in days.items()}
-        self._known = True
+        self._loaded = True
 
     def _add(self, id: str, head: Head) -> None:
         if _is_active(head):
             self._active[id] = ACTIVE % _fields(id, head)
             return
-        packed = self._days.setdefault(head.record["updatedAt"] // DAY, bytearray())
+        packed = self._days.setdefault(head.record["updatedAt"] // DAY_MS, bytearray())
         entry = _entry(id, head)
-        starts = range(0, len(packed), WIDTH)
-        place = bisect_left(starts, entry, key=lambda at: bytes(packed[at : at + WIDTH]))
-        packed[place * WIDTH : place * WIDTH] = entry
+        starts = range(0, len(packed), ENTRY_BYTES)
+        place = bisect_left(starts, entry, key=lambda at: bytes(packed[at : at + ENTRY_BYTES]))
+        packed[place * ENTRY_BYTES : place * ENTRY_BYTES] = entry
 
     def _drop(self, id: str) -> None:
-        """Take a thread out, wherever it is."""
+        """Removes a thread, active or ended."""
         if self._active.pop(id, None) is not None or len(id) != ID_LENGTH:
             return
         for day, packed in self._days.items():
             at = _find(packed, id.encode("utf-8"))
             if at >= 0:
-                del packed[at : at + WIDTH]
+                del packed[at : at + ENTRY_BYTES]
                 if not packed:
                     del self._days[day]
                 return
 
 
 def _find(packed: bytearray, id: bytes) -> int:
-    """Where the entry of a thread begins; -1 where there is none."""
+    """Returns the offset of a thread's entry; -1 if there is none."""
     at = packed.find(id)
-    while at >= 0 and at % WIDTH != TIME_BYTES:
+    while at >= 0 and at % ENTRY_BYTES != TIME_BYTES:
         at = packed.find(id, at + 1)
     return at - TIME_BYTES if at >= 0 else -1
 
 
-def _sound(id: str, head: Head) -> bool:
-    """Whether the record has all that a line needs."""
+def _is_valid(id: str, head: Head) -> bool:
+    """Whether the record has the fields of a line."""
     record = head.record
     start, at = record.get("start"), record.get("updatedAt")
     return (
@@ -163,7 +165,7 @@ def _sound(id: str, head: Head) -> bool:
         and isinstance(start, str)
         and is_hash(start)
         and isinstance(at, int)
-        and at in TIMES
+        and at in TIMES_MS
         and record.get("status") in (RUNNING, SUSPENDED, ENDED, CANCELLED)
     )
 
@@ -185,41 +187,40 @@ def _entry(id: str, head: Head) -> bytes:
 # -- vnodes -------------------------------------------------------------------------------
 
 
-class Active(Live):
+class ActiveThreads(LiveFile):
     """`threads.json`."""
 
     __slots__ = ("_index", "_reader")
 
-    def __init__(self, key: bytes, reader: Reader, index: Index) -> None:
-        super().__init__(key, partial(_active, reader, index))
+    def __init__(self, key: bytes, reader: StoreReader, index: ThreadIndex) -> None:
+        super().__init__(key, self._content)
         self._reader = reader
         self._index = index
 
+    def _content(self) -> tuple[bytes, int]:
+        mtime_ns = _mtime_ns(self._reader)  # before the content
+        return self._index.active(), mtime_ns
+
     def attr(self) -> Attr:
-        mtime_ns = self._reader.moves.newest(HEADS).ns
+        mtime_ns = _mtime_ns(self._reader)
         return Attr(READ_FILE, self._index.active_size(), mtime_ns)
 
 
-def _active(reader: Reader, index: Index) -> tuple[bytes, int]:
-    mtime_ns = reader.moves.newest(HEADS).ns
-    return index.active(), mtime_ns
-
-
-class Day(File):
-    """`history/<date>.jsonl`. It grows until `thread rm` takes a line out."""
+class HistoryFile(File):
+    """`history/<date>.jsonl`. It grows until `thread rm` removes a line."""
 
     __slots__ = ("_day", "_index", "_reader")
     live = True
-    grows = True
+    append_only = True
 
-    def __init__(self, key: bytes, reader: Reader, index: Index, day: int) -> None:
+    def __init__(self, key: bytes, reader: StoreReader, index: ThreadIndex, day: int) -> None:
         super().__init__(key)
         self._reader = reader
         self._index = index
         self._day = day
 
     def attr(self) -> Attr:
-        mtime_ns = self._reader.moves.newest(HEADS).ns
+        mtime_ns = _mtime_ns(self._reader)
         return Attr(READ_FILE, self._index.count(self._day) * LINE_LENGTH, mtime_ns)
 
     def read(self, offset: int, size: int) -> bytes:
@@ -231,16 +232,21 @@ class Day(File):
         return self._index.lines(self._day, first, count)[skipped : skipped + size]
 
 
-def history(key: bytes, reader: Reader, index: Index) -> Changing:
-    """`history/`."""
+def history(key: bytes, reader: StoreReader, index: ThreadIndex) -> LiveDirectory:
+    """`history/`: one file for each day on which a thread ended."""
 
-    def find() -> dict[bytes, Maker]:
+    def find() -> dict[bytes, VnodeFactory]:
         return {
-            _name(day): partial(Day, reader=reader, index=index, day=day) for day in index.days()
+            _file_name(day): partial(HistoryFile, reader=reader, index=index, day=day)
+            for day in index.days()
         }
 
-    return Changing(key, find, lambda: reader.moves.newest(HEADS).ns)
+    return LiveDirectory(key, find, lambda: _mtime_ns(reader))
 
 
-def _name(day: int) -> bytes:
-    return f"{datetime.fromtimestamp(day * DAY // 1000, UTC):%Y-%m-%d}.jsonl".encode()
+def _mtime_ns(reader: StoreReader) -> int:
+    return reader.change_times.latest(HEADS).mtime_ns
+
+
+def _file_name(day: int) -> bytes:
+    return f"{datetime.fromtimestamp(day * DAY_MS // 1000, UTC):%Y-%m-%d}.jsonl".encode()

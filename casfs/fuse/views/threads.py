@@ -5,17 +5,17 @@
     input.md          the task, raw text
     moderator.json    the workflow's rules;  workflow → the workflow's node
     parent, children/<ULID>    → other threads, where there are any
-    running/          the step in flight, as long as there is one (`casfs.fuse.views.running`)
-    end.json          how it ended, once it has
+    running/          the step in flight, if there is one (`casfs.fuse.views.running`)
+    end.json          the thread-end node's payload, once it has ended
     steps/000001-planner/
         step.json, meta.json, output.md, changes.diff
         workspace → the tree after the step
         detail/ and artifacts/ in the form of `casfs.fuse.views.nodes`
-        attempts/ in the same form, where tries failed before: what each of them left
+        attempts/ in the same form: the results of failed attempts before, if there are any
 
-A thread's directory only gains names, but for `running`, and a step never changes; `threads/`
-itself changes in every way. Each question looks at the thread's head, so nothing here can be
-stale.
+A thread's directory only gains names, except for `running`, and a step never changes; in
+`threads/` itself names are added and removed. Each request reads the thread's head, so nothing
+here is stale.
 """
 
 from __future__ import annotations
@@ -27,23 +27,19 @@ from typing import Any
 from casfs import threads
 from casfs.digest import is_hash
 from casfs.errors import CasfsError, Corrupt, NotFound
-from casfs.fuse.views.nodes import NodeDirectory, Refs, field_bytes, file_name, pretty, ref_maker
-from casfs.fuse.views.running import Running
-from casfs.fuse.views.store_reader import Reader, Seen
+from casfs.fuse.views.directories import ComposedDirectory, LiveDirectory, VnodeFactory
+from casfs.fuse.views.files import BrokenFile, ComputedFile, LiveFile
+from casfs.fuse.views.nodes import NodeDirectory, Refs, field_bytes, file_name, pretty, ref_factory
+from casfs.fuse.views.running import RunningStep
+from casfs.fuse.views.store_reader import ShownThread, StoreReader
 from casfs.fuse.views.vnode import (
     MILLISECOND,
     READ_DIRECTORY,
     Attr,
-    Broken,
-    Changing,
-    Composed,
-    Computed,
     Directory,
     Link,
-    Live,
-    Maker,
     Vnode,
-    below,
+    child_key,
 )
 from casfs.threads import StepRef, Thread
 
@@ -55,9 +51,9 @@ class Threads(Directory):
     __slots__ = ("_reader",)
     live = True
     fixed = False
-    watched = True
+    invalidated = True
 
-    def __init__(self, key: bytes, reader: Reader) -> None:
+    def __init__(self, key: bytes, reader: StoreReader) -> None:
         super().__init__(key)
         self._reader = reader
 
@@ -65,31 +61,31 @@ class Threads(Directory):
         return True
 
     def attr(self) -> Attr:
-        return Attr(READ_DIRECTORY, 0, self._reader.moves.newest(threads.HEADS).ns)
+        return Attr(READ_DIRECTORY, 0, self._reader.change_times.latest(threads.HEADS).mtime_ns)
 
     def lookup(self, name: bytes) -> Vnode | None:
         try:
-            seen = self._reader.thread(name.decode("ascii", "replace"))
+            shown = self._reader.thread(name.decode("ascii", "replace"))
         except NotFound:
             return None
-        return ThreadDirectory(below(self.key, name), self._reader, seen)
+        return ThreadDirectory(child_key(self.key, name), self._reader, shown)
 
     def entries(self) -> Iterable[tuple[bytes, Vnode]]:
-        for seen in self._reader.threads():
-            name = seen.thread.id.encode("ascii")
-            yield name, ThreadDirectory(below(self.key, name), self._reader, seen)
+        for shown in self._reader.threads():
+            name = shown.thread.id.encode("ascii")
+            yield name, ThreadDirectory(child_key(self.key, name), self._reader, shown)
 
 
-class ThreadDirectory(Composed):
+class ThreadDirectory(ComposedDirectory):
     __slots__ = ("_id", "_mtime_ns", "_reader")
     live = True
     fixed = False
 
-    def __init__(self, key: bytes, reader: Reader, seen: Seen) -> None:
+    def __init__(self, key: bytes, reader: StoreReader, shown: ShownThread) -> None:
         super().__init__(key)
         self._reader = reader
-        self._id = seen.thread.id
-        self._mtime_ns = seen.mtime_ns
+        self._id = shown.thread.id
+        self._mtime_ns = shown.mtime_ns
 
     def binds(self, name: bytes) -> bool:
         return name != RUNNING
@@ -106,11 +102,11 @@ class ThreadDirectory(Composed):
     def _changed(self) -> int:
         return self._reader.thread(self._id).mtime_ns
 
-    def makers(self) -> Mapping[bytes, Maker]:
+    def factories(self) -> Mapping[bytes, VnodeFactory]:
         thread = self._thread()
-        found: dict[bytes, Maker] = {
-            b"status": partial(Live, make=self._status),
-            b"thread.json": partial(Live, make=self._summary),
+        found: dict[bytes, VnodeFactory] = {
+            b"status": partial(LiveFile, make=self._status),
+            b"thread.json": partial(LiveFile, make=self._thread_json),
             b"input.md": self._input,
             b"moderator.json": self._moderator,
             b"workflow": self._workflow,
@@ -121,16 +117,16 @@ class ThreadDirectory(Composed):
         if parent := thread.record.get("parent"):
             found[b"parent"] = partial(Link, target=b"../" + file_name(parent))
         if thread.record.get("children"):
-            found[b"children"] = partial(Changing, find=self._children, changed=self._changed)
+            found[b"children"] = partial(LiveDirectory, find=self._children, changed=self._changed)
         if thread.record.get("intent"):
-            found[RUNNING] = partial(Running, reader=self._reader, id=self._id)
+            found[RUNNING] = partial(RunningStep, reader=self._reader, id=self._id)
         return found
 
     def _status(self) -> tuple[bytes, int]:
         thread, mtime_ns = self._reader.thread(self._id)
         return thread.status.encode() + b"\n", mtime_ns
 
-    def _summary(self) -> tuple[bytes, int]:
+    def _thread_json(self) -> tuple[bytes, int]:
         thread, mtime_ns = self._reader.thread(self._id)
         about = {"id": thread.id, "status": thread.status, "head": thread.hash}
         start = self._reader.node(_start(thread), "thread-start").payload
@@ -138,11 +134,11 @@ class ThreadDirectory(Composed):
 
     def _input(self, key: bytes) -> Vnode:
         start = self._start_payload()
-        return Computed(key, partial(field_bytes, self._reader, start["input"], "text"))
+        return ComputedFile(key, partial(field_bytes, self._reader, start["input"], "text"))
 
     def _moderator(self, key: bytes) -> Vnode:
         workflow = self._start_payload()["workflow"]
-        return Computed(key, partial(field_bytes, self._reader, workflow, "moderator"))
+        return ComputedFile(key, partial(field_bytes, self._reader, workflow, "moderator"))
 
     def _workflow(self, key: bytes) -> Vnode:
         workflow: str = self._start_payload()["workflow"]
@@ -151,17 +147,17 @@ class ThreadDirectory(Composed):
     def _end(self, hash: str, key: bytes) -> Vnode:
         end = self._reader.node(hash, "thread-end").payload
         make = partial(field_bytes, self._reader, hash, None)
-        return Computed(key, make, end["completedAt"] * MILLISECOND)
+        return ComputedFile(key, make, end["completedAt"] * MILLISECOND)
 
-    def _children(self) -> dict[bytes, Maker]:
+    def _children(self) -> dict[bytes, VnodeFactory]:
         ids = self._thread().record.get("children") or []
-        if len(ids) >= threads.MAX_CHILDREN:  # there may be more than it names
-            ids = self._reader.summary(f"children {self._id}", threads.HEADS, self._called)
+        if len(ids) >= threads.MAX_CHILDREN:  # the record names no more than that
+            ids = self._reader.aggregate(f"children {self._id}", threads.HEADS, self._find_children)
         names = [file_name(id) for id in ids]
         return {name: partial(Link, target=b"../../" + name) for name in names}
 
-    def _called(self) -> list[str]:
-        found = (seen.thread for seen in self._reader.threads())
+    def _find_children(self) -> list[str]:
+        found = (shown.thread for shown in self._reader.threads())
         return [one.id for one in found if one.record.get("parent") == self._id]
 
     def _start_payload(self) -> dict[str, Any]:
@@ -170,13 +166,13 @@ class ThreadDirectory(Composed):
 
 
 class Steps(Directory):
-    """`steps/`: grows; a step that is there stays."""
+    """`steps/`: steps are added, never removed or changed."""
 
     __slots__ = ("_id", "_mtime_ns", "_reader")
     live = True
     fixed = False
 
-    def __init__(self, key: bytes, reader: Reader, id: str) -> None:
+    def __init__(self, key: bytes, reader: StoreReader, id: str) -> None:
         super().__init__(key)
         self._reader = reader
         self._id = id
@@ -198,26 +194,26 @@ class Steps(Directory):
             return None
         for step in self._steps()[max(int(index) - 1, 0) : int(index)]:
             if _step_name(step) == name:
-                return StepDirectory(below(self.key, name), self._reader, step.hash)
+                return StepDirectory(child_key(self.key, name), self._reader, step.hash)
         return None
 
     def entries(self) -> Iterable[tuple[bytes, Vnode]]:
         for step in self._steps():
             name = _step_name(step)
-            key = below(self.key, name)
+            key = child_key(self.key, name)
             try:
                 yield name, StepDirectory(key, self._reader, step.hash)
             except CasfsError as error:
-                yield name, Broken(key, error)
+                yield name, BrokenFile(key, error)
 
     def _steps(self) -> list[StepRef]:
         return self._reader.steps(threads.get(self._reader.store, self._id))
 
 
-class StepDirectory(Composed):
+class StepDirectory(ComposedDirectory):
     __slots__ = ("_hash", "_mtime_ns", "_reader")
 
-    def __init__(self, key: bytes, reader: Reader, hash: str) -> None:
+    def __init__(self, key: bytes, reader: StoreReader, hash: str) -> None:
         super().__init__(key)
         self._reader = reader
         self._hash = hash
@@ -234,9 +230,9 @@ class StepDirectory(Composed):
         payload: dict[str, Any] = self._reader.node(self._hash, "thread-step").payload
         return payload
 
-    def makers(self) -> Mapping[bytes, Maker]:
+    def factories(self) -> Mapping[bytes, VnodeFactory]:
         step = self._payload()
-        found: dict[bytes, Maker] = {
+        found: dict[bytes, VnodeFactory] = {
             b"step.json": partial(self._field, self._hash, None),
             b"meta.json": partial(self._field, self._hash, "meta"),
             b"output.md": partial(self._field, step["content"], "text"),
@@ -254,13 +250,13 @@ class StepDirectory(Composed):
 
     def _field(self, hash: str, field: str | None, key: bytes) -> Vnode:
         make = partial(field_bytes, self._reader, hash, field)
-        return Computed(key, make, self._mtime_ns)
+        return ComputedFile(key, make, self._mtime_ns)
 
     def _blob(self, hash: str, key: bytes) -> Vnode:
-        return ref_maker(self._reader, hash, STEP_DEPTH, self._mtime_ns, plain=True)(key)
+        return ref_factory(self._reader, hash, STEP_DEPTH, self._mtime_ns, plain=True)(key)
 
     def _detail(self, hash: str, key: bytes) -> Vnode:
-        """A real directory whatever its type, so that grep -r reads it; a blob is a file."""
+        """A directory whatever the node's type, so that grep -r enters it; a blob is a file."""
         info = self._reader.info([hash]).get(hash)
         if info is None or info.type is None:
             return self._blob(hash, key)

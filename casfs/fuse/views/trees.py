@@ -3,12 +3,12 @@
     trees/<hash>/…                 a tree by its root; found by name only
     trees/<name>/<checkpoint-id>/  every checkpoint of a name
     trees/<name>/latest            → the newest of them
-    trees/plugins/<name>/<version>/  every plugin; there as soon as there is one
+    trees/plugins/<name>/<version>/  every plugin; present if there is at least one
 
-A file or link of a tree is known by its path in the tree, what it holds, its mode and its
+The key of a file or link of a tree is made of its path in the tree, its content, mode and
 mtime. So an unchanged path has one inode, and one page cache, in all checkpoints, while
-no two paths of one tree share any (an overlay on top would take them for one file). A
-directory is known by its full path in the mount: each lists its own children.
+no two paths of one tree share any (an overlay on top would take them for one file). The key of
+a directory is made of its full path in the mount: each lists its own children.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from itertools import islice
 from casfs.checkpoints import checkpoint
 from casfs.errors import CasfsError
 from casfs.fuse.views.blobs import BlobFile
-from casfs.fuse.views.store_reader import Reader
+from casfs.fuse.views.directories import parse_hash
+from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import (
     LINK,
     LONG_AGO,
@@ -29,18 +30,17 @@ from casfs.fuse.views.vnode import (
     Directory,
     Link,
     Vnode,
-    below,
-    identity,
-    parse_hash,
+    child_key,
+    make_key,
 )
 from casfs.nodes.directory import Entry, File, Properties, Symlink
 from casfs.plugins import registry
 
-PLAIN = stat.S_IFREG | 0o644
-EXECUTABLE = stat.S_IFREG | 0o755
-DIRECTORY = stat.S_IFDIR | 0o755
-SECOND = 1_000_000_000  # nanoseconds
-ROOT = identity(b"the root of a tree")
+FILE_MODE = stat.S_IFREG | 0o644
+EXECUTABLE_MODE = stat.S_IFREG | 0o755
+DIRECTORY_MODE = stat.S_IFDIR | 0o755
+SECOND_NS = 1_000_000_000
+ROOT_KEY = make_key(b"the root of a tree")
 LATEST = b"latest"
 PLUGINS = b"plugins"
 
@@ -50,7 +50,7 @@ class TreeDirectory(Directory):
 
     __slots__ = ("_hash", "_inner", "_reader")
 
-    def __init__(self, key: bytes, reader: Reader, hash: str, inner: bytes = ROOT) -> None:
+    def __init__(self, key: bytes, reader: StoreReader, hash: str, inner: bytes = ROOT_KEY) -> None:
         super().__init__(key)
         self._reader = reader
         self._hash = hash
@@ -63,9 +63,9 @@ class TreeDirectory(Directory):
     def attr(self) -> Attr:
         try:
             own = self._reader.preserved(self._hash)
-        except CasfsError:  # its listing will say so; the parent's need not fail
+        except CasfsError:  # its own listing fails; the parent's need not
             own = None
-        mode, mtime_ns = _preserved(DIRECTORY, own)
+        mode, mtime_ns = _preserved(DIRECTORY_MODE, own)
         return Attr(mode, 0, mtime_ns)
 
     def lookup(self, name: bytes) -> Vnode | None:
@@ -73,50 +73,54 @@ class TreeDirectory(Directory):
         return None if entry is None else self._vnode(entry)
 
     def entries(self) -> Iterable[tuple[bytes, Vnode]]:
-        return self.behind(0)
+        return self.entries_after(0)
 
-    def behind(self, count: int) -> Iterable[tuple[bytes, Vnode]]:
-        """Without a vnode for what is passed over: several may list a large directory at once."""
+    def entries_after(self, count: int) -> Iterable[tuple[bytes, Vnode]]:
+        """Makes no vnodes for the skipped entries: a large directory may be listed by several
+        processes at once."""
         for name, entry in islice(self._reader.entries(self._hash).items(), count, None):
             yield name, self._vnode(entry)
 
     def _vnode(self, entry: Entry) -> Vnode:
         if isinstance(entry, File):
             hash, size = entry.digest.hash, entry.digest.size_bytes
-            mode, mtime_ns = _preserved(EXECUTABLE if entry.executable else PLAIN, entry.properties)
+            mode, mtime_ns = _preserved(
+                EXECUTABLE_MODE if entry.executable else FILE_MODE, entry.properties
+            )
             key = self._key(entry.name, hash.encode(), mode, mtime_ns)
-            return BlobFile(key, self._reader, hash, size, mode, mtime_ns)
+            return BlobFile(key, self._reader.blobs, hash, size, mode, mtime_ns)
         if isinstance(entry, Symlink):
             _, mtime_ns = _preserved(LINK, entry.properties)
             return Link(self._key(entry.name, entry.target, LINK, mtime_ns), entry.target, mtime_ns)
-        inner = below(self._inner, entry.name)
-        return TreeDirectory(below(self.key, entry.name), self._reader, entry.digest.hash, inner)
+        inner = child_key(self._inner, entry.name)
+        return TreeDirectory(
+            child_key(self.key, entry.name), self._reader, entry.digest.hash, inner
+        )
 
     def _key(self, name: bytes, content: bytes, mode: int, mtime_ns: int) -> bytes:
-        return identity(b"%b%b/%b/%o/%d" % (self._inner, name, content, mode, mtime_ns))
+        return make_key(b"%b%b/%b/%o/%d" % (self._inner, name, content, mode, mtime_ns))
 
 
 def _preserved(mode: int, properties: Properties | None) -> tuple[int, int]:
-    """Mode and mtime (ns) of an entry: the usual ones, unless others were preserved."""
+    """Returns the mode and mtime (ns) of an entry: the defaults, unless others were preserved."""
     mtime_ns = LONG_AGO
     if properties is not None:
         if properties.unix_mode is not None:
             mode = stat.S_IFMT(mode) | stat.S_IMODE(properties.unix_mode)
         if properties.mtime is not None:
-            mtime_ns = properties.mtime[0] * SECOND + properties.mtime[1]
+            mtime_ns = properties.mtime[0] * SECOND_NS + properties.mtime[1]
     return mode, mtime_ns
 
 
 class Trees(Directory):
-    """`trees/`: lists the names of checkpoints and `plugins`, and knows every tree by its
-    root."""
+    """`trees/`: lists the names of checkpoints and `plugins`; finds every tree by its root."""
 
     __slots__ = ("_reader",)
     live = True
     fixed = False
-    watched = True
+    invalidated = True
 
-    def __init__(self, key: bytes, reader: Reader) -> None:
+    def __init__(self, key: bytes, reader: StoreReader) -> None:
         super().__init__(key)
         self._reader = reader
 
@@ -124,11 +128,11 @@ class Trees(Directory):
         return True
 
     def attr(self) -> Attr:
-        moved = self._reader.moves.newest(checkpoint.HEADS, registry.HEADS)
-        return Attr(READ_DIRECTORY, 0, moved.ns)
+        moved = self._reader.change_times.latest(checkpoint.HEADS, registry.HEADS)
+        return Attr(READ_DIRECTORY, 0, moved.mtime_ns)
 
     def lookup(self, name: bytes) -> Vnode | None:
-        key = below(self.key, name)
+        key = child_key(self.key, name)
         if name == PLUGINS:
             return Plugins(key, self._reader) if _plugin_names(self._reader) else None
         hash = parse_hash(name)
@@ -139,30 +143,30 @@ class Trees(Directory):
             is_tree = self._reader.type_name(info.type) == "directory"
             return TreeDirectory(key, self._reader, hash) if is_tree else None
         found = Checkpoints(key, self._reader, name.decode("ascii", "replace"))
-        return found if found.is_there() else None
+        return found if found.exists() else None
 
     def entries(self) -> Iterable[tuple[bytes, Vnode]]:
         for name in self._names():
-            yield name, Checkpoints(below(self.key, name), self._reader, name.decode("ascii"))
+            yield name, Checkpoints(child_key(self.key, name), self._reader, name.decode("ascii"))
         if _plugin_names(self._reader):
-            yield PLUGINS, Plugins(below(self.key, PLUGINS), self._reader)
+            yield PLUGINS, Plugins(child_key(self.key, PLUGINS), self._reader)
 
     def _names(self) -> dict[bytes, None]:
         def find() -> dict[bytes, None]:
             return {name.encode("ascii"): None for name in checkpoint.names(self._reader.store)}
 
-        return self._reader.summary("names of checkpoints", checkpoint.HEADS, find)
+        return self._reader.aggregate("names of checkpoints", checkpoint.HEADS, find)
 
 
 class Checkpoints(Directory):
-    """`trees/<name>/`: one directory for each checkpoint of the name, by age."""
+    """`trees/<name>/`: one directory for each checkpoint of the name, oldest first."""
 
     __slots__ = ("_heads", "_reader")
     live = True
     fixed = False
-    watched = True
+    invalidated = True
 
-    def __init__(self, key: bytes, reader: Reader, name: str) -> None:
+    def __init__(self, key: bytes, reader: StoreReader, name: str) -> None:
         super().__init__(key)
         self._reader = reader
         self._heads = f"{checkpoint.HEADS}{name}/"
@@ -171,10 +175,10 @@ class Checkpoints(Directory):
         return name != LATEST
 
     def attr(self) -> Attr:
-        moved = self._reader.moves.newest(self._heads)
+        moved = self._reader.change_times.latest(self._heads)
         newest = self._newest()
-        stated = moved if newest is None else moved._replace(at_ms=newest[1])
-        return Attr(READ_DIRECTORY, 0, stated.ns)
+        changed = moved if newest is None else moved._replace(at_ms=newest[1])
+        return Attr(READ_DIRECTORY, 0, changed.mtime_ns)
 
     def lookup(self, name: bytes) -> Vnode | None:
         if name == LATEST:
@@ -196,18 +200,18 @@ class Checkpoints(Directory):
             yield LATEST, self._latest(id)
 
     def _tree(self, name: bytes, root: str) -> TreeDirectory:
-        return TreeDirectory(below(self.key, name), self._reader, root)
+        return TreeDirectory(child_key(self.key, name), self._reader, root)
 
     def _latest(self, id: bytes) -> Link:
-        """A link that moves is another link each time, under the same name."""
-        return Link(below(self.key, LATEST + b"/" + id), id)
+        """The key depends on the target: when it changes, it is another link of the same name."""
+        return Link(child_key(self.key, LATEST + b"/" + id), id)
 
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         return self._newest() is not None
 
     def _newest(self) -> tuple[bytes, int] | None:
-        """The id of the newest, and its time in ms."""
-        return self._reader.summary(f"newest of {self._heads}", self._heads, self._find_newest)
+        """Returns the id of the newest checkpoint, and its time in ms."""
+        return self._reader.aggregate(f"newest of {self._heads}", self._heads, self._find_newest)
 
     def _find_newest(self) -> tuple[bytes, int] | None:
         for key, head in self._reader.store.heads.list(self._heads, reverse=True):
@@ -215,11 +219,11 @@ class Checkpoints(Directory):
         return None
 
 
-def _plugin_names(reader: Reader) -> dict[bytes, None]:
+def _plugin_names(reader: StoreReader) -> dict[bytes, None]:
     def find() -> dict[bytes, None]:
         return {one.name.encode("ascii"): None for one in registry.listing(reader.store)}
 
-    return reader.summary("names of plugins", registry.HEADS, find)
+    return reader.aggregate("names of plugins", registry.HEADS, find)
 
 
 class Plugins(Directory):
@@ -229,7 +233,7 @@ class Plugins(Directory):
     live = True
     fixed = False
 
-    def __init__(self, key: bytes, reader: Reader) -> None:
+    def __init__(self, key: bytes, reader: StoreReader) -> None:
         super().__init__(key)
         self._reader = reader
 
@@ -237,7 +241,7 @@ class Plugins(Directory):
         return True
 
     def attr(self) -> Attr:
-        return Attr(READ_DIRECTORY, 0, self._reader.moves.newest(registry.HEADS).ns)
+        return Attr(READ_DIRECTORY, 0, self._reader.change_times.latest(registry.HEADS).mtime_ns)
 
     def lookup(self, name: bytes) -> Vnode | None:
         return self._versions(name) if name in _plugin_names(self._reader) else None
@@ -247,18 +251,18 @@ class Plugins(Directory):
             yield name, self._versions(name)
 
     def _versions(self, name: bytes) -> Versions:
-        return Versions(below(self.key, name), self._reader, name.decode("ascii"))
+        return Versions(child_key(self.key, name), self._reader, name.decode("ascii"))
 
 
 class Versions(Directory):
-    """`trees/plugins/<name>/`: its versions. One may come to be another tree (`--refresh`), so
-    no name is bound, and a tree is known by its root as well."""
+    """`trees/plugins/<name>/`: its versions. `--refresh` may replace the tree of a version, so
+    no name is bound, and a tree's key depends on its root."""
 
     __slots__ = ("_name", "_reader")
     live = True
     fixed = False
 
-    def __init__(self, key: bytes, reader: Reader, name: str) -> None:
+    def __init__(self, key: bytes, reader: StoreReader, name: str) -> None:
         super().__init__(key)
         self._reader = reader
         self._name = name
@@ -267,8 +271,8 @@ class Versions(Directory):
         return False
 
     def attr(self) -> Attr:
-        moved = self._reader.moves.newest(f"{registry.HEADS}{self._name}/")
-        return Attr(READ_DIRECTORY, 0, moved.ns)
+        moved = self._reader.change_times.latest(f"{registry.HEADS}{self._name}/")
+        return Attr(READ_DIRECTORY, 0, moved.mtime_ns)
 
     def lookup(self, name: bytes) -> Vnode | None:
         key = f"{registry.HEADS}{self._name}/{name.decode('ascii', 'replace')}"
@@ -284,4 +288,4 @@ class Versions(Directory):
             yield name, self._tree(name, one.root)
 
     def _tree(self, name: bytes, root: str) -> TreeDirectory:
-        return TreeDirectory(below(self.key, name + b"/" + root.encode()), self._reader, root)
+        return TreeDirectory(child_key(self.key, name + b"/" + root.encode()), self._reader, root)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from casfs.fuse.inode_table import Table
+from casfs.fuse.inode_table import InodeTable
 from casfs.fuse.kernel import protocol
-from casfs.fuse.kernel.replies import Answers
+from casfs.fuse.kernel.replies import Replies
 from casfs.fuse.views.vnode import Extent
 
 
@@ -23,11 +23,11 @@ class Kernel:
     def __init__(self) -> None:
         self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._ours.setblocking(False)
-        self.table = Table()
+        self.table = InodeTable()
 
-    def answers(self, *, noting: bool = True) -> Answers:
-        made = Answers(self._theirs.fileno(), self.table.taken)
-        made.noting = noting
+    def answers(self, *, lists_unanswered: bool = True) -> Replies:
+        made = Replies(self._theirs.fileno(), self.table.unanswered)
+        made.lists_unanswered = lists_unanswered
         return made
 
     def heard(self) -> list[tuple[int, int, bytes]]:
@@ -83,16 +83,16 @@ def test_pages_of_a_file(kernel: Kernel, tmp_path: Path) -> None:
 def test_a_successor_fails_what_was_taken(kernel: Kernel) -> None:
     dead = kernel.answers()
     for unique in (2, 4, 6):
-        dead.take(unique)
-        dead.delay(unique)
-    dead.take(8)
+        dead.set_current(unique)
+        dead.defer(unique)
+    dead.set_current(8)
     dead.reply(4, b"")
-    dead.done(4)
+    dead.answered(4)
     dead.close()
     kernel.heard()
     for expected in ([2, 6, 8], []):
         successor = kernel.answers()
-        successor.fail_taken()
+        successor.fail_unanswered()
         successor.close()
         assert [(unique, error) for unique, error, _ in sorted(kernel.heard())] == [
             (unique, errno.EIO) for unique in expected
@@ -101,36 +101,36 @@ def test_a_successor_fails_what_was_taken(kernel: Kernel) -> None:
 
 def test_more_than_there_are_places_for(kernel: Kernel) -> None:
     answers = kernel.answers()
-    places = len(kernel.table.taken)
+    places = len(kernel.table.unanswered)
     for unique in range(2, 2 * places + 20, 2):
-        answers.take(unique)
-        answers.delay(unique)
-    answers.fail_taken()
+        answers.set_current(unique)
+        answers.defer(unique)
+    answers.fail_unanswered()
     answers.close()
     assert len(kernel.heard()) == places
-    assert not any(kernel.table.taken)
+    assert not any(kernel.table.unanswered)
 
 
 def test_where_requests_are_sent_again_nothing_is_noted(kernel: Kernel) -> None:
-    answers = kernel.answers(noting=False)
-    answers.take(2)
-    answers.delay(2)
+    answers = kernel.answers(lists_unanswered=False)
+    answers.set_current(2)
+    answers.defer(2)
     answers.close()
-    assert not any(kernel.table.taken)
+    assert not any(kernel.table.unanswered)
 
 
 def test_notes_and_inodes_do_not_touch(kernel: Kernel) -> None:
-    kernel.table.note = b"41 5 131072"
+    kernel.table.transport_state = b"41 5 131072"
     for number in range(2000):
-        kernel.table.hold(2 + number, number, 1, b"n%d" % number)
+        kernel.table.add_lookup(2 + number, number, 1, b"n%d" % number)
     answers = kernel.answers()
-    for unique in range(1, 2 * len(kernel.table.taken)):
-        answers.take(unique << 40)
-        answers.delay(unique << 40)
+    for unique in range(1, 2 * len(kernel.table.unanswered)):
+        answers.set_current(unique << 40)
+        answers.defer(unique << 40)
     answers.close()
-    assert kernel.table.note == b"41 5 131072"
+    assert kernel.table.transport_state == b"41 5 131072"
     assert all(kernel.table.check(2 + number) == number for number in range(2000))
-    successor = Table(os.dup(kernel.table.fd))
+    successor = InodeTable(os.dup(kernel.table.fd))
     assert len(successor) == 2001
-    assert successor.taken[0] == (2 * len(successor.taken) - 1) << 40
+    assert successor.unanswered[0] == (2 * len(successor.unanswered) - 1) << 40
     successor.close()

@@ -17,11 +17,11 @@ from casfs.fuse.kernel import init as negotiations
 from casfs.fuse.kernel import protocol
 from casfs.fuse.kernel import server as transports
 from casfs.fuse.kernel.init import Unsupported, negotiate
-from casfs.fuse.kernel.server import Transport
+from casfs.fuse.kernel.server import FuseServer
 from casfs.fuse.session import Session
 from casfs.fuse.views.root import root
 from casfs.fuse.views.stats import Stats
-from casfs.fuse.views.store_reader import Reader
+from casfs.fuse.views.store_reader import StoreReader
 from casfs.store import Store
 from casfs.system.log import silent
 
@@ -47,9 +47,9 @@ class Kernel:
         self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._ours.settimeout(20)
         stats = Stats()
-        view = root(Reader(store), stats)
+        view = root(StoreReader(store), stats)
         self.session = Session(view, stats, silent, store=None, xattr=True, handles=False)
-        self.transport = Transport(self.session, self._theirs.fileno(), silent)
+        self.transport = FuseServer(self.session, self._theirs.fileno(), silent)
         self._unique = 0
         self._thread = threading.Thread(target=self.transport.serve)
         self._thread.start()
@@ -118,7 +118,7 @@ def test_what_is_agreed_is_what_both_know(sent: tuple[int, int, int | None]) -> 
     fields = protocol.init_out.unpack(answer)
     assert fields[:3] == (7, protocol.KERNEL_MINOR_VERSION, 131072)
     assert fields[3] | fields[10] << 32 == agreed.flags
-    assert (fields[6], fields[8]) == (negotiations.MAX_WRITE, negotiations.PAGES)
+    assert (fields[6], fields[8]) == (negotiations.MAX_WRITE_BYTES, negotiations.MAX_PAGES)
 
 
 def test_a_kernel_that_must_open_directories_is_refused() -> None:
@@ -157,7 +157,7 @@ def test_the_structures_have_the_sizes_of_the_header() -> None:
 def test_init_is_answered_and_left_for_a_successor(kernel: Kernel) -> None:
     error, data = kernel.ask("init", 0, init(LINUX_6_12))
     assert (error, len(data)) == (0, 64)
-    note = kernel.session.inodes.table.note.split()
+    note = kernel.session.inodes.table.transport_state.split()
     assert note[0] == b"41"
 
 
@@ -182,7 +182,7 @@ def test_opening_is_refused_once_and_for_all(kernel: Kernel) -> None:
     assert kernel.ask("flush", 1, bytes(24))[0] == errno.ENOSYS
 
 
-@pytest.mark.parametrize("kind", sorted(transports.REFUSED))
+@pytest.mark.parametrize("kind", sorted(transports.READ_ONLY))
 def test_what_would_change_something_is_refused(kernel: Kernel, kind: str) -> None:
     assert kernel.ask(kind, 1, bytes(64))[0] == errno.EROFS
 
@@ -308,7 +308,7 @@ REQUESTS = st.integers(0, 60).filter(lambda opcode: opcode != CODES["init"])
 def test_no_request_ends_the_loop(kernel: Kernel, requests: list[tuple[int, int, bytes]]) -> None:
     for opcode, ino, body in requests:
         unique = kernel.send(opcode, ino, body)
-        if protocol.OPCODES.get(opcode) not in transports.SILENT:
+        if protocol.OPCODES.get(opcode) not in transports.NO_REPLY:
             answered, error, _ = kernel.receive()
             assert answered == unique
             assert 0 <= error < 4096

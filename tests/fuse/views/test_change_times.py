@@ -7,7 +7,7 @@ import pytest
 from casfs.backend.derived import newest_move
 from casfs.backend.protocols import JOURNAL_MIN_MOVES, Head
 from casfs.fuse.views import change_times
-from casfs.fuse.views.change_times import Follower, Moves, Stamp
+from casfs.fuse.views.change_times import ChangeTime, ChangeTimes, JournalReader
 from casfs.fuse.views.vnode import LONG_AGO
 from casfs.store import Store
 
@@ -26,89 +26,89 @@ def move(store: Store, name: str, count: int = 1) -> None:
 
 
 def test_two_moves_in_one_millisecond_have_two_times() -> None:
-    assert Stamp(1, 5).ns != Stamp(2, 5).ns
-    assert Stamp(1, 5).ns // MS == 5
-    assert Stamp(MS + 1, 6).ns == 6 * MS + 1, "the number never reaches the milliseconds"
+    assert ChangeTime(1, 5).mtime_ns != ChangeTime(2, 5).mtime_ns
+    assert ChangeTime(1, 5).mtime_ns // MS == 5
+    assert ChangeTime(MS + 1, 6).mtime_ns == 6 * MS + 1, "the number never reaches the milliseconds"
 
 
 def test_a_follower_gives_each_move_once(store: Store) -> None:
-    follower = Follower(store.backend, newest_move(store.heads))
-    assert follower.news() == []
+    follower = JournalReader(store.backend, newest_move(store.heads))
+    assert follower.new_moves() == []
     move(store, "a", 3)
-    assert [found.name for found in follower.news()] == ["a"] * 3
-    assert follower.news() == []
+    assert [found.name for found in follower.new_moves()] == ["a"] * 3
+    assert follower.new_moves() == []
     store.put(b"no head moves")
-    assert follower.news() == []
+    assert follower.new_moves() == []
     move(store, "b", 2500)
-    assert len(follower.news()) == 2500
+    assert len(follower.new_moves()) == 2500
     assert not follower.lost
 
 
 def test_a_follower_knows_when_it_was_too_slow(store: Store) -> None:
-    follower = Follower(store.backend, newest_move(store.heads))
+    follower = JournalReader(store.backend, newest_move(store.heads))
     move(store, "a", JOURNAL_MIN_MOVES + 2000)
-    assert len(follower.news()) >= JOURNAL_MIN_MOVES
+    assert len(follower.new_moves()) >= JOURNAL_MIN_MOVES
     assert follower.lost
     move(store, "a")
-    assert len(follower.news()) == 1
+    assert len(follower.new_moves()) == 1
     assert not follower.lost
 
 
 def test_only_what_is_below_a_prefix_matters_to_it(store: Store) -> None:
-    known = Moves(store.backend)
+    known = ChangeTimes(store.backend)
     for name in ("threads/A", "checkpoints/ws/1", "checkpoints/other/1"):
         move(store, name)
     prefixes = ["threads/", "checkpoints/", "checkpoints/ws/", "checkpoints/other/", "workflows/"]
-    before = [known.newest(prefix) for prefix in prefixes]
+    before = [known.latest(prefix) for prefix in prefixes]
     move(store, "checkpoints/ws/2")
-    after = [known.newest(prefix) for prefix in prefixes]
+    after = [known.latest(prefix) for prefix in prefixes]
     assert [old != new for old, new in zip(before, after, strict=True)] == [
         False, True, True, False, False,
     ]  # fmt: skip
-    assert known.newest("threads/", "checkpoints/") == after[1]
-    assert known.number("checkpoints/ws/2") == after[1].seq == newest_move(store.heads)
-    assert known.number("checkpoints/ws/9") == 0
+    assert known.latest("threads/", "checkpoints/") == after[1]
+    assert known.head_seq("checkpoints/ws/2") == after[1].seq == newest_move(store.heads)
+    assert known.head_seq("checkpoints/ws/9") == 0
 
 
 def test_an_empty_journal_is_long_ago(disk_store: Store) -> None:
-    known = Moves(disk_store.backend)
-    assert known.newest("threads/").ns == LONG_AGO
+    known = ChangeTimes(disk_store.backend)
+    assert known.latest("threads/").mtime_ns == LONG_AGO
     move(disk_store, "threads/A")
-    assert known.newest("threads/").ns > LONG_AGO
+    assert known.latest("threads/").mtime_ns > LONG_AGO
 
 
 def test_a_number_may_be_asked_for_as_it_was(store: Store) -> None:
-    known = Moves(store.backend)
-    known.newest("a/")
+    known = ChangeTimes(store.backend)
+    known.latest("a/")
     move(store, "a/b")
-    assert known.number("a/b", follow=False) == 0
-    assert known.number("a/b") == newest_move(store.heads)
-    assert known.number("a/b", follow=False) == newest_move(store.heads)
+    assert known.head_seq("a/b", update=False) == 0
+    assert known.head_seq("a/b") == newest_move(store.heads)
+    assert known.head_seq("a/b", update=False) == newest_move(store.heads)
 
 
 def test_after_lost_moves_everything_has_another_time(store: Store) -> None:
-    known = Moves(store.backend)
+    known = ChangeTimes(store.backend)
     move(store, "a/b")
-    before = known.newest("a/")
+    before = known.latest("a/")
     move(store, "z/z", JOURNAL_MIN_MOVES + 2000)
-    lost = known.newest("a/")
+    lost = known.latest("a/")
     assert lost.seq > before.seq, "a/ may have moved among those"
-    assert known.newest("a/") == lost
-    assert known.number("a/b") == 0
+    assert known.latest("a/") == lost
+    assert known.head_seq("a/b") == 0
 
 
 def test_memory_is_bounded_and_times_only_rise(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(change_times, "KEPT", 100)
-    known = Moves(store.backend)
+    monkeypatch.setattr(change_times, "KEPT_NAMES", 100)
+    known = ChangeTimes(store.backend)
     move(store, "old/one")
-    seen = [known.newest("old/")]
+    seen = [known.latest("old/")]
     for n in range(300):
         move(store, f"new/{n}")
-        seen.append(known.newest("old/"))
-        assert known.newest("new/").seq == newest_move(store.heads)
+        seen.append(known.latest("old/"))
+        assert known.latest("new/").seq == newest_move(store.heads)
     assert seen == sorted(seen)
     assert len(set(seen)) < 20, "it rises now and then, not with every move"
     move(store, "old/one")
-    assert known.newest("old/").seq == newest_move(store.heads) > seen[-1].seq
+    assert known.latest("old/").seq == newest_move(store.heads) > seen[-1].seq

@@ -9,21 +9,21 @@ import pytest
 from casfs.backend.derived import newest_move
 from casfs.backend.protocols import JOURNAL_MIN_MOVES
 from casfs.fuse.views import events
-from casfs.fuse.views.events import EventLog, Events
-from casfs.fuse.views.vnode import identity
+from casfs.fuse.views.events import EventLog, EventsFile
+from casfs.fuse.views.vnode import make_key
 from casfs.store import Store
 from tests.fuse.views.test_change_times import move
 
 
-def file(store: Store) -> Events:
-    return Events(identity(b"events"), EventLog(store.backend))
+def file(store: Store) -> EventsFile:
+    return EventsFile(make_key(b"events"), EventLog(store.backend))
 
 
 def test_each_move_is_a_line(store: Store) -> None:
     move(store, "before")
     stream = file(store)
     assert stream.live
-    assert stream.grows
+    assert stream.append_only
     assert stream.attr().size == 0
     assert stream.read(0, 100) == b""
     move(store, "threads/ü")
@@ -58,7 +58,7 @@ def test_who_reads_on_sees_what_came_and_the_size_says_when(store: Store) -> Non
 def test_what_is_not_kept_reads_as_empty_lines(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "KEPT", 1000)
+    monkeypatch.setattr(events, "KEPT_BYTES", 1000)
     stream = file(store)
     whole, sizes = b"", []
     for n in range(100):

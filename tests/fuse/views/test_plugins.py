@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from casfs.fuse.inodes import number
+from casfs.fuse.inodes import inode_number
 from casfs.fuse.views.root import root
 from casfs.fuse.views.stats import Stats
-from casfs.fuse.views.store_reader import Reader
+from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import Directory, File, Vnode
 from casfs.plugins import transfer
 from casfs.store import Store
@@ -42,7 +42,7 @@ def sync(store: Store, folder: Path, name: str, version: str, **more: bool) -> N
 
 
 def test_plugins_are_plain_directories(store: Store, tmp_path: Path) -> None:
-    reader = Reader(store)
+    reader = StoreReader(store)
     top = root(reader, Stats())
     assert names(top, "trees") == []
     assert at(top, "trees/plugins") is None
@@ -67,7 +67,7 @@ def test_plugins_are_plain_directories(store: Store, tmp_path: Path) -> None:
 
 def test_a_listing_and_a_lookup_agree(store: Store, tmp_path: Path) -> None:
     sync(store, write_tree(tmp_path / "p", {"d": {"f": b"f"}}), "linter", "1.0")
-    top = root(Reader(store), Stats())
+    top = root(StoreReader(store), Stats())
     for path in ("trees", "trees/plugins", "trees/plugins/linter", "trees/plugins/linter/1.0"):
         directory = there(top, path)
         for name, child in directory.entries():
@@ -79,7 +79,7 @@ def test_a_listing_and_a_lookup_agree(store: Store, tmp_path: Path) -> None:
 def test_a_version_that_was_refreshed_is_another_directory(store: Store, tmp_path: Path) -> None:
     folder = write_tree(tmp_path / "p", {"same": b"same", "f": b"old", "d": {"x": b""}})
     sync(store, folder, "linter", "1.0")
-    top = root(Reader(store), Stats())
+    top = root(StoreReader(store), Stats())
     versions = there(top, "trees/plugins/linter")
     assert versions.live
     assert not versions.binds(b"1.0"), "the kernel must ask again"
@@ -96,18 +96,18 @@ def test_no_two_directories_share_an_inode(store: Store, tmp_path: Path) -> None
     folder = write_tree(tmp_path / "p", {"d": {"f": b"f"}})
     for name, version in (("a", "1"), ("a", "2"), ("b", "1")):
         sync(store, folder, name, version)
-    top = root(Reader(store), Stats())
+    top = root(StoreReader(store), Stats())
     found = [
         there(top, f"trees/{path}{inner}")
         for path in ("plugins/a/1", "plugins/a/2", "plugins/b/1", put_tree(store, {"d": {}}))
         for inner in ("", "/d")
     ]
-    assert len({number(vnode.key) for vnode in found}) == len(found)
+    assert len({inode_number(vnode.key) for vnode in found}) == len(found)
 
 
 def test_a_lookup_is_a_use_and_a_listing_is_none(store: Store, tmp_path: Path) -> None:
     sync(store, write_tree(tmp_path / "p", {"f": b"f"}), "linter", "1.0")
-    reader = Reader(store)
+    reader = StoreReader(store)
     top = root(reader, Stats())
     assert names(top, "trees/plugins/linter") == [b"1.0"]
     assert reader.uses == set()

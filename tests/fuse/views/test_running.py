@@ -10,7 +10,7 @@ import pytest
 from casfs.errors import NotFound
 from casfs.fuse.views.root import root
 from casfs.fuse.views.stats import Stats
-from casfs.fuse.views.store_reader import Reader
+from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import Directory, File
 from casfs.store import Store
 from tests.support.fuse import at, content, missing, names, read
@@ -35,7 +35,7 @@ def put_turn(store: Store, said: str) -> str:
 
 
 def test_it_is_there_as_long_as_the_intent(store: Store, thread: Example) -> None:
-    top = root(Reader(store), Stats())
+    top = root(StoreReader(store), Stats())
     directory = at(store, f"threads/{thread.id}", top)
     assert isinstance(directory, Directory)
     assert not directory.binds(b"running"), "the kernel must ask again"

@@ -11,7 +11,7 @@ from casfs.backend.protocols import Head
 from casfs.fuse.views import thread_index
 from casfs.fuse.views.root import root
 from casfs.fuse.views.stats import Stats
-from casfs.fuse.views.store_reader import Reader
+from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import Directory, File
 from casfs.store import Store
 from tests.support.fuse import at, content, load, missing, names, read
@@ -94,8 +94,8 @@ def test_damaged_records_are_in_neither(store: Store, thread: Example) -> None:
 def test_objects_that_exist_follow_the_heads(
     store: Store, thread: Example, many: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thread_index, "MANY", many)
-    top = root(Reader(store), Stats())
+    monkeypatch.setattr(thread_index, "RELOAD_MOVES", many)
+    top = root(StoreReader(store), Stats())
     active, history = at(store, "threads.json", top), at(store, "history", top)
     assert isinstance(history, Directory)
 
@@ -154,7 +154,7 @@ def test_sizes_are_true_without_reading(store: Store, thread: Example) -> None:
 
 def test_the_mtime_of_a_day_moves_with_it(store: Store, thread: Example) -> None:
     put(store, thread, ulid(1), "ended", NOON)
-    top = root(Reader(store), Stats())
+    top = root(StoreReader(store), Stats())
     day = at(store, TODAY, top)
     before = day.attr()
     assert day.attr() == before

@@ -14,12 +14,13 @@ from casfs.backend.memory import MemoryBlobs
 from casfs.backend.protocols import Blob, Head
 from casfs.digest import Digest
 from casfs.errors import Corrupt
-from casfs.fuse.inodes import number
+from casfs.fuse.inodes import inode_number
+from casfs.fuse.views.files import BrokenFile
 from casfs.fuse.views.nodes import file_name
 from casfs.fuse.views.root import root
 from casfs.fuse.views.stats import Stats
-from casfs.fuse.views.store_reader import Reader
-from casfs.fuse.views.vnode import LONG_AGO, Broken, Directory, File, Link, Vnode
+from casfs.fuse.views.store_reader import StoreReader
+from casfs.fuse.views.vnode import LONG_AGO, Directory, File, Link, Vnode
 from casfs.nodes import directory
 from casfs.nodes.directory import File as FileEntry
 from casfs.nodes.directory import Properties, Subdirectory
@@ -49,14 +50,14 @@ def test_the_root(store: Store) -> None:
     ]  # fmt: skip
     assert names(store, ".casfs") == ["stats.json", "events"]
     assert read(store, "README.txt").count(b"\n") <= 15
-    top = root(Reader(store), Stats())
+    top = root(StoreReader(store), Stats())
     assert top.fixed
     assert not top.live
 
 
 def test_stats_say_what_was_asked(store: Store) -> None:
     stats = Stats()
-    top = root(Reader(store), stats)
+    top = root(StoreReader(store), stats)
     stats.requests["lookup"] += 3
     stats.bytes_served = 17
     vnode = at(store, ".casfs/stats.json", top)
@@ -150,7 +151,7 @@ def test_looking_into_a_checkpoint_is_a_use_of_it(store: Store) -> None:
     ids = ["20250101T000000.000Z-aaaaaaaa", "20250202T000000.000Z-bbbbbbbb"]
     for place, id in enumerate(ids):
         put_checkpoint(store, "ws", id, tree, 5 + place)
-    reader = Reader(store)
+    reader = StoreReader(store)
     checkpoints = at(store, "trees/ws", root(reader, Stats()))
     assert isinstance(checkpoints, Directory)
     list(checkpoints.entries())  # a listing is none
@@ -162,7 +163,7 @@ def test_looking_into_a_checkpoint_is_a_use_of_it(store: Store) -> None:
 
 def test_checkpoints(store: Store) -> None:
     tree = put_tree(store).hash
-    top = root(Reader(store), Stats())
+    top = root(StoreReader(store), Stats())
     trees = at(store, "trees", top)
     assert isinstance(trees, Directory)
     assert trees.lookup(b"ws") is None
@@ -193,7 +194,7 @@ def test_a_directory_of_checkpoints_has_another_mtime_when_one_went(store: Store
     tree = put_tree(store).hash
     for id in ("1", "2"):
         put_checkpoint(store, "ws", id, tree, 7)
-    top = root(Reader(store), Stats())
+    top = root(StoreReader(store), Stats())
     trees, checkpoints = at(store, "trees", top), at(store, "trees/ws", top)
     before = trees.attr().mtime_ns, checkpoints.attr().mtime_ns
     put_checkpoint(store, "other", "1", tree, 7)
@@ -224,7 +225,7 @@ def test_inode_keys_in_trees(store: Store) -> None:
             same = vnode.key == first[path].key
             assert same is not isinstance(vnode, Directory), path
     for paths in seen.values():
-        assert len({number(vnode.key) for vnode in paths.values()}) == len(paths)
+        assert len({inode_number(vnode.key) for vnode in paths.values()}) == len(paths)
     assert first["/one/same"].key != first["/two/same"].key, "an overlay would alias them"
 
 
@@ -449,7 +450,7 @@ def test_a_step_that_changed_nothing_has_no_diff(store: Store, thread: Example) 
 
 
 def test_a_thread_that_moves_is_seen_by_objects_that_exist(store: Store, thread: Example) -> None:
-    top = root(Reader(store), Stats())
+    top = root(StoreReader(store), Stats())
     directory = at(store, f"threads/{thread.id}", top)
     steps = at(store, f"threads/{thread.id}/steps", top)
     status = at(store, f"threads/{thread.id}/status", top)
@@ -499,7 +500,7 @@ def test_whatever_shows_a_thread_has_another_mtime_after_each_move(
     store: Store, thread: Example
 ) -> None:
     thread.move(thread.start, children=["01JD0000000000000000000001"], intent={"role": "planner"})
-    top = root(Reader(store), Stats())
+    top = root(StoreReader(store), Stats())
     where = f"threads/{thread.id}"
     live = ["threads", "threads.json", "history"]
     live += [where, *(f"{where}/{name}" for name in (
@@ -528,7 +529,7 @@ def test_a_long_list_of_refs_is_found_by_name(store: Store) -> None:
     damage(store, blobs[7], None)
     directory = at(store, f"nodes/{node}/artifacts")
     assert isinstance(directory, Directory)
-    assert [n for n, v in directory.entries() if isinstance(v, Broken)] == [b"0007"]
+    assert [n for n, v in directory.entries() if isinstance(v, BrokenFile)] == [b"0007"]
 
 
 def test_an_object_of_refs_is_found_by_any_key(store: Store) -> None:
@@ -558,7 +559,7 @@ def test_a_broken_thread_breaks_only_itself(store: Store, thread: Example) -> No
     vnode = at(store, "threads/01JD0000000000000000000002")
     assert isinstance(vnode, Directory)
     found = dict(vnode.entries())
-    assert isinstance(found[b"input.md"], Broken)
+    assert isinstance(found[b"input.md"], BrokenFile)
     status = found[b"status"]
     assert content(status) == b"broken\n"
     assert read(store, f"threads/{thread.id}/status") == b"running\n"
@@ -570,8 +571,8 @@ def test_a_damaged_output_is_one_broken_file(store: Store, thread: Example) -> N
     where = at(store, f"threads/{thread.id}/steps/000001-planner")
     assert isinstance(where, Directory)
     found = dict(where.entries())
-    assert isinstance(found[b"output.md"], Broken)
-    assert [n for n, v in found.items() if isinstance(v, Broken)] == [b"output.md"]
+    assert isinstance(found[b"output.md"], BrokenFile)
+    assert [n for n, v in found.items() if isinstance(v, BrokenFile)] == [b"output.md"]
     assert content(found[b"step.json"]) != b""
 
 
@@ -618,7 +619,7 @@ def test_large_blobs_are_verified_once_and_again_when_they_changed(disk_store: S
 def test_more_large_blobs_than_descriptors(disk_store: Store) -> None:
     with disk_store.batch() as batch:
         digests = [batch.put(b"%d" % n * 100_000) for n in range(100, 300)]
-    top = root(Reader(disk_store), Stats())
+    top = root(StoreReader(disk_store), Stats())
     files = [at(disk_store, f"blobs/{digest}", top) for digest in digests]
     for _ in range(2):
         for n, file in enumerate(files, start=100):

@@ -1,4 +1,4 @@
-"""Records of mounts that are being served, without any mount."""
+"""The mount registry, without any mount."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import pytest
 
 from casfs.errors import Failed
 from casfs.mount import registry
-from casfs.mount.registry import FIELDS, Held
+from casfs.mount.registry import JSON_KEYS, MountStateFile
 from casfs.system.log import silent
 
 VALUES: dict[str, object] = {
     "mount": "/m\udcff",
     "device": "0:40",
     "transport": "builtin",
-    "keeper": os.getppid(),
-    "server": os.getpid(),
+    "supervisor": os.getppid(),
+    "worker": os.getpid(),
     "serves": True,
     "starts": 1,
     "generation": 0,
 }
 
 
-def held(root: Path, **more: object) -> Held:
-    found = Held.make(root, silent)
+def held(root: Path, **more: object) -> MountStateFile:
+    found = MountStateFile.create(root, silent)
     assert found is not None
     found.write(**{**VALUES, **more})
     return found
@@ -35,23 +35,23 @@ def held(root: Path, **more: object) -> Held:
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     one = held(tmp_path)
     (found,) = registry.listing(tmp_path)
-    assert found.as_json() == VALUES
-    assert found.as_json().keys() == set(FIELDS)
-    assert found.kept
-    assert str(found) == f"builtin, server {os.getpid()}, keeper {os.getppid()}"
-    one.write(**{**VALUES, "starts": 10_000, "server": os.getppid()})
-    again = found.again()
-    assert again is not None
-    assert (again.starts, again.kept) == (10_000, False)
+    assert found.as_json() == {JSON_KEYS[name]: value for name, value in VALUES.items()}
+    assert found.as_json().keys() == set(JSON_KEYS.values())
+    assert found.supervised
+    assert str(found) == f"builtin, worker {os.getpid()}, supervisor {os.getppid()}"
+    one.write(**{**VALUES, "starts": 10_000, "worker": os.getppid()})
+    reloaded = found.reload()
+    assert reloaded is not None
+    assert (reloaded.starts, reloaded.supervised) == (10_000, False)
     one.write(**VALUES)
-    assert found.again() == found
+    assert found.reload() == found
     one.remove()
     assert registry.listing(tmp_path) == []
-    assert found.again() is None
+    assert found.reload() is None
     os.close(one.fd)
 
 
-def test_one_that_nobody_holds_goes(tmp_path: Path) -> None:
+def test_a_file_without_a_lock_is_removed(tmp_path: Path) -> None:
     first, second = held(tmp_path), held(tmp_path, starts=2)
     assert len(registry.listing(tmp_path)) == 2
     os.close(first.fd)
@@ -60,7 +60,7 @@ def test_one_that_nobody_holds_goes(tmp_path: Path) -> None:
     os.close(second.fd)
 
 
-def test_a_child_holds_it_too(tmp_path: Path) -> None:
+def test_a_child_process_inherits_the_lock(tmp_path: Path) -> None:
     one = held(tmp_path)
     ours, theirs = os.pipe()
     pid = os.fork()
@@ -77,18 +77,18 @@ def test_a_child_holds_it_too(tmp_path: Path) -> None:
 
 
 def test_waiting_for_the_end(tmp_path: Path) -> None:
-    one = held(tmp_path, server=1 << 30, keeper=1 << 30)
+    one = held(tmp_path, worker=1 << 30, supervisor=1 << 30)
     (found,) = registry.listing(tmp_path)
-    with found.watched() as wait:
+    with found.end_waiter() as wait:
         os.close(one.fd)
         wait()
-    with replace(found, path=tmp_path / "none").watched() as wait:
+    with replace(found, path=tmp_path / "none").end_waiter() as wait:
         wait()
     with pytest.raises(Failed, match="goes on"):
-        registry.until(lambda: False, "it goes on", seconds=0.01)
+        registry.wait_until(lambda: False, "it goes on", seconds=0.01)
 
 
-def test_a_torn_record_is_passed_over(tmp_path: Path) -> None:
+def test_a_torn_state_file_is_ignored(tmp_path: Path) -> None:
     one = held(tmp_path)
     os.ftruncate(one.fd, 10)
     assert registry.listing(tmp_path) == []
@@ -96,13 +96,13 @@ def test_a_torn_record_is_passed_over(tmp_path: Path) -> None:
     os.close(one.fd)
 
 
-def test_where_there_is_no_room(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_created(tmp_path: Path) -> None:
     events: list[str] = []
 
     def log(event: str, **fields: object) -> None:
         events.append(event)
 
     (tmp_path / registry.FOLDER).touch()
-    assert Held.make(tmp_path, log) is None
-    assert events == ["mount not recorded"]
+    assert MountStateFile.create(tmp_path, log) is None
+    assert events == ["mount not registered"]
     assert registry.listing(tmp_path) == []

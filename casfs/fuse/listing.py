@@ -1,0 +1,83 @@
+"""Directory listings: the entries of a directory from an offset on, and where to resume them.
+
+Offset n stands behind the n-th name; the first two names are `.` and `..`. The kernel reads a
+listing in pieces: the iterator that a piece leaves is kept, so that the next one need not skip.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from casfs.fuse.inodes import Inodes
+from casfs.fuse.views.vnode import Directory, Vnode
+
+MAX_CURSORS = 256  # listings that can be resumed
+DOTS = 2  # `.` and `..`
+
+
+class DirectoryItem(NamedTuple):
+    """A name in a listing, and the offset behind it. `counted`: READDIRPLUS counts a lookup of
+    it; not of `.` and `..`."""
+
+    offset: int
+    name: bytes
+    vnode: Vnode
+    counted: bool
+
+
+class Listing:
+    """The rest of a directory from some offset on."""
+
+    def __init__(
+        self, ino: int, directory: Directory, items: Iterator[DirectoryItem], offset: int
+    ) -> None:
+        self.ino = ino
+        self.directory = directory
+        self.offset = offset  # of the next item
+        self._items = items
+
+    def __iter__(self) -> Iterator[DirectoryItem]:
+        for item in self._items:
+            self.offset = item.offset
+            yield item
+
+    def unread(self, item: DirectoryItem) -> None:
+        """Puts the last item back, to be the first when the listing is resumed."""
+        self._items = itertools.chain([item], self._items)
+        self.offset = item.offset - 1
+
+
+class ListingCursors:
+    """Starts listings, and resumes those that were saved at their offset."""
+
+    def __init__(self, inodes: Inodes, parent: Callable[[int], Directory]) -> None:
+        """`parent`: returns the directory above an inode number."""
+        self._intern = inodes.intern
+        self._parent = parent
+        self._saved: OrderedDict[tuple[int, int], Listing] = OrderedDict()
+
+    def open(self, ino: int, directory: Directory, offset: int) -> Listing:
+        """Returns the listing from `offset` on; a new one at 0."""
+        saved = self._saved.pop((ino, offset), None)
+        if saved is not None and offset:
+            return saved
+        return Listing(ino, directory, self._items(ino, directory, offset), offset)
+
+    def save(self, listing: Listing) -> None:
+        """Keeps a listing, to be resumed at its offset."""
+        self._saved[listing.ino, listing.offset] = listing
+        if len(self._saved) > MAX_CURSORS:
+            self._saved.popitem(last=False)
+
+    def _items(self, ino: int, directory: Directory, offset: int) -> Iterator[DirectoryItem]:
+        if offset < 1:
+            yield DirectoryItem(1, b".", directory, False)
+        if offset < DOTS:
+            yield DirectoryItem(DOTS, b"..", self._parent(ino), False)
+        skipped = max(offset - DOTS, 0)
+        entries = directory.entries_after(skipped)
+        for offset, (name, vnode) in enumerate(entries, start=DOTS + skipped + 1):
+            yield DirectoryItem(offset, name, self._intern(vnode), True)

@@ -1,0 +1,38 @@
+"""The dentries that the kernel has to drop: names that were removed since the last look.
+
+The kernel caches the names of directories with `Directory.invalidated` for ever; the transport
+looks for removed ones and notifies the kernel.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+from casfs.backend.derived import newest_move
+from casfs.backend.protocols import Backend
+from casfs.fuse.views.change_times import JournalReader
+
+Dentry = tuple[tuple[bytes, ...], bytes]  # path of the directory, name
+
+
+def invalidated_dentries(backend: Backend) -> Callable[[], list[Dentry]]:
+    """Returns a function that returns the dentries removed since its last call."""
+    journal = JournalReader(backend, newest_move(backend.heads))
+
+    def removed() -> list[Dentry]:
+        moves = journal.new_moves()
+        return [dentry for move in moves if move.hash is None for dentry in _dentries(move.name)]
+
+    return removed
+
+
+def _dentries(head: str) -> Iterator[Dentry]:
+    """Yields the names that show a head; `trees/<name>` is removed with its last checkpoint."""
+    kind, _, rest = os.fsencode(head).partition(b"/")
+    if kind == b"threads":
+        yield (b"threads",), rest
+    elif kind == b"checkpoints":
+        name, _, id = rest.partition(b"/")
+        yield (b"trees", name), id
+        yield (b"trees",), name
