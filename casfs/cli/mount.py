@@ -104,7 +104,10 @@ def _options(
 
 
 def _serve(
-    make: Callable[[], MountOptions], flags: list[str], state: str | None, report: background.Reporter
+    make: Callable[[], MountOptions],
+    flags: list[str],
+    state: str | None,
+    report: background.Reporter,
 ) -> None:
     from casfs.mount import supervisor
 

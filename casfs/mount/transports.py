@@ -83,7 +83,9 @@ class BuiltinTransport:
             self.prepare()
 
     def serve(self, answered: bool, on_ready: Callable[[], None], log: Log) -> bool:
-        return worker.serve_builtin(self._options, self._fd, self._table.fd, answered, on_ready, log)
+        return worker.serve_builtin(
+            self._options, self._fd, self._table.fd, answered, on_ready, log
+        )
 
     def device(self) -> str:
         return self._device

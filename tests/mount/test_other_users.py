@@ -186,12 +186,12 @@ def test_its_server_is_replaced(home: Path, transport: str) -> None:
     assert done.returncode == 0, done.stderr
     subprocess.run([*AS_NOBODY, "mkdir", where], check=True)
     with Store.open(home / "store") as store:
-        keeper = start(store, where, "--transport", transport, before=AS_NOBODY)
+        supervisor = start(store, where, "--transport", transport, before=AS_NOBODY)
         try:
             check_without_root(store, where, casfs)
-            assert keeper.wait(0) == 0
+            assert supervisor.wait(0) == 0
         finally:
-            end(where, keeper)
+            end(where, supervisor)
         assert states(store) == []
 
 

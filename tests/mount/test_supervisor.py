@@ -522,14 +522,14 @@ def test_without_pyfuse3(disk_store: Store, tmp_path: Path, older: bool) -> None
         assert "too old; use pyfuse3" in done.stderr
         assert "pip install 'casfs[pyfuse3]'" in done.stderr
     else:
-        keeper = subprocess.Popen(command)
+        supervisor = subprocess.Popen(command)
         try:
-            registry.until(
-                lambda: any(one.serves for one in records(disk_store)), "nobody serves the mount"
+            registry.wait_until(
+                lambda: any(one.serves for one in states(disk_store)), "nobody serves the mount"
             )
-            assert records(disk_store)[0].transport == "builtin"
+            assert states(disk_store)[0].transport == "builtin"
         finally:
-            end(where, keeper)
+            end(where, supervisor)
 
 
 @needs_pyfuse3

@@ -27,7 +27,9 @@ class EventLog:
     move after which it begins; the newest one unless given."""
 
     def __init__(self, backend: Backend, after: int | None = None) -> None:
-        self._journal = JournalReader(backend, newest_move(backend.heads) if after is None else after)
+        self._journal = JournalReader(
+            backend, newest_move(backend.heads) if after is None else after
+        )
         self._dropped_bytes = 0
         self._tail = bytearray()
         self._mtime_ns = time.time_ns()
