@@ -17,8 +17,9 @@ from pathlib import Path
 from benchmarks import common
 from benchmarks.common import in_seconds, table, timed
 from benchmarks.mount_peers import Kernel, casfs_mount
-from casfs.checkpoints import checkpoint
-from casfs.checkpoints.checkpoint import Checkpoint, Content
+from casfs.checkpoints import create
+from casfs.checkpoints.checkpoint import Checkpoint
+from casfs.checkpoints.create import Content
 from casfs.digest import Digest
 from casfs.errors import Failed
 from casfs.mount import mount_points
@@ -77,7 +78,7 @@ def _fill(root: Path, count: int) -> None:
                     if number % OF_ONE_NAME == 0:
                         last = None
                     content = Content(tree.hash, "", stats, [])
-                    last = checkpoint.put(batch, f"n{number // OF_ONE_NAME}", last, content)
+                    last = create.put(batch, f"n{number // OF_ONE_NAME}", last, content)
 
 
 # -- memory -----------------------------------------------------------------------------------
@@ -132,7 +133,7 @@ def _large_tree(root: Path, files: int, folders: int) -> str:
         top = batch.put_node("directory", directory.encode(tops))
         stats = {"files": files * folders, "bytes": 7 * files * folders}
         stats |= {"added": 0, "modified": 0, "deleted": 0}
-        checkpoint.put(batch, "large", None, Content(top.hash, "", stats, []))
+        create.put(batch, "large", None, Content(top.hash, "", stats, []))
         return top.hash
 
 

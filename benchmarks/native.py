@@ -36,13 +36,14 @@ from benchmarks.overlay_commit import SIZE, deepest, plant
 from benchmarks.overlay_commit import timed as milliseconds
 from benchmarks.workspaces import make_tree, run
 from casfs.backend.protocols import INLINE_MAX_BYTES
-from casfs.checkpoints import checkpoint
+from casfs.checkpoints import create
 from casfs.native import images
 from casfs.nodes import directory
 from casfs.nodes.directory import File
 from casfs.store import FORMAT_FILE, Store
 from casfs.trees import tree
-from casfs.workspaces import lifecycle, registry, strategies
+from casfs.workspaces import lifecycle, registry, strategies, strategy_choice
+from casfs.workspaces.commit import commit_workspace
 
 WARM = 3  # passes of each round, after the cold one
 MANY = 1000  # files that are read through two checkpoints
@@ -158,7 +159,7 @@ def workspaces(work: Path, source: Path, rounds: int) -> None:
     with Store.init(place) as store, store.batch() as batch:
         root = plant(batch, FILES, "many").hash
         batch.commit()
-        origin = checkpoint.put(batch, "many", None, checkpoint.Content(root, "", counts, []))
+        origin = create.put(batch, "many", None, create.Content(root, "", counts, []))
     os.sync()
     with Store.open(place) as store:
         making = milliseconds(partial(images.ensure, store, root))
@@ -173,7 +174,7 @@ def workspaces(work: Path, source: Path, rounds: int) -> None:
                     opening[name].append(milliseconds(action))
                     deepest(point).write_text(f"changed {number} {name}")
                     found = registry.find(store, point)
-                    committing[name].append(milliseconds(partial(lifecycle.commit, store, found)))
+                    committing[name].append(milliseconds(partial(commit_workspace, store, found)))
                     lifecycle.close(store, registry.find(store, point))
     rows = [["image made (once)", f"{making:.0f} ms", ""]]
     for title, times in (("open", opening), ("commit of one change", committing)):
@@ -294,7 +295,9 @@ def main() -> None:
         print(common.machine(work), flush=True)
         with Store.init(work / "store") as store:
             assert store.root is not None
-            why = strategies.WAYS[strategies.NATIVE].missing(store.root / FORMAT_FILE)
+            why = strategy_choice.unavailable(
+                strategies.STRATEGIES[strategies.NATIVE], store.root / FORMAT_FILE
+            )
         if why is not None:
             sys.exit(f"no native mounts here: {why}")
         source = wanted.tree.resolve() if wanted.tree else make_tree(work)

@@ -13,7 +13,7 @@ from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.store import Store
 from casfs.system import mounts
 from casfs.trees.snapshot import walker
-from casfs.trees.snapshot.ignore import Ignore
+from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.workspaces import lifecycle, registry, strategies
 from casfs.workspaces.registry import Workspace
 
@@ -68,7 +68,7 @@ def opened(
     def none(hash: str) -> Path:
         raise AssertionError("a native workspace asks for no mount")
 
-    way = strategies.WAYS[strategies.NATIVE]
+    way = strategies.STRATEGIES[strategies.NATIVE]
     return lifecycle.open(store, root, point, way, none, origin=origin, read_only=read_only)
 
 
@@ -83,4 +83,4 @@ def native(store: Store, root: str, point: Path, *, read_only: bool) -> Iterator
 
 def stored(store: Store, folder: Path) -> str:
     with store.batch() as batch:
-        return walker.build(batch, folder, Ignore()).hash
+        return walker.snapshot(batch, folder, IgnoreRules()).hash

@@ -26,6 +26,7 @@ from casfs.nodes import directory
 from casfs.nodes.directory import Entry, File, Subdirectory
 from casfs.store import Store
 from casfs.workspaces import lifecycle, registry, strategies
+from casfs.workspaces.commit import commit_workspace
 from casfs.write_batch import Batch
 
 SIZES = (1_000, 10_000, 100_000)
@@ -64,7 +65,7 @@ def timed(action: Callable[[], object]) -> float:
 
 def measure(place: Path, shown: Path, root: str, rounds: int) -> tuple[float, float, float]:
     """Milliseconds: opening the workspace, a commit by a fresh store, a commit by the same."""
-    point, way = place / "work", strategies.WAYS[strategies.OVERLAY]
+    point, way = place / "work", strategies.STRATEGIES[strategies.OVERLAY]
 
     def change(number: int) -> None:
         deepest(point).write_text(f"changed {root} {number} {time.time_ns()}")
@@ -78,9 +79,9 @@ def measure(place: Path, shown: Path, root: str, rounds: int) -> tuple[float, fl
             change(number)
             with Store.open(place / "store") as other:
                 found = registry.find(other, point)
-                fresh.append(timed(partial(lifecycle.commit, other, found)))
+                fresh.append(timed(partial(commit_workspace, other, found)))
             change(-number - 1)
-            again.append(timed(partial(lifecycle.commit, store, registry.find(store, point))))
+            again.append(timed(partial(commit_workspace, store, registry.find(store, point))))
         lifecycle.close(store, registry.find(store, point))
     return opening, statistics.median(fresh), statistics.median(again)
 

@@ -22,7 +22,7 @@ def resolve_tree(store: Store, revision: str) -> str:
 
     Raises NotFound (also for a node without a tree), Conflict (an ambiguous prefix).
     """
-    found = checkpoint.named(store, revision)
+    found = checkpoint.find_if_named(store, revision)
     if found is not None:
         return found.root
     try:

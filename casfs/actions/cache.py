@@ -36,14 +36,13 @@ from casfs import canonical
 from casfs.actions import outputs
 from casfs.backend.derived import last_use
 from casfs.backend.protocols import Head
-from casfs.checkpoints import create
 from casfs.digest import hash_bytes
 from casfs.errors import Corrupt, Invalid, NotFound
 from casfs.store import Store
 from casfs.system.clock import now_ms
-from casfs.trees.snapshot import walker
-from casfs.trees.snapshot.ignore import Ignore
-from casfs.trees.snapshot.walker import Report
+from casfs.trees.snapshot import exclusions, stat_cache, walker
+from casfs.trees.snapshot.ignore import IgnoreRules
+from casfs.trees.snapshot.report import SnapshotReport
 
 HEADS = "actions/"
 ALWAYS = "PATH"  # the variable that needs no naming
@@ -177,17 +176,17 @@ def _words(prefix: str) -> list[str]:
 # -- the key ----------------------------------------------------------------------------------
 
 
-class Inputs(Ignore):
+class Inputs(IgnoreRules):
     """A checkpoint's rules, and besides: no outputs, nothing of ours on its way."""
 
-    def skips(self, path: bytes, name: bytes, *, directory: bool) -> bool:
+    def ignores(self, path: bytes, name: bytes, *, directory: bool) -> bool:
         if directory and outputs.PRIVATE.fullmatch(path):
             return True
-        return super().skips(path, name, directory=directory)
+        return super().ignores(path, name, directory=directory)
 
 
 def identify(store: Store, request: Request) -> Action:
-    """The action that a request is, now: its input is stored. Raises as `snapshot.build`."""
+    """The action that a request is, now: its input is stored. Raises as `walker.snapshot`."""
     payload: dict[str, Any] = {
         "argv": list(request.argv),
         "cwd": request.cwd,
@@ -199,15 +198,15 @@ def identify(store: Store, request: Request) -> Action:
         "step": None,
     }
     canonical.encode(payload)  # refused before anything is read
-    report = Report()
+    report = SnapshotReport()
     ignore = _inputs(store, request, report)
-    known = create.index(store, request.root, ignore, "action")
+    cache = stat_cache.load(store, request.root, ignore, "action")
     with store.batch() as batch:
-        root = walker.build(batch, request.root, ignore, report, known=known)
+        root = walker.snapshot(batch, request.root, ignore, report, cache=cache)
         payload["inputRoot"] = root.hash
         node = batch.put_node("action", payload)
-    if known is not None:
-        known.save()
+    if cache is not None:
+        cache.save()
     return Action(node.hash, payload, report.warnings)
 
 
@@ -218,10 +217,10 @@ def host() -> dict[str, str]:
     return {"os": platform.system().lower(), "arch": platform.machine(), "libc": libc}
 
 
-def _inputs(store: Store, request: Request, report: Report) -> Inputs:
+def _inputs(store: Store, request: Request, report: SnapshotReport) -> Inputs:
     ignore = Inputs.of(request.root, defaults=request.defaults)
     assert isinstance(ignore, Inputs)
-    create.leave_out(store, request.root, ignore, report)
+    exclusions.exclude_stores(store, request.root, ignore, report)
     excluded = {*map(os.fsdecode, ignore.excluded), *request.outputs}
     for above in sorted(outputs.parents(request.outputs), key=len, reverse=True):
         if _holds_only(request.root / above, above, excluded):

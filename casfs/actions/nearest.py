@@ -89,7 +89,7 @@ def _differences(store: Store, old: Mapping[str, Any], new: Mapping[str, Any]) -
 def _changed(store: Store, old: str | None, new: str | None) -> str:
     """The first paths that differ between two inputs, as the end of a sentence."""
     try:
-        changes = list(islice(tree.shown(store, tree.diff(store, old, new)), MANY))
+        changes = list(islice(tree.visible_changes(store, tree.diff(store, old, new)), MANY))
     except (NotFound, Corrupt):
         return ""
     paths = ", ".join(printable(change.path) for change in changes[:SHOWN])

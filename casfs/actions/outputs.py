@@ -29,16 +29,16 @@ from casfs.system.locks import is_at, lock_file
 from casfs.system.paths import DIR_FLAGS, open_directory, printable
 from casfs.system.syscalls import exchange
 from casfs.trees import tree
-from casfs.trees.restore.write import Tally, fill
+from casfs.trees.restore.write import WriteProgress, write_tree
 from casfs.trees.snapshot import walker
-from casfs.trees.snapshot.ignore import Ignore
+from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.write_batch import Batch
 
 ASIDE = ".casfs.out."
 PRIVATE = re.compile(rb"\.casfs\.(out\.)?[0-9a-f]{16}")  # directories on their way, also restore's
 
 
-class Only(Ignore):
+class Only(IgnoreRules):
     """Leaves out all but the given paths, what is below them, and the way to them."""
 
     def __init__(self, paths: Collection[str]) -> None:
@@ -46,7 +46,7 @@ class Only(Ignore):
         self._paths = frozenset(os.fsencode(path) for path in paths)
         self._above = frozenset(above for path in self._paths for above in _parents(path))
 
-    def skips(self, path: bytes, name: bytes, *, directory: bool) -> bool:
+    def ignores(self, path: bytes, name: bytes, *, directory: bool) -> bool:
         if path in self._paths or (directory and path in self._above):
             return False
         return not any(above in self._paths for above in _parents(path))
@@ -71,7 +71,7 @@ def make_parents(root: Path, paths: Collection[str]) -> None:
 
 def take(batch: Batch, root: Path, paths: Collection[str]) -> Digest:
     """Store the outputs of the input directory `root` as one tree."""
-    return walker.build(batch, root, Only(paths))
+    return walker.snapshot(batch, root, Only(paths))
 
 
 def missing(store: Store, outputs: str, paths: Collection[str]) -> list[str]:
@@ -170,11 +170,11 @@ def _claimed(path: Path) -> int | None:
 
 
 def _write(store: Store, root: str, target: Path, fd: int) -> None:
-    tally = Tally()
+    progress = WriteProgress()
     try:
-        fill(store, root, fd, tally)
+        write_tree(store, root, fd, progress)
     except OSError as error:
-        at = printable(b"/".join(tally.path))
+        at = printable(b"/".join(progress.path))
         raise Failed(f"cannot write {target.parent / at}: {error.strerror}") from None
 
 

@@ -10,7 +10,7 @@ from casfs.api.trees import HostPath, Warn, pass_on
 from casfs.api.values import Checkpoint, from_ms
 from casfs.checkpoints import checkpoint, create
 from casfs.store import Store
-from casfs.trees.snapshot.walker import Options
+from casfs.trees.snapshot.report import SnapshotOptions
 
 Names: TypeAlias = list[str]  # `Checkpoints.list` hides the built-in
 
@@ -44,7 +44,7 @@ class Checkpoints:
             Path(source),
             message,
             defaults=default_excludes,
-            options=Options(preserve, max_bytes),
+            options=SnapshotOptions(preserve, max_bytes),
         )
         pass_on(made.report.warnings, warn)
         return _public(made.checkpoint)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
 from casfs.api.values import Change, Checkpoint, Entry, Restored, Step
-from casfs.checkpoints import create
 from casfs.digest import Digest
 from casfs.errors import NotFound
 from casfs.nodes import directory
@@ -17,7 +16,8 @@ from casfs.store import Store
 from casfs.trees import tree as trees
 from casfs.trees.diff import patch
 from casfs.trees.restore import restore
-from casfs.trees.snapshot import walker
+from casfs.trees.snapshot import exclusions, walker
+from casfs.trees.snapshot.report import SnapshotReport
 
 Tree: TypeAlias = str | Digest | Checkpoint | Step | Entry
 TreePath: TypeAlias = str | bytes | os.PathLike[str]
@@ -58,7 +58,7 @@ class Trees:
         found = trees.resolve(self._store, root, at)
         if found is None:
             return Entry("", "directory", root)
-        return _entry(b"/".join(trees.split(at)), found)
+        return _entry(b"/".join(trees.split_path(at)), found)
 
     def ls(self, tree: Tree, path: TreePath = "") -> list[Entry]:
         """Returns the entries of a directory, sorted by name."""
@@ -87,7 +87,7 @@ class Trees:
     def diff(self, old: Tree | None, new: Tree | None) -> Iterator[Change]:
         """Yields the paths that differ, in path order; None is the empty tree."""
         changes = trees.diff(self._store, self._optional(old), self._optional(new))
-        for change in trees.shown(self._store, changes):
+        for change in trees.visible_changes(self._store, changes):
             before, after = (
                 None if one is None else _entry(change.path, one)
                 for one in (change.old, change.new)
@@ -107,10 +107,10 @@ class Trees:
         (node_modules, .git, …) are left out. `warn` is called with one line for each entry that
         a tree cannot hold. Raises NotFound, Failed (a file that cannot be read), Refused.
         """
-        where, report = Path(source), walker.Report()
+        where, report = Path(source), SnapshotReport()
         with self._store.batch() as batch:
-            ignore = create.rules(self._store, where, report, defaults=default_excludes)
-            root = walker.build(batch, where, ignore, report)
+            ignore = exclusions.ignore_rules(self._store, where, report, defaults=default_excludes)
+            root = walker.snapshot(batch, where, ignore, report)
         pass_on(report.warnings, warn)
         return root
 

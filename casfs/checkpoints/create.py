@@ -1,4 +1,4 @@
-"""A checkpoint of a directory, and what of a directory is never recorded.
+"""Creates checkpoints: of a directory, or of a tree that is stored already.
 
 Only blobs and directory nodes that the store does not have are stored: a checkpoint costs
 what changed (seed 004, SPEC-08.14).
@@ -6,32 +6,45 @@ what changed (seed 004, SPEC-08.14).
 
 from __future__ import annotations
 
-import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
+from casfs.backend.protocols import Head
 from casfs.checkpoints import checkpoint
-from casfs.checkpoints.checkpoint import MAX_CHANGED, Checkpoint, Content
-from casfs.errors import Refused
+from casfs.checkpoints.checkpoint import HEADS, Checkpoint
 from casfs.store import Store
-from casfs.system import mounts
+from casfs.system.clock import now_ms
 from casfs.system.paths import printable
 from casfs.trees import tree
-from casfs.trees.snapshot import walker
-from casfs.trees.snapshot.ignore import Ignore
-from casfs.trees.snapshot.stat_cache import Index
-from casfs.trees.snapshot.walker import Options, Report
+from casfs.trees.snapshot import exclusions, stat_cache, walker
+from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
+from casfs.write_batch import Batch
 
-MOUNT = "fuse.casfs"  # the type of such a mount
+MAX_CHANGED_PATHS = 1000  # that a checkpoint node names
+MAX_RECORD_MESSAGE = 500  # characters; a head's record holds at most 4 KiB
+COUNTERS = {"A": "added", "M": "modified", "T": "modified", "D": "deleted"}
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Payload of a checkpoint. `stats` and `paths`: the changes since the previous one."""
+
+    root: str
+    message: str
+    stats: Mapping[str, int]
+    paths: list[str]
 
 
 @dataclass(slots=True)
 class Created:
-    """A new checkpoint and what making it took. `new_bytes`: stored by it alone."""
+    """A new checkpoint of a directory. `new_bytes`: stored by it alone."""
 
     checkpoint: Checkpoint
-    report: Report
+    report: SnapshotReport
     stats: dict[str, int]
     new_bytes: int
 
@@ -43,7 +56,7 @@ def create(
     message: str = "",
     *,
     defaults: bool = True,
-    options: Options | None = None,
+    options: SnapshotOptions | None = None,
 ) -> Created:
     """Record the tree under `directory`. `defaults`: leave out the well-known directories.
 
@@ -51,60 +64,85 @@ def create(
     (over the limit, or the store itself); then nothing is visible.
     """
     checkpoint.check_name(name)
-    how, report = options or Options(), Report()
-    ignore = rules(store, directory, report, defaults=defaults)
-    known = index(store, directory, ignore, ",".join(sorted(how.preserve)))
+    options, report = options or SnapshotOptions(), SnapshotReport()
+    rules = exclusions.ignore_rules(store, directory, report, defaults=defaults)
+    cache = stat_cache.load(store, directory, rules, ",".join(sorted(options.preserve)))
     with store.batch() as batch:
         previous = checkpoint.latest(store, name)
-        root = walker.build(batch, directory, ignore, report, options=how, known=known)
+        root = walker.snapshot(batch, directory, rules, report, options=options, cache=cache).hash
         batch.commit()  # the tree is durable and comparable; no head leads to it yet
-        changes, paths = _changes(store, previous, root.hash, report)
+        if previous is not None:
+            changes, paths = compare(store, previous.root, root)
+        else:  # all is new: the tree need not be walked
+            first = islice(
+                tree.visible_changes(store, tree.diff(store, None, root)), MAX_CHANGED_PATHS
+            )
+            changes = {"added": report.entries, "modified": 0, "deleted": 0}
+            paths = [printable(change.path) for change in first]
         stats = {"files": report.files, "bytes": report.bytes, **changes}
-        content = Content(root.hash, message, stats, paths)
-        made = checkpoint.put(batch, name, previous, content)
-    if known is not None:
-        known.save()
+        made = put(batch, name, previous, Content(root, message, stats, paths))
+    if cache is not None:
+        cache.save()
     return Created(made, report, stats, batch.new_bytes)
 
 
-def rules(store: Store, directory: Path, report: Report, *, defaults: bool = True) -> Ignore:
-    """What of a directory is not recorded by its own rules, and by ours (`leave_out`).
+def create_from_root(
+    store: Store, batch: Batch, name: str, base: str, root: str, message: str
+) -> Checkpoint:
+    """Record the tree `root`, whose nodes are stored, under `name`; the caller commits.
 
-    Raises NotFound, Failed, Invalid as `Ignore.of`, and Refused.
+    `base`: the checkpoint node that the work began from, not always the latest of the name.
+    The statistics are computed from those of `base` and the diff, without a walk of the tree.
     """
-    ignore = Ignore.of(directory, defaults=defaults)
-    leave_out(store, directory, ignore, report)
-    return ignore
+    origin = store.node(base, "checkpoint").payload
+    previous = checkpoint.latest(store, name)
+    counts, paths = compare(store, previous.root if previous else None, root)
+    files, size = origin["stats"]["files"], origin["stats"]["bytes"]
+    for change in tree.diff(store, origin["root"], root):
+        for entry, sign in ((change.old, -1), (change.new, 1)):
+            if isinstance(entry, tree.File):
+                files += sign
+                size += sign * entry.digest.size_bytes
+    stats = {"files": files, "bytes": size, **counts}
+    return put(batch, name, previous, Content(root, message, stats, paths))
 
 
-def leave_out(store: Store, directory: Path, ignore: Ignore, report: Report) -> None:
-    """Leave out, whatever the rules say, the store, which would hold itself, and mounts of a
-    store, which hold all that was ever recorded. Raises Refused for the store itself."""
-    top = directory.resolve()
-    ours = {one.point: "a mount of casfs" for one in mounts.mounts() if one.type == MOUNT}
-    if store.root is not None:
-        ours[store.root.resolve()] = "the store"
-        if store.root.resolve() == top:
-            raise Refused(f"{directory} is the store itself; record what is to be in it")
-    inside = {path: what for path, what in ours.items() if top in path.parents}
-    for path, what in inside.items():
-        report.warnings.append(f"{printable(os.fsencode(path))}: left out, it is {what}")
-    ignore.excluded |= {os.fsencode(path.relative_to(top)) for path in inside}
+def put(batch: Batch, name: str, previous: Checkpoint | None, content: Content) -> Checkpoint:
+    """Put the checkpoint node of a stored tree and its head; the caller commits."""
+    created_at = now_ms()
+    if previous is not None:  # later than the previous one even when the clock went back
+        created_at = max(created_at, previous.created_at + 1)
+    payload: dict[str, Any] = {
+        "root": content.root,
+        "previous": previous.hash if previous else None,
+        "name": name,
+        "createdAt": created_at,
+        "message": content.message,
+        "stats": dict(content.stats),
+        "changed_files": content.paths,
+    }
+    node = batch.put_node("checkpoint", payload)
+    id = _id(created_at, node.hash)
+    record = {
+        "root": content.root,
+        "createdAt": created_at,
+        "message": content.message[:MAX_RECORD_MESSAGE],
+    }
+    batch.swap(f"{HEADS}{name}/{id}", None, Head(node.hash, record))
+    return Checkpoint(name, id, node.hash, content.root, created_at, content.message)
 
 
-def index(store: Store, directory: Path, ignore: Ignore, way: str) -> Index | None:
-    """What is known of the directory, recorded in just this way; None for a store in memory."""
-    if store.root is None or not directory.is_dir():
-        return None
-    return Index.load(store.root, directory, f"{ignore.fingerprint}/{way}")
+def compare(store: Store, old: str | None, new: str) -> tuple[dict[str, int], list[str]]:
+    """Returns the counts of changes between two trees, and the first MAX_CHANGED_PATHS paths."""
+    counts = dict.fromkeys(("added", "modified", "deleted"), 0)
+    paths: list[str] = []
+    for change in tree.visible_changes(store, tree.diff(store, old, new)):
+        counts[COUNTERS[change.letter]] += 1
+        if len(paths) < MAX_CHANGED_PATHS:
+            paths.append(printable(change.path))
+    return counts, paths
 
 
-def _changes(
-    store: Store, previous: Checkpoint | None, new: str, report: Report
-) -> tuple[dict[str, int], list[str]]:
-    """As `checkpoint.compare`; where nothing was before, all is new: no need to walk it all."""
-    if previous is not None:
-        return checkpoint.compare(store, previous.root, new)
-    first = islice(tree.shown(store, tree.diff(store, None, new)), MAX_CHANGED)
-    counts = {"added": report.entries, "modified": 0, "deleted": 0}
-    return counts, [printable(change.path) for change in first]
+def _id(created_at: int, hash: str) -> str:
+    moment = datetime.fromtimestamp(created_at / 1000, UTC)
+    return f"{moment:%Y%m%dT%H%M%S}.{created_at % 1000:03d}Z-{hash[:8]}"

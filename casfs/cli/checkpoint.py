@@ -32,7 +32,7 @@ from casfs.cli.restore_options import (
 from casfs.cli.terminal import Size, progress_counter
 from casfs.cli.tree import excludes_option
 from casfs.errors import NotFound, Usage
-from casfs.trees.snapshot.walker import Options
+from casfs.trees.snapshot.report import SnapshotOptions
 
 DEFAULT_MAX_BYTES = 20 << 30
 
@@ -80,7 +80,7 @@ def create(
     refuse_home_or_root(path, force)
     start = time.monotonic()
     with open_store(ctx) as store, progress_counter("files seen:") as progress:
-        options = Options(_properties(preserve), max_size, progress)
+        options = SnapshotOptions(_properties(preserve), max_size, progress)
         made = create_checkpoint(store, name, path, message, defaults=defaults, options=options)
     for warning in made.report.warnings:
         warn(warning)

@@ -69,11 +69,11 @@ def _workspaces(root: Path, log: Log) -> Workspaces:
     """Chooses the threads' workspaces: overlays as root, who alone may mount them, copies
     otherwise. The store is mounted only where the kernel cannot show a tree by itself."""
     from casfs.cli import implicit_mount
-    from casfs.workspaces import strategies
+    from casfs.workspaces import strategies, strategy_choice
     from engine.runtime.overlay_workspace import OverlayWorkspace
     from engine.runtime.workspace import COPYING, Workspace, Workspaces
 
-    if strategies.WAYS[strategies.OVERLAY].missing() is not None:
+    if strategy_choice.unavailable(strategies.STRATEGIES[strategies.OVERLAY]) is not None:
         return COPYING
 
     def open(store: Store, folder: Path) -> Workspace:

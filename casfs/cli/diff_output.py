@@ -20,7 +20,7 @@ from casfs.store import Store
 from casfs.trees import tree as trees
 from casfs.trees.diff import patch as patches
 from casfs.trees.diff import stat as diffstat
-from casfs.trees.diff.stat import Row
+from casfs.trees.diff.stat import PathStat
 
 MAX_GRAPH_COLUMNS = 40
 
@@ -57,9 +57,9 @@ def print_diff(store: Store, old: str, new: str, format: DiffFormat) -> None:
         sys.stdout.buffer.write(patches.patch(store, old, new))
         sys.stdout.buffer.flush()
         return
-    changes = trees.shown(store, trees.diff(store, old, new))
+    changes = trees.visible_changes(store, trees.diff(store, old, new))
     if format.stat:
-        rows = list(diffstat.rows(store, changes))
+        rows = list(diffstat.path_stats(store, changes))
         if format.json:
             echo_json([_json(row.change) | _counts(row) for row in rows])
         else:
@@ -100,7 +100,7 @@ def _entry(entry: Entry | None) -> dict[str, Any] | None:
     return value if mode is None else {**value, "unix_mode": mode}
 
 
-def _counts(row: Row) -> dict[str, Any]:
+def _counts(row: PathStat) -> dict[str, Any]:
     added, deleted = row.lines or (None, None)
     return {
         "lines_added": added,
@@ -110,7 +110,7 @@ def _counts(row: Row) -> dict[str, Any]:
     }
 
 
-def _print_stat(rows: list[Row]) -> None:
+def _print_stat(rows: list[PathStat]) -> None:
     """Prints a line for each path and a total, in the layout of `git diff --stat`."""
     if not rows:
         return
@@ -137,7 +137,7 @@ def _signs(added: int, deleted: int, most: int, width: int) -> bytes:
     return b"+" * scaled(added) + b"-" * scaled(deleted)
 
 
-def _total(rows: list[Row]) -> str:
+def _total(rows: list[PathStat]) -> str:
     added = sum(row.lines[0] for row in rows if row.lines)
     deleted = sum(row.lines[1] for row in rows if row.lines)
     old, new = sum(row.old_bytes for row in rows), sum(row.new_bytes for row in rows)

@@ -16,7 +16,7 @@ from casfs.cli.terminal import progress_counter
 from casfs.revisions import resolve_tree
 from casfs.store import Store
 from casfs.system.paths import printable
-from casfs.trees.restore.restore import Restored, restore
+from casfs.trees.restore.restore import RestoreResult, restore
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def restore_options(verb: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-def restore_tree(store: Store, root: str, directory: str, options: RestoreOptions) -> Restored:
+def restore_tree(store: Store, root: str, directory: str, options: RestoreOptions) -> RestoreResult:
     """Restores a tree with progress, and warns of overwritten changes and kept directories."""
     with progress_counter("files written:") as count:
         done = restore(
@@ -77,7 +77,7 @@ def restore_tree(store: Store, root: str, directory: str, options: RestoreOption
 
 
 def print_restored(
-    done: Restored, name: str, directory: str, fields: dict[str, Any], options: RestoreOptions
+    done: RestoreResult, name: str, directory: str, fields: dict[str, Any], options: RestoreOptions
 ) -> None:
     """Prints the result: a line that begins with `name`, or JSON that begins with `fields`."""
     value = {

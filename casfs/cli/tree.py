@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from casfs.checkpoints import create
 from casfs.cli.common import (
     echo,
     echo_json,
@@ -30,7 +29,8 @@ from casfs.errors import Refused
 from casfs.nodes.directory import Entry, File, Symlink
 from casfs.revisions import resolve_tree
 from casfs.trees import tree as trees
-from casfs.trees.snapshot import walker
+from casfs.trees.snapshot import exclusions, walker
+from casfs.trees.snapshot.report import SnapshotReport
 
 excludes_option = click.option(
     "--default-excludes/--no-default-excludes",
@@ -62,11 +62,11 @@ def build(ctx: click.Context, directory: str, defaults: bool, force: bool, as_js
     \b
     casfs tree build ./project
     """
-    path, report = Path(directory), walker.Report()
+    path, report = Path(directory), SnapshotReport()
     refuse_home_or_root(path, force)
     with open_store(ctx) as store, store.batch() as batch:
-        ignore = create.rules(store, path, report, defaults=defaults)
-        root = walker.build(batch, path, ignore, report)
+        ignore = exclusions.ignore_rules(store, path, report, defaults=defaults)
+        root = walker.snapshot(batch, path, ignore, report)
     for warning in report.warnings:
         warn(warning)
     value = {"hash": root.hash, "files": report.files, "bytes": report.bytes}
@@ -149,12 +149,12 @@ def mount(ctx: click.Context, tree: str, directory: str, as_json: bool) -> None:
     casfs tree mount work@20261122 ./before
     """
     from casfs.cli import implicit_mount
-    from casfs.workspaces import lifecycle, strategies
+    from casfs.workspaces import lifecycle, strategies, strategy_choice
 
     with open_store(ctx) as store:
         root = resolve_tree(store, tree)
         lifecycle.sweep(store)
-        (strategy,) = strategies.choices(strategies.NATIVE, store)
+        (strategy,) = strategy_choice.choose(strategies.NATIVE, store)
         trees = implicit_mount.tree_provider(store, os.environ)  # for a workspace opened before
         found = lifecycle.open(store, root, Path(directory), strategy, trees, read_only=True)
     echo_result(as_json, {"root": root, "mounted": str(found.path)}, f"{root} {found.path}")

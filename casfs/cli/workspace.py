@@ -25,12 +25,13 @@ from casfs.errors import CasfsError, Refused
 from casfs.revisions import resolve_tree
 from casfs.store import Store
 from casfs.workspaces import lifecycle as workspaces
-from casfs.workspaces import registry, strategies
+from casfs.workspaces import overlay_mount, registry, strategies, strategy_choice
+from casfs.workspaces.commit import commit_workspace
 from casfs.workspaces.registry import Workspace
 
 VIA = (
     strategies.NATIVE,
-    strategies.ANY_FUSE,
+    strategy_choice.ANY_FUSE,
     strategies.COPY,
     strategies.OVERLAY,
     strategies.NAMESPACE,
@@ -77,12 +78,14 @@ def open_(
     """
     path = Path(directory)
     with open_store(ctx) as store:
-        origin = checkpoints.named(store, tree)
+        origin = checkpoints.find_if_named(store, tree)
         root = origin.root if origin else resolve_tree(store, tree)
         found = _open(store, root, path, via, origin, read_only)
     how = "; not visible outside `casfs workspace exec`" if found.state == "namespace-only" else ""
     echo_result(
-        as_json, _json(found), f"{found.record['base']} {found.path} backend: {found.way.name}{how}"
+        as_json,
+        _json(found),
+        f"{found.record['base']} {found.path} backend: {found.strategy.name}{how}",
     )
 
 
@@ -90,7 +93,7 @@ def _open(
     store: Store, root: str, path: Path, via: str | None, origin: Checkpoint | None, read_only: bool
 ) -> Workspace:
     """Opens with the backend `via`; without one, with the first that works, best first."""
-    found = strategies.choices(via, store)
+    found = strategy_choice.choose(via, store)
     if read_only and via is None:
         found = [way for way in found if way.layered]
     trees = implicit_mount.tree_provider(store, os.environ)
@@ -126,12 +129,12 @@ def exec_(ctx: click.Context, directory: str, command: tuple[str, ...]) -> None:
     """
     with open_store(ctx) as store:
         found = registry.find(store, Path(directory))
-        inside = found.way.layered and found.way.mount is None
+        inside = found.strategy.layered and found.strategy.mount is None
         layers = found.layers(implicit_mount.tree_provider(store, os.environ)) if inside else None
         registry.check_open(found)
     if layers is not None:
         registry.lock(found)  # held by the command, for as long as it runs
-        strategies.enter(layers)
+        overlay_mount.enter_namespace(layers)
     os.chdir(found.path)
     try:
         os.execvp(command[0], command)
@@ -154,7 +157,7 @@ def commit(ctx: click.Context, directory: str, message: str, as_json: bool) -> N
     casfs workspace commit ./work -m "the tests pass"
     """
     with open_store(ctx) as store:
-        made = workspaces.commit(store, registry.find(store, Path(directory)), message)
+        made = commit_workspace(store, registry.find(store, Path(directory)), message)
     for warning in made.report.warnings:
         warn(warning)
     one = made.checkpoint
@@ -212,7 +215,7 @@ def list_(ctx: click.Context, as_json: bool) -> None:
         return
     for one in found:
         name = f"  {one.record['name']}" if one.record["name"] else ""
-        echo(f"{one.root[:12]} {one.way.name:14} {one.state:10} {one.path}{name}")
+        echo(f"{one.root[:12]} {one.strategy.name:14} {one.state:10} {one.path}{name}")
 
 
 def _json(found: Workspace) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def collect(
             if hash in trees:
                 gone.add(hash)
         result.freed.files = max(0, files - collection.marked.files)
-        result.evicted += images.trim(
+        result.evicted += images.evict(
             store, limits.exceeded, collection.marked, gone, dry_run=dry_run
         )
     return result

@@ -1,13 +1,13 @@
-"""A tree of the store as the writer of images wants it: whole, or what it has otherwise than
-another.
+"""Converts a tree of the store to the input of the EROFS writer: the whole tree, or its
+differences from another.
 
 A file that has a file in `objects/` is a size with the two attributes that make overlayfs
-take its data from there; all others are their content. overlayfs looks for such a path,
-`/ab/cdef…`, in the images before it looks at the objects. So a tree that has one itself, with
-another content than its name says, has no image.
+take its data from there; the others have their content inline. overlayfs looks for such a
+path, `/ab/cdef…`, in the images before it looks at the objects. So a tree that has such a path
+itself, with another content than its name says, cannot be an image.
 
-What differs is a layer to be put above the image of the other tree: what has gone is a
-whiteout, and a directory that both have holds only what is not the same in it.
+The differences are a layer above the image of the other tree: a deleted name is a whiteout,
+and a directory on both sides has only its changed entries.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import replace
 from casfs.backend.protocols import INLINE_MAX_BYTES
 from casfs.digest import is_hash
 from casfs.errors import Corrupt, Invalid, NotFound
-from casfs.native import verity
+from casfs.native import object_protection
 from casfs.native.erofs.model import Attr, Directory, File, Node, Symlink, Whiteout
 from casfs.nodes import directory
 from casfs.nodes.directory import Entry, Properties, Subdirectory
@@ -26,40 +26,40 @@ from casfs.store import Store
 from casfs.trees import tree
 from casfs.trees.tree import Entries
 
-SHARD = 2  # characters of a hash that are the name of a directory in `objects/`
-YEAR_2000 = 946_684_800  # mtime of what was not preserved, as in the mount
+SHARD_LENGTH = 2  # characters of a hash that name a directory in `objects/`
+YEAR_2000 = 946_684_800  # default mtime in s, as in the mount
 METACOPY = (b"trusted.overlay.metacopy", b"")
 REDIRECT = b"trusted.overlay.redirect"
 
 
 class ImageTree:
-    """A tree of the store as the writer wants it; a directory is read when it gets its place."""
+    """Directories are read lazily, when the writer places them."""
 
     def __init__(self, store: Store, owner: tuple[int, int]) -> None:
         self._store = store
         self._owner = owner
-        self._plain = Attr(0o644, *owner, YEAR_2000)
+        self._regular = Attr(0o644, *owner, YEAR_2000)
         self._executable = Attr(0o755, *owner, YEAR_2000)
         self._link = Attr(0o777, *owner, YEAR_2000)
         assert store.root is not None
-        self._seal = verity.Seal(store.root / "objects")
+        self._protector = object_protection.ObjectProtector(store.root / "objects")
 
     def root(self, hash: str) -> Directory:
-        """Raises Invalid for a tree that no image can show."""
+        """Raises Invalid for a tree that cannot be an image."""
         for name, entry in tree.load(self._store, hash).items():
-            if len(name) == SHARD and isinstance(entry, Subdirectory):
+            if len(name) == SHARD_LENGTH and isinstance(entry, Subdirectory):
                 self._check_paths(name, entry.digest.hash)
         return self.directory(hash)
 
     def changes(self, old: str, new: str) -> Directory:
-        """What the tree `new` has otherwise than `old`."""
-        own = tree.preserved(self._store, new)
-        return Directory(self._kept(self._executable, own), self._changed(old, new))
+        """Returns the layer of the differences of the tree `new` from `old`."""
+        own = tree.directory_properties(self._store, new)
+        return Directory(self._with_properties(self._executable, own), self._changed(old, new))
 
     def _changed(self, old: str, new: str) -> Iterator[tuple[bytes, Node]]:
         before, after = tree.load(self._store, old), tree.load(self._store, new)
         for name in before.keys() - after.keys():
-            yield name, Whiteout(self._plain)
+            yield name, Whiteout(self._regular)
         differing = {name: one for name, one in after.items() if before.get(name) != one}
         plain = {}
         for name, entry in differing.items():
@@ -71,8 +71,8 @@ class ImageTree:
         yield from self._nodes(plain)
 
     def directory(self, hash: str) -> Directory:
-        own = tree.preserved(self._store, hash)
-        return Directory(self._kept(self._executable, own), self._entries(hash))
+        own = tree.directory_properties(self._store, hash)
+        return Directory(self._with_properties(self._executable, own), self._entries(hash))
 
     def _entries(self, hash: str) -> Iterator[tuple[bytes, Node]]:
         yield from self._nodes(tree.load(self._store, hash))
@@ -81,9 +81,9 @@ class ImageTree:
         large = self._large(entries.values())
         for name, entry in entries.items():
             if isinstance(entry, directory.File):
-                attr = self._executable if entry.executable else self._plain
+                attr = self._executable if entry.executable else self._regular
                 file, size = entry.digest.hash, entry.digest.size_bytes
-                attr = self._kept(attr, entry.properties)
+                attr = self._with_properties(attr, entry.properties)
                 if file in large:
                     target = f"/{file[:2]}/{file[2:]}".encode()
                     yield name, File(attr, size, None, (METACOPY, (REDIRECT, target)))
@@ -91,7 +91,7 @@ class ImageTree:
                     yield name, File(attr, size, file)
             elif isinstance(entry, directory.Symlink):
                 kept = entry.properties and replace(entry.properties, unix_mode=None)
-                yield name, Symlink(self._kept(self._link, kept), entry.target)
+                yield name, Symlink(self._with_properties(self._link, kept), entry.target)
             else:
                 yield name, self.directory(entry.digest.hash)
 
@@ -100,12 +100,12 @@ class ImageTree:
             path = (shard + name).decode("ascii", "replace")
             if is_hash(path) and not _is_file_of(entry, path):
                 raise Invalid(
-                    f"the tree's {path[:SHARD]}/{path[SHARD:]} has the name of another content"
-                    " in objects/, so no image can show it"
+                    f"the tree's {path[:2]}/{path[2:]} has the name of another content in objects/,"
+                    " so it cannot be an image"
                 )
 
     def _large(self, entries: Iterable[Entry]) -> set[str]:
-        """The hashes of what has a file in `objects/`. Raises NotFound, Corrupt."""
+        """Returns the hashes of entries with a file in `objects/`. Raises NotFound, Corrupt."""
         asked = {
             entry.digest.hash: entry.digest.size_bytes
             for entry in entries
@@ -119,11 +119,11 @@ class ImageTree:
                 raise Corrupt(f"blob {hash} has {found[hash].size} bytes, its tree says {size}")
         large = {hash for hash, info in found.items() if info.type is None}
         for hash in large:
-            self._seal(hash)
+            self._protector.protect(hash)
         return large
 
-    def _kept(self, attr: Attr, own: Properties | None) -> Attr:
-        """The attributes with what was preserved in place of the usual."""
+    def _with_properties(self, attr: Attr, own: Properties | None) -> Attr:
+        """Returns `attr` with the preserved mode and mtime."""
         if own is None:
             return attr
         mode = attr.mode if own.unix_mode is None else own.unix_mode & 0o7777

@@ -1,9 +1,9 @@
-"""Images of trees: what the kernel mounts instead of asking a process of ours.
+"""The images of trees, which the kernel mounts instead of asking a process of ours.
 
     images/<root>-<owner>.erofs    0444; made under a hidden name, synced, renamed
 
 An image shows a tree as the mount does: the same modes and times, each file and link its own
-inode. It holds names, attributes, links, and the blobs that are rows (all up to SMALL bytes,
+inode. It holds names, attributes, links, and the blobs that are rows (all up to INLINE_MAX_BYTES,
 and nodes). Every other file is a size with two extended attributes that make overlayfs take
 its data from `objects/` (`ab/cdef…`), where the image's mount is the lower layer and `objects/`
 the data-only one below it:
@@ -13,18 +13,18 @@ the data-only one below it:
 So the image is small, and all images share the page cache of the objects. Mounted without
 that overlay, such files read as zeros.
 
-An image is made of its tree alone: one root and one owner give the same bytes everywhere, down
-to the file system's uuid (but where a file is a node, too: it stands in the image of a store
+An image is a function of its tree: one root and one owner give the same bytes everywhere, down
+to the file system's uuid (but a file that is a node, too, is inline in the image of a store
 that has it as one). It is a file and not a head: a head would keep its tree from being
-collected, and what can be made again in a second must not. gc calls `trim`, which removes the
-images of trees that have gone, and those used longest ago where a limit says so. That an
-image's objects are still there follows from its root being there (whoever mounts it has a
-head that keeps it); `ensure` checks that. A mounted image may be removed, since the kernel
-holds it; who finds it gone before it was mounted asks `ensure` again.
+collected, and a cache of seconds of work must not. gc calls `evict`, which removes the images
+of trees that are gone, and the least recently used ones where a limit says so. An image's
+objects exist as long as its root does (which the head of its user keeps); `ensure` checks
+that. A mounted image may be removed, since the kernel keeps it; a caller that finds it gone
+before mounting calls `ensure` again.
 
 Unlike the mount, an image is made whole or not at all: a blob that is damaged or missing, or
-that has another size than its tree says, is an error of `ensure`. What is in `objects/` is
-not read; that nobody may write to it is seen to (`casfs.native.image_tree`, `casfs.native.verity`).
+that has another size than its tree says, is an error of `ensure`. The content of `objects/` is
+not read, but protected from writes (`casfs.native.object_protection`).
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ from casfs.system.files import replacing
 
 FOLDER = "images"
 SUFFIX = ".erofs"
-VERSION = 1  # of what is made of a tree; another one never meets an old image
+VERSION = 1  # of the encoding; part of the name, so an old image is not used
 
 
 def ensure(store: Store, root: str, *, uid: int | None = None, gid: int | None = None) -> Path:
-    """The image of a tree, made if it is not there yet. The owner of all that is in it is this
-    process's, unless told.
+    """Returns the image of a tree, made if it is missing. `uid`, `gid`: the owner of every file
+    in it, by default this process's.
 
-    Raises NotFound (no such tree), Corrupt, Invalid (the tree has what no image can), Refused
+    Raises NotFound (no such tree), Corrupt, Invalid (the tree cannot be an image), Refused
     (a store in memory), Failed.
     """
     if store.root is None:
@@ -63,16 +63,16 @@ def ensure(store: Store, root: str, *, uid: int | None = None, gid: int | None =
     _check_stored(store, root)
     owner = (os.geteuid() if uid is None else uid, os.getegid() if gid is None else gid)
     path = store.root / FOLDER / f"{root}-{owner[0]}.{owner[1]}.v{VERSION}{SUFFIX}"
-    if not _use(path):
+    if not _touch(path):
         with locks.held(store.root, _lock(path.name), lambda: None):
-            if not _use(path):  # nobody else has made it meanwhile
+            if not _touch(path):  # still missing, now under the lock
                 _make(store, root, owner, path)
     return path
 
 
-def write_changes(store: Store, old: str, new: str, path: Path) -> int:
-    """Write to `path` an image of what the tree `new` has otherwise than `old`, to be put above
-    the image of that; returns its size. It is the caller's, who can make it again: it is not
+def write_layer(store: Store, old: str, new: str, path: Path) -> int:
+    """Write to `path` an image of the differences of the tree `new` from `old`, a layer above the
+    image of `old`; returns its size. The caller owns it and can make it again: it is not
     synced. Raises as `ensure`.
     """
     _check_stored(store, old)
@@ -88,11 +88,11 @@ def write_changes(store: Store, old: str, new: str, path: Path) -> int:
 
 
 def objects(image: Path) -> Path:
-    """Where the large files of an image have their data: the layer below it."""
+    """Returns the data-only layer below an image: the directory of the large files."""
     return image.parent.with_name("objects")
 
 
-def trim(
+def evict(
     store: Store,
     exceeded: Callable[[Total], bool],
     kept: Total,
@@ -100,12 +100,12 @@ def trim(
     *,
     dry_run: bool = False,
 ) -> list[str]:
-    """Remove the images of trees that are not stored, or are in `gone`; then those used longest
-    ago, as long as they and the content that is `kept` are too much together. Returns the
-    names of what went.
+    """Remove the images of trees that are not stored, or are in `gone`; then the least recently
+    used ones, as long as they and the `kept` content together exceed the limit. Returns the
+    names of the removed files.
     """
     total, full, removed = replace(kept), False, []
-    found = _found(store)
+    found = _list(store)
     stored = store.blobs.info({_root(path) for path, _ in found}).keys() - set(gone)
     for path, size in found:
         if _root(path) in stored and not full:
@@ -115,19 +115,19 @@ def trim(
         if full or _root(path) not in stored:
             removed.append(f"{FOLDER}/{path.name}")
             if not dry_run:
-                with suppress(OSError):  # it was no content
+                with suppress(OSError):  # an image is a cache
                     path.unlink()
     return removed
 
 
 def roots(store: Store) -> set[str]:
-    """The trees that have an image."""
-    return {_root(path) for path, _ in _found(store)}
+    """Returns the trees that have an image."""
+    return {_root(path) for path, _ in _list(store)}
 
 
-def _found(store: Store) -> list[tuple[Path, int]]:
-    """The images with their sizes, the last one used first. What a killed process has begun
-    to write is removed."""
+def _list(store: Store) -> list[tuple[Path, int]]:
+    """Returns the images with their sizes, the most recently used first. Removes the temporary
+    files of killed processes."""
     if store.root is None:
         return []
     found = []
@@ -137,7 +137,7 @@ def _found(store: Store) -> list[tuple[Path, int]]:
                 with locks.held(store.root, _lock(path.name[1:]), lambda: None), suppress(OSError):
                     path.unlink()
             elif path.name.endswith(SUFFIX) and is_hash(_root(path)):
-                with suppress(FileNotFoundError):  # somebody else trims
+                with suppress(FileNotFoundError):  # removed by a concurrent gc
                     stat = path.stat()
                     found.append((stat.st_mtime_ns, path, stat.st_size))
     return [(path, size) for _, path, size in sorted(found, reverse=True)]
@@ -151,8 +151,8 @@ def _lock(name: str) -> str:
     return f"{FOLDER}-{name}"
 
 
-def _use(path: Path) -> bool:
-    """Is it there? Then it is used now: its mtime is when it was used last."""
+def _touch(path: Path) -> bool:
+    """Sets the time of last use, which is the mtime. Returns False for a missing image."""
     try:
         os.utime(path)
     except FileNotFoundError:
@@ -190,6 +190,6 @@ def _check_stored(store: Store, root: str) -> None:
 
 
 def _contents(store: Store, hashes: list[str]) -> Iterator[bytes]:
-    """Also of what is large: a node that came as a plain blob first is a file."""
+    """Yields contents, large ones too: a node that was stored as a plain blob first is a file."""
     for hash, data in zip(hashes, store.blobs.get_many(hashes), strict=True):
         yield store.get(hash) if data is None else data

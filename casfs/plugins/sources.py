@@ -31,10 +31,10 @@ from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
 from casfs.system import zstd
 from casfs.trees import tree
 from casfs.trees.snapshot import walker
-from casfs.trees.snapshot.ignore import Ignore
+from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.write_batch import Batch
 
-WITHOUT_GIT = Ignore(frozenset({b".git"}))
+WITHOUT_GIT = IgnoreRules(frozenset({b".git"}))
 REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|[A-Za-z0-9._-]+(@[A-Za-z0-9._-]+)?:(?!/?/)")
 COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?\Z")
 ASK = 60.0  # seconds for a question to a remote
@@ -54,7 +54,7 @@ def is_git(source: str) -> bool:
 def take(batch: Batch, source: Path) -> Digest:
     """Store a directory or a tarball. Raises NotFound, Invalid, Failed."""
     if source.is_dir():
-        return walker.build(batch, source, WITHOUT_GIT)
+        return walker.snapshot(batch, source, WITHOUT_GIT)
     if not source.exists():
         raise NotFound(f"{source} is not a directory, a tarball or the URL of a git repository")
     return _tarball(batch, source)
@@ -159,7 +159,7 @@ def _opened(path: Path) -> Iterator[tarfile.TarFile]:
 
 def _add(batch: Batch, tar: tarfile.TarFile, member: tarfile.TarInfo, top: Level) -> None:
     _check(member)
-    parts = tree.split(os.fsencode(member.name))
+    parts = tree.split_path(os.fsencode(member.name))
     if not parts:
         return
     if len(parts) > walker.MAX_DEPTH:
@@ -206,7 +206,7 @@ def _level(top: Level, parts: list[bytes]) -> Level:
 
 def _linked(top: Level, member: tarfile.TarInfo, name: bytes) -> Entry:
     """A hard link is the file that stood there before."""
-    *above, last = tree.split(os.fsencode(member.linkname))
+    *above, last = tree.split_path(os.fsencode(member.linkname))
     found = _level(top, above).get(last)
     if not isinstance(found, File):
         raise Invalid(f"the member {member.name!r} links to {member.linkname!r}, no file before it")

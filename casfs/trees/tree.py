@@ -1,4 +1,4 @@
-"""Merkle trees of `directory` nodes: load, resolve, walk, diff. No host file system here.
+"""Merkle trees of `directory` nodes: load, resolve, walk, diff. Without the host file system.
 
 Equal subtrees have equal hashes, so comparing two trees costs what differs between them
 (seed 004, SPEC-08.13), and a loaded directory stays valid for ever.
@@ -39,16 +39,16 @@ class Change:
 
 
 def load(store: Store, hash: str) -> Entries:
-    """The entries of a directory node, by name in byte order; shared, not to be changed.
+    """Returns the entries of a directory node, by name in byte order; shared, not to be changed.
 
-    Raises NotFound where `hash` is no directory, Corrupt where its names are not safe.
+    Raises NotFound where `hash` is not a directory node, Corrupt where its names are not safe.
     """
     found: tuple[Entries, Properties | None] | None = store.cache.get(hash)
     return (found or _load(store, hash))[0]
 
 
-def preserved(store: Store, hash: str) -> Properties | None:
-    """What `--preserve` kept of the directory itself."""
+def directory_properties(store: Store, hash: str) -> Properties | None:
+    """Returns the mtime and mode that `--preserve` kept of the directory itself."""
     found: tuple[Entries, Properties | None] | None = store.cache.get(hash)
     return (found or _load(store, hash))[1]
 
@@ -63,22 +63,22 @@ def _load(store: Store, hash: str) -> tuple[Entries, Properties | None]:
     return found
 
 
-def split(path: bytes) -> list[bytes]:
-    """The components of a path below a root. Raises Invalid for `..`."""
+def split_path(path: bytes) -> list[bytes]:
+    """Splits a path below a root into components. Raises Invalid for `..`."""
     parts = [part for part in path.split(b"/") if part not in (b"", b".")]
     if b".." in parts:
-        raise Invalid(f"{path.decode('utf-8', 'replace')}: a path in a tree has no ..")
+        raise Invalid(f"{path.decode('utf-8', 'replace')}: a path in a tree must not contain ..")
     return parts
 
 
 def resolve(store: Store, root: str, path: bytes) -> Entry | None:
-    """The entry at `path`, None for the root itself. Symlinks are not followed.
+    """Returns the entry at `path`, None for the root itself; does not follow symlinks.
 
     Raises NotFound.
     """
     entry: Entry | None = None
     at = root
-    for part in split(path):
+    for part in split_path(path):
         if entry is not None:
             if not isinstance(entry, Subdirectory):
                 raise NotFound(f"{printable(path)}: {printable(entry.name)} is not a directory")
@@ -90,7 +90,7 @@ def resolve(store: Store, root: str, path: bytes) -> Entry | None:
 
 
 def walk(store: Store, root: str, below: bytes = b"") -> Iterator[tuple[bytes, Entry]]:
-    """Every entry with its path, a directory before what is in it, in name order."""
+    """Yields every entry with its path, in name order, a directory before its entries."""
     stack = [(below, iter(load(store, root).values()))]
     while stack:
         prefix, entries = stack[-1]
@@ -105,10 +105,10 @@ def walk(store: Store, root: str, below: bytes = b"") -> Iterator[tuple[bytes, E
 
 
 def diff(store: Store, old: str | None, new: str | None) -> Iterator[Change]:
-    """What differs, in path order, a directory before what is in it. None: no tree at all.
+    """Yields the differences in path order, a directory before its entries. None: an empty tree.
 
-    Directories that were added or deleted stand there too, each followed by its content;
-    a directory on both sides only leads to its content.
+    An added or deleted directory is a change, followed by those of its entries; a directory on
+    both sides is not.
     """
     yield from _diff(store, old, new, b"")
 
@@ -123,24 +123,23 @@ def _diff(store: Store, old: str | None, new: str | None, prefix: bytes) -> Iter
         if a == b:
             continue
         path = prefix + name
-        inside_a, inside_b = _inside(a), _inside(b)
-        if inside_a is None or inside_b is None:
+        below_a, below_b = _subdirectory(a), _subdirectory(b)
+        if below_a is None or below_b is None:
             yield Change(path, a, b)
-        if inside_a or inside_b:
-            yield from _diff(store, inside_a, inside_b, path + b"/")
+        if below_a or below_b:
+            yield from _diff(store, below_a, below_b, path + b"/")
 
 
-def _inside(entry: Entry | None) -> str | None:
+def _subdirectory(entry: Entry | None) -> str | None:
     return entry.digest.hash if isinstance(entry, Subdirectory) else None
 
 
-def shown(store: Store, changes: Iterator[Change]) -> Iterator[Change]:
-    """The changes that a person wants to see: an added or deleted directory speaks through
-    its content, and stands for itself only when it is empty."""
+def visible_changes(store: Store, changes: Iterator[Change]) -> Iterator[Change]:
+    """Omits added and deleted directories, whose entries are changes too, unless empty."""
     for change in changes:
         entry = change.new or change.old
-        whole = change.old is None or change.new is None
-        if whole and isinstance(entry, Subdirectory) and load(store, entry.digest.hash):
+        one_sided = change.old is None or change.new is None
+        if one_sided and isinstance(entry, Subdirectory) and load(store, entry.digest.hash):
             continue
         yield change
 
@@ -152,10 +151,10 @@ __all__ = [
     "Subdirectory",
     "Symlink",
     "diff",
+    "directory_properties",
     "load",
-    "preserved",
     "resolve",
-    "shown",
-    "split",
+    "split_path",
+    "visible_changes",
     "walk",
 ]

@@ -1,22 +1,23 @@
-"""What the store keeps of an opened workspace, and where: its head and its folder.
+"""The workspace registry: the head and the folder in the store of each open workspace.
 
 The head `workspaces/<id>` points to the root that was committed last, at first the one that
 the workspace was opened with. The id stands for the directory, so no directory is two
-workspaces. The record:
+workspaces. Its record:
 
     path         the directory
-    way          how it is made (`casfs.workspaces.strategies`)
+    way          the name of its strategy (`casfs.workspaces.strategies`)
     base         the tree below the upper: what a commit is computed from
     generation   which upper: `workspaces/<id>/<generation>/{upper,work}` in the store
     name, checkpoint    of the checkpoint that it was opened from, or recorded last; else null
     readOnly, made (we made the directory), openedAt (ms since 1970 UTC)
     system       the boot and the process namespace that it was opened in
 
-A read-only one keeps its tree for as long as a mount of it is seen anywhere, also when it was
-unmounted here while a container went on with it: its head is then `workspaces/<id>.<openedAt>`,
-so that the directory is free, and gc drops the head when the last mount is gone (`left`).
+A read-only workspace keeps its tree for as long as it is mounted anywhere, also when it was
+unmounted here while a container still uses it. It is orphaned then: its head is
+`workspaces/<id>.<openedAt>`, so that the directory is free, and gc deletes the head when the
+last mount is gone.
 
-`casfs.workspaces.lifecycle` writes them; everybody may read them.
+`casfs.workspaces.lifecycle` and `casfs.workspaces.commit` write the heads; all may read them.
 """
 
 from __future__ import annotations
@@ -35,21 +36,21 @@ from casfs.store import Store
 from casfs.system import mounts
 from casfs.system.clock import now_ms
 from casfs.system.locks import lock_file
-from casfs.workspaces import strategies
-from casfs.workspaces.layers import Layers
-from casfs.workspaces.strategies import Trees, Way
+from casfs.workspaces import overlay_mount, strategies
+from casfs.workspaces.overlay_mount import OverlayLayers
+from casfs.workspaces.strategies import Strategy, TreeLocator
 
 HEADS = "workspaces/"
 FOLDER = "workspaces"
 ID_LENGTH = 16
-BOOT = Path("/proc/sys/kernel/random/boot_id")
-NAMESPACE = Path("/proc/self/ns/pid")
-SEES_ALL = str(0xEFFF_FFFC)  # the number of the process namespace that a machine begins with
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+PID_NAMESPACE = Path("/proc/self/ns/pid")
+INITIAL_PID_NAMESPACE = str(0xEFFF_FFFC)  # its inode; all processes are visible in it
 
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """As its head was at one moment. `folder` is its place in the store."""
+    """A snapshot of its head. `folder`: its directory in the store."""
 
     id: str
     head: Head
@@ -69,46 +70,46 @@ class Workspace:
         return Path(self.record["path"])
 
     @property
-    def way(self) -> Way:
-        return strategies.WAYS[self.record["way"]]
+    def strategy(self) -> Strategy:
+        return strategies.STRATEGIES[self.record["way"]]
 
     @property
     def upper(self) -> Path:
         return self.folder / str(self.record["generation"]) / "upper"
 
     @property
-    def is_left(self) -> bool:
-        """Is it closed, while a container goes on with it?"""
+    def is_orphaned(self) -> bool:
+        """Whether it is closed, while a container still uses it."""
         return "." in self.id
 
     @property
     def state(self) -> str:
-        """`open`; `namespace-only`: visible inside `exec` alone; `unmounted`: open it again;
-        `left`: closed, and a container goes on with it."""
-        if self.is_left:
+        """`open`; `closed off`: visible only in `exec`; `unmounted`: open it again; `left`:
+        closed, and a container still uses it."""
+        if self.is_orphaned:
             return "left"
-        if self.way.mount is not None:
-            return "open" if strategies.is_mounted(self.path) else "unmounted"
-        return "namespace-only" if self.way.layered else "open"
+        if self.strategy.mount is not None:
+            return "open" if overlay_mount.is_mounted(self.path) else "unmounted"
+        return "closed off" if self.strategy.layered else "open"
 
     @property
     def source(self) -> str:
-        """Of its mount in the kernel's tables; no other one has it."""
+        """The unique source of its mount in the kernel's table."""
         return f"casfs-{self.id.partition('.')[0]}-{self.record['openedAt']}"
 
     @property
-    def is_gone(self) -> bool:
-        """Is it certain that nobody sees a mount of it?"""
+    def is_unused(self) -> bool:
+        """Whether it is certainly not mounted in any namespace."""
         if self.state == "open" or mounts.is_mounted_anywhere(self.source):
             return False
         then, now = self.record["system"].split(), system().split()
         if then[0] != now[0]:
-            return True  # the machine was started anew
-        return now[1] in (then[1], SEES_ALL)  # else others may run that are not seen from here
+            return True  # the machine was rebooted
+        return now[1] in (then[1], INITIAL_PID_NAMESPACE)  # else processes may be hidden from us
 
-    def layers(self, lowers: Trees) -> Layers:
-        """`lowers`: what the way needs of a tree (`ways.lowers`)."""
-        return Layers(
+    def layers(self, lowers: TreeLocator) -> OverlayLayers:
+        """`lowers`: the lower layer of a tree (`strategies.lower_locator`)."""
+        return OverlayLayers(
             lowers(self.record["base"]),
             self.upper,
             self.upper.with_name("work"),
@@ -122,16 +123,16 @@ def new(
     store: Store,
     path: Path,
     root: str,
-    way: Way,
+    strategy: Strategy,
     origin: Checkpoint | None,
     *,
     read_only: bool,
     made: bool,
 ) -> Workspace:
-    """One that is to be opened; nothing has it yet. Raises Invalid (the path)."""
+    """Returns a workspace that is not stored yet. Raises Invalid (the path)."""
     record = {
         "path": _text(path),
-        "way": way.name,
+        "way": strategy.name,
         "base": root,
         "generation": 0,
         "name": origin.name if origin else None,
@@ -145,12 +146,12 @@ def new(
 
 
 def system() -> str:
-    """This boot of the machine, and the process namespace that this process sees."""
-    return f"{BOOT.read_text().strip()} {os.stat(NAMESPACE).st_ino}"
+    """Returns the boot id of the machine and the process namespace of this process."""
+    return f"{BOOT_ID.read_text().strip()} {os.stat(PID_NAMESPACE).st_ino}"
 
 
 def listing(store: Store, *, read_only: bool = False) -> list[Workspace]:
-    """All of them, or those that are only looked at, by directory."""
+    """Returns all, or the read-only ones, by directory."""
     found = [
         _workspace(store, name[len(HEADS) :], head)
         for name, head in store.heads.list(HEADS)
@@ -160,7 +161,7 @@ def listing(store: Store, *, read_only: bool = False) -> list[Workspace]:
 
 
 def get(store: Store, path: Path) -> Workspace | None:
-    """The workspace at an absolute path, if it is one."""
+    """Returns the workspace at an absolute path, if any."""
     id = _id(path)
     head = store.heads.get(HEADS + id)
     return None if head is None else _workspace(store, id, head)
@@ -176,7 +177,7 @@ def find(store: Store, directory: Path) -> Workspace:
 
 
 def absolute(directory: Path) -> Path:
-    """The path of a directory which is perhaps a dead mount, so that it is not asked."""
+    """Resolves all but the last component: the directory may be a dead mount."""
     path = Path(os.path.abspath(directory))
     return path.parent.resolve() / path.name
 
@@ -187,15 +188,15 @@ def swap(store: Store, id: str, old: Head | None, new: Head | None) -> None:
         batch.swap(HEADS + id, old, new)
 
 
-def leave(store: Store, found: Workspace) -> None:
-    """Keep the tree of one that is closed, and let the directory become another workspace."""
+def orphan(store: Store, found: Workspace) -> None:
+    """Keep the tree of a closed workspace, but free its directory for another."""
     with store.batch() as batch:
         batch.swap(HEADS + found.id, found.head, None)
         batch.swap(f"{HEADS}{found.id}.{found.record['openedAt']}", None, found.head)
 
 
 def check_open(found: Workspace) -> None:
-    """Raises Refused for a workspace that is to be opened again first."""
+    """Raises Refused for a workspace that must be opened again first."""
     if found.state == "unmounted":
         raise Refused(f"{found.path} is not mounted; open it again: `casfs workspace open`")
 
@@ -207,8 +208,8 @@ def check_writable(found: Workspace) -> None:
 
 
 def lock(found: Workspace, *, inherited: bool = True) -> int:
-    """Say that a command runs in the workspace, for as long as the descriptor is open
-    somewhere; `inherited`: also in children. Raises Refused where one does."""
+    """Lock the workspace for a command, until the descriptor is closed; `inherited`: also in
+    child processes. Raises Refused where another command runs."""
     try:
         found.folder.mkdir(parents=True, exist_ok=True)
         fd = lock_file(found.folder / "lock")

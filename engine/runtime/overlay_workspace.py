@@ -28,9 +28,16 @@ from casfs.store import Store
 from casfs.system import mounts, rmtree
 from casfs.system.log import Log, silent
 from casfs.trees.restore import restore as restores
-from casfs.workspaces import lifecycle, native, overlay, strategies
-from casfs.workspaces.layers import Layers
-from casfs.workspaces.strategies import Trees, Way
+from casfs.workspaces import (
+    image_mount,
+    lifecycle,
+    overlay_mount,
+    overlay_snapshot,
+    strategies,
+    strategy_choice,
+)
+from casfs.workspaces.overlay_mount import OverlayLayers
+from casfs.workspaces.strategies import Strategy, TreeLocator
 from engine.runtime.workspace import Workspace
 
 PREFERRED = (strategies.NATIVE, strategies.OVERLAY)
@@ -43,7 +50,7 @@ class OverlayWorkspace(Workspace):
         self,
         store: Store,
         folder: Path,
-        trees: Trees,
+        trees: TreeLocator,
         log: Log = silent,
         preferred: Sequence[str] = PREFERRED,
     ) -> None:
@@ -52,7 +59,7 @@ class OverlayWorkspace(Workspace):
         super().__init__(store, self._folder / "tree")
         self._trees = trees
         self._log = log
-        self._ways = [way for way in strategies.choices(None, store) if way.name in preferred]
+        self._ways = [way for way in strategy_choice.choose(None, store) if way.name in preferred]
         self._image: str | None = None  # the tree whose image is the lowest layer
         self._base: str | None = None  # of the overlay, None without one
 
@@ -75,7 +82,7 @@ class OverlayWorkspace(Workspace):
         """Mounts an overlay by the first strategy that works; False where none does."""
         for way in self._ways:
             try:
-                lifecycle.prepare(self._store, root, self._upper)
+                lifecycle.create_upper(self._store, root, self._upper)
                 self.path.mkdir()
                 strategies.mount(way, partial(self._layers, way, root))
             except (CasfsError, OSError) as error:
@@ -86,37 +93,37 @@ class OverlayWorkspace(Workspace):
                 return True
         return False
 
-    def _layers(self, way: Way, root: str) -> Layers:
+    def _layers(self, way: Strategy, root: str) -> OverlayLayers:
         lower, changes = self._images(root) if way.native else (self._trees(root), None)
         work = self._upper.with_name("work")
-        return Layers(lower, self._upper, work, self.path, changes=changes)
+        return OverlayLayers(lower, self._upper, work, self.path, changes=changes)
 
     def _images(self, root: str) -> tuple[Path, Path | None]:
         """Returns the base image, and the image of the changes since, if any."""
         changes = self._folder / "changes"
         if self._image not in (None, root):
             assert self._image is not None
-            size = images.write_changes(self._store, self._image, root, changes)
-            below = native.image(self._store, self._image)
+            size = images.write_layer(self._store, self._image, root, changes)
+            below = image_mount.image(self._store, self._image)
             if size < max(REBASE_MIN_BYTES, below.stat().st_size // REBASE_FRACTION):
                 return below, changes
-        below = native.image(self._store, root)
+        below = image_mount.image(self._store, root)
         self._image = root
         return below, None
 
     def record(self) -> str:
         if self._base is None:
             return super().record()
-        if not strategies.is_mounted(self.path):
+        if not overlay_mount.is_mounted(self.path):
             raise Failed(f"the workspace {self.path} was unmounted by another process")
         with self._store.batch() as batch:
-            self.root = overlay.commit(self._store, batch, self._base, self._upper).hash
+            self.root = overlay_snapshot.snapshot(self._store, batch, self._base, self._upper).hash
         return self.root
 
     def remove(self) -> None:
         """Unmounts and deletes it. A process that still works in it keeps its files."""
         self.root = self._base = None
-        strategies.unmount(self.path, lazy=True)
+        overlay_mount.unmount(self.path, lazy=True)
         rmtree.delete(self._folder)
         restores.forget(self._store, self.path)
 
@@ -128,5 +135,5 @@ def unmount_all(root: Path) -> int:
     """
     points = mounts.mounted_below(root.resolve() / "workspaces")
     for point in points:
-        strategies.unmount(point, lazy=True)
+        overlay_mount.unmount(point, lazy=True)
     return len(points)

@@ -22,7 +22,7 @@ from casfs.system import rmtree
 from casfs.threads import Thread
 from casfs.trees.restore import restore as restores
 from casfs.trees.snapshot import walker
-from casfs.trees.snapshot.ignore import Ignore
+from casfs.trees.snapshot.ignore import IgnoreRules
 
 FOLDER = "workspaces"
 # The workspace of a thread, or a staging directory beside it.
@@ -49,7 +49,7 @@ class Workspace:
         """Stores its content as a tree; returns the root. Raises Failed as
         `casfs.trees.snapshot`."""
         with self._store.batch() as batch:
-            self.root = walker.build(batch, self.path, Ignore()).hash
+            self.root = walker.snapshot(batch, self.path, IgnoreRules()).hash
         return self.root
 
     def remove(self) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from casfs.checkpoints import checkpoint
 from casfs.checkpoints import create as recording
-from casfs.checkpoints.checkpoint import HEADS, MAX_CHANGED
+from casfs.checkpoints.checkpoint import HEADS
+from casfs.checkpoints.create import MAX_CHANGED_PATHS
 from casfs.errors import Conflict, Failed, Invalid, NotFound, Refused
 from casfs.store import Store
 from casfs.trees.restore.restore import restore
@@ -119,11 +120,11 @@ def test_all_kinds_of_change_are_counted(store: Store, work: Path) -> None:
 
 
 def test_changed_files_are_bounded(store: Store, tmp_path: Path) -> None:
-    write_tree(tmp_path / "w", {f"{n:05}": b"" for n in range(MAX_CHANGED + 5)})
+    write_tree(tmp_path / "w", {f"{n:05}": b"" for n in range(MAX_CHANGED_PATHS + 5)})
     made = create(store, tmp_path / "w")
     changed = store.node(made.checkpoint.hash).payload["changed_files"]
-    assert changed == [f"{n:05}" for n in range(MAX_CHANGED)]
-    assert made.stats["added"] == MAX_CHANGED + 5
+    assert changed == [f"{n:05}" for n in range(MAX_CHANGED_PATHS)]
+    assert made.stats["added"] == MAX_CHANGED_PATHS + 5
 
 
 def test_names_that_are_not_utf8_can_be_recorded(store: Store, tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_equal_subtrees_are_never_loaded(
         changes = list(tree.diff(store, old, new))
         assert [change.path for change in changes] == [b"x/y/f"]
         if view == "stat":
-            assert [row.lines for row in stat.rows(store, changes)] == [(1, 1)]
+            assert [row.lines for row in stat.path_stats(store, changes)] == [(1, 1)]
     assert len(read) == 6 + (0 if view == "diff" else 2)  # root, x and y of each, the two files
 
 
@@ -166,7 +166,7 @@ def test_stat_counts_lines_and_bytes(store: Store) -> None:
     new = put_tree(store, {"t": b"a\nc\nd\n", "bin": b"\0\0", "l": Link(b"bc"), "e": {}})
     found = {
         row.change.path: (row.lines, row.old_bytes, row.new_bytes)
-        for row in stat.rows(store, tree.diff(store, old, new))
+        for row in stat.path_stats(store, tree.diff(store, old, new))
     }
     assert found == {
         b"t": ((2, 1), 4, 6),

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from casfs.checkpoints import checkpoint
-from casfs.checkpoints.checkpoint import Content
+from casfs.checkpoints import create
+from casfs.checkpoints.create import Content
 from casfs.digest import Digest
 from casfs.nodes import directory
 from casfs.nodes.directory import File, Subdirectory
@@ -45,7 +45,7 @@ def checkpoints(mount: Mount) -> dict[str, list[Path]]:
             for number in range(CHECKPOINTS):
                 own: Digest = batch.put(b"of number %d\n" % number)
                 root = batch.put_node("directory", directory.encode([File(b"own", own), *folders]))
-                last = checkpoint.put(batch, name, last, Content(root.hash, "", stats, []))
+                last = create.put(batch, name, last, Content(root.hash, "", stats, []))
                 made.setdefault(name, []).append(mount.path / "trees" / name / last.id)
     return made
 

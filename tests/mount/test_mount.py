@@ -22,7 +22,7 @@ from casfs.errors import NotFound, Refused
 from casfs.mount.mount_points import check, mounted, unmount
 from casfs.store import Store
 from casfs.trees.snapshot import walker
-from casfs.trees.snapshot.ignore import Ignore
+from casfs.trees.snapshot.ignore import IgnoreRules
 from tests.support.programs import needs_device
 from tests.support.served import Mount, serving
 from tests.support.thread_example import make_thread
@@ -139,7 +139,7 @@ def test_cp_gives_the_tree_back(mount: Mount, source: Path, tree: Path, tmp_path
     drop_caches()
     assert run("diff", "-r", "--no-dereference", copy, tree) == b""
     with mount.store.batch() as batch:
-        again = walker.build(batch, copy, Ignore.of(copy, defaults=False))
+        again = walker.snapshot(batch, copy, IgnoreRules.of(copy, defaults=False))
     made = checkpoint.latest(mount.store, "ws")
     assert made is not None
     assert again.hash == made.root

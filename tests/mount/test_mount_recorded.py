@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from casfs.checkpoints import create
 from casfs.mount.mount_points import TYPE
+from casfs.trees.snapshot import exclusions
 from tests.support.helpers import put_tree, write_tree
 from tests.support.served import Mount
 
 
 def test_what_is_mounted_there_is_left_out_and_named(mount: Mount) -> None:
     folder = mount.path.parent / "w"
-    assert create.MOUNT == TYPE
+    assert exclusions.MOUNT_TYPE == TYPE
     write_tree(folder, {"f": b"1"})
     (folder / "link").symlink_to(mount.path)
     made = create.create(mount.store, "x", mount.path.parent, defaults=False)

@@ -14,7 +14,8 @@ from casfs.maintenance import gc
 from casfs.native import images
 from casfs.store import Store
 from casfs.system import mounts
-from casfs.workspaces import layers, lifecycle, registry, strategies
+from casfs.workspaces import lifecycle, overlay_mount, registry, strategies
+from casfs.workspaces.commit import commit_workspace
 from casfs.workspaces.registry import Workspace
 from tests.support.helpers import LARGE, Program, Tree, put_tree, read_tree
 from tests.support.maintenance import age
@@ -22,7 +23,7 @@ from tests.support.native import not_mountable
 from tests.support.programs import needs
 
 pytestmark = pytest.mark.skipif(not_mountable() is not None, reason=str(not_mountable()))
-NATIVE = strategies.WAYS[strategies.NATIVE]
+NATIVE = strategies.STRATEGIES[strategies.NATIVE]
 TREE: Tree = {"a": {"large": LARGE, "small": b"small"}, "run": Program(b"#!")}
 SHOWN = {b"a": {b"large": LARGE, b"small": b"small"}, b"run": Program(b"#!")}
 BYTES = b"never read before\n" * 30_000
@@ -63,7 +64,7 @@ def test_an_image_that_is_mounted_may_be_evicted(
     if not read_only:
         (place / "m/a/large").chmod(0o755)
         changed = {**TREE, "a": {"large": Program(LARGE), "small": b"small"}}
-        made = lifecycle.commit(disk_store, found)
+        made = commit_workspace(disk_store, found)
         assert made.root == put_tree(disk_store, changed)
         assert made.report.read == 0
 
@@ -76,12 +77,12 @@ def test_an_image_that_goes_before_it_is_mounted_is_made_again(
     for folder in (point, work, work.with_name("upper")):
         folder.mkdir(parents=True)
 
-    def taken_away() -> layers.Layers:
+    def taken_away() -> overlay_mount.OverlayLayers:
         image = images.ensure(disk_store, root)
         asked.append(image)
         if len(asked) == 1:
             image.unlink()
-        return layers.Layers(image, work.with_name("upper"), work, point)
+        return overlay_mount.OverlayLayers(image, work.with_name("upper"), work, point)
 
     strategies.mount(NATIVE, taken_away)
     assert len(asked) == 2

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from casfs.store import Store
 from casfs.trees import tree
-from casfs.workspaces import lifecycle, overlay, strategies
-from casfs.workspaces.layers import Layers
+from casfs.workspaces import lifecycle, overlay_mount, overlay_snapshot, strategies
+from casfs.workspaces.overlay_mount import OverlayLayers
 from tests.support import operations
 from tests.support.helpers import put_tree, take
 from tests.support.served import Mount, serving
@@ -34,29 +34,33 @@ KERNELS = MOUNTED[:2]
 
 
 @contextmanager
-def laid(mount: Mount, root: str, folder: Path, way: str = strategies.OVERLAY) -> Iterator[Layers]:
+def laid(
+    mount: Mount, root: str, folder: Path, way: str = strategies.OVERLAY
+) -> Iterator[OverlayLayers]:
     """An overlay over the tree `root`, mounted for the time of the block."""
     layers = stacked(mount, root, folder, way)
     try:
-        strategies.mount(strategies.WAYS[way], lambda: layers)
+        strategies.mount(strategies.STRATEGIES[way], lambda: layers)
         yield layers
     finally:
-        strategies.unmount(layers.point)
+        overlay_mount.unmount(layers.point)
 
 
-def stacked(mount: Mount, root: str, folder: Path, way: str = strategies.OVERLAY) -> Layers:
+def stacked(mount: Mount, root: str, folder: Path, way: str = strategies.OVERLAY) -> OverlayLayers:
     upper, point = folder / "upper", folder / "point"
-    lifecycle.prepare(mount.store, root, upper)
+    lifecycle.create_upper(mount.store, root, upper)
     point.mkdir()
-    lower = strategies.lowers(
-        mount.store, strategies.WAYS[way], lambda hash: mount.path / "trees" / hash
+    lower = strategies.lower_locator(
+        mount.store, strategies.STRATEGIES[way], lambda hash: mount.path / "trees" / hash
     )
-    return Layers(lower(root), upper, folder / "work", point)
+    return OverlayLayers(lower(root), upper, folder / "work", point)
 
 
 def commit(store: Store, root: str, upper: Path, way: str = strategies.OVERLAY) -> str:
     with store.batch() as batch:
-        return overlay.commit(store, batch, root, upper, marks=strategies.WAYS[way].marks).hash
+        return overlay_snapshot.snapshot(
+            store, batch, root, upper, markers=strategies.STRATEGIES[way].markers
+        ).hash
 
 
 # -- many files that are alike ------------------------------------------------------------
@@ -163,10 +167,10 @@ def played(mount: Mount, seed: int, count: int, folder: Path, way: str) -> None:
             assert changes == []
             assert found == wanted
     try:
-        strategies.mount(strategies.WAYS[way], lambda: layers)
+        strategies.mount(strategies.STRATEGIES[way], lambda: layers)
         assert take(mount.store, layers.point) == found
     finally:
-        strategies.unmount(layers.point)
+        overlay_mount.unmount(layers.point)
 
 
 @pytest.mark.parametrize("way", KERNELS)
@@ -195,8 +199,8 @@ def test_short_scripts(
 ENTER = """
 import os, sys
 from pathlib import Path
-from casfs.workspaces import layers, strategies
-strategies.enter(layers.Layers(*map(Path, sys.argv[2:])))
+from casfs.workspaces import overlay_mount, strategies
+overlay_mount.enter_namespace(overlay_mount.OverlayLayers(*map(Path, sys.argv[2:])))
 os.execv(sys.executable, [sys.executable, sys.argv[1], sys.argv[-1]])
 """
 

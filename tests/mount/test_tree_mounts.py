@@ -119,8 +119,8 @@ def test_after_a_reboot_it_is_gone_whoever_asks(cli: Cli, tmp_path: Path) -> Non
             head = registry.Head(found.root, {**found.record, "system": system})
             registry.swap(store, found.id, store.heads.get(registry.HEADS + found.id), head)
             (now,) = registry.listing(store)
-            seen = namespace == registry.SEES_ALL
-            assert now.is_gone == (seen or gone != boot)
+            seen = namespace == registry.INITIAL_PID_NAMESPACE
+            assert now.is_unused == (seen or gone != boot)
         assert [one.id for one in lifecycle.sweep(store)] == [found.id]
 
 
@@ -146,7 +146,7 @@ def test_a_container_goes_on_with_it(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_one_that_is_being_opened_is_not_swept(disk_store: Store, tmp_path: Path) -> None:
-    root, way = put_tree(disk_store, SAMPLE), strategies.WAYS[strategies.NATIVE]
+    root, way = put_tree(disk_store, SAMPLE), strategies.STRATEGIES[strategies.NATIVE]
     new = registry.new(disk_store, tmp_path / "m", root, way, None, read_only=True, made=True)
     lock = registry.lock(new, inherited=False)
     registry.swap(disk_store, new.id, None, new.head)
@@ -160,7 +160,7 @@ def test_what_cannot_be_mounted_natively(cli: Cli, tmp_path: Path) -> None:
     hash = "ab" * 32
     with Store.open(cli.root) as store:
         root = put_tree(store, {hash[:2]: {hash[2:]: b"not what it says"}})
-    assert "no image can show it" in cli("tree", "mount", root, tmp_path / "m", code=1).err
+    assert "cannot be an image" in cli("tree", "mount", root, tmp_path / "m", code=1).err
     assert (
         "no image" in cli("workspace", "open", root, tmp_path / "m", "--via", "native", code=1).err
     )

@@ -19,7 +19,8 @@ from casfs.nodes.directory import File, Properties
 from casfs.store import Store
 from casfs.system import mounts
 from casfs.trees import tree
-from casfs.workspaces import lifecycle, registry, strategies
+from casfs.workspaces import lifecycle, overlay_mount, registry, strategies
+from casfs.workspaces.commit import commit_workspace, is_dirty
 from casfs.workspaces.registry import Workspace
 from tests.support.engine import Cli
 from tests.support.helpers import LARGE, Program, put_tree, read_tree, take, write_tree
@@ -34,22 +35,22 @@ CHANGE = "rm a/g && printf changed >a/f && printf new >a/new"
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount overlays")
 NATIVELY = skip_without(strategies.NATIVE)
-EACH = pytest.mark.parametrize("way", [able(name) for name in strategies.WAYS])
+EACH = pytest.mark.parametrize("way", [able(name) for name in strategies.STRATEGIES])
 SEEN = pytest.mark.parametrize(
-    "way", [able(name) for name in strategies.WAYS if name != strategies.NAMESPACE]
+    "way", [able(name) for name in strategies.STRATEGIES if name != strategies.NAMESPACE]
 )
 CASFS = (sys.executable, "-m", "casfs")
 RUN = """
 import os, sys
 from pathlib import Path
-from casfs.workspaces import registry, strategies
+from casfs.workspaces import overlay_mount, registry, strategies
 from casfs.store import Store
 root, trees, directory, script = sys.argv[1:]
 with Store.open(Path(root)) as store:
     found = registry.find(store, Path(directory))
-    if found.way.name == strategies.NAMESPACE:
+    if found.strategy.name == strategies.NAMESPACE:
         registry.lock(found)
-        strategies.enter(found.layers(lambda hash: Path(trees, hash)))
+        overlay_mount.enter_namespace(found.layers(lambda hash: Path(trees, hash)))
 os.chdir(found.path)
 os.execvp("sh", ["sh", "-c", script])
 """
@@ -62,7 +63,7 @@ def work(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     yield folder
     for point in mounts.mounted_below(folder):
-        strategies.unmount(point, lazy=True)
+        overlay_mount.unmount(point, lazy=True)
 
 
 def trees(mount: Mount) -> Callable[[str], Path]:
@@ -73,7 +74,7 @@ def opened(
     mount: Mount, path: Path, way: str, root: str | None = None, **more: object
 ) -> Workspace:
     root = root or put_tree(mount.store, SAMPLE)
-    return lifecycle.open(mount.store, root, path, strategies.WAYS[way], trees(mount), **more)  # type: ignore[arg-type]
+    return lifecycle.open(mount.store, root, path, strategies.STRATEGIES[way], trees(mount), **more)  # type: ignore[arg-type]
 
 
 def run(mount: Mount, path: Path, script: str) -> str:
@@ -98,24 +99,24 @@ def test_a_life(mount: Mount, work: Path, way: str) -> None:
     store, path = mount.store, work / "w"
     first = opened(mount, path, way)
     assert run(mount, path, "cat a/f; ls") == "onea\nempty\nrun\n"
-    assert not lifecycle.is_dirty(store, first)
+    assert not is_dirty(store, first)
     run(mount, path, CHANGE)
-    assert lifecycle.is_dirty(store, first)
+    assert is_dirty(store, first)
     with pytest.raises(Refused, match="not committed"):
         lifecycle.close(store, first)
-    made = lifecycle.commit(store, registry.find(store, path))
+    made = commit_workspace(store, registry.find(store, path))
     assert made.root == put_tree(store, CHANGED)
     assert made.checkpoint is None
-    assert lifecycle.commit(store, registry.find(store, path)).root == made.root
+    assert commit_workspace(store, registry.find(store, path)).root == made.root
     run(mount, path, "mkdir more; mv a more; chmod -x run")
     second = registry.find(store, path)
     assert second.root == made.root
-    third = lifecycle.commit(store, second)
+    third = commit_workspace(store, second)
     assert third.root == put_tree(store, {"more": {"a": CHANGED["a"]}, "run": b"#!", "empty": {}})
     lifecycle.close(store, registry.find(store, path))
     assert not path.exists()
     assert left(mount) == []
-    assert not strategies.is_mounted(path)
+    assert not overlay_mount.is_mounted(path)
 
 
 @EACH
@@ -123,14 +124,14 @@ def test_discard_goes_back_to_the_last_commit(mount: Mount, work: Path, way: str
     store, path = mount.store, work / "w"
     opened(mount, path, way)
     run(mount, path, CHANGE)
-    committed = lifecycle.commit(store, registry.find(store, path)).root
+    committed = commit_workspace(store, registry.find(store, path)).root
     run(mount, path, "rm -r a run; mkdir -p x/y; touch x/y/z; chmod 0 x/y")
     found = lifecycle.discard(store, registry.find(store, path), trees(mount))
     assert found.root == found.record["base"] == committed
-    assert not lifecycle.is_dirty(store, found)
+    assert not is_dirty(store, found)
     assert run(mount, path, "cat a/f a/new; ls") == "changednewa\nempty\nrun\n"
     run(mount, path, "rm -r a")
-    assert lifecycle.commit(store, found).root == put_tree(
+    assert commit_workspace(store, found).root == put_tree(
         store, {"run": Program(b"#!"), "empty": {}}
     )
     lifecycle.close(store, registry.find(store, path))
@@ -155,7 +156,7 @@ def test_the_directory_is_the_tree(mount: Mount, work: Path, way: str) -> None:
     assert take(mount.store, path) == found.root
     assert found.state == "open"
     write_tree(path / "a", {"f": b"by hand"})
-    assert lifecycle.commit(mount.store, found).root == take(mount.store, path)
+    assert commit_workspace(mount.store, found).root == take(mount.store, path)
 
 
 @EACH
@@ -165,7 +166,7 @@ def test_a_checkpoint_goes_on(mount: Mount, work: Path, way: str, tmp_path: Path
     origin = create.create(store, "ws", source).checkpoint
     opened(mount, path, way, origin.root, origin=origin)
     run(mount, path, CHANGE)
-    made = lifecycle.commit(store, registry.find(store, path), "better")
+    made = commit_workspace(store, registry.find(store, path), "better")
     one = made.checkpoint
     assert one is not None
     assert checkpoint.listing(store, "ws") == [origin, one]
@@ -174,10 +175,10 @@ def test_a_checkpoint_goes_on(mount: Mount, work: Path, way: str, tmp_path: Path
     assert node["previous"] == origin.hash
     assert node["changed_files"] == ["a/f", "a/g", "a/new"]
     assert node["stats"] == {"files": 3, "bytes": 12, "added": 1, "modified": 1, "deleted": 1}
-    assert lifecycle.commit(store, registry.find(store, path)).checkpoint is None
+    assert commit_workspace(store, registry.find(store, path)).checkpoint is None
     create.create(store, "ws", source)
     run(mount, path, "rm a/new")
-    last = lifecycle.commit(store, registry.find(store, path)).checkpoint
+    last = commit_workspace(store, registry.find(store, path)).checkpoint
     assert last is not None
     node = store.node(last.hash, "checkpoint").payload
     assert node["stats"] == {"files": 2, "bytes": 9, "added": 0, "modified": 1, "deleted": 1}
@@ -194,7 +195,7 @@ def test_read_only(mount: Mount, work: Path, way: str) -> None:
     with pytest.raises(OSError, match="Read-only"):
         (path / "a/f").write_text("no")
     for refused in (
-        lambda: lifecycle.commit(mount.store, found),
+        lambda: commit_workspace(mount.store, found),
         lambda: lifecycle.discard(mount.store, found, trees(mount)),
     ):
         with pytest.raises(Refused, match="read-only"):
@@ -213,7 +214,7 @@ def test_gc_keeps_what_a_workspace_stands_on(mount: Mount, work: Path, way: str)
     store, path = mount.store, work / "w"
     found = opened(mount, path, way)
     run(mount, path, CHANGE)
-    committed = lifecycle.commit(store, found).root
+    committed = commit_workspace(store, found).root
     age(store)
     gc.collect(store)
     assert list(tree.walk(store, found.root))
@@ -232,10 +233,10 @@ def test_preserved_times_and_modes_survive(mount: Mount, work: Path, way: str) -
         kept = File(b"kept", batch.put(b"kept"), False, Properties((5, 7), 0o600))
         root = batch.put_node("directory", directory.encode([kept], Properties((9, 0), 0o750)))
     found = opened(mount, path, way, root.hash)
-    assert not lifecycle.is_dirty(store, found)
+    assert not is_dirty(store, found)
     (path / "new").write_text("new")
     (path / "new").chmod(0o640)
-    made = tree.load(store, lifecycle.commit(store, found).root)
+    made = tree.load(store, commit_workspace(store, found).root)
     assert made[b"kept"] == kept
     properties = made[b"new"].properties  # type: ignore[union-attr]
     assert properties is not None
@@ -270,7 +271,7 @@ def test_directories_that_will_not_do(mount: Mount, work: Path) -> None:
 @AS_ROOT
 def test_what_cannot_be_mounted_leaves_nothing(mount: Mount, work: Path) -> None:
     root = put_tree(mount.store, SAMPLE)
-    way = strategies.WAYS[strategies.OVERLAY]
+    way = strategies.STRATEGIES[strategies.OVERLAY]
     with pytest.raises(Failed, match="cannot mount"):
         lifecycle.open(mount.store, root, work / "w", way, lambda hash: work / "none")
     assert left(mount) == []
@@ -333,7 +334,7 @@ def test_after_a_reboot_it_is_mounted_again(mount: Mount, work: Path, way: str) 
     opened(mount, path, way)
     assert take(mount.store, path) == put_tree(mount.store, CHANGED)
     lifecycle.detach(found)
-    assert lifecycle.commit(mount.store, found).root == put_tree(mount.store, CHANGED)
+    assert commit_workspace(mount.store, found).root == put_tree(mount.store, CHANGED)
     lifecycle.close(mount.store, registry.find(mount.store, path))
 
 
@@ -436,7 +437,7 @@ def test_new_modes_and_places_cost_no_content(mount: Mount, work: Path, way: str
     run(
         mount, found.path, "chmod +x big; mv big d/moved; chmod -x d/moved; chmod +x d/more; mv d e"
     )
-    made = lifecycle.commit(mount.store, found)
+    made = commit_workspace(mount.store, found)
     moved = {"e": {"big": LARGE, "more": Program(LARGE[1:]), "moved": LARGE}}
     assert made.root == put_tree(mount.store, moved)
     assert (made.report.read, made.report.read_bytes) == (0, 0)

@@ -20,8 +20,8 @@ from casfs.nodes import directory
 from casfs.nodes.directory import Entry, File, Properties, Subdirectory, Symlink
 from casfs.store import Store
 from casfs.system import mounts
-from casfs.workspaces import native
-from casfs.workspaces.layers import Layers
+from casfs.workspaces import image_mount
+from casfs.workspaces.overlay_mount import OverlayLayers
 from tests.support.helpers import (
     ABSENT,
     LARGE,
@@ -344,7 +344,7 @@ def test_a_path_of_another_object_is_refused(disk_store: Store) -> None:
     assert ensure(disk_store, good).exists()
     for other in (b"another", LARGE[1:], {}, Link(b"x")):
         bad = put_tree(disk_store, {hash[:2]: {hash[2:]: other}})
-        with pytest.raises(Invalid, match="no image can show it"):
+        with pytest.raises(Invalid, match="cannot be an image"):
             ensure(disk_store, bad)
 
 
@@ -380,14 +380,14 @@ def test_changes_above_an_image_are_the_other_tree(
     old, new = (CHANGED, TREE) if swapped else (TREE, CHANGED)
     roots = put_tree(disk_store, old), put_tree(disk_store, new)
     changes = tmp_path / "changes"
-    size = images.write_changes(disk_store, *roots, changes)
+    size = images.write_layer(disk_store, *roots, changes)
     assert size == changes.stat().st_size
     fsck(changes)
-    layers = Layers(
+    layers = OverlayLayers(
         ensure(disk_store, roots[0]), tmp_path, tmp_path / "work", tmp_path / "point", True, changes
     )
     layers.point.mkdir()
-    native.mount(layers)
+    image_mount.mount(layers)
     try:
         assert read_tree(layers.point) == read_tree_of(new)
     finally:
@@ -398,7 +398,7 @@ def test_changes_above_an_image_are_the_other_tree(
 def test_changes_cost_what_they_are(disk_store: Store, tmp_path: Path) -> None:
     many = {str(number): {"f": b"%d" % number} for number in range(500)}
     roots = put_tree(disk_store, many), put_tree(disk_store, {**many, "7": {"f": b"other"}})
-    size = images.write_changes(disk_store, *roots, tmp_path / "changes")
+    size = images.write_layer(disk_store, *roots, tmp_path / "changes")
     assert size == 4096 < ensure(disk_store, roots[0]).stat().st_size
     with pytest.raises(NotFound, match="no tree"):
-        images.write_changes(disk_store, roots[0], ABSENT, tmp_path / "changes")
+        images.write_layer(disk_store, roots[0], ABSENT, tmp_path / "changes")

@@ -15,8 +15,8 @@ from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
 from casfs.nodes.node import encode
 from casfs.store import Store
 from casfs.trees.snapshot import walker
-from casfs.trees.snapshot.ignore import Ignore
-from casfs.trees.snapshot.walker import Report
+from casfs.trees.snapshot.ignore import IgnoreRules
+from casfs.trees.snapshot.report import SnapshotReport
 
 LARGE = bytes(range(256)) * 16  # 4 KiB: on disk a file of its own
 ABSENT = "0f" * 32  # no blob hashes to this
@@ -101,10 +101,10 @@ def read_tree(root: Path) -> dict[bytes, Any]:
     return found
 
 
-def take(store: Store, root: Path, report: Report | None = None) -> str:
+def take(store: Store, root: Path, report: SnapshotReport | None = None) -> str:
     """Snapshot a whole host directory; returns the tree's root."""
     with store.batch() as batch:
-        return walker.build(batch, root, Ignore(), report).hash
+        return walker.snapshot(batch, root, IgnoreRules(), report).hash
 
 
 def put_unchecked(store: Store, type: str, payload: Any) -> str:

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from casfs.workspaces import strategies
+from casfs.workspaces import strategies, strategy_choice
 from tests.support import programs
 
 
 def skip_without(name: str) -> pytest.MarkDecorator:
     """Returns the mark of a test that opens workspaces by the strategy `name`."""
-    reason = strategies.WAYS[name].missing()
+    reason = strategy_choice.unavailable(strategies.STRATEGIES[name])
     if name == strategies.FUSE:
         reason = programs.missing("fuse-overlayfs", "fusermount3") or reason
     shown = str(reason) if programs.is_missing(reason) else f"{name}: {reason}"

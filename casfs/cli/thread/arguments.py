@@ -9,12 +9,12 @@ from typing import Any
 import click
 
 from casfs import canonical
-from casfs.checkpoints import create
 from casfs.cli.common import input_name, open_store, read_input, refuse_home_or_root, warn
 from casfs.errors import Invalid, NotFound, Usage
 from casfs.revisions import resolve_tree
-from casfs.trees.snapshot import walker
-from casfs.trees.snapshot.ignore import Ignore
+from casfs.trees.snapshot import exclusions, walker
+from casfs.trees.snapshot.ignore import IgnoreRules
+from casfs.trees.snapshot.report import SnapshotReport
 
 AGENT_NAME = re.compile(r"(?P<name>[^<>=!~\s]+)(?P<version>(?:\s*[<>=!~].*)?)", re.S)
 
@@ -86,10 +86,10 @@ def record_workspace(ctx: click.Context, text: str) -> str:
             except NotFound as error:
                 raise NotFound(f"no directory {text}, and no such tree: {error}") from None
         refuse_home_or_root(Path(text), force=False)
-        ignore, report = Ignore(), walker.Report()
-        create.leave_out(store, Path(text), ignore, report)
+        ignore, report = IgnoreRules(), SnapshotReport()
+        exclusions.exclude_stores(store, Path(text), ignore, report)
         with store.batch() as batch:
-            tree = walker.build(batch, Path(text), ignore, report)
+            tree = walker.snapshot(batch, Path(text), ignore, report)
     for warning in report.warnings:
         warn(warning)
     return tree.hash

@@ -71,7 +71,7 @@ class StoreReader:
 
     def preserved(self, hash: str) -> Properties | None:
         """Returns the preserved properties of a directory itself. Raises Corrupt."""
-        return self._load(lambda: tree.preserved(self.store, hash), hash)
+        return self._load(lambda: tree.directory_properties(self.store, hash), hash)
 
     def thread(self, id: str) -> ShownThread:
         """Raises NotFound."""

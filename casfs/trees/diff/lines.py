@@ -1,6 +1,6 @@
-"""Line diffs of two texts, by value: which lines differ, counted or as unified hunks.
+"""Line diffs of two texts: counts of changed lines, or unified hunks.
 
-What corresponds is found by `casfs.trees.diff.matching`, in bounded time.
+Equal lines are matched by `casfs.trees.diff.matching`, in bounded time.
 """
 
 from __future__ import annotations
@@ -8,44 +8,47 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from casfs.trees.diff.matching import Block, Lines, blocks
+from casfs.trees.diff.matching import Block, Lines, changed_blocks
 
-CONTEXT = 3  # equal lines around a change
+CONTEXT_LINES = 3  # equal lines around a change
 LINE = re.compile(rb"[^\n]*\n|[^\n]+")
 
 
 def split(text: bytes) -> Lines:
-    """Only a line feed ends a line; the last may have none."""
+    """Splits at line feeds only; the last line may have none."""
     return LINE.findall(text)
 
 
 def counts(old: Lines, new: Lines) -> tuple[int, int]:
-    """How many lines were added and deleted."""
-    found = blocks(old, new)
+    """Returns the numbers of added and of deleted lines."""
+    found = changed_blocks(old, new)
     return sum(j2 - j1 for _, _, j1, j2 in found), sum(i2 - i1 for i1, i2, _, _ in found)
 
 
 def hunks(old: Lines, new: Lines) -> Iterator[bytes]:
-    """The unified diff, line by line, without a header; nothing where they are equal."""
-    for group in _groups(blocks(old, new)):
-        start, end = max(group[0][0] - CONTEXT, 0), min(group[-1][1] + CONTEXT, len(old))
+    """Yields the unified diff, line by line, without a header; nothing for equal texts."""
+    for group in _groups(changed_blocks(old, new)):
+        start, end = (
+            max(group[0][0] - CONTEXT_LINES, 0),
+            min(group[-1][1] + CONTEXT_LINES, len(old)),
+        )
         shift, after = group[0][2] - group[0][0], group[-1][3] - group[-1][1]
         old_range, new_range = _range(start, end), _range(start + shift, end + after)
         yield b"@@ -%s +%s @@\n" % (old_range, new_range)
         at = start
         for i1, i2, j1, j2 in group:
-            yield from _marked(b" ", old[at:i1])
-            yield from _marked(b"-", old[i1:i2])
-            yield from _marked(b"+", new[j1:j2])
+            yield from _prefixed(b" ", old[at:i1])
+            yield from _prefixed(b"-", old[i1:i2])
+            yield from _prefixed(b"+", new[j1:j2])
             at = i2
-        yield from _marked(b" ", old[at:end])
+        yield from _prefixed(b" ", old[at:end])
 
 
 def _groups(found: list[Block]) -> Iterator[list[Block]]:
     """Blocks whose contexts touch share a hunk."""
     group: list[Block] = []
     for block in found:
-        if group and block[0] - group[-1][1] > 2 * CONTEXT:
+        if group and block[0] - group[-1][1] > 2 * CONTEXT_LINES:
             yield group
             group = []
         group.append(block)
@@ -60,7 +63,7 @@ def _range(start: int, end: int) -> bytes:
     return b"%d,%d" % (start + 1 if count else start, count)
 
 
-def _marked(sign: bytes, lines: Lines) -> Iterator[bytes]:
+def _prefixed(sign: bytes, lines: Lines) -> Iterator[bytes]:
     for line in lines:
-        whole = line.endswith(b"\n")
-        yield sign + line if whole else sign + line + b"\n\\ No newline at end of file\n"
+        is_ended = line.endswith(b"\n")
+        yield sign + line if is_ended else sign + line + b"\n\\ No newline at end of file\n"

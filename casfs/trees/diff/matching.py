@@ -1,10 +1,10 @@
-"""Which lines of two texts are the same, in bounded time.
+"""Matches the lines of two texts, in bounded time: a patience diff with a budget.
 
-Equal beginnings and ends are set aside, so an edit of a large file costs little. Between
-them, lines that both texts have just once, in the same order, are anchors (patience diff:
-sorting, no search). What lies between two anchors is matched as difflib does it, the longest
-common piece first, until all of it together has taken EFFORT. What is left then counts as
-replaced as a whole: correct, only longer than it could be.
+The common prefix and suffix are trimmed, so an edit of a large file costs little. Between
+them, lines that occur exactly once in both texts, in the same order, are anchors (patience
+diff: sorting, no search). Between two anchors the longest common block is matched first, as by
+difflib, until all of it together has spent MATCH_BUDGET. The rest counts as replaced as a
+whole: correct, only longer than necessary.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from difflib import SequenceMatcher
 from itertools import accumulate, takewhile
 from typing import Any
 
-EFFORT = 2_000_000  # lines, and pairs of equal ones, that the matching may look at
-SETUP = 50  # what beginning with a piece costs, in the same measure
+MATCH_BUDGET = 2_000_000  # lines, and pairs of equal lines, that may be visited
+GAP_COST = 50  # of starting on a gap between anchors, in the same unit
 Lines = list[bytes]
 Block = tuple[int, int, int, int]  # old lines i1 to i2 became new lines j1 to j2
-Match = tuple[int, int, int]  # so many lines from old line i and new line j on are equal
+Match = tuple[int, int, int]  # old line i, new line j, number of equal lines from there
 
 
-def blocks(old: Lines, new: Lines) -> list[Block]:
-    """What was replaced, inserted or deleted, in order."""
+def changed_blocks(old: Lines, new: Lines) -> list[Block]:
+    """Returns the replaced, inserted and deleted blocks, in order."""
     whole = _trimmed(old, new, (0, len(old), 0, len(new)))
     i1, i2, j1, j2 = whole
     found: list[Block] = []
-    left = EFFORT
+    left = MATCH_BUDGET
     for i, j in [*_anchors(old, new, whole), (i2, j2)]:
-        pieces, spent = _between(old, new, _trimmed(old, new, (i1, i, j1, j)), left)
+        pieces, spent = _match_gap(old, new, _trimmed(old, new, (i1, i, j1, j)), left)
         found += pieces
         left -= spent
         i1, j1 = i + 1, j + 1
@@ -38,7 +38,7 @@ def blocks(old: Lines, new: Lines) -> list[Block]:
 
 
 def _trimmed(old: Lines, new: Lines, block: Block) -> Block:
-    """Without the equal lines at both ends."""
+    """Strips the common prefix and suffix."""
     i1, i2, j1, j2 = block
     head = _equal(zip(range(i1, i2), range(j1, j2), strict=False), old, new)
     i1, j1 = i1 + head, j1 + head
@@ -52,24 +52,24 @@ def _equal(pairs: Iterator[tuple[int, int]], old: Lines, new: Lines) -> int:
 
 
 def _anchors(old: Lines, new: Lines, block: Block) -> list[tuple[int, int]]:
-    """Lines that are there once on both sides: the most of them that are in one order."""
+    """Returns the longest increasing sequence of lines that occur once on both sides."""
     i1, i2, j1, j2 = block
-    often, there = Counter(old[i1:i2]), Counter(new[j1:j2])
-    place = {new[j]: j for j in range(j1, j2) if there[new[j]] == 1}
+    old_counts, new_counts = Counter(old[i1:i2]), Counter(new[j1:j2])
+    place = {new[j]: j for j in range(j1, j2) if new_counts[new[j]] == 1}
     ends: list[int] = []  # the smallest new line that a run of that length can end with
     last: list[int] = []  # of these runs, as indices of `run`
     run: list[tuple[int, int, int]] = []  # old line, new line, the one before it in its run
     for i in range(i1, i2):
         j = place.get(old[i])
-        if j is None or often[old[i]] != 1:
+        if j is None or old_counts[old[i]] != 1:
             continue
         at = bisect_left(ends, j)
         run.append((i, j, last[at - 1] if at else -1))
         ends[at : at + 1], last[at : at + 1] = [j], [len(run) - 1]
-    return _followed(run, last[-1] if last else -1)
+    return _backtrack(run, last[-1] if last else -1)
 
 
-def _followed(run: list[tuple[int, int, int]], at: int) -> list[tuple[int, int]]:
+def _backtrack(run: list[tuple[int, int, int]], at: int) -> list[tuple[int, int]]:
     found = []
     while at >= 0:
         i, j, at = run[at]
@@ -77,13 +77,13 @@ def _followed(run: list[tuple[int, int, int]], at: int) -> list[tuple[int, int]]
     return found[::-1]
 
 
-def _between(old: Lines, new: Lines, block: Block, limit: int) -> tuple[list[Block], int]:
-    """(the blocks within this one, what it took to find them)"""
+def _match_gap(old: Lines, new: Lines, block: Block, limit: int) -> tuple[list[Block], int]:
+    """Returns (the changed blocks within this one, the cost of finding them)."""
     i1, i2, j1, j2 = block
     if i1 == i2 and j1 == j2:
         return [], 0
     a, b = old[i1:i2], new[j1:j2]
-    if limit < len(a) + len(b) + SETUP or set(a).isdisjoint(b):
+    if limit < len(a) + len(b) + GAP_COST or set(a).isdisjoint(b):
         return [block], 0
     matches, spent = _matches(a, b, limit)
     found = []
@@ -96,13 +96,13 @@ def _between(old: Lines, new: Lines, block: Block, limit: int) -> tuple[list[Blo
 
 
 def _matches(a: Lines, b: Lines, limit: int) -> tuple[list[Match], int]:
-    """What `SequenceMatcher.get_matching_blocks` finds until the limit is reached, the longest
-    first; and what it took."""
+    """Returns what `SequenceMatcher.get_matching_blocks` finds before the limit is reached, the
+    longest first; and the cost."""
     matcher: Any = SequenceMatcher(None, a, b)  # the stubs lack `b2j`
     cost = [1 + len(matcher.b2j.get(line, ())) for line in a]
     upto = list(accumulate(cost, initial=0))
     found = []
-    spent = len(a) + len(b) + SETUP
+    spent = len(a) + len(b) + GAP_COST
     todo = deque([(0, len(a), 0, len(b))])
     while todo:
         i1, i2, j1, j2 = todo.popleft()

@@ -1,8 +1,8 @@
-"""Unified diffs between two trees, for people and models to read and for `git apply`.
+"""Unified diffs between two trees, for people, models and `git apply`.
 
 Text files and symlinks have lines, under the headers that git knows (modes, new and
 deleted files). A change of kind is a deletion and an addition. What has a NUL byte, is not
-UTF-8 or is larger than MAX_FILE, empty directories, and times that were preserved are named
+UTF-8 or is larger than MAX_FILE_BYTES, empty directories, and times that were preserved are named
 on a line of their own, which git skips: `LETTER path (why)`. What lies in a directory named
 `.git` is only counted, since git accepts no patch to it. The output is bounded; what does
 not fit is counted too.
@@ -20,19 +20,19 @@ from casfs.trees.diff import lines
 from casfs.trees.diff.matching import Lines
 from casfs.trees.tree import Change
 
-MAX_FILE = 1 << 18  # bytes
-MAX_PATCH = 1 << 20
-LAST = 200  # bytes that the last lines may take
+MAX_FILE_BYTES = 1 << 18
+MAX_PATCH_BYTES = 1 << 20
+TRAILER_BYTES = 200  # reserved for the counts at the end
 ESCAPES = {7: b"\\a", 8: b"\\b", 9: b"\\t", 10: b"\\n", 11: b"\\v", 12: b"\\f", 13: b"\\r"}
 ESCAPES |= {34: b'\\"', 92: b"\\\\"}
 
 
-def patch(store: Store, old: str | None, new: str | None, limit: int = MAX_PATCH) -> bytes:
-    """The unified diff from tree `old` to tree `new`, at most `limit` bytes; empty if equal."""
+def patch(store: Store, old: str | None, new: str | None, limit: int = MAX_PATCH_BYTES) -> bytes:
+    """Returns the unified diff of two trees, at most `limit` bytes; empty if they are equal."""
     parts: list[bytes] = []
-    left = limit - LAST
+    left = limit - TRAILER_BYTES
     dropped = inside_git = 0
-    for change in tree.shown(store, tree.diff(store, old, new)):
+    for change in tree.visible_changes(store, tree.diff(store, old, new)):
         if b".git" in change.path.split(b"/")[:-1]:
             inside_git += 1
         elif dropped:
@@ -49,15 +49,15 @@ def patch(store: Store, old: str | None, new: str | None, limit: int = MAX_PATCH
     return b"".join(parts)
 
 
-def text(store: Store, entry: Entry | None) -> Lines | str:
-    """The lines of a text file or of a symlink's target; else a word on why there are none."""
+def text_lines(store: Store, entry: Entry | None) -> Lines | str:
+    """Returns the lines of a text file or of a symlink's target; else the reason for none."""
     if entry is None:
         return []
     if isinstance(entry, Symlink):
         return lines.split(entry.target)
     if isinstance(entry, Subdirectory):
         return "directory"
-    if entry.digest.size_bytes > MAX_FILE:
+    if entry.digest.size_bytes > MAX_FILE_BYTES:
         return "too large to show"
     data = store.get(entry.digest.hash)
     try:
@@ -68,7 +68,7 @@ def text(store: Store, entry: Entry | None) -> Lines | str:
 
 
 def _parts(store: Store, change: Change) -> Iterator[bytes]:
-    """The patch of one path; two where it became something of another kind."""
+    """Yields the patch of one path; two where its kind changed."""
     old, new = change.old, change.new
     if old is None or new is None or type(old) is type(new):
         yield from _part(store, change)
@@ -80,23 +80,27 @@ def _parts(store: Store, change: Change) -> Iterator[bytes]:
 
 
 def _part(store: Store, change: Change) -> Iterator[bytes]:
-    old, new = text(store, change.old), text(store, change.new)
+    old, new = text_lines(store, change.old), text_lines(store, change.new)
     for why in (new, old):
         if isinstance(why, str):
-            yield b"%s %s (%s)\n" % (change.letter.encode(), _plain(change.path), why.encode())
+            yield b"%s %s (%s)\n" % (
+                change.letter.encode(),
+                _git_name(b"", change.path),
+                why.encode(),
+            )
             return
     assert not isinstance(old, str)
     assert not isinstance(new, str)
     header = b"".join(_modes(change))
     body = b"".join(lines.hunks(old, new))
     if not header and not body:
-        yield b"%s %s (mode or time)\n" % (change.letter.encode(), _plain(change.path))
+        yield b"%s %s (mode or time)\n" % (change.letter.encode(), _git_name(b"", change.path))
         return
-    yield b"diff --git %s %s\n" % (_name(b"a/", change.path), _name(b"b/", change.path))
+    yield b"diff --git %s %s\n" % (_git_name(b"a/", change.path), _git_name(b"b/", change.path))
     yield header
     if body:
-        yield b"--- %s\n" % (_name(b"a/", change.path) if change.old else b"/dev/null")
-        yield b"+++ %s\n" % (_name(b"b/", change.path) if change.new else b"/dev/null")
+        yield b"--- %s\n" % (_git_name(b"a/", change.path) if change.old else b"/dev/null")
+        yield b"+++ %s\n" % (_git_name(b"b/", change.path) if change.new else b"/dev/null")
         yield body
 
 
@@ -111,7 +115,7 @@ def _modes(change: Change) -> Iterator[bytes]:
 
 
 def _mode(entry: Entry | None) -> bytes | None:
-    """As git writes it."""
+    """Returns the mode as git writes it."""
     if entry is None:
         return None
     if isinstance(entry, File):
@@ -119,15 +123,10 @@ def _mode(entry: Entry | None) -> bytes | None:
     return b"120000"
 
 
-def _name(side: bytes, path: bytes) -> bytes:
-    """A name as git writes it: quoted where it could end a line, or a name, too early."""
+def _git_name(side: bytes, path: bytes) -> bytes:
+    """Returns a name as git writes it: quoted where it could end a line, or a name, too early."""
     quoted = _escaped(path)
     return side + path if quoted == path else b'"' + side + quoted + b'"'
-
-
-def _plain(path: bytes) -> bytes:
-    quoted = _escaped(path)
-    return path if quoted == path else b'"' + quoted + b'"'
 
 
 def _escaped(path: bytes) -> bytes:

@@ -1,7 +1,6 @@
-"""How much differs between two trees, path by path: lines where there are lines, bytes.
+"""Diff statistics: lines added and deleted, and sizes, path by path.
 
-The same files have lines here as in `casfs.trees.diff.patch`; of the others only the sizes are
-known.
+The same files have lines here as in `casfs.trees.diff.patch`; the others have sizes only.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from casfs.trees.tree import Change
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """`lines`: how many were added and deleted, None where there are none to count."""
+class PathStat:
+    """`lines`: (added, deleted); None for binary and large files, and directories."""
 
     change: Change
     lines: tuple[int, int] | None
@@ -26,13 +25,13 @@ class Row:
     new_bytes: int
 
 
-def rows(store: Store, changes: Iterable[Change]) -> Iterator[Row]:
+def path_stats(store: Store, changes: Iterable[Change]) -> Iterator[PathStat]:
     for change in changes:
-        old, new = patch.text(store, change.old), patch.text(store, change.new)
+        old, new = patch.text_lines(store, change.old), patch.text_lines(store, change.new)
         lines = None
         if not isinstance(old, str) and not isinstance(new, str):
             lines = textdiff.counts(old, new)
-        yield Row(change, lines, _size(change.old), _size(change.new))
+        yield PathStat(change, lines, _size(change.old), _size(change.new))
 
 
 def _size(entry: Entry | None) -> int:

@@ -1,14 +1,14 @@
-"""Tree → host directory, in one of two ways.
+"""Restores a tree to a host directory, fully or incrementally.
 
 *Full*, into a new or empty directory: complete or not there. The tree is built beside its
 target (`casfs.trees.restore.write`) and renamed into place, so an interrupted restore leaves no
-half directory under the name that was asked for.
+half directory under the target's name.
 
 *Incremental*, where a tree was restored before: only the paths that differ between the two
-trees are touched (`casfs.trees.restore.incremental`). Which tree that was is said by the caller,
-or by the store's own record (`casfs.trees.restore.records`). The record is marked before the first
-change with all trees that the directory may hold from then on, so a restore that was interrupted,
-by whatever, is completed by running it again.
+trees are touched (`casfs.trees.restore.incremental`). The old tree is given by the caller, or by
+the restore state (`casfs.trees.restore.restore_state`). Before the first change the state is
+marked with all trees that the directory may hold from then on, so an interrupted restore is
+completed by running it again.
 
 Nothing of ours stays in the target. One restore at a time into a directory.
 """
@@ -27,15 +27,15 @@ from casfs.store import Store
 from casfs.system import locks, rmtree
 from casfs.system.paths import DIR_FLAGS, printable
 from casfs.trees import tree
-from casfs.trees.restore.incremental import Olds, Outcome, Sync
-from casfs.trees.restore.records import Record, Records
-from casfs.trees.restore.write import Progress, Tally, fill
+from casfs.trees.restore.incremental import IncrementalRestore, Olds, Outcome
+from casfs.trees.restore.restore_state import RestoreState, RestoreStates
+from casfs.trees.restore.write import Progress, WriteProgress, write_tree
 
 
 @dataclass(slots=True)
-class Restored:
-    """What a restore did. `files`: files and links written or set right; `old`: the tree that
-    was there, None for a full restore."""
+class RestoreResult:
+    """`files`: files and links that were written or corrected; `old`: the previous tree, None for
+    a full restore."""
 
     root: str
     old: str | None = None
@@ -54,45 +54,46 @@ def restore(
     delete_untracked: bool = False,
     verify: bool = False,
     progress: Progress | None = None,
-) -> Restored:
+) -> RestoreResult:
     """Make the directory `target` hold the tree `root`.
 
-    `base`: the tree that was restored there before. `delete_untracked`: also delete what is in
-    neither tree. `verify`: look at every path, not only at those that differ.
-    Raises Refused where something is there that no tree accounts for; NotFound, Conflict,
+    `base`: the tree that was restored there before. `delete_untracked`: also delete entries that
+    are in neither tree. `verify`: look at every path, not only at those that differ.
+    Raises Refused for a directory that holds no known tree; NotFound, Conflict,
     Corrupt, Failed.
     """
     for hash in filter(None, (root, base)):
         tree.load(store, hash)
     place = _absolute(target)
     started = time.monotonic()
-    how = _Restore(store, root, place, Tally(progress=progress))
-    lock = f"restore-{Records.key(place)[:32]}"
-    with locks.held(store.root, lock, how.refuse_to_wait), how.naming():
-        how.check(delete_untracked)
-        how.clear()
-        known = how.known()
-        if how.is_free():
-            how.full()
+    task = _Restore(store, root, place, WriteProgress(progress=progress))
+    lock = f"restore-{RestoreStates.key(place)[:32]}"
+    with locks.held(store.root, lock, task.refuse_to_wait), task.errors_named():
+        task.check_target(delete_untracked)
+        task.delete_staging()
+        state = task.current_state()
+        if task.is_empty():
+            task.restore_fully()
         else:
-            how.incremental(how.olds(known, base), verify, delete_untracked)
-    how.result.seconds = time.monotonic() - started
-    return how.result
+            olds = task.possible_trees(state, base)
+            task.restore_incrementally(olds, verify, delete_untracked)
+    task.result.seconds = time.monotonic() - started
+    return task.result
 
 
 def forget(store: Store, target: Path) -> None:
-    """Leave nothing of restores into a directory that is gone, or is to be another's: no
-    record, and nothing beside it that one that was killed has left. Raises Failed."""
-    place, records = _absolute(target), Records(store.root)
-    rmtree.delete(place.parent / records.temp(place))
+    """Delete the restore state of a directory that is gone or will be reused, and the staging
+    directory that a killed restore left beside it. Raises Failed."""
+    place, states = _absolute(target), RestoreStates(store.root)
+    rmtree.delete(place.parent / states.staging_name(place))
     try:
-        records.forget(place)
+        states.forget(place)
     except OSError as error:
         raise Failed(f"cannot forget {target}: {error.strerror}") from None
 
 
 def _absolute(target: Path) -> Path:
-    """The path without links in what leads to it: one directory, one record."""
+    """Resolves links in the parents: one directory, one state."""
     try:
         path = target.absolute()
     except OSError as error:
@@ -103,23 +104,23 @@ def _absolute(target: Path) -> Path:
 
 
 class _Restore:
-    def __init__(self, store: Store, root: str, target: Path, tally: Tally) -> None:
+    def __init__(self, store: Store, root: str, target: Path, progress: WriteProgress) -> None:
         self._store = store
         self._root = root
         self._target = target
-        self._tally = tally
-        self._records = Records(store.root)
-        self._temp = self._records.temp(target)
-        self.result = Restored(root)
+        self._progress = progress
+        self._states = RestoreStates(store.root)
+        self._staging = self._states.staging_name(target)
+        self.result = RestoreResult(root)
 
     def refuse_to_wait(self) -> None:
         raise Conflict(f"another restore into {self._target} is under way; wait for it")
 
-    def check(self, delete_untracked: bool) -> None:
-        """Raises Refused for what is no directory, and where the store would suffer."""
+    def check_target(self, delete_untracked: bool) -> None:
+        """Raises Refused for a target that is not a directory, or holds the store."""
         target = self._target
         if target.is_symlink() or (target.exists() and not target.is_dir()):
-            raise Refused(f"{target} exists and is not a directory")
+            raise Refused(f"{target} is not a directory")
         if self._store.root is not None:
             store = Path(os.path.realpath(self._store.root))
             place = Path(os.path.realpath(target))
@@ -127,43 +128,43 @@ class _Restore:
                 raise Refused(f"{target} holds the store itself; restore into another directory")
 
     @contextmanager
-    def naming(self) -> Iterator[None]:
-        """Turn what the kernel reports into one line that names the path."""
+    def errors_named(self) -> Iterator[None]:
+        """Turns an OSError into Failed with one line that names the path."""
         try:
             yield
         except OSError as error:
-            where = printable(b"/".join(self._tally.path))
+            where = printable(b"/".join(self._progress.path))
             at = f" at {where}" if where else ""
             reason = error.strerror
             raise Failed(f"cannot restore to {self._target}{at}: {reason}") from error
         except RecursionError:
             raise Failed(f"cannot restore to {self._target}: directories too deep") from None
 
-    # -- what is there ---------------------------------------------------------------------
+    # -- the target now ---------------------------------------------------------------------
 
-    def clear(self) -> None:
-        """Delete what a full restore that was killed left beside the target."""
-        rmtree.delete(self._target.parent / self._temp)
+    def delete_staging(self) -> None:
+        """Delete the staging directory that a killed full restore left beside the target."""
+        rmtree.delete(self._target.parent / self._staging)
 
-    def known(self) -> Record | None:
-        """What the store remembers of the directory that is there now."""
-        record = self._records.find(self._target)
+    def current_state(self) -> RestoreState | None:
+        """Returns the restore state of the directory that is there now."""
+        state = self._states.find(self._target)
         try:
             found = os.lstat(self._target)
         except FileNotFoundError:
             return None
-        return record if record is not None and record.is_of(found) else None
+        return state if state is not None and state.is_of(found) else None
 
-    def is_free(self) -> bool:
+    def is_empty(self) -> bool:
         try:
             with os.scandir(self._target) as found:
                 return next(found, None) is None
         except FileNotFoundError:
             return True
 
-    def olds(self, known: Record | None, base: str | None) -> Olds:
-        """The trees that the directory may hold. Raises Refused when that is not known."""
-        roots = list(known.roots) if known is not None else []
+    def possible_trees(self, state: RestoreState | None, base: str | None) -> Olds:
+        """Returns the trees that the directory may hold. Raises Refused when they are unknown."""
+        roots = list(state.roots) if state is not None else []
         if base is not None:
             unfinished = roots if len(roots) > 1 else []
             return list(dict.fromkeys([base, *unfinished]))
@@ -184,21 +185,21 @@ class _Restore:
 
     # -- full --------------------------------------------------------------------------------
 
-    def full(self) -> None:
+    def restore_fully(self) -> None:
         """Build the tree beside the target and rename it into place."""
         if self._target.exists() and not self._is_replaceable():
-            self.incremental([None], False, False)
+            self.restore_incrementally([None], False, False)
             return
         self._target.parent.mkdir(parents=True, exist_ok=True)
-        aside = self._target.parent / self._temp
+        aside = self._target.parent / self._staging
         aside.mkdir(0o700)
         try:
             fd = os.open(aside, DIR_FLAGS)
             try:
-                self._remember(fd, [self._root])
-                fill(self._store, self._root, fd, self._tally)
+                self._save_state(fd, [self._root])
+                write_tree(self._store, self._root, fd, self._progress)
                 aside.rename(self._target)  # takes the place of an empty directory
-                self._remember(fd, [self._root])
+                self._save_state(fd, [self._root])
             finally:
                 os.close(fd)
         except BaseException:
@@ -208,26 +209,26 @@ class _Restore:
         self._count(Outcome())
 
     def _is_replaceable(self) -> bool:
-        """An empty directory that is mounted, or that we stand in, is filled as it is."""
+        """An empty mount point or working directory is filled in place."""
         here = os.path.realpath(".")
         return not os.path.ismount(self._target) and os.path.realpath(self._target) != here
 
     # -- incremental ---------------------------------------------------------------------------
 
-    def incremental(self, olds: Olds, verify: bool, delete_untracked: bool) -> None:
+    def restore_incrementally(self, olds: Olds, verify: bool, delete_untracked: bool) -> None:
         fd = os.open(self._target, DIR_FLAGS)
         try:
-            self._remember(fd, list(dict.fromkeys([*olds, self._root])))
-            task = Sync(
+            self._save_state(fd, list(dict.fromkeys([*olds, self._root])))
+            task = IncrementalRestore(
                 self._store,
-                self._temp.encode(),
-                self._tally,
+                self._staging.encode(),
+                self._progress,
                 verify=verify,
                 delete_untracked=delete_untracked,
             )
             task.directory(fd, b"", olds, self._root)
             self._refuse_blocked(task.outcome)
-            self._remember(fd, [self._root])
+            self._save_state(fd, [self._root])
         finally:
             os.close(fd)
         self.result.old = olds[0]
@@ -243,12 +244,12 @@ class _Restore:
                 " this again"
             )
 
-    def _remember(self, fd: int, roots: Olds) -> None:
+    def _save_state(self, fd: int, roots: Olds) -> None:
         found = os.fstat(fd)
-        record = Record(str(self._target), found.st_dev, found.st_ino, tuple(roots))
-        self._records.save(record, durable=len(roots) > 1)
+        state = RestoreState(str(self._target), found.st_dev, found.st_ino, tuple(roots))
+        self._states.save(state, durable=len(roots) > 1)
 
     def _count(self, outcome: Outcome) -> None:
-        self.result.files = self._tally.files
-        self.result.bytes = self._tally.bytes
+        self.result.files = self._progress.files
+        self.result.bytes = self._progress.bytes
         self.result.outcome = outcome

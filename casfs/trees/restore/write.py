@@ -1,13 +1,13 @@
-"""A tree into an empty directory, as fast as the file system makes files.
+"""Writes a tree into an empty directory.
 
 Files are written in the order of the tree while their contents are fetched from the store
-in portions, so there is neither a look-up nor a path per file: everything is made relative
-to directory descriptors that were opened here, and with O_EXCL, so nothing that somebody
-plants meanwhile can lead a write out of the directory.
+in batches, so there is neither a look-up nor a path per file: everything is made relative to
+directory descriptors that were opened here, and with O_EXCL, so nothing that is planted
+meanwhile can lead a write out of the directory.
 
-Modes do not depend on the caller's umask: 0644 and 0755 as in the mount, or what was
-preserved. A directory gets its own mode and time after its content. Owners are no part of
-a tree. Nothing is synced, as with `cp`.
+Modes do not depend on the caller's umask: 0644 and 0755 as in the mount, or the preserved
+mode. A directory gets its own mode and time after its content. Owners are no part of a tree.
+Nothing is synced, as with `cp`.
 """
 
 from __future__ import annotations
@@ -29,17 +29,24 @@ from casfs.trees import tree
 
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 FICLONE = 0x40049409  # linux/fs.h: share the source's extents
-NO_CLONE = (errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTTY, errno.EPERM, errno.ETXTBSY)
-PORTION = 500  # entries whose contents are fetched at once
-PORTION_BYTES = 16 << 20
-REPORTS = 100  # files between two calls of `progress`
+CLONE_UNSUPPORTED = (
+    errno.EXDEV,
+    errno.EINVAL,
+    errno.EOPNOTSUPP,
+    errno.ENOTTY,
+    errno.EPERM,
+    errno.ETXTBSY,
+)
+FETCH_BATCH_ENTRIES = 500  # entries whose contents are fetched at once
+FETCH_BATCH_BYTES = 16 << 20
+PROGRESS_INTERVAL_FILES = 100  # between two calls of `progress`
 Names = list[bytes]
 Progress = Callable[[int, int], None]  # files and bytes so far
 
 
 @dataclass(slots=True)
-class Tally:
-    """What was written so far, and the path at work, for the message when it fails."""
+class WriteProgress:
+    """Counts of written files and bytes; `path`: of the current entry, for error messages."""
 
     files: int = 0
     bytes: int = 0
@@ -49,81 +56,81 @@ class Tally:
     def wrote(self, size: int) -> None:
         self.files += 1
         self.bytes += size
-        if self.progress is not None and self.files % REPORTS == 0:
+        if self.progress is not None and self.files % PROGRESS_INTERVAL_FILES == 0:
             self.progress(self.files, self.bytes)
 
 
 @dataclass(frozen=True, slots=True)
-class _Leave:
-    """The end of a directory."""
+class _DirectoryEnd:
+    """Comes after the last entry of a directory."""
 
     own: Properties | None
 
 
-_Step = File | Symlink | Subdirectory | _Leave
+_Step = File | Symlink | Subdirectory | _DirectoryEnd
 
 
-def fill(store: Store, root: str, fd: int, tally: Tally) -> None:
+def write_tree(store: Store, root: str, fd: int, progress: WriteProgress) -> None:
     """Write the tree `root` into the empty directory `fd`, which stays open.
 
-    Raises OSError with `tally.path` at the entry that failed; NotFound, Corrupt.
+    Raises OSError with `progress.path` at the entry that failed; NotFound, Corrupt.
     """
-    writer = _Writer(store, fd, tally)
+    writer = _Writer(store, fd, progress)
     try:
-        for portion in _portions(store, root):
-            for step, content in portion:
-                writer.do(step, content)
+        for batch in _batches(store, root):
+            for step, content in batch:
+                writer.execute(step, content)
     finally:
         writer.close()
 
 
-def _portions(store: Store, root: str) -> Iterator[list[tuple[_Step, bytes | None]]]:
-    """The steps with the contents of small files: as much at once as memory should hold."""
-    portion: list[_Step] = []
+def _batches(store: Store, root: str) -> Iterator[list[tuple[_Step, bytes | None]]]:
+    """Yields the steps with the contents of small files, in batches of bounded memory."""
+    batch: list[_Step] = []
     size = 0
     for step in _steps(store, root):
-        portion.append(step)
+        batch.append(step)
         if type(step) is File:
             size += min(step.digest.size_bytes, CHUNK)
-        if len(portion) >= PORTION or size >= PORTION_BYTES:
-            yield _with_contents(store, portion)
-            portion, size = [], 0
-    yield _with_contents(store, portion)
+        if len(batch) >= FETCH_BATCH_ENTRIES or size >= FETCH_BATCH_BYTES:
+            yield _with_contents(store, batch)
+            batch, size = [], 0
+    yield _with_contents(store, batch)
 
 
-def _with_contents(store: Store, portion: list[_Step]) -> list[tuple[_Step, bytes | None]]:
-    hashes = [step.digest.hash for step in portion if type(step) is File]
+def _with_contents(store: Store, batch: list[_Step]) -> list[tuple[_Step, bytes | None]]:
+    hashes = [step.digest.hash for step in batch if type(step) is File]
     contents = store.blobs.get_many(hashes)
-    return [(step, next(contents) if type(step) is File else None) for step in portion]
+    return [(step, next(contents) if type(step) is File else None) for step in batch]
 
 
 class _Writer:
-    """Does one step after the other; holds a descriptor for each directory it is in."""
+    """Executes steps; holds a descriptor for each directory on the current path."""
 
-    def __init__(self, store: Store, fd: int, tally: Tally) -> None:
+    def __init__(self, store: Store, fd: int, progress: WriteProgress) -> None:
         self._store = store
         self._stack = [fd]
-        self._tally = tally
+        self._progress = progress
 
-    def do(self, step: _Step, content: bytes | None) -> None:
+    def execute(self, step: _Step, content: bytes | None) -> None:
         fd = self._stack[-1]
-        if isinstance(step, _Leave):
-            finish(fd, step.own, 0o755)
+        if isinstance(step, _DirectoryEnd):
+            set_directory_attributes(fd, step.own, 0o755)
             if len(self._stack) > 1:
                 os.close(self._stack.pop())
-                self._tally.path.pop()
+                self._progress.path.pop()
             return
-        self._tally.path.append(step.name)
+        self._progress.path.append(step.name)
         if isinstance(step, File):
-            self._tally.wrote(write_file(self._store, fd, step.name, step, content))
+            self._progress.wrote(write_file(self._store, fd, step.name, step, content))
         elif isinstance(step, Symlink):
             write_link(fd, step.name, step)
-            self._tally.wrote(0)
+            self._progress.wrote(0)
         else:
             os.mkdir(step.name, 0o700, dir_fd=fd)
             self._stack.append(os.open(step.name, DIR_FLAGS, dir_fd=fd))
             return
-        self._tally.path.pop()
+        self._progress.path.pop()
 
     def close(self) -> None:
         for fd in self._stack[1:]:
@@ -131,7 +138,7 @@ class _Writer:
 
 
 def _steps(store: Store, root: str) -> Iterator[_Step]:
-    """Every entry of the tree in order, and the end of each directory."""
+    """Yields every entry of the tree in order, and the end of each directory."""
     stack = [(root, iter(tree.load(store, root).values()))]
     while stack:
         hash, entries = stack[-1]
@@ -143,15 +150,15 @@ def _steps(store: Store, root: str) -> Iterator[_Step]:
                 break
         else:
             stack.pop()
-            yield _Leave(tree.preserved(store, hash))
+            yield _DirectoryEnd(tree.directory_properties(store, hash))
 
 
 # -- one entry ----------------------------------------------------------------------------
 
 
 def write_file(store: Store, fd: int, name: bytes, entry: File, content: bytes | None) -> int:
-    """Make the file `name` in `fd` as `entry` says; returns its size. It must not exist.
-    `content`: as `Blobs.contents` gave it."""
+    """Create the file `name` in `fd`, which must not exist; returns its size. `content`: as
+    `Blobs.get_many` returned it."""
     out = os.open(name, NEW_FILE, 0o600, dir_fd=fd)
     try:
         if content is not None:
@@ -162,7 +169,7 @@ def write_file(store: Store, fd: int, name: bytes, entry: File, content: bytes |
                 size = _copy(source, out)
         os.fchmod(out, file_mode(entry))
         if entry.properties is not None and entry.properties.mtime is not None:
-            os.utime(out, ns=nanoseconds(entry.properties.mtime))
+            os.utime(out, ns=utime_ns(entry.properties.mtime))
     finally:
         os.close(out)
     return size
@@ -171,16 +178,16 @@ def write_file(store: Store, fd: int, name: bytes, entry: File, content: bytes |
 def write_link(fd: int, name: bytes, entry: Symlink) -> None:
     os.symlink(entry.target, name, dir_fd=fd)
     if entry.properties is not None and entry.properties.mtime is not None:
-        times = nanoseconds(entry.properties.mtime)
+        times = utime_ns(entry.properties.mtime)
         os.utime(name, ns=times, dir_fd=fd, follow_symlinks=False)
 
 
-def finish(fd: int, own: Properties | None, default: int) -> None:
-    """Give a directory its mode and time, when its content is there."""
+def set_directory_attributes(fd: int, own: Properties | None, default: int) -> None:
+    """Set the mode and time of a directory, after its content was written."""
     mode = own.unix_mode if own is not None else None
     os.fchmod(fd, default if mode is None else stat.S_IMODE(mode))
     if own is not None and own.mtime is not None:
-        os.utime(fd, ns=nanoseconds(own.mtime))
+        os.utime(fd, ns=utime_ns(own.mtime))
 
 
 def file_mode(entry: File) -> int:
@@ -189,8 +196,8 @@ def file_mode(entry: File) -> int:
     return 0o755 if entry.executable else 0o644
 
 
-def nanoseconds(mtime: tuple[int, int]) -> tuple[int, int]:
-    """(atime, mtime) for os.utime."""
+def utime_ns(mtime: tuple[int, int]) -> tuple[int, int]:
+    """Returns (atime, mtime) in ns for os.utime."""
     value = mtime[0] * 1_000_000_000 + mtime[1]
     return value, value
 
@@ -199,7 +206,7 @@ def nanoseconds(mtime: tuple[int, int]) -> tuple[int, int]:
 
 
 def _copy(source: BinaryIO, out: int) -> int:
-    """Share the extents where the file system can, else copy in the kernel, holes kept."""
+    """Clones the extents where the file system can, else copies in the kernel, holes kept."""
     try:
         fd = source.fileno()
     except OSError:  # in memory
@@ -207,7 +214,7 @@ def _copy(source: BinaryIO, out: int) -> int:
         write_all(out, data)
         return len(data)
     size = os.fstat(fd).st_size
-    if _cloned(fd, out):
+    if _clone(fd, out):
         return size
     for at, end in data_extents(fd, 0, size):
         while at < end:
@@ -216,18 +223,18 @@ def _copy(source: BinaryIO, out: int) -> int:
     return size
 
 
-def _cloned(source: int, out: int) -> bool:
+def _clone(source: int, out: int) -> bool:
     try:
         fcntl.ioctl(out, FICLONE, source)
     except OSError as error:
-        if error.errno not in NO_CLONE:
+        if error.errno not in CLONE_UNSUPPORTED:
             raise
         return False
     return True
 
 
 def _copy_range(source: int, out: int, at: int, count: int) -> int:
-    """Bytes copied. copy_file_range refuses to cross some file systems; sendfile crosses all."""
+    """Returns the bytes copied. sendfile crosses file systems that copy_file_range refuses to."""
     count = min(count, 1 << 30)
     try:
         return os.copy_file_range(source, out, count, at, at)

@@ -1,8 +1,8 @@
-"""Reading files for a snapshot: read, hash, and write what the store lacks.
+"""Reads the files of a snapshot: read, hash, and stage the content that the store lacks.
 
 Files are opened relative to their directory's descriptor and never through a link. The
-store is asked once for a portion of files, and only what it does not have is staged. Runs in
-the process that makes the snapshot, or in those that help it (`casfs.trees.snapshot.reader_pool`).
+store is asked once for a batch of files, and only content that it does not have is staged.
+Runs in the process that makes the snapshot, or in a worker (`casfs.trees.snapshot.reader_pool`).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from casfs.digest import Digest
 from casfs.errors import Failed
 from casfs.system.paths import FILE_FLAGS, printable
 
-LARGE = 1 << 20  # bytes; a larger file is read in pieces
-HELD = 4 << 20  # bytes of content that wait for one look at the store
+STREAM_MIN_BYTES = 1 << 20  # a larger file is read in pieces
+STAGE_BATCH_BYTES = 4 << 20  # content held until the store is asked for it
 
 
 class Stat(NamedTuple):
-    """What a snapshot wants to know of an entry, named as in `os.stat_result`."""
+    """The fields that a snapshot uses, named as in `os.stat_result`."""
 
     st_mode: int
     st_size: int
@@ -38,9 +38,9 @@ class Stat(NamedTuple):
 
 
 @dataclass(slots=True)
-class Read:
-    """A file that was read. `staged` is None when the store has it already, as `info` says,
-    or when it was staged with an earlier file."""
+class ReadFile:
+    """A file that was read. `staged` is None where the store has the content already, as `info`
+    says, or where it was staged with an earlier file."""
 
     name: bytes
     digest: Digest
@@ -49,18 +49,18 @@ class Read:
     info: BlobInfo | None = None
 
 
-class Intake:
-    """`met`: is that hash known to be stored, or staged already?"""
+class FileReader:
+    """`is_known`: returns whether a hash is known to be stored, or staged already."""
 
-    def __init__(self, blobs: Blobs, met: Callable[[str], bool]) -> None:
+    def __init__(self, blobs: Blobs, is_known: Callable[[str], bool]) -> None:
         self._blobs = blobs
         self._stage_bytes = stager(blobs)
-        self._met = met
+        self._is_known = is_known
 
-    def read(self, fd: int, names: Iterable[bytes], where: str) -> list[Read]:
-        """The files of the directory `fd`, less those that have vanished. Raises Failed."""
-        done: list[Read] = []
-        held: list[tuple[Read, bytes]] = []
+    def read(self, fd: int, names: Iterable[bytes], where: str) -> list[ReadFile]:
+        """Reads files of the directory `fd`; omits those that have vanished. Raises Failed."""
+        done: list[ReadFile] = []
+        held: list[tuple[ReadFile, bytes]] = []
         size = 0
         try:
             for name in names:
@@ -75,7 +75,7 @@ class Intake:
                 if data is not None:
                     held.append((one, data))
                     size += len(data)
-                    if size > HELD:
+                    if size > STAGE_BATCH_BYTES:
                         self._stage(held)
                         held, size = [], 0
             self._stage(held)
@@ -84,42 +84,42 @@ class Intake:
             raise
         return done
 
-    def _file(self, fd: int, name: bytes) -> tuple[Read, bytes | None]:
-        """The file and its content; a large one is staged already."""
+    def _file(self, fd: int, name: bytes) -> tuple[ReadFile, bytes | None]:
+        """Returns the file and its content, or None for a large file, which is staged here."""
         file = os.open(name, FILE_FLAGS, dir_fd=fd)
         try:
             size = os.fstat(file).st_size
-            if size > LARGE:
+            if size > STREAM_MIN_BYTES:
                 with open(file, "rb", buffering=0, closefd=False) as source:
                     staged = self._blobs.stage(source)
-                return Read(name, staged.digest, Stat.of(os.fstat(file)), staged), None
-            data = _whole(file, size)
-            return Read(name, Digest.of(data), Stat.of(os.fstat(file))), data
+                return ReadFile(name, staged.digest, Stat.of(os.fstat(file)), staged), None
+            data = _read_whole(file, size)
+            return ReadFile(name, Digest.of(data), Stat.of(os.fstat(file))), data
         finally:
             os.close(file)
 
-    def _stage(self, held: list[tuple[Read, bytes]]) -> None:
-        """One look at the store for all of them; only what is new is written."""
-        unmet = {one.digest.hash for one, _ in held if not self._met(one.digest.hash)}
-        stored = self._blobs.info(unmet) if unmet else {}
+    def _stage(self, held: list[tuple[ReadFile, bytes]]) -> None:
+        """Asks the store once for all; stages only content that it does not have."""
+        unknown = {one.digest.hash for one, _ in held if not self._is_known(one.digest.hash)}
+        stored = self._blobs.info(unknown) if unknown else {}
         for one, data in held:
             hash = one.digest.hash
             one.info = stored.get(hash)
-            if hash in unmet:
-                unmet.discard(hash)
+            if hash in unknown:
+                unknown.discard(hash)
                 if one.info is None:
                     one.staged = self._stage_bytes(one.digest, data)
 
 
-def discard(done: Iterable[Read]) -> None:
+def discard(done: Iterable[ReadFile]) -> None:
     protocols.discard(one.staged for one in done if one.staged is not None)
 
 
-def _whole(fd: int, size: int) -> bytes:
-    """All of a file: `size` bytes, or what there is when it has changed since."""
+def _read_whole(fd: int, size: int) -> bytes:
+    """Reads a whole file of `size` bytes; more or less where it has changed since."""
     data = os.read(fd, size + 1)
     while data and len(data) != size:
-        more = os.read(fd, LARGE)
+        more = os.read(fd, STREAM_MIN_BYTES)
         if not more:
             break
         data += more

@@ -1,11 +1,11 @@
-"""Patterns in gitignore's syntax, decided as git decides, byte for byte.
+"""Matches paths against patterns in gitignore's syntax, as git does, byte for byte.
 
-A pattern says something of just the path that it matches: what lies below a directory that
-is left out is never asked about, and what lies below one that is not is asked about by
-itself. (A matcher that also answers for everything below a match cannot tell these apart,
-and `foo/**` with `!foo/keep` would lose `foo`.) The last pattern that matches decides.
+A pattern decides only about the path that it matches: paths below an ignored directory are
+never asked about, and those below any other are asked about one by one. (A matcher that also
+answers for everything below a match cannot tell these apart, and `foo/**` with `!foo/keep`
+would lose `foo`.) The last pattern that matches decides.
 
-Against git itself: `tests/trees/snapshot/test_gitignore.py`.
+Compared with git itself in `tests/trees/snapshot/test_gitignore.py`.
 """
 
 from __future__ import annotations
@@ -13,44 +13,44 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-SPECIAL = re.compile(rb"[*?\[\\]")
+GLOB_CHARACTERS = re.compile(rb"[*?\[\\]")
 BOM = b"\xef\xbb\xbf"
-CLASSES = {
+CHARACTER_CLASSES = {
     b"alnum": rb"0-9A-Za-z", b"alpha": rb"A-Za-z", b"blank": rb" \t", b"cntrl": rb"\x00-\x1f\x7f",
     b"digit": rb"0-9", b"graph": rb"\x21-\x7e", b"lower": rb"a-z", b"print": rb"\x20-\x7e",
     b"punct": rb"\x21-\x2f\x3a-\x40\x5b-\x60\x7b-\x7e", b"space": rb"\x20\t\n\r\x0b\x0c",
     b"upper": rb"A-Z", b"xdigit": rb"0-9A-Fa-f",
 }  # fmt: skip
-NOTHING = rb"(?!)"
+MATCHES_NOTHING = rb"(?!)"
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """`keeps`: it began with `!`; `whole`: it is about the path, else about the last name."""
+    """`negated`: it began with `!`; `anchored`: it matches the path, else the last name."""
 
     regex: re.Pattern[bytes]
-    keeps: bool
-    whole: bool
+    negated: bool
+    anchored: bool
     directory: bool
 
     def matches(self, path: bytes, name: bytes, *, directory: bool) -> bool:
         if self.directory and not directory:
             return False
-        return self.regex.fullmatch(path if self.whole else name) is not None
+        return self.regex.fullmatch(path if self.anchored else name) is not None
 
 
 class Patterns:
     def __init__(self, text: bytes) -> None:
-        """Raises ValueError for a line that is no pattern."""
+        """Raises ValueError for an invalid pattern."""
         lines = text.removeprefix(BOM).split(b"\n")
         found = [pattern for pattern in map(_pattern, lines) if pattern is not None]
         self._latest_first = found[::-1]
 
-    def skips(self, path: bytes, name: bytes, *, directory: bool) -> bool:
+    def ignores(self, path: bytes, name: bytes, *, directory: bool) -> bool:
         """`name` is the last component of `path`."""
         for pattern in self._latest_first:
             if pattern.matches(path, name, directory=directory):
-                return not pattern.keeps
+                return not pattern.negated
         return False
 
 
@@ -58,19 +58,19 @@ def _pattern(line: bytes) -> Pattern | None:
     text = _trimmed(line.removesuffix(b"\r"))
     if not text or text.startswith(b"#"):
         return None
-    keeps = text.startswith(b"!")
-    body = text[keeps:]
+    negated = text.startswith(b"!")
+    body = text[negated:]
     directory = body.endswith(b"/")
     glob = body[: len(body) - directory]
     if not glob.strip(b"/") or _escapes_end(body):
         raise ValueError(f"{text.decode('utf-8', 'replace')!r} is not a valid pattern")
-    whole = b"/" in glob
+    anchored = b"/" in glob
     glob = glob.removeprefix(b"/")
-    return Pattern(re.compile(_translated(glob, whole), re.DOTALL), keeps, whole, directory)
+    return Pattern(re.compile(_translated(glob, anchored), re.DOTALL), negated, anchored, directory)
 
 
 def _trimmed(line: bytes) -> bytes:
-    """Without spaces at the end, but for one that a backslash is before."""
+    """Strips trailing spaces, but for one that is escaped."""
     text = line.rstrip(b" ")
     return text + b" " if text != line and _escapes_end(text) else text
 
@@ -79,15 +79,15 @@ def _escapes_end(text: bytes) -> bool:
     return (len(text) - len(text.rstrip(b"\\"))) % 2 == 1
 
 
-def _translated(glob: bytes, whole: bool) -> bytes:
+def _translated(glob: bytes, anchored: bool) -> bytes:
     """As a regular expression. In a path `*` and `?` do not match a slash."""
-    special = SPECIAL.search(glob)
+    special = GLOB_CHARACTERS.search(glob)
     first = special.start() if special else len(glob)  # git compares what is before it as it is
     found, at = [], 0
     while at < len(glob):
         byte = glob[at : at + 1]
         if byte == b"*":
-            piece, at = _stars(glob, at, whole, first)
+            piece, at = _stars(glob, at, anchored, first)
         elif byte == b"?":
             piece, at = b"[^/]", at + 1
         elif byte == b"[":
@@ -99,13 +99,13 @@ def _translated(glob: bytes, whole: bool) -> bytes:
     return b"".join(found)
 
 
-def _stars(glob: bytes, at: int, whole: bool, first: int) -> tuple[bytes, int]:
+def _stars(glob: bytes, at: int, anchored: bool, first: int) -> tuple[bytes, int]:
     """Two or more between slashes match any number of directories."""
     end = at
     while glob[end : end + 1] == b"*":
         end += 1
     begins = at == first or glob[at - 1 : at] == b"/"
-    if not whole or end - at < 2 or not begins or glob[end : end + 1] not in (b"", b"/"):
+    if not anchored or end - at < 2 or not begins or glob[end : end + 1] not in (b"", b"/"):
         return b"[^/]*", end
     if end == len(glob):
         return b".*", end
@@ -120,9 +120,9 @@ def _bracket(glob: bytes, at: int) -> tuple[bytes, int]:
     while at < len(glob) and (glob[at : at + 1] != b"]" or at == start):
         close = glob.find(b":]", at + 2)
         if glob[at : at + 2] == b"[:" and close > 0 and glob[at + 2 : close].isalpha():
-            known = CLASSES.get(glob[at + 2 : close])
+            known = CHARACTER_CLASSES.get(glob[at + 2 : close])
             if known is None:
-                return NOTHING, len(glob)
+                return MATCHES_NOTHING, len(glob)
             items.append(known)
             at = close + 2
             continue
@@ -133,11 +133,11 @@ def _bracket(glob: bytes, at: int) -> tuple[bytes, int]:
         else:
             items.append(_hex(low))
     if at >= len(glob):
-        return NOTHING, len(glob)
+        return MATCHES_NOTHING, len(glob)
     inside = b"".join(items)
     if negated:
         return b"[^/%s]" % inside, at + 1
-    return b"(?!/)[%s]" % inside if inside else NOTHING, at + 1
+    return b"(?!/)[%s]" % inside if inside else MATCHES_NOTHING, at + 1
 
 
 def _member(glob: bytes, at: int) -> tuple[bytes, int]:

@@ -1,5 +1,5 @@
-"""What a checkpoint leaves out: well-known directories of derived files, and what
-`.casfsignore` at the top of the workspace names in gitignore's syntax.
+"""IgnoreRules rules: the default names of derived directories, and the gitignore patterns of
+`.casfsignore` at the top of the workspace.
 
 The default names (seed 004's set) hold for directories only: a *file* called `build` is
 somebody's work.
@@ -13,50 +13,50 @@ from casfs.digest import hash_bytes
 from casfs.errors import Failed, Invalid
 from casfs.trees.snapshot.gitignore import Patterns
 
-FILE = ".casfsignore"
-DEFAULT = frozenset(
+IGNORE_FILE = ".casfsignore"
+DEFAULT_DIRECTORIES = frozenset(
     b"node_modules __pycache__ .git target .venv venv .mypy_cache .pytest_cache dist build "
     b".next .nuxt".split()
 )
 
 
-class Ignore:
-    """Decides by name and relative path; `Ignore()` leaves nothing out. `excluded`: paths that
-    are left out whatever the rules say."""
+class IgnoreRules:
+    """Decides by name and relative path; `IgnoreRules()` ignores nothing. `excluded`: paths that
+    are ignored whatever the patterns are."""
 
     excluded: frozenset[bytes] = frozenset()
 
     def __init__(self, names: frozenset[bytes] = frozenset(), rules: bytes = b"") -> None:
-        """`rules`: what a file of them holds. Raises ValueError."""
+        """`rules`: the content of a `.casfsignore`. Raises ValueError."""
         self._names = names
         self._patterns = Patterns(rules) if rules else None
-        self._given = hash_bytes(b"\0".join([*sorted(names), b"", rules]))[:16]
+        self._fingerprint = hash_bytes(b"\0".join([*sorted(names), b"", rules]))[:16]
 
     @classmethod
-    def of(cls, root: Path, *, defaults: bool = True) -> Ignore:
-        """The rules for the workspace at `root`. Raises Failed when they cannot be read,
-        Invalid when one is no pattern."""
+    def of(cls, root: Path, *, defaults: bool = True) -> IgnoreRules:
+        """Loads the rules of the workspace at `root`. Raises Failed when they cannot be read,
+        Invalid for an invalid pattern."""
         try:
-            rules = (root / FILE).read_bytes()
+            rules = (root / IGNORE_FILE).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             rules = b""
         except OSError as error:
-            raise Failed(f"cannot read {root / FILE}: {error.strerror}") from None
+            raise Failed(f"cannot read {root / IGNORE_FILE}: {error.strerror}") from None
         try:
-            return cls(DEFAULT if defaults else frozenset(), rules)
+            return cls(DEFAULT_DIRECTORIES if defaults else frozenset(), rules)
         except ValueError as error:
-            raise Invalid(f"{root / FILE}: {error}") from None
+            raise Invalid(f"{root / IGNORE_FILE}: {error}") from None
 
     @property
     def fingerprint(self) -> str:
-        """Equal where the same is left out."""
+        """Equal for rules that ignore the same paths."""
         excluded = hash_bytes(b"\0".join(sorted(self.excluded)))[:16]
-        return f"{self._given}/{excluded}"
+        return f"{self._fingerprint}/{excluded}"
 
-    def skips(self, path: bytes, name: bytes, *, directory: bool) -> bool:
+    def ignores(self, path: bytes, name: bytes, *, directory: bool) -> bool:
         """`path` is relative to the workspace, `name` its last component."""
         if path in self.excluded or (directory and name in self._names):
             return True
         if self._patterns is None:
             return False
-        return self._patterns.skips(path, name, directory=directory)
+        return self._patterns.ignores(path, name, directory=directory)

@@ -32,15 +32,15 @@ from casfs.backend.protocols import BlobInfo, Staged
 from casfs.digest import Digest
 from casfs.errors import CasfsError, Failed
 from casfs.system.paths import open_directory, printable
-from casfs.trees.snapshot.file_reader import Intake, Read, Stat, discard
+from casfs.trees.snapshot.file_reader import FileReader, ReadFile, Stat, discard
 
-MAX_WORKERS = 4  # processes
-PIPES = 3  # per worker: it reads files while answers of others wait for the interpreter here
+MAX_WORKER_PROCESSES = 4
+PIPES_PER_WORKER = 3  # it goes on reading while its answers wait for the interpreter lock here
 
 Key = TypeVar("Key")
 
 
-class Readers(Generic[Key]):
+class ReaderPool(Generic[Key]):
     """`root_fd`: the workspace's root, shown in messages as `shown`; `private`: the store's
     private directory of this process.
 
@@ -49,14 +49,14 @@ class Readers(Generic[Key]):
     """
 
     def __init__(self, private: Path, root_fd: int, shown: str) -> None:
-        count = max(2, min(MAX_WORKERS, os.cpu_count() or 2))
-        self._threads = ThreadPoolExecutor(count * PIPES)
+        count = max(2, min(MAX_WORKER_PROCESSES, os.cpu_count() or 2))
+        self._threads = ThreadPoolExecutor(count * PIPES_PER_WORKER)
         self._idle: SimpleQueue[Connection[Any, Any]] = SimpleQueue()
         self._pending: deque[tuple[Key, Future[bytes]]] = deque()
         self._processes = [self._start(private, root_fd, shown) for _ in range(count)]
 
     def _start(self, private: Path, root_fd: int, shown: str) -> subprocess.Popen[bytes]:
-        pairs = [Pipe() for _ in range(PIPES)]
+        pairs = [Pipe() for _ in range(PIPES_PER_WORKER)]
         theirs = [pipe.fileno() for _, pipe in pairs]
         arguments = [str(private), str(root_fd), shown, *map(str, theirs)]
         process = subprocess.Popen(
@@ -83,7 +83,7 @@ class Readers(Generic[Key]):
         finally:
             self._idle.put(pipe)
 
-    def results(self, max_pending: int) -> Iterator[tuple[Key, list[Read]]]:
+    def results(self, max_pending: int) -> Iterator[tuple[Key, list[ReadFile]]]:
         """Yields results until at most `max_pending` batches are outstanding.
 
         Raises Failed, or what a worker raised.
@@ -94,7 +94,7 @@ class Readers(Generic[Key]):
             self._pending.popleft()
             yield key, _unpacked(answer)
 
-    def close(self, discard: Callable[[list[Read]], None]) -> None:
+    def close(self, discard: Callable[[list[ReadFile]], None]) -> None:
         """End the workers; `discard` gets the results that were not taken."""
         self._threads.shutdown(cancel_futures=True)
         while not self._idle.empty():
@@ -113,56 +113,56 @@ def main() -> None:
     private, root_fd, shown, *pipe_fds = sys.argv[1:]
     backend = DiskBackend.for_worker(Path(private))
     staged: set[str] = set()  # by this process: no file is written twice
-    intake = Intake(backend.blobs, staged.__contains__)
+    reader = FileReader(backend.blobs, staged.__contains__)
     pipes: list[Connection[Any, Any]] = [Connection(int(fd)) for fd in pipe_fds]
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
             for pipe in wait(pipes):
                 assert isinstance(pipe, Connection)
                 path, names = marshal.loads(pipe.recv_bytes())
-                done, fault = _portion(intake, int(root_fd), path, names, shown)
+                done, error = _read_batch(reader, int(root_fd), path, names, shown)
                 staged.update(one.digest.hash for one in done)
                 try:
-                    pipe.send_bytes(marshal.dumps((fault, [_packed(one) for one in done])))
+                    pipe.send_bytes(marshal.dumps((error, [_packed(one) for one in done])))
                 except OSError:
                     discard(done)
                     raise
 
 
-def _portion(
-    intake: Intake, root: int, path: bytes, names: list[bytes], shown: str
-) -> tuple[list[Read], str | None]:
-    """What was read, or what went wrong."""
+def _read_batch(
+    reader: FileReader, root: int, path: bytes, names: list[bytes], shown: str
+) -> tuple[list[ReadFile], str | None]:
+    """Returns the files, or the message of the error."""
     where = shown + printable(path)
     try:
         fd = open_directory(root, filter(None, path.split(b"/")))
     except FileNotFoundError:
-        return [], None  # the directory has vanished, and all files with it
+        return [], None  # the directory has vanished with all its files
     except OSError as error:
         return [], f"cannot read {where}: {error.strerror}"
     try:
-        return intake.read(fd, names, where), None
+        return reader.read(fd, names, where), None
     except CasfsError as error:
         return [], str(error)
     finally:
         os.close(fd)
 
 
-def _packed(one: Read) -> tuple[Any, ...]:
+def _packed(one: ReadFile) -> tuple[Any, ...]:
     staged = one.staged and (one.staged.data, one.staged.temp)
     info = one.info and (one.info.size, one.info.type)
     return one.name, one.digest.hash, one.digest.size_bytes, tuple(one.stat), staged, info
 
 
-def _unpacked(answer: bytes) -> list[Read]:
-    """Raises Failed with what went wrong."""
-    fault, items = marshal.loads(answer)
-    if fault is not None:
-        raise Failed(fault)
+def _unpacked(answer: bytes) -> list[ReadFile]:
+    """Raises Failed with the worker's error."""
+    error, items = marshal.loads(answer)
+    if error is not None:
+        raise Failed(error)
     done = []
     for name, hash, size, seen, staged, info in items:
         digest = Digest(hash, size)
-        one = Read(name, digest, Stat(*seen))
+        one = ReadFile(name, digest, Stat(*seen))
         if staged:
             one.staged = Staged(digest, *staged)
         if info:

@@ -1,14 +1,14 @@
-"""What a directory looked like when it was last recorded: git's index, for snapshots.
+"""The stat cache, git's index for snapshots: the stats and digests of each recorded directory.
 
 For each directory of a workspace: its names, the stat of each entry (size, mtime, ctime,
-inode, mode), what each entry was recorded as, and the directory node. A file whose stat is
+inode, mode), the digest that each was recorded as, and the directory node. A file whose stat is
 unchanged is not read again; a directory in which nothing changed is not encoded again. The
-index is a derivative in `index.db`, never durable, never trusted for existence: whatever
+cache is a derivative in `index.db`, never durable, never trusted for existence: whatever
 it names must still be in the store, and the batch checks that.
 
-The racy-clean rule: a file that was changed less than RACY before the scan could be changed
-again within the same clock tick, after it was read, and look the same. Its stat is not
-remembered, so the next snapshot reads it.
+The racy-clean rule: a file that was changed less than RACY_WINDOW_NS before the scan could be
+changed again within the same clock tick, after it was read, and look the same. Its stat is
+not remembered (RACY), so the next snapshot reads it.
 """
 
 from __future__ import annotations
@@ -17,20 +17,23 @@ import os
 import stat
 import struct
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from casfs.backend.sqlite import Database
 from casfs.digest import Digest
+from casfs.store import Store
 from casfs.trees.snapshot.file_reader import Stat
+from casfs.trees.snapshot.ignore import IgnoreRules
 
-RACY = 2_000_000_000  # nanoseconds; as coarse as the coarsest mtime in use
+RACY_WINDOW_NS = 2_000_000_000  # as coarse as the coarsest mtime in use
 STAT = struct.Struct("<qqqQI")
-UNSURE = STAT.pack(-1, 0, 0, 0, 0)
+RACY = STAT.pack(-1, 0, 0, 0, 0)  # of an entry whose stat cannot be relied on
 DIRECTORY = STAT.pack(0, 0, 0, 0, stat.S_IFDIR)
-NOTHING = Digest("0" * 64, 0)  # recorded of an entry that is no blob
-RECORDED = struct.Struct("<32sq")
+NO_BLOB = Digest("0" * 64, 0)  # recorded of an entry without a blob, as a link
+DIGEST = struct.Struct("<32sq")
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS directories (
   root BLOB NOT NULL, path BLOB NOT NULL, names BLOB NOT NULL, stats BLOB NOT NULL,
@@ -40,8 +43,8 @@ CREATE TABLE IF NOT EXISTS directories (
 """
 
 
-class Row(NamedTuple):
-    """One directory. `stats` and `recorded` have an item for each of `names`, which are
+class CachedDirectory(NamedTuple):
+    """One row. `stats` and `recorded` have an item for each of `names`, which are
     sorted and joined by NUL; `node` and `size` are the directory node's digest."""
 
     names: bytes
@@ -54,21 +57,21 @@ class Row(NamedTuple):
     def digest(self) -> Digest:
         return Digest(self.node.hex(), self.size)
 
-    def of(self, node: Digest) -> Row:
+    def with_node(self, node: Digest) -> CachedDirectory:
         return self._replace(node=bytes.fromhex(node.hash), size=node.size_bytes)
 
-    def split(self) -> list[bytes]:
+    def split_names(self) -> list[bytes]:
         return self.names.split(b"\0") if self.names else []
 
-    def recorded_at(self, place: int) -> Digest:
-        hash, size = RECORDED.unpack_from(self.recorded, place * RECORDED.size)
+    def digest_at(self, place: int) -> Digest:
+        hash, size = DIGEST.unpack_from(self.recorded, place * DIGEST.size)
         return Digest(hash.hex(), size)
 
-    def known(self) -> dict[bytes, tuple[bytes, Digest]]:
-        """(stat, digest) of each entry by its name."""
+    def entries(self) -> dict[bytes, tuple[bytes, Digest]]:
+        """Returns the packed stat and the digest of each entry, by name."""
         found = {}
         for place, (name, (hash, size)) in enumerate(
-            zip(self.split(), RECORDED.iter_unpack(self.recorded), strict=True)
+            zip(self.split_names(), DIGEST.iter_unpack(self.recorded), strict=True)
         ):
             printed = self.stats[place * STAT.size : (place + 1) * STAT.size]
             found[name] = printed, Digest(hash.hex(), size)
@@ -76,74 +79,75 @@ class Row(NamedTuple):
 
 
 @dataclass(slots=True)
-class Index:
-    """The rows of one workspace, recorded in one way: `load`, use, `save`."""
+class StatCache:
+    """The rows of one workspace: `load`, use, `save`."""
 
     path: Path
     root: bytes
-    rows: dict[bytes, Row]
-    fresh: dict[bytes, Row]
+    rows: dict[bytes, CachedDirectory]
+    fresh: dict[bytes, CachedDirectory]
     seen: set[bytes]
 
-    @classmethod
-    def load(cls, store_root: Path, workspace: Path, way: str) -> Index:
-        """`way`: how it is recorded (ignored names, preserved properties)."""
-        path = store_root / "index.db"
-        root = os.fsencode(workspace.resolve()) + b"\0" + way.encode()
-        database = Database(path, SCHEMA, durable=False)
-        try:
-            with database.read() as db:
-                rows = db.execute(
-                    "SELECT path, names, stats, recorded, node, size FROM directories"
-                    " WHERE root = ?",
-                    (root,),
-                ).fetchall()
-        finally:
-            database.close()
-        return cls(path, root, {row[0]: Row(*row[1:]) for row in rows}, {}, set())
-
-    def get(self, path: bytes) -> Row | None:
+    def get(self, path: bytes) -> CachedDirectory | None:
         self.seen.add(path)
         return self.rows.get(path)
 
-    def put(self, path: bytes, row: Row) -> None:
+    def put(self, path: bytes, row: CachedDirectory) -> None:
         self.fresh[path] = row
 
     def save(self) -> None:
-        """Keep what changed, forget what has gone."""
+        """Writes new rows, deletes those of directories that are gone."""
         gone = self.rows.keys() - self.seen
         if not self.fresh and not gone:
             return
-        database = Database(self.path, SCHEMA, durable=False)
-        try:
-            with database.write() as db:
-                db.executemany(
-                    "DELETE FROM directories WHERE root = ? AND path = ?",
-                    [(self.root, path) for path in gone],
-                )
-                db.executemany(
-                    "INSERT OR REPLACE INTO directories VALUES (?, ?, ?, ?, ?, ?, ?)",
-                    [(self.root, path, *row) for path, row in self.fresh.items()],
-                )
-        finally:
-            database.close()
+        with _database(self.path) as database, database.write() as db:
+            db.executemany(
+                "DELETE FROM directories WHERE root = ? AND path = ?",
+                [(self.root, path) for path in gone],
+            )
+            db.executemany(
+                "INSERT OR REPLACE INTO directories VALUES (?, ?, ?, ?, ?, ?, ?)",
+                [(self.root, path, *row) for path, row in self.fresh.items()],
+            )
+
+
+def load(store: Store, directory: Path, rules: IgnoreRules, variant: str) -> StatCache | None:
+    """Returns the rows of a directory as recorded by these rules and `variant` (the preserved
+    properties); None for a store in memory, or where there is no directory."""
+    if store.root is None or not directory.is_dir():
+        return None
+    path = store.root / "index.db"
+    key = f"{rules.fingerprint}/{variant}"
+    root = os.fsencode(directory.resolve()) + b"\0" + key.encode()
+    with _database(path) as database, database.read() as db:
+        rows = db.execute(
+            "SELECT path, names, stats, recorded, node, size FROM directories WHERE root = ?",
+            (root,),
+        ).fetchall()
+    return StatCache(path, root, {row[0]: CachedDirectory(*row[1:]) for row in rows}, {}, set())
+
+
+def _database(path: Path) -> closing[Database]:
+    return closing(Database(path, SCHEMA, durable=False))
 
 
 def fingerprint(seen: os.stat_result | Stat, racy_after: int) -> bytes:
-    """The stat of an entry as it is remembered; UNSURE where it could not be relied on."""
+    """Returns the packed stat of an entry; RACY where it could not be relied on."""
     mtime, ctime = seen.st_mtime_ns, seen.st_ctime_ns
     if mtime >= racy_after or ctime >= racy_after:
-        return UNSURE
+        return RACY
     return STAT.pack(seen.st_size, mtime, ctime, seen.st_ino, seen.st_mode)
 
 
-def stat_of(printed: bytes) -> Stat:
-    """The stat that a fingerprint remembers."""
+def unpack_stat(printed: bytes) -> Stat:
+    """The inverse of `fingerprint`."""
     size, mtime, ctime, ino, mode = STAT.unpack(printed)
     return Stat(mode, size, mtime, ctime, ino)
 
 
-def row(names: Sequence[bytes], prints: Sequence[bytes], recorded: Sequence[Digest]) -> Row:
-    """What was seen of a directory, not encoded yet."""
-    packed = [RECORDED.pack(bytes.fromhex(one.hash), one.size_bytes) for one in recorded]
-    return Row(b"\0".join(names), b"".join(prints), b"".join(packed), b"", 0)
+def pack(
+    names: Sequence[bytes], fingerprints: Sequence[bytes], digests: Sequence[Digest]
+) -> CachedDirectory:
+    """Returns the row of a directory that has no node yet."""
+    packed = [DIGEST.pack(bytes.fromhex(one.hash), one.size_bytes) for one in digests]
+    return CachedDirectory(b"\0".join(names), b"".join(fingerprints), b"".join(packed), b"", 0)

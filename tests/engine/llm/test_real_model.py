@@ -19,7 +19,7 @@ from casfs.graph import walk
 from casfs.store import Store
 from casfs.threads import ENDED
 from casfs.trees.snapshot import walker
-from casfs.trees.snapshot.ignore import Ignore
+from casfs.trees.snapshot.ignore import IgnoreRules
 from engine.output_parser import role_schema
 from engine.workflow import registry as workflows
 from tests.support import real_model
@@ -45,7 +45,7 @@ def workspace(disk_store: Store, tmp_path: Path) -> str:
     folder.mkdir()
     (folder / "add.py").write_text("def add(a, b):\n    return a - b\n")
     with disk_store.batch() as batch:
-        return walker.build(batch, folder, Ignore()).hash
+        return walker.snapshot(batch, folder, IgnoreRules()).hash
 
 
 def config(url: str, **more: Any) -> dict[str, Any]:

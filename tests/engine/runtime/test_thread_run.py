@@ -19,7 +19,7 @@ from casfs.store import Store
 from casfs.threads import ENDED, RUNNING, SUSPENDED, Thread
 from casfs.trees import tree
 from casfs.trees.snapshot import walker
-from casfs.trees.snapshot.ignore import Ignore
+from casfs.trees.snapshot.ignore import IgnoreRules
 from engine.moderator.decision import Next
 from engine.runtime.workspace import thread_workspace
 from engine.threads import lifecycle, transitions
@@ -58,7 +58,7 @@ def project(disk_store: Store, tmp_path: Path) -> str:
     (folder / "run").write_text("#!/bin/sh\n")
     (folder / "run").chmod(0o755)
     with disk_store.batch() as batch:
-        return walker.build(batch, folder, Ignore()).hash
+        return walker.snapshot(batch, folder, IgnoreRules()).hash
 
 
 def end_of(store: Store, thread: Thread) -> Any:

@@ -11,9 +11,9 @@ import pytest
 from casfs import threads
 from casfs.errors import NotFound
 from casfs.store import Store
-from casfs.trees.restore.records import Records
+from casfs.trees.restore.restore_state import RestoreStates
 from casfs.trees.snapshot import walker
-from casfs.trees.snapshot.ignore import Ignore
+from casfs.trees.snapshot.ignore import IgnoreRules
 from engine.runtime.workspace import Workspace, sweep
 from engine.threads import suspension, transitions
 from tests.support.engine import ONE, begin, daemon, says
@@ -37,7 +37,7 @@ def project(tmp_path: Path) -> Path:
 @pytest.fixture
 def root(disk_store: Store, project: Path) -> str:
     with disk_store.batch() as batch:
-        return walker.build(batch, project, Ignore()).hash
+        return walker.snapshot(batch, project, IgnoreRules()).hash
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_remove_leaves_nothing(workspace: Workspace) -> None:
 
 def test_remove_takes_what_a_killed_restore_left(disk_store: Store, workspace: Workspace) -> None:
     assert disk_store.root is not None
-    half = workspace.path.parent / Records(disk_store.root).temp(workspace.path)
+    half = workspace.path.parent / RestoreStates(disk_store.root).temp(workspace.path)
     other = workspace.path.parent / ".casfs.0123456789abcdef"
     for made in (half, other):
         (made / "half").mkdir(parents=True)

@@ -18,7 +18,7 @@ from casfs.errors import Conflict
 from casfs.store import Store
 from casfs.threads import ENDED, SUSPENDED
 from casfs.trees.snapshot import walker
-from casfs.trees.snapshot.ignore import Ignore
+from casfs.trees.snapshot.ignore import IgnoreRules
 from engine.agents import loader
 from engine.llm import tools
 from engine.llm.sandbox import Settings
@@ -182,7 +182,7 @@ def test_files_that_have_one(disk_store: Store, tmp_path: Path) -> None:
 
     def root() -> str:
         with disk_store.batch() as batch:
-            return walker.build(batch, folder, Ignore()).hash
+            return walker.snapshot(batch, folder, IgnoreRules()).hash
 
     before = root()
     (folder / "old").chmod(0o755)  # not its content
@@ -216,7 +216,7 @@ def test_no_key_is_left_anywhere(
     (tmp_path / "project").mkdir()
     (tmp_path / "project/.env").write_text(f"TOKEN={TOKEN}\n")
     with disk_store.batch() as batch:
-        workspace = walker.build(batch, tmp_path / "project", Ignore()).hash
+        workspace = walker.snapshot(batch, tmp_path / "project", IgnoreRules()).hash
     workflows.add(disk_store, TWO)
     monkeypatch.setenv("TOKEN", TOKEN)
     monkeypatch.setenv("API", API)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from casfs.store import Store
-from casfs.trees.diff.patch import MAX_FILE, patch
+from casfs.trees.diff.patch import MAX_FILE_BYTES, patch
 from tests.support.helpers import Link, Program, put_tree, read_tree, write_tree
 
 
@@ -71,7 +71,7 @@ def test_carriage_returns_and_form_feeds_are_part_of_a_line(store: Store) -> Non
         ({}, {"d": {}}, ["A d (directory)"]),
         ({"f": b"\0"}, {"f": b"x"}, ["M f (binary)"]),
         ({"f": b"x"}, {"f": b"\xff"}, ["M f (binary)"]),
-        ({}, {"f": b"x" * (MAX_FILE + 1)}, ["A f (too large to show)"]),
+        ({}, {"f": b"x" * (MAX_FILE_BYTES + 1)}, ["A f (too large to show)"]),
     ],
 )
 def test_what_has_no_lines_is_named(store: Store, old: Any, new: Any, expected: list[str]) -> None:

@@ -18,10 +18,10 @@ from casfs.nodes import directory
 from casfs.nodes.directory import File, Properties, Subdirectory, Symlink
 from casfs.store import Store
 from casfs.system import locks, rmtree
-from casfs.trees.restore import incremental, write
+from casfs.trees.restore import host_entries, incremental, write
 from casfs.trees.restore import restore as restoring
-from casfs.trees.restore.records import Records
-from casfs.trees.restore.restore import Restored, restore
+from casfs.trees.restore.restore import RestoreResult, restore
+from casfs.trees.restore.restore_state import RestoreStates
 from tests.support.helpers import (
     ABSENT,
     LARGE,
@@ -38,7 +38,7 @@ from tests.trees.restore.test_restore import NAMES, TREES, named
 MTIME = (1_000_000_000, 123_456_789)
 
 
-def moved(store: Store, place: Path, old: Tree, new: Tree, **options: Any) -> Restored:
+def moved(store: Store, place: Path, old: Tree, new: Tree, **options: Any) -> RestoreResult:
     """Restore `old`, then `new` on top; what the second one did."""
     restore(store, put_tree(store, old), place)
     return restore(store, put_tree(store, new), place, base=put_tree(store, old), **options)
@@ -335,7 +335,7 @@ def test_records_of_directories_that_are_gone_are_forgotten(
 
 
 def test_one_restore_at_a_time(disk_store: Store, tmp_path: Path) -> None:
-    name = f"restore-{Records.key(tmp_path / 'w')[:32]}"
+    name = f"restore-{RestoreStates.key(tmp_path / 'w')[:32]}"
     with (
         locks.held(disk_store.root, name, lambda: None),
         pytest.raises(Conflict, match="under way"),
@@ -393,18 +393,22 @@ class Mortal:
         return until_killed
 
 
+MODULES = (host_entries, incremental, write, restoring)
+
+
 @pytest.fixture
 def dies(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     def after(left: int) -> None:
-        for module in (incremental, write, restoring):
-            monkeypatch.setattr(module, "os", Mortal(left))
+        mortal = Mortal(left)
+        for module in MODULES:
+            monkeypatch.setattr(module, "os", mortal)
 
     yield after
     monkeypatch.undo()
 
 
 def lives(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (incremental, write, restoring):
+    for module in MODULES:
         monkeypatch.setattr(module, "os", os)
 
 

@@ -7,37 +7,37 @@ import pytest
 from casfs.errors import Failed, Invalid
 from casfs.store import Store
 from casfs.trees.snapshot import walker
-from casfs.trees.snapshot.ignore import DEFAULT, FILE, Ignore
+from casfs.trees.snapshot.ignore import DEFAULT_DIRECTORIES, IGNORE_FILE, IgnoreRules
 from tests.support.helpers import put_tree, write_tree
 
 SEEDS = "node_modules __pycache__ .git target .venv venv .mypy_cache .pytest_cache dist build"
 
 
-def rules(tmp_path: Path, text: str, *, defaults: bool = True) -> Ignore:
-    (tmp_path / FILE).write_text(text)
-    return Ignore.of(tmp_path, defaults=defaults)
+def rules(tmp_path: Path, text: str, *, defaults: bool = True) -> IgnoreRules:
+    (tmp_path / IGNORE_FILE).write_text(text)
+    return IgnoreRules.of(tmp_path, defaults=defaults)
 
 
-def skipped(ignore: Ignore, path: str) -> bool:
+def skipped(ignore: IgnoreRules, path: str) -> bool:
     """Whether `path` is left out; a directory's ends with a slash."""
     name = path.rstrip("/")
     raw = name.encode("utf-8", "surrogateescape")
-    return ignore.skips(raw, raw.rpartition(b"/")[2], directory=name != path)
+    return ignore.ignores(raw, raw.rpartition(b"/")[2], directory=name != path)
 
 
 @pytest.mark.parametrize("name", [*SEEDS.split(), ".next", ".nuxt"])
 def test_default_names_are_left_out_as_directories_at_any_depth(tmp_path: Path, name: str) -> None:
-    ignore = Ignore.of(tmp_path)
+    ignore = IgnoreRules.of(tmp_path)
     assert skipped(ignore, f"{name}/")
     assert skipped(ignore, f"a/b/{name}/")
     assert not skipped(ignore, name)
     assert not skipped(ignore, f"a/{name}")
     assert not skipped(ignore, f"{name}2/")
-    assert name.encode() in DEFAULT
+    assert name.encode() in DEFAULT_DIRECTORIES
 
 
 def test_without_defaults_and_file_nothing_is_left_out(tmp_path: Path) -> None:
-    for ignore in (Ignore(), Ignore.of(tmp_path, defaults=False)):
+    for ignore in (IgnoreRules(), IgnoreRules.of(tmp_path, defaults=False)):
         assert not skipped(ignore, ".git/")
         assert not skipped(ignore, "build/")
 
@@ -72,22 +72,22 @@ def test_the_file_has_the_syntax_of_gitignore(
 
 
 def test_bytes_that_are_not_utf8_are_matched(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_bytes(b"\xff*\n")
-    ignore = Ignore.of(tmp_path)
+    (tmp_path / IGNORE_FILE).write_bytes(b"\xff*\n")
+    ignore = IgnoreRules.of(tmp_path)
     assert skipped(ignore, "\udcff\udcfe")
     assert not skipped(ignore, "\udcfe")
 
 
 @pytest.mark.parametrize("pattern", ["!", "\\"])
 def test_a_pattern_that_is_none_is_refused(tmp_path: Path, pattern: str) -> None:
-    with pytest.raises(Invalid, match=FILE):
+    with pytest.raises(Invalid, match=IGNORE_FILE):
         rules(tmp_path, f"ok\n{pattern}\n")
 
 
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
-    (tmp_path / FILE).mkdir()
-    with pytest.raises(Failed, match=FILE):
-        Ignore.of(tmp_path)
+    (tmp_path / IGNORE_FILE).mkdir()
+    with pytest.raises(Failed, match=IGNORE_FILE):
+        IgnoreRules.of(tmp_path)
 
 
 def test_a_snapshot_heeds_the_rules(store: Store, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_snapshot_heeds_the_rules(store: Store, tmp_path: Path) -> None:
     write_tree(
         tmp_path / "w",
         {
-            FILE: lines,
+            IGNORE_FILE: lines,
             "a.tmp": b"",
             "only-here": b"",
             "src": {"only-here": b"", "b.tmp": b"", "build": b"a file", "dist": {"x": b""}},
@@ -103,6 +103,6 @@ def test_a_snapshot_heeds_the_rules(store: Store, tmp_path: Path) -> None:
         },
     )
     with store.batch() as batch:
-        root = walker.build(batch, tmp_path / "w", Ignore.of(tmp_path / "w")).hash
-    kept = {FILE: lines, "src": {"only-here": b"", "build": b"a file"}}
+        root = walker.snapshot(batch, tmp_path / "w", IgnoreRules.of(tmp_path / "w")).hash
+    kept = {IGNORE_FILE: lines, "src": {"only-here": b"", "build": b"a file"}}
     assert root == put_tree(store, kept)

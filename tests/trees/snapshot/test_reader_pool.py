@@ -10,11 +10,11 @@ from casfs.backend.derived import staging_directory
 from casfs.errors import Failed
 from casfs.store import Store
 from casfs.system.paths import DIR_FLAGS
-from casfs.trees.snapshot import reader_pool, walker
-from casfs.trees.snapshot.file_reader import Read
-from casfs.trees.snapshot.ignore import Ignore
-from casfs.trees.snapshot.reader_pool import Readers
-from casfs.trees.snapshot.walker import Report
+from casfs.trees.snapshot import read_queue, reader_pool, walker
+from casfs.trees.snapshot.file_reader import ReadFile
+from casfs.trees.snapshot.ignore import IgnoreRules
+from casfs.trees.snapshot.reader_pool import ReaderPool
+from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 from tests.support.helpers import private_files
 
 LARGE = b"large" * 1000
@@ -34,19 +34,19 @@ def tree(tmp_path: Path) -> Path:
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """However little there is to read, processes read it."""
-    monkeypatch.setattr(walker, "FEW", 0)
-    monkeypatch.setattr(walker, "PORTION", 3)
+    monkeypatch.setattr(read_queue, "POOL_MIN_FILES", 0)
+    monkeypatch.setattr(read_queue, "READ_BATCH_FILES", 3)
 
 
-def build(store: Store, root: Path, report: Report | None = None) -> str:
+def build(store: Store, root: Path, report: SnapshotReport | None = None) -> str:
     with store.batch() as batch:
-        return walker.build(batch, root, Ignore(), report).hash
+        return walker.snapshot(batch, root, IgnoreRules(), report).hash
 
 
 def test_processes_record_what_one_would(
     disk_store: Store, store: Store, tree: Path, always: None
 ) -> None:
-    alone, helped = Report(), Report()
+    alone, helped = SnapshotReport(), SnapshotReport()
     assert build(store, tree, alone) == build(disk_store, tree, helped)
     assert alone == helped
     assert store.root is None
@@ -65,7 +65,7 @@ def test_a_file_that_cannot_be_read_is_named(disk_store: Store, tree: Path) -> N
     assert disk_store.root is not None
     private = staging_directory(disk_store.blobs)
     assert private is not None
-    pool: Readers[int] = Readers(private, root, "shown")
+    pool: ReaderPool[int] = ReaderPool(private, root, "shown")
     try:
         pool.submit(1, b"/d0/e0", [b"f1", b"x" * 300])
         with pytest.raises(Failed, match=r"cannot read shown/d0/e0/xxx.*: File name too long"):
@@ -85,8 +85,8 @@ def test_what_has_vanished_or_become_a_link_is_not_there(
     root = os.open(tree, DIR_FLAGS)
     private = staging_directory(disk_store.blobs)
     assert private is not None
-    pool: Readers[str] = Readers(private, root, "shown")
-    found: dict[str, list[Read] | str] = {}
+    pool: ReaderPool[str] = ReaderPool(private, root, "shown")
+    found: dict[str, list[ReadFile] | str] = {}
     try:
         pool.submit("gone", b"/none", [b"f"])
         pool.submit("file", b"/d0/e0", [b"f1", b"none"])
@@ -99,15 +99,15 @@ def test_what_has_vanished_or_become_a_link_is_not_there(
         pool.close(lambda done: None)
         os.close(root)
     assert found["gone"] == []
-    assert [one.name for one in found["file"] if isinstance(one, Read)] == [b"f1"]
+    assert [one.name for one in found["file"] if isinstance(one, ReadFile)] == [b"f1"]
 
 
 def test_a_reader_that_is_killed_fails_the_snapshot(
     disk_store: Store, tree: Path, always: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept: list[Readers[object]] = []
+    kept: list[ReaderPool[object]] = []
 
-    class Killed(Readers[object]):
+    class Killed(ReaderPool[object]):
         def submit(self, key: object, path: bytes, names: list[bytes]) -> None:
             if not kept:
                 kept.append(self)
@@ -116,12 +116,12 @@ def test_a_reader_that_is_killed_fails_the_snapshot(
                     process.wait()
             super().submit(key, path, names)
 
-    monkeypatch.setattr(reader_pool, "Readers", Killed)
+    monkeypatch.setattr(reader_pool, "ReaderPool", Killed)
     with pytest.raises(Failed, match="ended"):
         build(disk_store, tree)
     assert disk_store.root is not None
     assert private_files(disk_store.root) == []
-    monkeypatch.setattr(reader_pool, "Readers", Readers)
+    monkeypatch.setattr(reader_pool, "ReaderPool", ReaderPool)
     build(disk_store, tree)
 
 
@@ -136,8 +136,8 @@ def test_an_abandoned_snapshot_leaves_nothing(
             raise KeyboardInterrupt
 
     with disk_store.batch() as batch:
-        options = walker.Options(progress=stop)
+        options = SnapshotOptions(progress=stop)
         with pytest.raises(KeyboardInterrupt):
-            walker.build(batch, tree, Ignore(), options=options)
+            walker.snapshot(batch, tree, IgnoreRules(), options=options)
     assert disk_store.root is not None
     assert private_files(disk_store.root) == []

@@ -11,8 +11,9 @@ import pytest
 from casfs.errors import Failed, NotFound
 from casfs.store import Store
 from casfs.trees.snapshot import walker
-from casfs.trees.snapshot.ignore import Ignore
-from casfs.trees.snapshot.walker import MAX_DEPTH, Report
+from casfs.trees.snapshot.ignore import IgnoreRules
+from casfs.trees.snapshot.report import SnapshotReport
+from casfs.trees.snapshot.walker import MAX_DEPTH
 from tests.support.helpers import (
     LARGE,
     Link,
@@ -41,7 +42,7 @@ TREE = {
 
 
 def test_a_snapshot_holds_what_is_there(store: Store, tmp_path: Path) -> None:
-    report = Report()
+    report = SnapshotReport()
     root = take(store, write_tree(tmp_path / "w", TREE), report)
     assert root == put_tree(store, TREE)
     assert report.warnings == []
@@ -86,7 +87,7 @@ def test_what_a_tree_cannot_hold_is_left_out_with_a_warning(store: Store, tmp_pa
         place = os.open(tmp_path / "w", os.O_RDONLY)
         server.bind(f"/proc/self/fd/{place}/socket")
         os.close(place)
-        report = Report()
+        report = SnapshotReport()
         root = take(store, tmp_path / "w", report)
     assert root == put_tree(store, {"d": {}, "f": b"1"})
     assert sorted(report.warnings) == [
@@ -98,7 +99,7 @@ def test_what_a_tree_cannot_hold_is_left_out_with_a_warning(store: Store, tmp_pa
 def test_what_is_ignored_is_left_out(store: Store, tmp_path: Path) -> None:
     write_tree(tmp_path / "w", {"build": {"x": b""}, "src": {"build": b"a file"}})
     with store.batch() as batch:
-        root = walker.build(batch, tmp_path / "w", Ignore(frozenset({b"build"}))).hash
+        root = walker.snapshot(batch, tmp_path / "w", IgnoreRules(frozenset({b"build"}))).hash
     assert root == put_tree(store, {"src": {"build": b"a file"}})
 
 
@@ -145,8 +146,8 @@ CHILD = """
 import os, sys
 from pathlib import Path
 from casfs.errors import Failed
-from casfs.trees.snapshot.ignore import Ignore
-from casfs.trees.snapshot.walker import build
+from casfs.trees.snapshot.ignore import IgnoreRules
+from casfs.trees.snapshot.walker import snapshot
 from casfs.store import Store
 store = Store.memory()
 if os.getuid() == 0:
@@ -155,7 +156,7 @@ if os.getuid() == 0:
     os.setuid(65534)
 try:
     with store.batch() as batch:
-        build(batch, Path(sys.argv[1]), Ignore())
+        snapshot(batch, Path(sys.argv[1]), IgnoreRules())
 except Failed as error:
     sys.exit(f"failed: {error}")
 """
@@ -183,22 +184,22 @@ def test_a_read_error_is_told_of_the_file_that_was_read(
 ) -> None:
     """/proc/self/mem is a regular file that gives EIO where nothing is mapped."""
 
-    class OnlyMem(Ignore):
-        def skips(self, path: bytes, name: bytes, *, directory: bool) -> bool:
+    class OnlyMem(IgnoreRules):
+        def ignores(self, path: bytes, name: bytes, *, directory: bool) -> bool:
             return path != b"mem"
 
     with (
         pytest.raises(Failed, match=r"^cannot read /proc/self/mem: Input/output error$"),
         disk_store.batch() as batch,
     ):
-        walker.build(batch, Path("/proc/self"), OnlyMem())
+        walker.snapshot(batch, Path("/proc/self"), OnlyMem())
 
 
 def test_a_failed_snapshot_leaves_no_private_files(disk_store: Store, tmp_path: Path) -> None:
     write_tree(tmp_path / "w", {f"f{n}": LARGE + b"%d" % n for n in range(5)})
     assert disk_store.root is not None
     batch = disk_store.batch()
-    walker.build(batch, tmp_path / "w", Ignore())
+    walker.snapshot(batch, tmp_path / "w", IgnoreRules())
     assert len(private_files(disk_store.root)) == 5
     stop = RuntimeError("stop")
     batch.__exit__(type(stop), stop, None)

@@ -1,23 +1,23 @@
-"""From a tree and the upper directory of an overlay over it to the tree that the overlay shows.
+"""Snapshots an overlay: from a tree and the upper layer over it to the tree that the overlay shows.
 
 Only the upper is read, and of the tree only the directory nodes on the paths that the upper
-touches: the cost depends on the change, not on the tree. What the upper does not mention
-is taken over as it stands in the nodes, content unread.
+touches: the cost depends on the change, not on the tree. Entries that the upper does not have
+are taken from the nodes, content unread.
 
-An upper says more than its files do (Linux' Documentation/filesystems/overlayfs.rst):
+Markers in an upper (Linux' Documentation/filesystems/overlayfs.rst):
 
-    whiteout    the name is gone: a character device 0/0; or an empty file with the attribute
+    whiteout    the name is deleted: a character device 0/0; or an empty file with the attribute
                 `whiteout` in a directory that has opaque=x
     opaque=y    of a directory: nothing below it comes from the tree
-    redirect    of a directory: it was renamed, and what the tree has for it stands under
-                this path (from the root, or a name beside its old one)
+    redirect    of a directory: it was renamed, and its lower directory is at this path of the
+                tree (from the root, or a name beside its old one)
     metacopy    of a file: mode and owner alone were changed; the content is the tree's, at
                 `redirect` when it has one, else under the same name. Over an image `redirect`
                 may be the path of the content in `objects/`, `/ab/cdef…`, unless the tree has
                 that path, as the kernel sees it too
 
-Which attributes mean that depends on who made the overlay (`Marks`): root's are in
-`trusted.overlay.`, a user namespace's in `user.overlay.`, and in root's overlay an agent may
+Which attributes are markers depends on the creator of the overlay (`MarkerFormat`): root's are
+in `trusted.overlay.`, a user namespace's in `user.overlay.`, and in root's overlay an agent may
 have set the latter as it likes. fuse-overlayfs may write `.wh.` files instead, as aufs did.
 
 Sockets, fifos and devices are left out with a warning, as in `casfs.trees.snapshot`.
@@ -42,43 +42,43 @@ from casfs.store import Store
 from casfs.system.paths import DIR_FLAGS, FILE_FLAGS, printable
 from casfs.trees import tree
 from casfs.trees.snapshot import encoder
-from casfs.trees.snapshot.encoder import Report, X
+from casfs.trees.snapshot.report import SnapshotReport
 from casfs.trees.snapshot.walker import MAX_DEPTH
 from casfs.trees.tree import Entries
 from casfs.write_batch import Batch
 
-WHITEOUT = b".wh."
-OPAQUE = b".wh..wh..opq"
-RESERVED = b".wh..wh."
-OBJECT = re.compile(rb"/([0-9a-f]{2})/([0-9a-f]{62})\Z")
+WHITEOUT_PREFIX = b".wh."
+OPAQUE_FILE = b".wh..wh..opq"
+RESERVED_PREFIX = b".wh..wh."
+OBJECT_PATH = re.compile(rb"/([0-9a-f]{2})/([0-9a-f]{62})\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
-    """Where an overlay writes what it means: attributes with one of these prefixes, and with
-    `files` names that start with `.wh.`."""
+class MarkerFormat:
+    """How an overlay writes markers: in attributes with one of these prefixes, and with `files`
+    also as files whose names start with `.wh.`."""
 
     prefixes: tuple[str, ...]
     files: bool = False
 
 
-TRUSTED = Marks(("trusted.overlay.",))
-USER = Marks(("user.overlay.",))
-FUSE = Marks(("trusted.overlay.", "user.overlay.", "user.fuseoverlayfs."), files=True)
+TRUSTED = MarkerFormat(("trusted.overlay.",))
+USER = MarkerFormat(("user.overlay.",))
+FUSE = MarkerFormat(("trusted.overlay.", "user.overlay.", "user.fuseoverlayfs."), files=True)
 
 
-def commit(
+def snapshot(
     store: Store,
     batch: Batch,
     base: str,
     upper: Path,
-    report: Report | None = None,
-    marks: Marks = TRUSTED,
+    report: SnapshotReport | None = None,
+    markers: MarkerFormat = TRUSTED,
 ) -> Digest:
     """Store the tree that an overlay of `upper` over the tree `base` shows; returns its root.
 
     Raises NotFound (no such tree or upper), Failed naming the file that could not be read,
-    Corrupt where the upper means what the tree does not have.
+    Corrupt where the upper redirects to a path that the tree does not have.
     """
     tree.load(store, base)
     try:
@@ -87,12 +87,14 @@ def commit(
         raise NotFound(f"no directory {upper}") from None
     except OSError as error:
         raise Failed(f"cannot read {upper}: {error.strerror}") from None
-    return _Merge(store, batch, base, upper, report or Report(), marks).directory(fd, b"", base)
+    return _Merge(store, batch, base, upper, report or SnapshotReport(), markers).directory(
+        fd, b"", base
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class _Inside:
-    """A directory to descend into: the upper's, open, and the hash of the tree's, if any."""
+class _Subdirectory:
+    """A directory to descend into. `fd`: of the upper; `lower`: the tree's node, if any."""
 
     fd: int
     lower: str | None
@@ -100,32 +102,38 @@ class _Inside:
 
 class _Merge:
     def __init__(
-        self, store: Store, batch: Batch, base: str, upper: Path, report: Report, marks: Marks
+        self,
+        store: Store,
+        batch: Batch,
+        base: str,
+        upper: Path,
+        report: SnapshotReport,
+        markers: MarkerFormat,
     ) -> None:
         self._store = store
         self._batch = batch
         self._base = base
         self._upper = os.fsencode(upper)
         self._report = report
-        self._marks = marks
-        self._preserve = encoder.preserving(tree.preserved(store, base))
+        self._markers = markers
+        self._preserve = encoder.preserved_names(tree.directory_properties(store, base))
 
     def directory(self, fd: int, path: bytes, lower: str | None) -> Digest:
-        """What is below `path` of the overlay. `fd`: the upper's directory, taken over here;
-        `lower`: the tree's, if there is one."""
+        """Store the directory at `path` of the overlay. `fd`: of the upper, taken over here;
+        `lower`: the tree's node, if there is one."""
         try:
-            with self._naming(path):
+            with self._errors_named(path):
                 names = sorted(map(os.fsencode, os.listdir(fd)))
                 own = self._properties(os.fstat(fd))
-                mark = self._mark(fd, "opaque")
-            if mark == b"y" or (self._marks.files and OPAQUE in names):
+                opaque = self._marker(fd, "opaque")
+            if opaque == b"y" or (self._markers.files and OPAQUE_FILE in names):
                 lower = None
             below = tree.load(self._store, lower) if lower else {}
             entries = dict(below)
-            names.sort(key=lambda name: not name.startswith(WHITEOUT))
+            names.sort(key=lambda name: not name.startswith(WHITEOUT_PREFIX))
             for name in names:
                 where = path + b"/" + name
-                found = self._apply(fd, where, name, below, entries, mark == b"x")
+                found = self._apply(fd, where, name, below, entries, opaque == b"x")
                 if found is not None:
                     entries[name] = Subdirectory(name, self.directory(found.fd, where, found.lower))
         finally:
@@ -133,36 +141,42 @@ class _Merge:
         return self._batch.put_node("directory", directory.encode(entries.values(), own))
 
     def _apply(
-        self, fd: int, path: bytes, name: bytes, below: Entries, entries: Entries, marked: bool
-    ) -> _Inside | None:
-        """Bring `entries` to what the upper's entry `name` makes of it; a directory is returned,
-        for the caller to descend. `marked`: an empty file may be a whiteout here."""
-        if self._marks.files and name.startswith(WHITEOUT):
-            if not name.startswith(RESERVED):
-                entries.pop(name[len(WHITEOUT) :], None)
+        self,
+        fd: int,
+        path: bytes,
+        name: bytes,
+        below: Entries,
+        entries: Entries,
+        has_whiteouts: bool,
+    ) -> _Subdirectory | None:
+        """Apply the upper's entry `name` to `entries`; a directory is returned for the caller to
+        descend into. `has_whiteouts`: an empty file may be a whiteout here."""
+        if self._markers.files and name.startswith(WHITEOUT_PREFIX):
+            if not name.startswith(RESERVED_PREFIX):
+                entries.pop(name[len(WHITEOUT_PREFIX) :], None)
             return None
         entries.pop(name, None)
         try:
-            with self._naming(path):
-                found = self._entry(fd, path, name, below, marked)
+            with self._errors_named(path):
+                found = self._entry(fd, path, name, below, has_whiteouts)
         except FileNotFoundError:
             self._warn(path, "vanished while it was read")
             return None
-        if isinstance(found, _Inside):
+        if isinstance(found, _Subdirectory):
             return found
         if found is not None:
             entries[name] = found
         return None
 
     def _entry(
-        self, fd: int, path: bytes, name: bytes, below: Entries, marked: bool
-    ) -> Entry | _Inside | None:
-        """None for a whiteout, and for what a tree cannot hold."""
+        self, fd: int, path: bytes, name: bytes, below: Entries, has_whiteouts: bool
+    ) -> Entry | _Subdirectory | None:
+        """Returns None for a whiteout, and for kinds that a tree cannot hold."""
         found = os.stat(name, dir_fd=fd, follow_symlinks=False)
         if stat.S_ISDIR(found.st_mode):
-            return self._inside(os.open(name, DIR_FLAGS, dir_fd=fd), path, name, below)
+            return self._open_subdirectory(os.open(name, DIR_FLAGS, dir_fd=fd), path, name, below)
         if stat.S_ISREG(found.st_mode):
-            return self._file(fd, path, name, below, marked)
+            return self._file(fd, path, name, below, has_whiteouts)
         if stat.S_ISLNK(found.st_mode):
             target = os.readlink(name, dir_fd=fd)
             return Symlink(name, target, self._properties(found))
@@ -170,34 +184,42 @@ class _Merge:
             self._warn(path, "left out, it is a socket, a fifo or a device")
         return None
 
-    def _inside(self, fd: int, path: bytes, name: bytes, below: Entries) -> _Inside:
+    def _open_subdirectory(
+        self, fd: int, path: bytes, name: bytes, below: Entries
+    ) -> _Subdirectory:
         """Takes over `fd`."""
         try:
             if path.count(b"/") > MAX_DEPTH:
                 raise Failed(f"{self._show(path)}: more than {MAX_DEPTH} directories deep")
-            lower = self._lower(below, name, self._mark(fd, "redirect"))
+            lower = self._lower(below, name, self._marker(fd, "redirect"))
         except BaseException:
             os.close(fd)
             raise
-        return _Inside(fd, lower.digest.hash if isinstance(lower, Subdirectory) else None)
+        return _Subdirectory(fd, lower.digest.hash if isinstance(lower, Subdirectory) else None)
 
-    def _file(self, fd: int, path: bytes, name: bytes, below: Entries, marked: bool) -> File | None:
+    def _file(
+        self, fd: int, path: bytes, name: bytes, below: Entries, has_whiteouts: bool
+    ) -> File | None:
         with open(os.open(name, FILE_FLAGS, dir_fd=fd), "rb", buffering=0) as source:
             opened = source.fileno()
             found = os.fstat(opened)
-            if marked and found.st_size == 0 and self._mark(opened, "whiteout") is not None:
+            if (
+                has_whiteouts
+                and found.st_size == 0
+                and self._marker(opened, "whiteout") is not None
+            ):
                 return None
-            if self._mark(opened, "metacopy") is None:
+            if self._marker(opened, "metacopy") is None:
                 digest = self._batch.put_stream(source)
                 self._report.read += 1
                 self._report.read_bytes += digest.size_bytes
             else:
-                redirect = self._mark(opened, "redirect")
+                redirect = self._marker(opened, "redirect")
                 digest = self._content(below, path, name, redirect, found.st_size)
             found = os.fstat(opened)
         self._report.files += 1
         self._report.bytes += digest.size_bytes
-        return File(name, digest, bool(found.st_mode & X), self._properties(found))
+        return File(name, digest, bool(found.st_mode & stat.S_IXUSR), self._properties(found))
 
     def _content(
         self, below: Entries, path: bytes, name: bytes, redirect: bytes | None, size: int
@@ -205,24 +227,24 @@ class _Merge:
         lower = self._lower(below, name, redirect)
         if isinstance(lower, File):
             return lower.digest
-        object = OBJECT.match(redirect or b"")
+        object = OBJECT_PATH.match(redirect or b"")
         if lower is None and object is not None:
             hash = (object[1] + object[2]).decode()
             info = self._store.blobs.info([hash]).get(hash)
             if info is not None and info.size == size:
                 return Digest(hash, size)
-        raise Corrupt(f"{self._show(path)}: its content should be in tree {self._base}")
+        raise Corrupt(f"{self._show(path)}: its content is not in tree {self._base}")
 
     def _lower(self, below: Entries, name: bytes, redirect: bytes | None) -> Entry | None:
-        """What the tree has for the entry `name` of a directory that has `below` there."""
+        """Returns the tree's entry below the upper's `name`. `below`: of the lower directory."""
         if redirect is None or not redirect.startswith(b"/"):
             return below.get(name if redirect is None else redirect)
         with suppress(NotFound):
             return tree.resolve(self._store, self._base, redirect)
         return None
 
-    def _mark(self, fd: int, name: str) -> bytes | None:
-        for prefix in self._marks.prefixes:
+    def _marker(self, fd: int, name: str) -> bytes | None:
+        for prefix in self._markers.prefixes:
             try:
                 return os.getxattr(fd, prefix + name)
             except OSError as error:
@@ -231,15 +253,15 @@ class _Merge:
         return None
 
     def _properties(self, found: os.stat_result) -> Properties | None:
-        """What the tree keeps of its entries, this one keeps too."""
+        """Preserves what the base tree preserves."""
         return encoder.properties(found, self._preserve)
 
-    def _warn(self, path: bytes, what: str) -> None:
-        self._report.warnings.append(f"{self._show(path)}: {what}")
+    def _warn(self, path: bytes, warning: str) -> None:
+        self._report.warnings.append(f"{self._show(path)}: {warning}")
 
     @contextmanager
-    def _naming(self, path: bytes) -> Iterator[None]:
-        """Turn what the kernel reports into one line that names the file."""
+    def _errors_named(self, path: bytes) -> Iterator[None]:
+        """Turns an OSError into Failed with one line that names the file."""
         try:
             yield
         except (FileNotFoundError, CasfsError):

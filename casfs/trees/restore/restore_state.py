@@ -1,13 +1,13 @@
-"""What the store remembers of the directories it restored, so that the next restore into
-one of them need only do what has changed.
+"""Restore state: the trees that the store knows to be in a directory, so that the next restore
+into it need only write the differences.
 
     restored/<hash of the absolute path>.json
 
-A record says of one directory, known by its device and inode so that another one of the
-same path is not mistaken for it: every path of it is as in one of `roots` (None: an empty
+A state is about one directory, identified by device and inode so that another one at the same
+path is not mistaken for it: every path of it is as in one of `roots` (None: an empty
 directory). One root: the restore was completed. Several: one is under way, or was
-interrupted, and any path may be as in any of them. A record is a hint about somebody's
-directory, no part of a tree: it keeps nothing from gc.
+interrupted, and any path may be as in any of them. A state is a hint about a host directory,
+no part of a tree: it keeps nothing from gc.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ FOLDER = "restored"
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """`path`: the absolute path that was asked for."""
+class RestoreState:
+    """`path`: the absolute path of the target."""
 
     path: str
     device: int
@@ -37,8 +37,8 @@ class Record:
         return (self.device, self.inode) == (found.st_dev, found.st_ino)
 
 
-class Records:
-    """The records of a store; a store in memory remembers nothing."""
+class RestoreStates:
+    """The restore states of a store; a store in memory has none."""
 
     def __init__(self, root: Path | None) -> None:
         self._folder = None if root is None else root / FOLDER
@@ -47,59 +47,59 @@ class Records:
     def key(target: Path) -> str:
         return hash_bytes(os.fsencode(target))
 
-    def temp(self, target: Path) -> str:
-        """The only name that an unfinished restore may have left in the target or beside it:
-        always the same one, so that the next restore finds it; another store has another."""
+    def staging_name(self, target: Path) -> str:
+        """Returns the only name that an unfinished restore may have left in the target or beside
+        it: always the same, so that the next restore finds it; each store has its own."""
         if self._folder is None:
             return f".casfs.{secrets.token_hex(8)}"
         return f".casfs.{self.key(self._folder.resolve() / self.key(target))[:16]}"
 
-    def find(self, target: Path) -> Record | None:
-        """What is known of the directory that was restored at this path, if anything."""
+    def find(self, target: Path) -> RestoreState | None:
+        """Returns the state of the directory at this path, if any."""
         if self._folder is None:
             return None
         found = _read(self._folder / f"{self.key(target)}.json")
         return found if found is not None and found.path == str(target) else None
 
-    def save(self, record: Record, *, durable: bool = False) -> None:
-        """`durable`: before it returns; a record of what is under way must not be lost."""
+    def save(self, state: RestoreState, *, durable: bool = False) -> None:
+        """`durable`: synced when it returns; the state of a restore under way must not be lost."""
         if self._folder is None:
             return
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        path = self._folder / f"{self.key(Path(record.path))}.json"
+        path = self._folder / f"{self.key(Path(state.path))}.json"
         if not path.exists():
             self._prune()
         with replacing(path, durable=durable) as file:
-            file.write(json.dumps(asdict(record)).encode("ascii"))
+            file.write(json.dumps(asdict(state)).encode("ascii"))
 
     def forget(self, target: Path) -> None:
-        """Whoever removes the directory says so."""
+        """Delete the state of a directory that is removed."""
         if self._folder is not None:
             (self._folder / f"{self.key(target)}.json").unlink(missing_ok=True)
 
     def _prune(self) -> None:
-        """Forget directories that are gone."""
+        """Delete the states of directories that are gone."""
         assert self._folder is not None
         for path in self._folder.glob("*.json"):
-            record = _read(path)
-            if record is None or not _is_there(record):
+            state = _read(path)
+            if state is None or not _exists(state):
                 path.unlink(missing_ok=True)
 
 
-def _read(path: Path) -> Record | None:
-    """None where there is none, or none that can be understood: it is only a hint."""
+def _read(path: Path) -> RestoreState | None:
+    """Returns None for a missing or invalid state: it is only a hint."""
     try:
         value = json.loads(path.read_bytes())
-        record = Record(**{**value, "roots": tuple(value["roots"])})
-        roots = [root for root in record.roots if root is not None]
-        sound = roots and all(map(is_hash, roots))
+        state = RestoreState(**{**value, "roots": tuple(value["roots"])})
+        roots = [root for root in state.roots if root is not None]
+        is_valid = roots and all(map(is_hash, roots))
     except (OSError, ValueError, TypeError, KeyError):
         return None
-    return record if sound else None
+    return state if is_valid else None
 
 
-def _is_there(record: Record) -> bool:
+def _exists(state: RestoreState) -> bool:
     try:
-        return record.is_of(os.lstat(record.path))
+        return state.is_of(os.lstat(state.path))
     except OSError:
         return False

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from casfs.errors import Failed, NotFound
-from casfs.native import verity
+from casfs.native import object_protection
 from casfs.store import Store
 from tests.support.helpers import ABSENT, LARGE
 
@@ -28,10 +28,10 @@ def put(store: Store) -> tuple[str, Path]:
 
 def test_a_store_as_it_is_made_will_do(disk_store: Store) -> None:
     hash, path = put(disk_store)
-    verity.check(objects(disk_store))
-    sealed = verity.Seal(objects(disk_store))
-    sealed(hash)
-    sealed(hash)
+    object_protection.check_owner(objects(disk_store))
+    protector = object_protection.ObjectProtector(objects(disk_store))
+    protector.protect(hash)
+    protector.protect(hash)
     assert path.stat().st_mode & 0o777 == 0o444
     assert path.read_bytes() == LARGE
 
@@ -41,7 +41,7 @@ def test_directories_that_others_may_write_to(disk_store: Store, place: str) -> 
     folder = objects(disk_store) / place
     folder.chmod(0o777)
     with pytest.raises(Failed, match="alone to write"):
-        verity.check(objects(disk_store))
+        object_protection.check_owner(objects(disk_store))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file away")
@@ -49,37 +49,37 @@ def test_what_belongs_to_others(disk_store: Store) -> None:
     hash, path = put(disk_store)
     os.chown(path, 65534, 65534)
     with pytest.raises(Failed, match="not a file of this user"):
-        verity.Seal(objects(disk_store))(hash)
+        object_protection.ObjectProtector(objects(disk_store)).protect(hash)
     os.chown(objects(disk_store) / "ab", 65534, 65534)
     with pytest.raises(Failed, match="alone to write"):
-        verity.check(objects(disk_store))
+        object_protection.check_owner(objects(disk_store))
 
 
 def test_a_write_permission_is_taken_away(disk_store: Store) -> None:
     hash, path = put(disk_store)
     path.chmod(0o666)
-    verity.Seal(objects(disk_store))(hash)
+    object_protection.ObjectProtector(objects(disk_store)).protect(hash)
     assert path.stat().st_mode & 0o777 == 0o444
 
 
 def test_what_is_no_plain_file_or_not_there(disk_store: Store) -> None:
     hash, path = put(disk_store)
-    sealed = verity.Seal(objects(disk_store))
+    protector = object_protection.ObjectProtector(objects(disk_store))
     with pytest.raises(NotFound, match="fsck"):
-        sealed(ABSENT)
+        protector.protect(ABSENT)
     path.unlink()
     path.symlink_to("/etc/passwd")
     with pytest.raises(Failed, match="not a file of this user"):
-        sealed(hash)
+        protector.protect(hash)
 
 
 def test_verity_is_given_up_where_there_is_none(disk_store: Store) -> None:
     """Where there is, nobody can write any more, not even root."""
     hash, path = put(disk_store)
-    sealed = verity.Seal(objects(disk_store))
-    sealed(hash)
+    protector = object_protection.ObjectProtector(objects(disk_store))
+    protector.protect(hash)
     path.chmod(0o644)
-    if sealed.verity:
+    if protector.verity:
         with pytest.raises(PermissionError):
             path.open("r+b")
     else:
@@ -102,11 +102,11 @@ def test_verity_is_switched_on_for_every_object(
         return 0
 
     monkeypatch.setattr(fcntl, "ioctl", ioctl)
-    sealed = verity.Seal(objects(disk_store))
+    protector = object_protection.ObjectProtector(objects(disk_store))
     for hash in hashes:
-        sealed(hash)
+        protector.protect(hash)
     is_there = code in (None, errno.EEXIST)
-    assert sealed.verity == is_there
+    assert protector.verity == is_there
     paths = [str(objects(disk_store) / hash[:2] / hash[2:]) for hash in hashes]
     assert [path for path, *_ in asked] == (paths if is_there else paths[:1])
     # _IOW('f', 133, struct fsverity_enable_arg): version 1, SHA-256, blocks of 4096, no salt

@@ -14,9 +14,9 @@ from casfs.nodes import directory
 from casfs.nodes.directory import File, Properties
 from casfs.store import Store
 from casfs.trees import tree
-from casfs.trees.snapshot.walker import Report
-from casfs.workspaces import overlay
-from casfs.workspaces.overlay import FUSE, TRUSTED, USER, Marks
+from casfs.trees.snapshot.report import SnapshotReport
+from casfs.workspaces import overlay_snapshot
+from casfs.workspaces.overlay_snapshot import FUSE, TRUSTED, USER, MarkerFormat
 from tests.support.helpers import LARGE, Link, Program, put_tree, read_tree, take, write_tree
 
 BASE = {
@@ -50,10 +50,12 @@ def upper(tmp_path: Path) -> Path:
 def commit(disk_store: Store, upper: Path, tmp_path: Path) -> Commit:
     """What the overlay of `upper` over BASE holds, as a literal tree."""
 
-    def run(marks: Marks = TRUSTED, report: Report | None = None) -> dict[bytes, object]:
+    def run(
+        marks: MarkerFormat = TRUSTED, report: SnapshotReport | None = None
+    ) -> dict[bytes, object]:
         base = put_tree(disk_store, BASE)
         with disk_store.batch() as batch:
-            root = overlay.commit(disk_store, batch, base, upper, report, marks).hash
+            root = overlay_snapshot.snapshot(disk_store, batch, base, upper, report, marks).hash
         return literal(disk_store, root)
 
     return run
@@ -129,7 +131,9 @@ def test_whiteouts(commit: Commit, upper: Path) -> None:
 
 
 @each_kind
-def test_whiteouts_by_attribute(commit: Commit, upper: Path, marks: Marks, prefix: str) -> None:
+def test_whiteouts_by_attribute(
+    commit: Commit, upper: Path, marks: MarkerFormat, prefix: str
+) -> None:
     (upper / "a").mkdir()
     for name in ("f", "g"):
         (upper / "a" / name).touch()
@@ -143,7 +147,7 @@ def test_whiteouts_by_attribute(commit: Commit, upper: Path, marks: Marks, prefi
 
 @each_kind
 def test_an_empty_file_is_no_whiteout_where_none_are_meant(
-    commit: Commit, upper: Path, marks: Marks, prefix: str
+    commit: Commit, upper: Path, marks: MarkerFormat, prefix: str
 ) -> None:
     (upper / "file").touch()
     mark(upper / "file", prefix, "whiteout")
@@ -151,7 +155,7 @@ def test_an_empty_file_is_no_whiteout_where_none_are_meant(
 
 
 @each_kind
-def test_opaque_directories(commit: Commit, upper: Path, marks: Marks, prefix: str) -> None:
+def test_opaque_directories(commit: Commit, upper: Path, marks: MarkerFormat, prefix: str) -> None:
     write_tree(upper, {"a": {"new": b"new", "deep": {"z": b"z"}}})
     mark(upper / "a", prefix, "opaque", b"y")
     assert commit(marks) == changed("a", {b"new": b"new", b"deep": {b"z": b"z"}})
@@ -163,7 +167,7 @@ def test_opaque_directories(commit: Commit, upper: Path, marks: Marks, prefix: s
     [(b"deep", "a/renamed"), (b"/a/deep", "a/renamed"), (b"/a/deep", "moved")],
 )
 def test_renamed_directories(
-    commit: Commit, upper: Path, marks: Marks, prefix: str, redirect: bytes, place: str
+    commit: Commit, upper: Path, marks: MarkerFormat, prefix: str, redirect: bytes, place: str
 ) -> None:
     (upper / place).mkdir(parents=True)
     (upper / place / "x").write_text("changed")
@@ -179,7 +183,7 @@ def test_renamed_directories(
 
 @each_kind
 def test_below_a_renamed_directory_names_are_those_of_the_old_place(
-    commit: Commit, upper: Path, marks: Marks, prefix: str
+    commit: Commit, upper: Path, marks: MarkerFormat, prefix: str
 ) -> None:
     (upper / "moved/deep2").mkdir(parents=True)
     whiteout(upper / "moved/f")
@@ -192,7 +196,7 @@ def test_below_a_renamed_directory_names_are_those_of_the_old_place(
 
 @each_kind
 def test_opaque_beats_redirect_and_a_redirect_to_nothing_is_empty(
-    commit: Commit, upper: Path, marks: Marks, prefix: str
+    commit: Commit, upper: Path, marks: MarkerFormat, prefix: str
 ) -> None:
     for name in ("opaque", "nowhere"):
         (upper / name).mkdir()
@@ -205,7 +209,7 @@ def test_opaque_beats_redirect_and_a_redirect_to_nothing_is_empty(
 
 @each_kind
 def test_files_of_which_only_the_mode_changed(
-    commit: Commit, upper: Path, marks: Marks, prefix: str
+    commit: Commit, upper: Path, marks: MarkerFormat, prefix: str
 ) -> None:
     """Their content is not in the upper: what is there is a hole of that length."""
     (upper / "a/deep").mkdir(parents=True)
@@ -227,7 +231,7 @@ def test_files_of_which_only_the_mode_changed(
 
 @each_kind
 def test_a_redirect_that_stayed_on_a_copied_file_means_nothing(
-    commit: Commit, upper: Path, marks: Marks, prefix: str
+    commit: Commit, upper: Path, marks: MarkerFormat, prefix: str
 ) -> None:
     (upper / "file").write_bytes(b"all here")
     mark(upper / "file", prefix, "redirect", b"/a/f")
@@ -236,11 +240,11 @@ def test_a_redirect_that_stayed_on_a_copied_file_means_nothing(
 
 @each_kind
 def test_content_that_the_tree_does_not_have_is_corrupt(
-    commit: Commit, upper: Path, marks: Marks, prefix: str
+    commit: Commit, upper: Path, marks: MarkerFormat, prefix: str
 ) -> None:
     (upper / "none").touch()
     mark(upper / "none", prefix, "metacopy")
-    with pytest.raises(Corrupt, match="none: its content should be in tree"):
+    with pytest.raises(Corrupt, match="none: its content is not in tree"):
         commit(marks)
 
 
@@ -276,7 +280,7 @@ def test_what_a_tree_cannot_hold_is_left_out_by_name(commit: Commit, upper: Path
     os.mkfifo(upper / "file")
     if os.geteuid() == 0:
         os.mknod(upper / "device", stat.S_IFCHR | 0o600, os.makedev(1, 3))
-    report = Report()
+    report = SnapshotReport()
     assert commit(report=report) == changed("file")
     assert any(f"{upper}/file: left out" in warning for warning in report.warnings)
     assert len(report.warnings) == 1 + (os.geteuid() == 0)
@@ -285,7 +289,7 @@ def test_what_a_tree_cannot_hold_is_left_out_by_name(commit: Commit, upper: Path
 def test_hard_links_are_files_of_equal_content(commit: Commit, upper: Path) -> None:
     (upper / "one").write_bytes(LARGE)
     os.link(upper / "one", upper / "two")
-    report = Report()
+    report = SnapshotReport()
     found = commit(report=report)
     assert found[b"one"] == found[b"two"] == LARGE
     assert (report.files, report.bytes, report.read) == (2, 2 * len(LARGE), 2)
@@ -310,11 +314,11 @@ def test_what_the_base_keeps_is_kept(disk_store: Store, upper: Path) -> None:
     upper.chmod(0o700)
     os.utime(upper, ns=(0, 11_000_000_000))
     with disk_store.batch() as batch:
-        root = overlay.commit(disk_store, batch, base.hash, upper).hash
+        root = overlay_snapshot.snapshot(disk_store, batch, base.hash, upper).hash
     found = tree.load(disk_store, root)
     assert found[b"kept"] == kept
     assert found[b"new"].properties == Properties((3, 4), 0o640)  # type: ignore[union-attr]
-    assert tree.preserved(disk_store, root) == Properties((11, 0), 0o700)
+    assert tree.directory_properties(disk_store, root) == Properties((11, 0), 0o700)
 
 
 def test_a_wide_upper_is_the_directory_itself(
@@ -323,7 +327,7 @@ def test_a_wide_upper_is_the_directory_itself(
     base = put_tree(disk_store, {})
     write_tree(upper, {f"d{n}": {f"f{m}": b"%d" % m for m in range(30)} for n in range(10)})
     with disk_store.batch() as batch:
-        root = overlay.commit(disk_store, batch, base, upper).hash
+        root = overlay_snapshot.snapshot(disk_store, batch, base, upper).hash
     assert root == take(disk_store, upper)
     assert literal(disk_store, root) == read_tree(upper)
 
@@ -331,9 +335,9 @@ def test_a_wide_upper_is_the_directory_itself(
 def test_what_is_not_there(disk_store: Store, upper: Path, tmp_path: Path) -> None:
     base = put_tree(disk_store, BASE)
     with disk_store.batch() as batch, pytest.raises(NotFound, match="no directory"):
-        overlay.commit(disk_store, batch, base, tmp_path / "none")
+        overlay_snapshot.snapshot(disk_store, batch, base, tmp_path / "none")
     with disk_store.batch() as batch, pytest.raises(NotFound):
-        overlay.commit(disk_store, batch, "0f" * 32, upper)
+        overlay_snapshot.snapshot(disk_store, batch, "0f" * 32, upper)
 
 
 def test_too_deep(disk_store: Store, upper: Path) -> None:
@@ -343,12 +347,12 @@ def test_too_deep(disk_store: Store, upper: Path) -> None:
         deep = deep / "d"
     deep.mkdir(parents=True)
     with disk_store.batch() as batch, pytest.raises(Failed, match="directories deep"):
-        overlay.commit(disk_store, batch, base, upper)
+        overlay_snapshot.snapshot(disk_store, batch, base, upper)
 
 
 @each_kind
 def test_content_in_the_objects(
-    commit: Commit, upper: Path, disk_store: Store, marks: Marks, prefix: str
+    commit: Commit, upper: Path, disk_store: Store, marks: MarkerFormat, prefix: str
 ) -> None:
     """Over an image a redirect may lead past the tree."""
     hash = disk_store.put(LARGE).hash
@@ -360,5 +364,5 @@ def test_content_in_the_objects(
     mark(path, prefix, "redirect", f"/{hash[:2]}/{hash[2:]}".encode())
     assert commit(marks)[b"new"] == Program(LARGE)
     os.truncate(path, 1)
-    with pytest.raises(Corrupt, match="should be in tree"):
+    with pytest.raises(Corrupt, match="is not in tree"):
         commit(marks)

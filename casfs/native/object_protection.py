@@ -1,0 +1,83 @@
+"""Protects objects from writes while the kernel serves them as a layer of a native mount.
+
+Through such a mount the kernel reads `objects/` without us, so the content is not verified.
+Its integrity rests on permissions: the directories and the files belong to the user who
+mounts, without write permission (`check_owner`, `ObjectProtector`); and, where the kernel and
+the file system have it, on fs-verity, by which the kernel verifies what it reads and refuses
+every write, even root's. It is tried on the first object that an image needs, and for the rest
+where that succeeded; it is enabled for good. Without it, `casfs fsck` reads every object and
+finds the damaged ones.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import struct
+from pathlib import Path
+
+from casfs.errors import Failed, NotFound
+
+FS_IOC_ENABLE_VERITY = 0x4080_6685  # linux/fsverity.h
+VERITY_OPTIONS = struct.pack(
+    "<IIIIQIIQ88x", 1, 1, 4096, 0, 0, 0, 0, 0
+)  # SHA-256 over blocks of 4 KiB
+ANY_WRITE = 0o222
+OTHERS_WRITE = 0o022
+
+
+def check_owner(objects: Path) -> None:
+    """Raises Failed where another user could add or remove objects."""
+    user = os.geteuid()
+    try:
+        with os.scandir(objects) as shards:
+            folders = [objects.parent, objects, *(Path(shard.path) for shard in shards)]
+        for folder in folders:
+            info = folder.lstat()
+            if not stat.S_ISDIR(info.st_mode) or info.st_uid != user or info.st_mode & OTHERS_WRITE:
+                raise Failed(
+                    f"{folder} is not this user's (uid {user}) alone to write; a mount without"
+                    " a process of ours needs that"
+                )
+    except OSError as error:
+        raise Failed(f"cannot look at {objects}: {error.strerror}") from None
+
+
+class ObjectProtector:
+    """Makes objects read-only, one by one. `verity` is False as soon as fs-verity is known to be
+    unavailable."""
+
+    def __init__(self, objects: Path) -> None:
+        self._prefix = f"{objects}/"
+        self._user = os.geteuid()
+        self.verity = True
+
+    def protect(self, hash: str) -> None:
+        """Raises NotFound (no such file), Failed (another user's)."""
+        path = f"{self._prefix}{hash[:2]}/{hash[2:]}"
+        try:
+            info = os.lstat(path)
+            if not stat.S_ISREG(info.st_mode) or info.st_uid != self._user:
+                raise Failed(f"{path} is not a file of this user (uid {self._user})")
+            if info.st_mode & ANY_WRITE:
+                os.chmod(path, 0o444)
+            if self.verity:
+                self.verity = _enable_verity(path)
+        except FileNotFoundError:
+            raise NotFound(f"blob {hash}: its file is missing; run `casfs fsck`") from None
+        except OSError as error:
+            raise Failed(f"cannot protect {path}: {error.strerror}") from None
+
+
+def _enable_verity(path: str) -> bool:
+    """Enables fs-verity. Returns False where it is unavailable. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.ioctl(fd, FS_IOC_ENABLE_VERITY, VERITY_OPTIONS)
+    except OSError as error:
+        return error.errno == errno.EEXIST  # enabled already
+    finally:
+        os.close(fd)
+    return True

@@ -1,0 +1,46 @@
+"""The rules by which a directory is recorded, with the stores and mounts below it excluded."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from casfs.errors import Refused
+from casfs.store import Store
+from casfs.system import mounts
+from casfs.system.paths import printable
+from casfs.trees.snapshot.ignore import IgnoreRules
+from casfs.trees.snapshot.report import SnapshotReport
+
+MOUNT_TYPE = "fuse.casfs"  # of a mount of a store in the kernel's table
+
+
+def ignore_rules(
+    store: Store, directory: Path, report: SnapshotReport, *, defaults: bool = True
+) -> IgnoreRules:
+    """Returns the directory's own rules plus `exclude_stores`.
+
+    Raises NotFound, Failed, Invalid as `IgnoreRules.of`, and Refused.
+    """
+    rules = IgnoreRules.of(directory, defaults=defaults)
+    exclude_stores(store, directory, rules, report)
+    return rules
+
+
+def exclude_stores(
+    store: Store, directory: Path, rules: IgnoreRules, report: SnapshotReport
+) -> None:
+    """Exclude the store, which would record itself, and mounts of any store, which hold all
+    that was ever recorded. Raises Refused where `directory` is the store."""
+    top = directory.resolve()
+    stores = {
+        mount.point: "a mount of casfs" for mount in mounts.mounts() if mount.type == MOUNT_TYPE
+    }
+    if store.root is not None:
+        stores[store.root.resolve()] = "the store"
+        if store.root.resolve() == top:
+            raise Refused(f"{directory} is the store itself; record another directory")
+    inside = {path: kind for path, kind in stores.items() if top in path.parents}
+    for path, kind in inside.items():
+        report.warnings.append(f"{printable(os.fsencode(path))}: left out, it is {kind}")
+    rules.excluded |= {os.fsencode(path.relative_to(top)) for path in inside}

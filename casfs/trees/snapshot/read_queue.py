@@ -1,0 +1,85 @@
+"""Reads the new files of a snapshot: in this process, or by the reader pool once they are many.
+
+Results of the pool are adopted as they come, at the latest by `collect(0)`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from casfs.backend.derived import staging_directory
+from casfs.system.paths import printable
+from casfs.trees.snapshot import stat_cache
+from casfs.trees.snapshot.encoder import ScannedDirectory
+from casfs.trees.snapshot.file_reader import FileReader, ReadFile, discard
+from casfs.trees.snapshot.report import SnapshotReport
+from casfs.write_batch import Batch
+
+if TYPE_CHECKING:
+    from casfs.trees.snapshot.reader_pool import ReaderPool
+
+POOL_MIN_FILES = 1000  # fewer, of fewer bytes, do not repay the start of worker processes
+POOL_MIN_BYTES = 32 << 20
+READ_BATCH_FILES = 64  # given to a worker at once
+MAX_PENDING_BATCHES = 256
+
+
+class ReadQueue:
+    """Sets the digests of the entries whose files were read. `close` in a finally."""
+
+    def __init__(
+        self, batch: Batch, root_fd: int, root: bytes, report: SnapshotReport, racy_after: int
+    ) -> None:
+        self._batch = batch
+        self._root_fd = root_fd
+        self._shown = printable(root)
+        self._report = report
+        self._racy_after = racy_after
+        self._reader = FileReader(batch.blobs, batch.has_met)
+        self._pool: ReaderPool[ScannedDirectory] | None = None
+
+    def read(self, scanned: ScannedDirectory, fd: int, names: list[bytes]) -> None:
+        """Reads files of a directory, open as `fd`. Raises Failed."""
+        if self._pool is None:
+            self._start_pool(scanned, names)
+        if self._pool is None:
+            where = self._shown + printable(scanned.path)
+            self._adopt(scanned, self._reader.read(fd, names, where))
+            return
+        for start in range(0, len(names), READ_BATCH_FILES):
+            self.collect(MAX_PENDING_BATCHES)
+            self._pool.submit(scanned, scanned.path, names[start : start + READ_BATCH_FILES])
+
+    def collect(self, max_pending: int) -> None:
+        """Adopts results of the pool until at most `max_pending` batches are outstanding."""
+        if self._pool is not None:
+            for scanned, done in self._pool.results(max_pending):
+                self._adopt(scanned, done)
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.close(discard)
+
+    def _start_pool(self, scanned: ScannedDirectory, names: list[bytes]) -> None:
+        """Starts the pool where it repays, for a store that processes can share."""
+        size = sum(scanned.entries[name].stat.st_size for name in names)
+        files, size = self._report.read + len(names), self._report.read_bytes + size
+        if files > POOL_MIN_FILES or size > POOL_MIN_BYTES:
+            private = staging_directory(self._batch.blobs)
+            if private is not None:
+                from casfs.trees.snapshot.reader_pool import ReaderPool
+
+                self._pool = ReaderPool(private, self._root_fd, self._shown)
+
+    def _adopt(self, scanned: ScannedDirectory, done: list[ReadFile]) -> None:
+        """Takes over files that were read. The stat at the time of reading counts, not the one
+        of the scan: the file may have changed in between."""
+        for file in done:
+            self._batch.adopt(file.digest, file.staged, file.info)
+            entry = scanned.entries[file.name]
+            self._report.read += 1
+            self._report.read_bytes += file.digest.size_bytes
+            self._report.bytes += file.digest.size_bytes - entry.stat.st_size
+            if entry.fingerprint != stat_cache.fingerprint(file.stat, self._racy_after):
+                entry.fingerprint = stat_cache.RACY
+            entry.stat, entry.digest = file.stat, file.digest

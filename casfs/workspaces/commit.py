@@ -1,0 +1,76 @@
+"""Commits a workspace: stores what it holds as a tree and moves its head there.
+
+A commit leaves base and upper alone: what is written meanwhile goes into the next one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from casfs.backend.protocols import Head
+from casfs.checkpoints.checkpoint import Checkpoint
+from casfs.checkpoints.create import create_from_root
+from casfs.digest import Digest
+from casfs.store import Store
+from casfs.trees import tree
+from casfs.trees.snapshot import walker
+from casfs.trees.snapshot.encoder import preserved_names
+from casfs.trees.snapshot.ignore import IgnoreRules
+from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
+from casfs.workspaces import overlay_snapshot, registry
+from casfs.workspaces.registry import Workspace
+from casfs.write_batch import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """`checkpoint` is None for a workspace without a name, and where nothing had changed."""
+
+    root: str
+    checkpoint: Checkpoint | None
+    report: SnapshotReport
+
+
+def commit_workspace(store: Store, workspace: Workspace, message: str = "") -> Committed:
+    """Store what the workspace holds and move its head there; one that was opened from a
+    checkpoint creates another of that name.
+
+    Raises Refused (read-only), Conflict (a concurrent commit), Failed.
+    """
+    registry.check_writable(workspace)
+    report = SnapshotReport()
+    with store.batch() as batch:
+        root = _snapshot(store, batch, workspace, report).hash
+        if root == workspace.root:
+            return Committed(root, None, report)
+        batch.commit()  # from here on the new tree can be compared; no head leads to it yet
+        made, values = None, dict(workspace.record)
+        if values["name"] is not None:
+            base = values["checkpoint"]
+            made = create_from_root(store, batch, values["name"], base, root, message)
+            values["checkpoint"] = made.hash
+        batch.swap(registry.HEADS + workspace.id, workspace.head, Head(root, values))
+    return Committed(root, made, report)
+
+
+def is_dirty(store: Store, workspace: Workspace) -> bool:
+    """Returns whether there are uncommitted changes."""
+    strategy = workspace.strategy
+    if workspace.record["readOnly"]:
+        return False
+    if not (workspace.upper if strategy.layered else workspace.path).exists():
+        return False
+    with store.batch() as batch:
+        return _snapshot(store, batch, workspace, SnapshotReport()).hash != workspace.root
+
+
+def _snapshot(store: Store, batch: Batch, workspace: Workspace, report: SnapshotReport) -> Digest:
+    """Store the tree that the workspace holds now; returns its root."""
+    base, strategy = workspace.record["base"], workspace.strategy
+    if strategy.layered:
+        return overlay_snapshot.snapshot(
+            store, batch, base, workspace.upper, report, strategy.markers
+        )
+    preserve = preserved_names(tree.directory_properties(store, base))
+    options = SnapshotOptions(preserve=preserve)
+    return walker.snapshot(batch, workspace.path, IgnoreRules(), report, options=options)

@@ -1,0 +1,138 @@
+"""Mounts overlays: by the kernel, in a user namespace, or by fuse-overlayfs. Unmounts them.
+
+Options of the kernel's overlay, each for a reason:
+
+    redirect_dir=on, metacopy=on   renaming a directory and chmod of a large file cost one entry
+                   in the upper, and `casfs.workspaces.overlay_snapshot` understands them. In a
+                   user namespace (`userxattr`) the kernel allows neither: there mv copies, as
+                   it does across file systems
+    index=off      an index is bound to file handles, and ours are another mount's tomorrow
+    xino=off       inode numbers need not be unique beyond the overlay
+    nosuid, nodev  a tree from elsewhere brings no privileges
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from casfs.errors import Failed, Refused
+from casfs.system import mounts, processes
+
+SOURCE = "casfs"  # of an overlay in the table of mounts, where its owner does not matter
+FLAGS = mounts.MS_NOSUID | mounts.MS_NODEV
+FUSE_OVERLAYFS, FUSERMOUNT = "fuse-overlayfs", "fusermount3"
+OUTLIVING = ("env", "-u", processes.TOKEN)  # opened by an agent, it does not end with its step
+
+
+@dataclass(frozen=True, slots=True)
+class OverlayLayers:
+    """The layers of one workspace. `lower`: the tree in a mount, or its image; `point`: the mount
+    point; `changes`: an image of the differences between the tree and the image in `lower`."""
+
+    lower: Path
+    upper: Path
+    work: Path
+    point: Path
+    read_only: bool = False
+    changes: Path | None = None
+    source: str = SOURCE
+
+    @property
+    def flags(self) -> int:
+        return FLAGS | (mounts.MS_RDONLY if self.read_only else 0)
+
+
+def mount_overlay(layers: OverlayLayers) -> None:
+    """Mount by the kernel, visible to all. Raises Failed."""
+    _mount(layers, redirect_dir="on", metacopy="on")
+
+
+def _mount(layers: OverlayLayers, **more: str) -> None:
+    """A read-only overlay is the tree over an empty directory: the kernel wants two layers."""
+    values: dict[str, str | Sequence[Path]] = {"index": "off", "xino": "off"}
+    if layers.read_only:
+        values |= {"lowerdir": [layers.lower, layers.upper]}
+    else:
+        values |= {"lowerdir": [layers.lower], "upperdir": [layers.upper]}
+        values |= {"workdir": [layers.work], **more}
+    try:
+        mounts.mount(layers.source, layers.point, "overlay", layers.flags, mounts.options(values))
+    except OSError as error:
+        raise Failed(f"cannot mount an overlay at {layers.point}: {error.strerror}") from None
+
+
+def enter_namespace(layers: OverlayLayers) -> None:
+    """Move this process, which must have one thread, to namespaces of its own and mount there;
+    its user stays the same. Raises Failed."""
+    user, group = os.geteuid(), os.getegid()
+    try:
+        mounts.unshare(mounts.CLONE_NEWUSER | mounts.CLONE_NEWNS)
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+        mounts.mount("none", Path("/"), "none", mounts.MS_REC | mounts.MS_PRIVATE)
+    except OSError as error:
+        raise Failed(f"cannot create a user namespace: {error.strerror}") from None
+    _mount(layers, userxattr="")
+
+
+def mount_fuse_overlayfs(layers: OverlayLayers) -> None:
+    """Relative paths need no escaping. Without `writeback` the upper is always up to date.
+
+    Raises Failed.
+    """
+    if set(str(layers.lower)) & set(":,\\"):
+        raise Failed(
+            f"{FUSE_OVERLAYFS} cannot use the path {layers.lower}; mount the store elsewhere"
+        )
+    upper = f",upperdir={layers.upper.name},workdir={layers.work.name}"
+    where = f"lowerdir={layers.lower}{'' if layers.read_only else upper}"
+    options = ["-o", f"{where},writeback=0"]
+    if layers.read_only:
+        options += ["-o", "ro"]
+    command = [*OUTLIVING, FUSE_OVERLAYFS, *options, str(layers.point)]
+    done = _run(command, layers.upper.parent)
+    if done.returncode != 0:
+        reason = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+        raise Failed(f"cannot mount at {layers.point}: {reason}")
+
+
+def unmount(point: Path, *, lazy: bool = False) -> None:
+    """Unmount a workspace, or do nothing where it is not mounted. Raises Refused (busy), Failed."""
+    if not is_mounted(point):
+        return
+    try:
+        if os.geteuid() == 0:
+            mounts.unmount(point, lazy=lazy)
+        else:
+            _fusermount(point, lazy)
+    except OSError as error:
+        if error.errno == errno.EBUSY:
+            raise Refused(f"{point} is busy: leave it and end the programs in it") from None
+        raise Failed(f"cannot unmount {point}: {error.strerror}") from None
+
+
+def is_mounted(point: Path) -> bool:
+    """Reads the table of mounts for an absolute path, since a dead mount does not answer."""
+    return mounts.mounted_at(point) is not None
+
+
+def _fusermount(point: Path, lazy: bool) -> None:
+    done = _run([FUSERMOUNT, "-u", *["-z"] * lazy, str(point)])
+    if done.returncode != 0:
+        busy = "busy" in done.stderr.lower()
+        raise OSError(errno.EBUSY if busy else errno.EIO, " ".join(done.stderr.split()))
+
+
+def _run(command: list[str], cwd: Path = Path("/")) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            command, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True
+        )
+    except OSError as error:
+        raise Failed(f"cannot run {command[0]}: {error.strerror}") from None

@@ -1,0 +1,72 @@
+"""The rule that picks a workspace's strategy: the first in the order of `STRATEGIES` (native,
+overlay, namespace, fuse-overlayfs, copy) that this machine and this user can use.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from casfs.errors import Refused
+from casfs.store import FORMAT_FILE, Store
+from casfs.workspaces import image_mount
+from casfs.workspaces.overlay_mount import FUSE_OVERLAYFS
+from casfs.workspaces.strategies import FUSE, NAMESPACE, NATIVE, OVERLAY, STRATEGIES, Strategy
+
+ANY_FUSE = "fuse"  # any overlay over a FUSE mount
+MAX_NAMESPACES = Path("/proc/sys/user/max_user_namespaces")
+HERE = Path(__file__)
+
+
+def choose(name: str | None, store: Store) -> list[Strategy]:
+    """Returns the available strategies of that name (`fuse`: overlays over a FUSE mount), or all;
+    the preferred one first. Raises Refused where none is available."""
+    near = HERE if store.root is None else store.root / FORMAT_FILE
+    asked = [
+        strategy
+        for strategy in STRATEGIES.values()
+        if name in (None, strategy.name)
+        or (name == ANY_FUSE and strategy.layered and not strategy.native)
+    ]
+    found = [strategy for strategy in asked if unavailable(strategy, near) is None]
+    if not found:
+        reasons = "; ".join(f"{one.name}: {unavailable(one, near)}" for one in asked)
+        raise Refused(f"no workspace by {name} here: {reasons}")
+    return found
+
+
+def unavailable(strategy: Strategy, near: Path = HERE) -> str | None:
+    """Returns why this machine or this user cannot use a strategy, None where it can. `near`: a
+    file, not an image, on the file system of the store."""
+    check = CHECKS.get(strategy.name)
+    return None if check is None else check(near)
+
+
+def _check_overlay(near: Path) -> str | None:
+    return None if os.geteuid() == 0 else "only root may mount an overlay for all to see"
+
+
+def _check_namespace(near: Path) -> str | None:
+    with suppress(OSError, ValueError):
+        if int(MAX_NAMESPACES.read_text()) > 0:
+            return None
+    return "this kernel gives users no namespaces of their own"
+
+
+def _check_fuse_overlayfs(near: Path) -> str | None:
+    if shutil.which(FUSE_OVERLAYFS) is None:
+        return f"no {FUSE_OVERLAYFS}; install the package of that name"
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        return "no access to /dev/fuse"
+    return None
+
+
+CHECKS: dict[str, Callable[[Path], str | None]] = {
+    NATIVE: image_mount.unavailable,
+    OVERLAY: _check_overlay,
+    NAMESPACE: _check_namespace,
+    FUSE: _check_fuse_overlayfs,
+}
