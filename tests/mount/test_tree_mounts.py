@@ -162,7 +162,8 @@ def test_what_cannot_be_mounted_natively(cli: Cli, tmp_path: Path) -> None:
         root = put_tree(store, {hash[:2]: {hash[2:]: b"not what it says"}})
     assert "cannot be an image" in cli("tree", "mount", root, tmp_path / "m", code=1).err
     assert (
-        "cannot be an image" in cli("workspace", "open", root, tmp_path / "m", "--via", "native", code=1).err
+        "cannot be an image"
+        in cli("workspace", "open", root, tmp_path / "m", "--via", "native", code=1).err
     )
     said = cli("workspace", "open", root, tmp_path / "m")
     assert "backend native failed" in said.err
