@@ -28,7 +28,7 @@ from casfs.nodes.node import Node
 from casfs.nodes.registry import Registry, builtin
 from casfs.nodes.schema import Ref
 from casfs.system.files import replacing, syncfs
-from casfs.write_batch import Batch, retried
+from casfs.write_batch import Batch, retry_on_conflict
 
 FORMAT = "casfs 1"
 FORMAT_FILE = "format"
@@ -85,7 +85,7 @@ class Store:
 
     def register_builtin(self) -> None:
         """Two processes may make a store at once: both want the same heads."""
-        retried(self._register)
+        retry_on_conflict(self._register)
 
     def _register(self) -> None:
         with self.batch() as batch:

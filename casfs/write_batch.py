@@ -1,11 +1,11 @@
-"""The one way to write: gather blobs, nodes and head moves, then publish them together.
+"""Write transactions: a Batch collects blobs, nodes and head moves and publishes them together.
 
-Every node is checked when it is added: its payload against its schema, what the schema
-cannot state (`casfs.nodes.node.CHECKS`), and closure: each reference, the type included, must
-be in the store or in this batch, so walk, export and gc can never meet a hole. A batch
-holds little memory however much it is given: what is staged goes to the backend in
-portions, heads move only at the end. Left by an exception, it moves no head, and what
-its portions left behind is garbage for gc. A batch belongs to one thread.
+This is the only way to write. Every node is checked when it is added: its payload against
+its schema, the rules that a schema cannot state (`casfs.nodes.node.CHECKS`), and closure:
+each reference, the type included, must be in the store or in this batch, so walk, export and
+gc never meet a dangling one. Memory is bounded: staged blobs are published in parts once
+there are many, heads move only at the end. On an exception no head moves, and the parts
+published so far are garbage for gc. A batch is not thread-safe.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, BinaryIO, TypeVar
 
 from casfs import canonical
@@ -25,16 +24,16 @@ from casfs.nodes.registry import HEADS, Registry
 from casfs.nodes.schema import Schema, check_document
 
 T = TypeVar("T")
-RETRIES = 5
-PORTION = 16384  # blobs
-FEW = 8  # of them
-PORTION_BYTES = 32 << 20  # held in memory
+MAX_RETRIES = 5
+PUBLISH_BATCH_BLOBS = 16384
+PUBLISH_BATCH_BYTES = 32 << 20  # held in memory
+LOOKUP_MIN_BLOBS = 9  # up to fewer, publishing them is cheaper than looking them up
 
 
-def retried(action: Callable[[], T]) -> T:
-    """Do it, and again when a head moved in between: right where `action` looks at the heads
-    afresh each time and wants the same whatever they are. Raises Conflict at last."""
-    for _ in range(RETRIES):
+def retry_on_conflict(action: Callable[[], T]) -> T:
+    """Retries `action` on compare-and-swap conflict, up to MAX_RETRIES times; it must be idempotent
+    and read the heads afresh each time. Raises Conflict at last."""
+    for _ in range(MAX_RETRIES):
         with suppress(Conflict):
             return action()
     return action()
@@ -46,7 +45,7 @@ class Batch:
         self.blobs = backend.blobs
         self._registry = registry
         self._staged: dict[str, Staged] = {}
-        self._held = 0
+        self._held_bytes = 0
         self._types: dict[str, tuple[str, Schema]] = {}  # by name
         self._schemas: dict[str, tuple[str, Schema]] = {}  # name and schema by hash
         self._known: dict[str, str | None] = {}
@@ -57,12 +56,7 @@ class Batch:
     def __enter__(self) -> Batch:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.commit()
         else:
@@ -74,11 +68,11 @@ class Batch:
         return self.put_stream(io.BytesIO(data))
 
     def put_stream(self, source: BinaryIO) -> Digest:
-        """Store what is left in `source`, in constant memory."""
+        """Stores the rest of `source`, in constant memory."""
         return self.put_staged(self._backend.blobs.stage(source))
 
     def put_staged(self, staged: Staged) -> Digest:
-        """Take over what `Blobs.stage` returned, perhaps in another thread."""
+        """Adds what `Blobs.stage` returned, perhaps in another thread."""
         if staged.digest.hash in self._known:
             discard([staged])
             self._require.add(staged.digest.hash)
@@ -87,34 +81,34 @@ class Batch:
         return staged.digest
 
     def adopt(self, digest: Digest, staged: Staged | None, info: BlobInfo | None) -> None:
-        """Take over what was read elsewhere: `staged`, or where it is stored already `info`;
-        neither where this batch has met it (`has_met`)."""
+        """Adds a blob that was read elsewhere: `staged`, or `info` where it is stored already;
+        neither where this batch `knows` it."""
         if staged is not None:
             self.put_staged(staged)
         elif info is not None:
             self._known.setdefault(digest.hash, info.type)
 
-    def has_met(self, hash: str) -> bool:
-        """Is it known to be stored, or staged here? May be asked from any thread."""
+    def knows(self, hash: str) -> bool:
+        """Returns True for a blob known to be stored, or staged here. Callable from any thread."""
         return hash in self._known
 
-    def keep(self, hash: str) -> bool:
-        """Rely on a stored blob: at commit it must still be there. False if it is not now."""
-        self._learn([hash])
+    def require(self, hash: str) -> bool:
+        """Requires a stored blob to be there still at commit. Returns False if it is not now."""
+        self._look_up([hash])
         self._require.add(hash)
         return hash in self._known
 
     # -- nodes --------------------------------------------------------------------------
 
     def put_node(self, type: str, payload: Any) -> Digest:
-        """Store a node of the registered type. Raises Invalid, NotFound (the type)."""
+        """Stores a node of the registered type. Raises Invalid, NotFound (the type)."""
         type_hash, schema = self._type(type)
         return self._put_node(type, type_hash, schema, payload)
 
     def put_encoded(self, data: bytes) -> Digest:
-        """Store the bytes of a node that was made elsewhere; its type must be here by now.
+        """Stores the bytes of a node that was made elsewhere; its type must be here by now.
 
-        Raises Invalid where they are not canonical, or not what their type asks for.
+        Raises Invalid where they are not canonical, or do not fit their type.
         """
         digest = Digest.of(data)
         value = canonical.parse(data)
@@ -134,7 +128,7 @@ class Batch:
         return digest
 
     def _put_node(self, name: str, type_hash: str, schema: Schema, payload: Any) -> Digest:
-        data = node.encode(type_hash, payload)  # first: the checks below need sound JSON
+        data = node.encode(type_hash, payload)  # first: the checks below need valid JSON
         schema.check(payload)
         if check := node.CHECKS.get(name):
             check(payload)
@@ -143,13 +137,13 @@ class Batch:
         return self._add_node(type_hash, schema, payload, data)
 
     def _add_node(self, type_hash: str, schema: Schema, payload: Any, data: bytes) -> Digest:
-        self._close(type_hash, schema, payload)
+        self._check_refs(type_hash, schema, payload)
         digest = Digest.of(data)
         self._add(Staged(digest, data, type=type_hash))
         return digest
 
     def put_schema(self, document: Any, *, builtin: bool = False) -> Digest:
-        """Register a schema under its `$id`. Raises Invalid, Conflict (a built-in name).
+        """Registers a schema under its `$id`. Raises Invalid, Conflict (a built-in name).
 
         `builtin`: the document comes with casfs, and its tests have checked it.
         """
@@ -166,14 +160,12 @@ class Batch:
             type_hash, schema = self._type(META)
             schema.check(document)
             self._add_node(type_hash, schema, document, data)
-        self._remember(name, digest.hash, Schema(document))
+        compiled = Schema(document)
+        self._types[name] = digest.hash, compiled
+        self._schemas[digest.hash] = name, compiled
         if changed:
             self.swap(HEADS + name, old, Head(digest.hash, {"builtin": builtin}))
         return digest
-
-    def _remember(self, name: str, hash: str, schema: Schema) -> None:
-        self._types[name] = hash, schema
-        self._schemas[hash] = name, schema
 
     def _type(self, name: str) -> tuple[str, Schema]:
         found = self._types.get(name)
@@ -182,13 +174,13 @@ class Batch:
             found = self._types[name] = hash, self._registry.compiled(hash)[1]
         return found
 
-    def _close(self, type_hash: str, schema: Schema, payload: Any) -> None:
-        """Refuse a node with a reference to nowhere, or to a node of another type."""
+    def _check_refs(self, type_hash: str, schema: Schema, payload: Any) -> None:
+        """Raises Invalid for a node with a dangling reference, or one to a node of another type."""
         refs = schema.refs(payload)
-        relied = {type_hash, *(ref.hash for ref in refs)}
-        types = self._registry.types_of(relied)
-        self._learn(relied - types.keys())
-        types.update((hash, self._known[hash]) for hash in relied & self._known.keys())
+        needed = {type_hash, *(ref.hash for ref in refs)}
+        types = self._registry.types_of(needed)
+        self._look_up(needed - types.keys())
+        types.update((hash, self._known[hash]) for hash in needed & self._known.keys())
         names: dict[str | None, str] = {}
         for ref in refs:
             if ref.hash not in types:
@@ -198,10 +190,10 @@ class Batch:
                 found = names.get(type) or names.setdefault(type, self._type_name(type))
                 if found != ref.cas_type:
                     raise Invalid(f"refers to {ref.hash}: a {found}, and must be a {ref.cas_type}")
-        self._require.update(relied - self._staged.keys())
+        self._require.update(needed - self._staged.keys())
 
     def _compiled(self, type_hash: str) -> tuple[str, Schema]:
-        """(name, schema) of a type that is in this batch or in the store."""
+        """Returns (name, schema) of a type that is in this batch or in the store."""
         return self._schemas.get(type_hash) or self._registry.compiled(type_hash)
 
     def _type_name(self, type_hash: str | None) -> str:
@@ -212,24 +204,24 @@ class Batch:
     # -- heads --------------------------------------------------------------------------
 
     def swap(self, name: str, old: Head | None, new: Head | None) -> None:
-        """Move a head at commit. Raises Conflict there when it is not `old` any more."""
+        """Moves a head at commit, which raises Conflict when it is not `old` any more."""
         self._swaps.append(Swap(name, old, new))
 
     def _head(self, name: str) -> Head | None:
-        """What a head will be when the moves so far have been made."""
+        """Returns the value of a head after the moves so far."""
         for swap in reversed(self._swaps):
             if swap.name == name:
                 return swap.new
         return self._backend.heads.get(name)
 
     def move(self, name: str, old: Head, hash: str, record: Mapping[str, Any]) -> Head:
-        """`swap` to a new pair, which is returned for the next move."""
+        """Swaps to a new pair, and returns it for the next move."""
         new = Head(hash, record)
         self.swap(name, old, new)
         return new
 
     def commit(self) -> None:
-        """Make everything durable, then move the heads. Raises Conflict, NotFound, Failed."""
+        """Makes everything durable, then moves the heads. Raises Conflict, NotFound, Failed."""
         if self._staged or self._swaps or self._require:
             try:
                 self._publish(self._swaps)
@@ -239,26 +231,28 @@ class Batch:
             self._swaps = []
 
     def _publish(self, swaps: list[Swap]) -> None:
-        """`swaps` is empty for a portion: the heads wait for the end."""
+        """`swaps` is empty for a part: the heads wait for the end."""
         new = self._not_stored()
-        require = self._require.union(*map(_brought, swaps))
+        require = self._require.union(*map(_new_targets, swaps))
         try:
             stored = self._backend.publish(list(new.values()), swaps, require - new.keys())
         except NotFound:
             if len(new) == len(self._staged):
                 raise
-            new = self._staged  # gc took what was stored a moment ago: bring it after all
+            new = self._staged  # gc deleted what was stored a moment ago: publish it after all
             stored = self._backend.publish(list(new.values()), swaps, require - new.keys())
         discard(one for hash, one in self._staged.items() if hash not in new)
         stored.update(self._staged.keys() - new.keys())
         self.new_bytes -= sum(self._staged[hash].digest.size_bytes for hash in stored)
         self._registry.remember({hash: one.type for hash, one in new.items()})
-        self._staged, self._require, self._held = {}, set(), 0
+        self._staged, self._require, self._held_bytes = {}, set(), 0
 
     def _not_stored(self) -> dict[str, Staged]:
-        """Of what is staged, what the store does not have just so; one look for all. A few
-        blobs in memory are not worth the look."""
-        if len(self._staged) <= FEW and all(one.temp is None for one in self._staged.values()):
+        """Returns the staged blobs that the store lacks (or has untyped), by one query for all.
+        For a few blobs in memory the query is not worth it."""
+        if len(self._staged) < LOOKUP_MIN_BLOBS and all(
+            one.temp is None for one in self._staged.values()
+        ):
             return self._staged
         new = dict(self._staged)
         for hash, info in self._backend.blobs.info(self._staged).items():
@@ -268,24 +262,24 @@ class Batch:
                 del new[hash]
         return new
 
-    # -- what is here -------------------------------------------------------------------
+    # -- known blobs -------------------------------------------------------------------
 
     def _add(self, staged: Staged) -> None:
         hash = staged.digest.hash
         if hash in self._known and (self._known[hash] is not None or staged.type is None):
-            self._require.add(hash)  # already stored just so
+            self._require.add(hash)  # stored already, with its type
             return
-        if hash in self._staged:  # plain bytes so far, and now a node: after what it refers to
+        if hash in self._staged:  # plain bytes so far, now a node: moves behind its references
             discard([self._staged.pop(hash)])
         else:
             self.new_bytes += staged.digest.size_bytes
         self._staged[hash] = staged
         self._known[hash] = staged.type
-        self._held += len(staged.data or b"")
-        if len(self._staged) >= PORTION or self._held >= PORTION_BYTES:
+        self._held_bytes += len(staged.data or b"")
+        if len(self._staged) >= PUBLISH_BATCH_BLOBS or self._held_bytes >= PUBLISH_BATCH_BYTES:
             self._publish([])
 
-    def _learn(self, hashes: Iterable[str]) -> None:
+    def _look_up(self, hashes: Iterable[str]) -> None:
         unknown = [hash for hash in hashes if hash not in self._known and hash != META]
         if unknown:
             found = self._backend.blobs.info(unknown)
@@ -293,8 +287,8 @@ class Batch:
             self._registry.remember({hash: info.type for hash, info in found.items()})
 
 
-def _brought(swap: Swap) -> set[str]:
-    """What a head will hold that it did not hold before, its record included."""
+def _new_targets(swap: Swap) -> set[str]:
+    """Returns the hashes that a head will keep alive and did not before, its record included."""
     if swap.new is None:
         return set()
     old = {} if swap.old is None else swap.old.record

@@ -18,7 +18,7 @@ from casfs.store import Store
 from casfs.testing import blobs_contract, heads_contract, journal_contract
 from casfs.testing.contract import Check
 from casfs.testing.faults import Faults
-from casfs.write_batch import PORTION
+from casfs.write_batch import PUBLISH_BATCH_BLOBS
 from tests.support.helpers import LARGE, blobs, private_files, write_tree
 
 
@@ -125,7 +125,7 @@ def test_a_batch_that_fails_in_a_later_portion_moves_no_head(
 
     def fill() -> None:
         with faulty.batch() as batch:
-            last = [batch.put(b"%d" % n) for n in range(PORTION + 10)][-1]
+            last = [batch.put(b"%d" % n) for n in range(PUBLISH_BATCH_BLOBS + 10)][-1]
             batch.swap("name", None, Head(last.hash))
 
     faults.arm(where, nth)

@@ -15,7 +15,7 @@ from casfs.nodes.node import encode
 from casfs.nodes.registry import HEADS
 from casfs.nodes.schema import Ref
 from casfs.store import Store
-from casfs.write_batch import PORTION, Batch
+from casfs.write_batch import PUBLISH_BATCH_BLOBS, Batch
 from tests.support.helpers import ABSENT, LARGE, blobs, private_files, set_head
 
 NOTE = {
@@ -268,14 +268,14 @@ def test_new_bytes_counts_what_the_store_did_not_have(store: Store) -> None:
 def test_more_than_a_portion_is_published_on_the_way(disk_store: Store) -> None:
     before = len(blobs(disk_store))
     with disk_store.batch() as batch:
-        hashes = [batch.put(b"%d" % n).hash for n in range(PORTION + 10)]
-        assert len(blobs(disk_store)) == before + PORTION
+        hashes = [batch.put(b"%d" % n).hash for n in range(PUBLISH_BATCH_BLOBS + 10)]
+        assert len(blobs(disk_store)) == before + PUBLISH_BATCH_BLOBS
         batch.put_node("content", text("all", hashes[0], hashes[-1]))
-    assert len(blobs(disk_store)) == before + PORTION + 11
+    assert len(blobs(disk_store)) == before + PUBLISH_BATCH_BLOBS + 11
 
 
 def test_heads_wait_for_the_last_portion(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_module, "PORTION", 4)
+    monkeypatch.setattr(batch_module, "PUBLISH_BATCH_BLOBS", 4)
     with store.batch() as batch:
         head = Head(batch.put(b"first").hash, {"n": 1})
         batch.swap("name", None, head)
@@ -290,7 +290,7 @@ def test_heads_wait_for_the_last_portion(store: Store, monkeypatch: pytest.Monke
 def test_large_contents_are_published_on_the_way(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_module, "PORTION_BYTES", 10_000)
+    monkeypatch.setattr(batch_module, "PUBLISH_BATCH_BYTES", 10_000)
     with store.batch() as batch:
         for n in range(5):
             batch.put(LARGE + b"%d" % n)

@@ -29,7 +29,7 @@ from casfs.system import locks, processes, run_command
 from casfs.system.clock import now_ms
 from casfs.system.locks import Lock
 from casfs.system.run_command import Ended, Sinks
-from casfs.write_batch import retried
+from casfs.write_batch import retry_on_conflict
 
 Tell = Callable[[str], None]
 
@@ -205,7 +205,7 @@ class _Cached:
                 "createdAt": now_ms(),
             }
             result = batch.put_node("action-result", payload).hash
-        retried(lambda: actions.publish(self.store, self.action, result))
+        retry_on_conflict(lambda: actions.publish(self.store, self.action, result))
         return result
 
     def _now(self) -> Action:

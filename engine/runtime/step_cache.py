@@ -33,7 +33,7 @@ from casfs.errors import CasfsError, Corrupt, Invalid, NotFound
 from casfs.nodes.schema import Schema
 from casfs.store import Store
 from casfs.system.log import Log
-from casfs.write_batch import Batch, retried
+from casfs.write_batch import Batch, retry_on_conflict
 from engine import content
 from engine.agents import loader
 from engine.output_parser import extract
@@ -159,4 +159,4 @@ def save(store: Store, action: Action, step: Mapping[str, Any], duration_ms: int
             "createdAt": step["completedAt"],
         }
         result = batch.put_node("action-result", payload).hash
-    retried(lambda: actions.publish(store, action, result))
+    retry_on_conflict(lambda: actions.publish(store, action, result))

@@ -19,7 +19,7 @@ from casfs.digest import hash_bytes
 from casfs.errors import Conflict, Failed, Invalid, NotFound
 from casfs.store import Store
 from casfs.threads import CANCELLED, ENDED, Thread
-from casfs.write_batch import Batch, retried
+from casfs.write_batch import Batch, retry_on_conflict
 from engine import content
 from engine.agents.loader import Package
 from engine.threads import agent_binding, record
@@ -83,7 +83,9 @@ def create(store: Store, request: ThreadRequest) -> Thread:
     for another request. Nothing is stored then.
     """
     valid = _validated(store, request)
-    return retried(lambda: _create(store, valid)) if request.key else _create(store, valid)
+    return (
+        retry_on_conflict(lambda: _create(store, valid)) if request.key else _create(store, valid)
+    )
 
 
 def _create(store: Store, valid: _ValidatedRequest) -> Thread:

@@ -14,7 +14,7 @@ from casfs.agents import HUMAN
 from casfs.errors import Conflict
 from casfs.store import Store
 from casfs.threads import RUNNING, SUSPENDED, Thread
-from casfs.write_batch import Batch, retried
+from casfs.write_batch import Batch, retry_on_conflict
 from engine import content
 from engine.threads import call_stack, record
 from engine.threads.record import BUDGET, CALLER, FAILURE, TIMEOUT, UNKNOWN
@@ -60,7 +60,7 @@ def suspend(
                 spent=record.spent(thread.record, tokens),
             )
 
-    return retried(attempt)
+    return retry_on_conflict(attempt)
 
 
 def _pause(batch: Batch, thread: Thread, caller: Thread) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from casfs.backend.protocols import Head
 from casfs.errors import Invalid, NotFound
 from casfs.store import Store
-from casfs.write_batch import retried
+from casfs.write_batch import retry_on_conflict
 from engine.moderator.decision import Rule
 from engine.workflow.definition import CheckReport, check
 
@@ -56,7 +56,7 @@ def add(store: Store, definition: Any) -> tuple[str, CheckReport]:
     report = check(definition)
     if report.errors:
         raise Invalid("; ".join(report.errors))
-    return retried(lambda: _put(store, definition)), report
+    return retry_on_conflict(lambda: _put(store, definition)), report
 
 
 def _put(store: Store, definition: Mapping[str, Any]) -> str:

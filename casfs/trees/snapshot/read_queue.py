@@ -35,7 +35,7 @@ class ReadQueue:
         self._shown = printable(root)
         self._report = report
         self._racy_after = racy_after
-        self._reader = FileReader(batch.blobs, batch.has_met)
+        self._reader = FileReader(batch.blobs, batch.knows)
         self._pool: ReaderPool[ScannedDirectory] | None = None
 
     def read(self, scanned: ScannedDirectory, fd: int, names: list[bytes]) -> None:

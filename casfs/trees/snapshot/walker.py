@@ -118,7 +118,7 @@ class _Snapshot:
             raise
         finally:
             self._queue.close()
-        if is_cached and not self._batch.keep(node.hash):
+        if is_cached and not self._batch.require(node.hash):
             raise _StaleCache
         return node
 
