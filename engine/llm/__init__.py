@@ -1,1 +1,1 @@
-"""The agents that talk to a language model: the protocol, the loop, the tools, the sandbox."""
+"""Model agents: client of the protocol, reactor loop, tools, sandbox, extractor model."""

@@ -1,12 +1,12 @@
 """One call of a chat model over the OpenAI-compatible chat-completions protocol.
 
 The only importer of httpx2, and only when a call is made: a daemon whose agents are all
-programs never loads it. An answer is streamed, so a server that is slow and one that is
-gone can be told apart by whoever watches the connection, and a cancel takes effect at once.
+programs never loads it. An answer is streamed, so a slow server can be told from a dead one, and
+a cancel takes effect at once.
 
-What is worth another try: 429 and 5xx, and a connection that fails, also in the middle of
-an answer; waited is what `Retry-After` says, else longer each time. Anything else is the
-caller's mistake and raised. The key is in a header and in no message of ours.
+Retried are 408, 409, 425, 429, 5xx and broken connections, also in the middle of an answer, after
+the time of `Retry-After`, else with exponential backoff. Other errors are raised. The key is only
+in a header and never in a message.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a model is. `options` go into every request as they are (temperature, …)."""
+    """A model on a server. `timeout`: seconds for an answer; `options`: further request fields
+    (temperature, …), sent unchanged."""
 
     base_url: str
     model: str
@@ -54,7 +55,7 @@ class Endpoint:
 
 
 class _Retryable(Exception):
-    """Worth another try, after `wait` seconds if the server said so."""
+    """A retryable error; `wait`: seconds that the server asked for."""
 
     def __init__(self, reason: str, wait: float | None = None) -> None:
         super().__init__(reason)
@@ -69,7 +70,7 @@ async def complete(
     schema: Mapping[str, Any] | None = None,
     strict: bool = False,
 ) -> Reply:
-    """Ask once. `tools`: functions in the protocol's form; `schema`: of the answer as JSON.
+    """Makes one model call. `tools`: functions in the protocol's form; `schema`: of a JSON answer.
 
     Raises Failed (no answer, or a refusal), Invalid (a key that no header can hold).
     """
@@ -149,7 +150,7 @@ async def _once(endpoint: Endpoint, body: dict[str, Any], headers: dict[str, str
 async def _response(
     endpoint: Endpoint, body: dict[str, Any], headers: dict[str, str]
 ) -> AsyncIterator[httpx2.Response]:
-    """Neither proxies nor certificates are taken from the environment of the daemon."""
+    """Opens the response. Ignores proxies and certificates of the daemon's environment."""
     import httpx2
 
     limit = httpx2.Timeout(None, connect=CONNECT_TIMEOUT_S)
@@ -164,14 +165,14 @@ async def _response(
 
 @cache
 def _certificates() -> ssl.SSLContext:
-    """Read once: they take longer than the rest of a client."""
+    """Loads the certificates once: that takes longer than the rest of a client."""
     import httpx2
 
     return httpx2.create_ssl_context(trust_env=False)
 
 
 async def _raise_for_status(response: httpx2.Response, key: str | None) -> None:
-    """Raise for what is no answer; a server may repeat the key, and what it says is cut."""
+    """Raises for a status other than 200. The server's message may repeat the key and is cut."""
     status = response.status_code
     if status == 200:
         return
@@ -187,7 +188,7 @@ async def _raise_for_status(response: httpx2.Response, key: str | None) -> None:
 
 
 def _retry_after(value: str | None) -> float | None:
-    """Seconds, from a number or an HTTP date; None where it says nothing."""
+    """Parses seconds, from a number or an HTTP date; None where there are none."""
     if value is None:
         return None
     try:
@@ -201,9 +202,9 @@ def _retry_after(value: str | None) -> float | None:
 
 
 async def _read(response: httpx2.Response, assembly: ReplyBuilder) -> None:
-    """Server-sent events: `data: {…}` lines until `data: [DONE]`. Of bytes: the library's
-    iterators over text and lines do not close what they stand on when one stops early; so an
-    event that is none is told only when the stream is over."""
+    """Reads server-sent events: `data: {…}` lines until `data: [DONE]`. It iterates over bytes to
+    the end, and raises a fault only then: the library's iterators over text and lines do not
+    close the stream when one stops early."""
     rest, done = b"", False
     fault: Exception | None = None
     async with aclosing(response.aiter_bytes()) as pieces:
@@ -231,9 +232,9 @@ def _json(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError:
-        raise _Retryable(f"no JSON: {_line(text)}") from None
+        raise _Retryable(f"not JSON: {_line(text)}") from None
     if not isinstance(value, dict):
-        raise _Retryable(f"no object: {_line(text)}")
+        raise _Retryable(f"not a JSON object: {_line(text)}")
     if value.get("error"):
         raise _Retryable(_error_message(value))
     return value

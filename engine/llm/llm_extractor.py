@@ -1,10 +1,9 @@
-"""A model that finds the meta in an output where the agent left no block of it.
+"""The extractor model: finds the meta in an output without a fitting block.
 
-It stands between the block and the corrections: cheaper than asking the agent again, and
-for agents that cannot be talked into a format. The server is made to answer with an object
-that fits the role-schema; it is checked like any other. The call is recorded as a
-`react-turn`, which becomes an artifact of the step, and its tokens count as the step's.
-Whatever goes wrong here is logged and left to the corrections.
+It is tried before the corrections: cheaper than asking the agent again, and for agents that do
+not follow a format. The server is made to answer with an object that fits the role-schema; it is
+validated like any other. The call is recorded as a `react-turn`, which becomes an artifact of the
+step, and its tokens count as the step's. Errors are logged and left to the corrections.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from casfs.system.log import Log, silent
 from engine.blocking import blocking
 from engine.llm import client, response_schema
 from engine.llm.client import Endpoint, Message
-from engine.llm.react import put_turn
+from engine.llm.react_session import put_turn
 from engine.llm.tools import truncate
 from engine.output_parser import Extracted, parse_exact
 
@@ -33,8 +32,8 @@ MAX_OUTPUT_CHARS = 60_000  # characters of an output
 
 @dataclass(frozen=True)
 class ModelExtraction:
-    """`turn`: the node of the call; `tokens`: what it took; `extracted`: None where the answer
-    was no good."""
+    """`turn`: the node of the call; `tokens`: spent by it; `extracted`: None where the answer
+    does not fit."""
 
     extracted: Extracted | None
     turn: str
@@ -43,7 +42,7 @@ class ModelExtraction:
 
 @dataclass(frozen=True)
 class Extractor:
-    """`key_env`: the variable that the key came from, which is a secret of every thread."""
+    """`key_env`: the variable that holds the key, which is a secret of every thread."""
 
     endpoint: Endpoint
     key_env: str | None = None
@@ -52,13 +51,13 @@ class Extractor:
     async def __call__(
         self, context: AgentContext, output: str, schema: Schema
     ) -> ModelExtraction | None:
-        """None where the model gave no answer."""
+        """Asks the model for the meta of an output; None where it gave no answer."""
         messages = _messages(context, output)
         form = response_schema.portable(context.prompt.schema)
         try:
             reply = await client.complete(self.endpoint, messages, schema=form)
         except CasfsError as error:
-            self._complain(context, error)
+            self._log_failure(context, error)
             return None
         asked = "\n\n".join(message["content"] for message in messages)
         turn = await blocking(partial(put_turn, context.store, asked, reply, []))
@@ -67,19 +66,19 @@ class Extractor:
             text = context.secrets.redact(reply.text)
             found = await blocking(partial(parse_exact, text, schema, context.store))
         except CasfsError as error:
-            self._complain(context, error)
+            self._log_failure(context, error)
             return ModelExtraction(None, turn, tokens)
         return ModelExtraction(found, turn, tokens)
 
-    def _complain(self, context: AgentContext, error: CasfsError) -> None:
-        what = {"thread": context.thread, "index": context.step, "role": context.role}
-        self.log("extractor failed", **what, error=context.secrets.redact(str(error)))
+    def _log_failure(self, context: AgentContext, error: CasfsError) -> None:
+        place = {"thread": context.thread, "index": context.step, "role": context.role}
+        self.log("extractor failed", **place, error=context.secrets.redact(str(error)))
 
 
 def from_settings(
     settings: Mapping[str, str], env: Mapping[str, str], log: Log = silent
 ) -> Extractor | None:
-    """The extractor of the settings `extractor.*`; None where they name no model.
+    """Returns the extractor of the settings `extractor.*`; None where they name no model.
 
     Raises Failed where a part is missing.
     """

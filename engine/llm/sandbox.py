@@ -1,17 +1,16 @@
-"""A command of a model, in bubblewrap: it may write its workspace and see the system.
+"""The bubblewrap sandbox for a model's commands: workspace writable, system read-only.
 
-Seen read-only are programs and libraries, the part of /etc that they need to run, and what
-the config names in `paths`; /tmp, /proc and /dev are its own. Not seen are homes, the store
-beside the workspace, other processes; the network only where the config allows it. The
-environment is made anew, so no key of the daemon's is in it. Everything ends with bwrap.
+Visible read-only are programs and libraries, the part of /etc that they need, and the `paths` of
+the config; /tmp, /proc and /dev are private. Not visible are homes, the store beside the
+workspace and other processes; the network only where the config allows it. The environment is
+a new one, without keys of the daemon. All processes end with bwrap.
 
-A daemon that is root's has root's commands, in the eyes of the kernel, too. So they get no
-capabilities, with which they could mount the system writable, and what of /proc is the machine's
-and not theirs is read-only.
+Commands of a daemon that runs as root are root's for the kernel too. So they get no capabilities,
+with which they could mount the system writable, and the host's entries in /proc are read-only.
 
-Where there is no bubblewrap, or the kernel lets it make no namespaces, a command is refused,
-unless the config says `allowShell`: then it runs as the daemon's user with all of its rights
-(but not its environment).
+Where bubblewrap is missing, or the kernel forbids it namespaces, a command is refused, unless the
+config has `allowShell`: then it runs with all rights of the daemon's user (but not its
+environment).
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ _PROBED: set[str] = set()  # by this process's trials
 
 @dataclass(frozen=True)
 class Settings:
-    """`paths`: more directories to see; `network`; `allow_shell`: without bubblewrap if need
-    be; `timeout`: seconds for a command."""
+    """`paths`: further readable directories; `allow_shell`: run without bubblewrap where it is
+    missing; `timeout`: seconds for a command."""
 
     paths: Sequence[str] = ()
     network: bool = False
@@ -59,7 +58,7 @@ class Settings:
 async def sandboxed_command(
     command: str, workspace: Path, run: str, env: Mapping[str, str], settings: Settings
 ) -> tuple[list[str], dict[str, str]]:
-    """The argv and environment that run a shell command. Raises Refused."""
+    """Returns argv and environment to run a shell command in the sandbox. Raises Refused."""
     bwrap = shutil.which("bwrap", path=env.get("PATH", os.defpath))
     clean = _environment(env, workspace, run)
     if bwrap is not None and await _works(bwrap):
@@ -87,7 +86,7 @@ def _argv(bwrap: str, workspace: Path, settings: Settings) -> list[str]:
 
 
 def _walls() -> list[str]:
-    """What parts a command from the rest of the machine, but for the files that it sees."""
+    """Returns the options that isolate a command, except for its visible files."""
     argv = ["--unshare-all", "--die-with-parent", "--new-session"]
     argv += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
     if os.geteuid() == 0:  # to anybody else it leaves no capabilities, and may not be asked to
@@ -98,8 +97,8 @@ def _walls() -> list[str]:
 
 
 async def _works(bwrap: str) -> bool:
-    """Can it make what it is asked for? The kernel, or a container around us, may forbid it; what
-    worked once is not tried again."""
+    """Probes whether bubblewrap works: the kernel, or a container around us, may forbid it. A
+    success is cached."""
     if bwrap in _PROBED:
         return True
     argv = [bwrap, "--ro-bind", "/", "/", *_walls(), "true"]

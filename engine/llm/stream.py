@@ -1,7 +1,7 @@
-"""What a chat model answered, put together from the pieces in which it came.
+"""Assembles the reply of a chat model from its stream.
 
-Text comes in deltas, a tool call in pieces under its index, the figures with the last of them
-or alone. The figures are the server's own: from one that counts no tokens they are 0.
+Text comes in deltas, a tool call in pieces under its index, the token counts with the last of
+them or alone. The counts are the server's own, 0 from one that sends none.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MAX_ANSWER_CHARS = 32 << 20  # characters of an answer
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A tool call that a model asks for; `arguments` is its text, which may be no JSON."""
+    """A tool call of a model; `arguments` is text, which may not be JSON."""
 
     id: str
     name: str
@@ -26,7 +26,7 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Reply:
-    """`finish` is why the model stopped, `stop` or `length` or `tool_calls`, as it says."""
+    """`finish`: the server's reason why the model stopped: `stop`, `length`, `tool_calls`."""
 
     text: str
     calls: tuple[ToolCall, ...]
@@ -41,7 +41,7 @@ class Reply:
 
 
 class ReplyBuilder:
-    """A reply in the making."""
+    """Builds a Reply from the events of a stream."""
 
     def __init__(self) -> None:
         self._text: list[str] = []
@@ -57,7 +57,7 @@ class ReplyBuilder:
             self.finish = choice.get("finish_reason") or self.finish
 
     def whole(self, answer: Mapping[str, Any]) -> None:
-        """The answer of a server that does not stream."""
+        """Takes the whole answer of a server that does not stream."""
         self._usage = answer.get("usage") or {}
         for choice in answer.get("choices") or ():
             self._take(choice.get("message") or {})

@@ -1,10 +1,9 @@
-"""The tools that the reactor gives a model: its workspace, a shell, the store.
+"""The tools of the reactor's model: workspace files, a shell, the store.
 
-A tool gets checked arguments and returns a text. Whatever goes wrong with it (a path that
-leads out, a file that is not there, arguments that do not fit) is its result, starting with
-`error:`, so that the model can do better; nothing of it ends the run. A result is cut to
-what a context can bear, and says so. Searching is for plain text: a pattern of a model's
-own could keep a thread busy for ever.
+A tool gets validated arguments and returns a text. An error (a path that leads out, a missing
+file, arguments that do not fit) is a result that starts with `error:`, so that the model can
+correct itself; it never ends the run. A long result is truncated, with a note. Search is for
+plain text: a regular expression of a model could keep a worker thread busy for ever.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ Arguments = Mapping[str, Any]
 
 
 @dataclass
-class ToolContext:
-    """Where one agent's tools work. `made`: what `cas_put` has put."""
+class Toolbox:
+    """The context of one agent's tools. `artifacts`: hashes that `cas_put` returned."""
 
     context: AgentContext
     settings: Settings = field(default_factory=Settings)
-    made: list[str] = field(default_factory=list)
+    artifacts: list[str] = field(default_factory=list)
 
     @property
     def files(self) -> WorkspaceFiles:
@@ -54,12 +53,12 @@ class Tool:
     name: str
     description: str
     parameters: Mapping[str, Any]
-    run: Callable[[ToolContext, Arguments], Awaitable[str]]
+    run: Callable[[Toolbox, Arguments], Awaitable[str]]
     needs_workspace: bool = True
 
     @property
     def form(self) -> dict[str, Any]:
-        """As the protocol names a function."""
+        """The tool in the protocol's form of a function."""
         return {
             "name": self.name,
             "description": self.description,
@@ -68,7 +67,7 @@ class Tool:
 
 
 def available_tools(context: AgentContext, names: list[str] | None) -> list[Tool]:
-    """The tools for a step, in a fixed order: all, or those that the config names."""
+    """Returns the tools for a step in a fixed order: all, or those that the config names."""
     return [
         tool
         for tool in TOOLS.values()
@@ -77,16 +76,16 @@ def available_tools(context: AgentContext, names: list[str] | None) -> list[Tool
     ]
 
 
-async def call_tool(bench: ToolContext, tools: list[Tool], name: str, arguments: str) -> str:
-    """The result of a call, whatever it was; with no secret in it."""
+async def call_tool(toolbox: Toolbox, tools: list[Tool], name: str, arguments: str) -> str:
+    """Returns the result or error of a call, redacted."""
     try:
-        text = await _used(bench, {tool.name: tool for tool in tools}, name, arguments)
+        text = await _run_tool(toolbox, {tool.name: tool for tool in tools}, name, arguments)
     except CasfsError as error:
         text = f"error: {error}"
-    return truncate(bench.context.secrets.redact(text))
+    return truncate(toolbox.context.secrets.redact(text))
 
 
-async def _used(bench: ToolContext, tools: Mapping[str, Tool], name: str, arguments: str) -> str:
+async def _run_tool(toolbox: Toolbox, tools: Mapping[str, Tool], name: str, arguments: str) -> str:
     if name not in tools:
         raise NotFound(f"no tool {name!r}; there are {', '.join(tools)}")
     try:
@@ -94,7 +93,7 @@ async def _used(bench: ToolContext, tools: Mapping[str, Tool], name: str, argume
     except (ValueError, RecursionError) as error:
         raise Invalid(f"the arguments are not JSON: {error}") from None
     _schema(name).check(given)
-    return await tools[name].run(bench, given)
+    return await tools[name].run(toolbox, given)
 
 
 @cache
@@ -103,7 +102,7 @@ def _schema(name: str) -> Schema:
 
 
 def truncate(text: str, limit: int = MAX_RESULT_CHARS) -> str:
-    """The beginning and the end of a text that is too long."""
+    """Returns a text of at most about `limit` characters: its beginning and its end."""
     if len(text) <= limit:
         return text
     half = limit // 2
@@ -111,21 +110,21 @@ def truncate(text: str, limit: int = MAX_RESULT_CHARS) -> str:
 
 
 def _blocking(
-    function: Callable[[ToolContext, Arguments], str],
-) -> Callable[[ToolContext, Arguments], Awaitable[str]]:
-    """Files and the store must not hold up the daemon's other threads."""
+    function: Callable[[Toolbox, Arguments], str],
+) -> Callable[[Toolbox, Arguments], Awaitable[str]]:
+    """Runs a tool in a worker thread, so that it does not block the daemon's loop."""
 
-    async def use(bench: ToolContext, given: Arguments) -> str:
-        return await trio.to_thread.run_sync(function, bench, given)
+    async def run(toolbox: Toolbox, given: Arguments) -> str:
+        return await trio.to_thread.run_sync(function, toolbox, given)
 
-    return use
+    return run
 
 
 # -- files --------------------------------------------------------------------------------
 
 
-def _text(bench: ToolContext, path: str) -> str:
-    data = bench.files.read(path, MAX_FILE_BYTES + 1)
+def _text(toolbox: Toolbox, path: str) -> str:
+    data = toolbox.files.read(path, MAX_FILE_BYTES + 1)
     if len(data) > MAX_FILE_BYTES:
         raise Failed(f"{path!r} is larger than {MAX_FILE_BYTES >> 20} MiB")
     try:
@@ -134,29 +133,29 @@ def _text(bench: ToolContext, path: str) -> str:
         raise Failed(f"{path!r} is not UTF-8 text") from None
 
 
-def _read_file(bench: ToolContext, given: Arguments) -> str:
-    lines = _text(bench, given["path"]).splitlines(keepends=True)
+def _read_file(toolbox: Toolbox, given: Arguments) -> str:
+    lines = _text(toolbox, given["path"]).splitlines(keepends=True)
     first = given.get("line", 1) - 1
     return "".join(lines[first : first + given.get("lines", len(lines))])
 
 
-def _write_file(bench: ToolContext, given: Arguments) -> str:
+def _write_file(toolbox: Toolbox, given: Arguments) -> str:
     data = given["text"].encode()
-    bench.files.write(given["path"], data)
+    toolbox.files.write(given["path"], data)
     return f"wrote {len(data)} bytes"
 
 
-def _edit_file(bench: ToolContext, given: Arguments) -> str:
-    text, old = _text(bench, given["path"]), given["old"]
+def _edit_file(toolbox: Toolbox, given: Arguments) -> str:
+    text, old = _text(toolbox, given["path"]), given["old"]
     count = text.count(old)
     if count != 1:
         raise Invalid(f"`old` stands {count} times in {given['path']!r}, and must once")
-    bench.files.write(given["path"], text.replace(old, given["new"]).encode())
+    toolbox.files.write(given["path"], text.replace(old, given["new"]).encode())
     return "changed"
 
 
-def _list_dir(bench: ToolContext, given: Arguments) -> str:
-    entries = bench.files.entries(given.get("path", "."))
+def _list_dir(toolbox: Toolbox, given: Arguments) -> str:
+    entries = toolbox.files.entries(given.get("path", "."))
     shown = {"directory": "/", "link": "@", "other": "?"}
     lines = [
         f"{one.name}{shown.get(one.kind, '')}" + (f" {one.size}" if one.kind == "file" else "")
@@ -165,15 +164,15 @@ def _list_dir(bench: ToolContext, given: Arguments) -> str:
     return _printable("\n".join(lines) or "empty")
 
 
-def _search(bench: ToolContext, given: Arguments) -> str:
+def _search(toolbox: Toolbox, given: Arguments) -> str:
     wanted = given["text"].encode()
     hits: list[str] = []
-    for path, data in bench.files.walk(given.get("path", "."), MAX_SEARCHED_FILE_BYTES):
+    for path, data in toolbox.files.walk(given.get("path", "."), MAX_SEARCHED_FILE_BYTES):
         if wanted not in data or b"\0" in data[:8192]:
             continue
         for number, line in enumerate(data.split(b"\n"), 1):
             if wanted in line:
-                text = bench.context.secrets.redact(line.decode("utf-8", "replace"))
+                text = toolbox.context.secrets.redact(line.decode("utf-8", "replace"))
                 hits.append(f"{path}:{number}:{text[:MAX_HIT_LINE_CHARS]}")
                 if len(hits) == MAX_HITS:
                     return _printable("\n".join([*hits, f"[only the first {MAX_HITS}]"]))
@@ -181,15 +180,15 @@ def _search(bench: ToolContext, given: Arguments) -> str:
 
 
 def _printable(text: str) -> str:
-    """File names may be no UTF-8, and no node could hold that."""
+    """Replaces bytes of file names that are not UTF-8: a node cannot hold them."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 # -- commands -----------------------------------------------------------------------------
 
 
-async def _run_command(bench: ToolContext, given: Arguments) -> str:
-    context, settings = bench.context, bench.settings
+async def _run_command(toolbox: Toolbox, given: Arguments) -> str:
+    context, settings = toolbox.context, toolbox.settings
     assert context.workspace is not None
     argv, env = await sandbox.sandboxed_command(
         given["command"], context.workspace, context.run, context.env, settings
@@ -213,8 +212,8 @@ async def _run_command(bench: ToolContext, given: Arguments) -> str:
 # -- the store ----------------------------------------------------------------------------
 
 
-def _cas_get(bench: ToolContext, given: Arguments) -> str:
-    store = bench.context.store
+def _cas_get(toolbox: Toolbox, given: Arguments) -> str:
+    store = toolbox.context.store
     data = store.get(store.expand(given["hash"]))
     try:
         return data.decode()
@@ -222,9 +221,9 @@ def _cas_get(bench: ToolContext, given: Arguments) -> str:
         raise Failed(f"{given['hash']} is not UTF-8 text: {len(data)} bytes") from None
 
 
-def _cas_put(bench: ToolContext, given: Arguments) -> str:
-    hash = content.put(bench.context.store, given["text"])
-    bench.made.append(hash)
+def _cas_put(toolbox: Toolbox, given: Arguments) -> str:
+    hash = content.put(toolbox.context.store, given["text"])
+    toolbox.artifacts.append(hash)
     return hash
 
 

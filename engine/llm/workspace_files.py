@@ -1,13 +1,13 @@
-"""Files below one directory, for who must not reach any other: a model's file tools.
+"""File access confined to one directory: the file tools of a model.
 
 A path is walked one component at a time, each opened relative to the descriptor of the one
-before and never through a link, so nothing that is swapped in underneath leads out. A link
-inside is followed by walking its target the same way; `..` in a target goes back along the
-descriptors that were opened, and no further than the first. Refused are an absolute path,
-`..` in a path, an absolute link, a link that leads out.
+before without following links, so a concurrent swap cannot lead out. A link inside is resolved
+by walking its target the same way; `..` in a target goes back along the opened descriptors, and no
+further than the first. Refused are an absolute path, `..` in a path, an absolute link, a link that
+leads out.
 
-A file is written beside its place and renamed into it: it is there whole or not at all,
-and neither a hard link nor a device is ever written through. The mode stays.
+A file is written to a temporary name and renamed: it is there whole or not at all, and neither a
+hard link nor a device is ever written through. The mode is kept.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_DEPTH = 200  # directories
 
 @dataclass(frozen=True)
 class Entry:
-    """`kind`: file, directory, link or other."""
+    """A directory entry. `kind`: file, directory, link or other; `size`: bytes."""
 
     name: str
     kind: str
@@ -43,12 +43,12 @@ class WorkspaceFiles:
         self._root = root
 
     def read(self, path: str, limit: int) -> bytes:
-        """At most `limit` bytes. Raises NotFound, Refused, Failed."""
+        """Reads at most `limit` bytes. Raises NotFound, Refused, Failed."""
         with self._place(path) as (folder, name):
             return _read(folder, name, path, limit)
 
     def write(self, path: str, data: bytes) -> None:
-        """Replace a file, or make it with the directories it needs."""
+        """Creates or replaces a file, and missing parent directories."""
         with self._place(path, make=True) as (folder, name):
             if name == ".":
                 raise Refused(f"{path!r} is a directory")
@@ -66,7 +66,7 @@ class WorkspaceFiles:
                 raise Failed(f"cannot write {path!r}: {error.strerror}") from None
 
     def entries(self, path: str) -> list[Entry]:
-        """What stands in a directory, by name."""
+        """Lists a directory, sorted by name."""
         with self._place(path) as (folder, name):
             fd = _open(name, DIR_FLAGS, folder, path)
             try:
@@ -76,8 +76,8 @@ class WorkspaceFiles:
                 os.close(fd)
 
     def walk(self, path: str, limit: int) -> Iterator[tuple[str, bytes]]:
-        """(path, content) of every plain file of at most `limit` bytes below a directory, or
-        of the one that `path` is. Links are not followed; `.git` is left out."""
+        """Yields (path, content) of every regular file of at most `limit` bytes below a directory,
+        or of the file `path`. Links are not followed; `.git` is skipped."""
         with self._place(path) as (folder, name):
             above = "/".join(_parts(path))
             if name != "." and not stat.S_ISDIR(_stat(folder, name, path).st_mode):
@@ -91,8 +91,8 @@ class WorkspaceFiles:
 
     @contextmanager
     def _place(self, path: str, make: bool = False) -> Iterator[tuple[int, str]]:
-        """The directory that holds the last component, and that component; `.` for the root,
-        or where a link's target ends with `..`. `make`: directories that are missing."""
+        """Yields (descriptor of the parent directory, last component); `.` for the root, or where
+        a link's target ends with `..`. `make`: create missing directories."""
         open_: list[int] = []
         try:
             open_.append(os.open(self._root, DIR_FLAGS))
@@ -117,8 +117,8 @@ class WorkspaceFiles:
                 links += 1
                 if target.startswith("/") or links > MAX_LINKS:
                     raise Refused(f"{path!r} leads through a link out of the workspace")
-                way = [part for part in target.split("/") if part not in ("", ".")]
-                todo.extendleft(reversed(way))
+                parts = [part for part in target.split("/") if part not in ("", ".")]
+                todo.extendleft(reversed(parts))
                 continue
             if not todo:
                 return open_[-1], name
@@ -139,7 +139,7 @@ def _parts(path: str) -> list[str]:
 
 
 def _target(folder: int, name: str) -> str | None:
-    """Where a link leads; None for what is none, or is not there."""
+    """Returns the target of a link; None where it is missing or not a link."""
     try:
         return os.readlink(name, dir_fd=folder)
     except OSError:

@@ -153,7 +153,7 @@ async def test_a_stream_of_something_else() -> None:
     def say(handler: BaseHTTPRequestHandler) -> None:
         status(200, "data: <html>\n\n", Content_Type="text/event-stream")(handler)
 
-    with served(say) as model, pytest.raises(Failed, match="no JSON: <html>"):
+    with served(say) as model, pytest.raises(Failed, match="not JSON: <html>"):
         await complete(Endpoint(model.url, "m", attempts=1), HELLO)
 
 

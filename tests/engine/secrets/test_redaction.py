@@ -22,7 +22,7 @@ from casfs.trees.snapshot.ignore import IgnoreRules
 from engine.agents import loader
 from engine.llm import tools
 from engine.llm.sandbox import Settings
-from engine.llm.tools import ToolContext
+from engine.llm.tools import Toolbox
 from engine.secrets import redaction
 from engine.threads.agent_binding import Binding, redacting_store
 from engine.workflow import registry as workflows
@@ -292,7 +292,7 @@ async def test_no_part_of_one_is_left_where_a_text_is_cut(
 async def test_no_part_of_one_is_left_where_a_result_is_cut(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = ToolContext(
+    bench = Toolbox(
         context(store, workspace=tmp_path, secrets=Secrets({"API": API})),
         Settings(allow_shell=True),
     )
