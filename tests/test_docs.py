@@ -91,7 +91,6 @@ def test_links_lead_to_files(page: Path) -> None:
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
-@pytest.mark.xfail(strict=False, reason="the last names are being given")
 @pytest.mark.parametrize("word", glossary())
 def test_a_word_of_the_glossary_is_used(word: str) -> None:
     assert re.search(rf"\b{words(word)}(?:s|es)?\b", source())
