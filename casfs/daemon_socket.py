@@ -1,4 +1,4 @@
-"""How the command line talks to the daemon: one JSON line each way over a unix socket.
+"""The daemon's client protocol: one JSON line each way over a unix socket.
 
     request   {"op": …, …}
     answer    {"ok": …}  or  {"error": "<class of casfs.errors>", "message": …}
@@ -33,7 +33,7 @@ STOP_TIMEOUT_S = 30.0  # seconds
 
 
 def socket_path(root: Path, env: Mapping[str, str]) -> Path:
-    """Where the daemon of the store at `root` is to listen."""
+    """Returns the path at which the daemon of the store at `root` listens."""
     base = env.get("XDG_RUNTIME_DIR")
     name = f"{hash_bytes(os.fsencode(root))[:16]}.sock"
     path = Path(base or "/") / "casfs" / name
@@ -43,7 +43,7 @@ def socket_path(root: Path, env: Mapping[str, str]) -> Path:
 
 
 def private_directory(folder: Path) -> None:
-    """Make `folder` ours alone. Raises Refused where it is somebody else's."""
+    """Creates a directory of mode 0700. Raises Refused where it belongs to another user."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.lstat()
@@ -54,7 +54,8 @@ def private_directory(folder: Path) -> None:
 
 
 def lock(root: Path) -> int:
-    """Become the daemon of a store. Raises Refused when another one lives."""
+    """Takes the lock of a store's daemon; returns its descriptor. Raises Refused while another
+    daemon runs."""
     for _ in range(LOCK_TRIES):
         if (fd := lock_file(root / "daemon.lock")) is not None:
             return fd
@@ -68,7 +69,7 @@ def announce(root: Path, path: Path) -> None:
 
 
 def find(root: Path) -> dict[str, Any] | None:
-    """{"pid", "socket"} of the living daemon of a store, else None."""
+    """Returns {"pid", "socket"} of a store's running daemon, else None."""
     try:
         fd = os.open(root / "daemon.lock", os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -86,7 +87,8 @@ def find(root: Path) -> dict[str, Any] | None:
 
 
 def request(root: Path, op: str, **arguments: Any) -> Any:
-    """Ask the daemon. Raises NoDaemon, and whatever error the daemon answers with."""
+    """Sends a request to the daemon; returns its answer. Raises NoDaemon, and the error that the
+    daemon answers with."""
     found = find(root)
     if found is None:
         raise NoDaemon(f"no daemon runs for the store at {root}; start one with `casfs daemon`")
@@ -107,7 +109,7 @@ def request(root: Path, op: str, **arguments: Any) -> Any:
 
 
 def stop(root: Path) -> int:
-    """End the daemon and wait until its process is gone; returns its id.
+    """Stops the daemon and waits until its process has ended; returns the process id.
 
     Raises NoDaemon, Failed.
     """

@@ -1,37 +1,36 @@
-"""Threads: chains of immutable nodes, and the head that says where each one stands.
+"""Threads (runs of a workflow): chains of immutable nodes, and the head of each.
 
     thread-start ‹ thread-step 1 ‹ … ‹ thread-step n ‹ thread-end
 
-The head `threads/<ULID>` points to the newest of these. Its record holds what is mutable
+The head `threads/<ULID>` points to the newest of these. Its record holds the mutable state
 (all times in ms since 1970 UTC):
 
     status      running | suspended | ended | cancelled
     start       the thread-start node, shared by all forks of a thread
     workflow    the workflow's name, for listings
     updatedAt   when the head last moved; of a thread that has ended, when it ended
-    reason      why it is suspended, else null; `cause` is that in one word: failure, timeout,
-                budget, human, child (a thread that it called rests), caller (the one that
-                called it does), unknown (a crash broke a try off), rule
-    question    what a human is to answer: a content node, else null; `answer` is what was
-                said, until the step that needed it is recorded
-    intent      the step in flight, else null: role, index, attempt, since; once its process
-                runs: pid and the process's start time; the newest of its `turns` so far, how
-                many there are (`turnCount`) and the node that holds those before (`earlier`);
-                the threads that it called (`calls`); `resumed` where somebody wants it run
-                again
+    reason      why it is suspended, else null
+    cause       the same in one word: failure, timeout, budget, human, child (its child is
+                suspended), caller (its caller is), unknown (a crash interrupted an attempt), rule
+    question    of the human agent: a content node, else null
+    answer      to that question, until the step that needed it is committed
+    intent      the pending step, else null: role, index, attempt, since; once its process
+                runs: pid and the process's start time; the newest of its `turns`, how many
+                there are (`turnCount`) and the node that holds the earlier ones (`earlier`);
+                its children (`calls`); `resumed` where a person had it run again
     spent       {tokens, wallMs} since it began, or was resumed with its budget spent
-    compact     a summary of all steps so far (a content node) that the next step is to carry
-    attempts    details of the tries at that step that failed
-    parent      the thread that spawned this one, or null
-    children    the newest of the threads that it called
+    compact     a summary of all steps so far (a content node) that the next step will carry
+    attempts    details of the failed attempts at that step
+    parent      the thread that called this one, or null
+    children    the newest of its children
     fork        {thread, step} that this thread was forked from, or null
-    key         the hash of the idempotency key that it was started with, or null
-    agents      a thread-agents node: who plays the roles of a fork that was given others
-                than its thread-start says; else null
+    key         the hash of its idempotency key, or null
+    agents      a thread-agents node: the agents of a fork with replaced ones, else null
 
-Only `engine.threads.transitions` and `engine.threads.lifecycle` write threads; everybody may read
-them. Reading pages backwards: a step knows up to 10 ancestors besides its predecessor (seed 000),
-and some know one far back (`leap`), so that any step of a long thread is a few reads away.
+Only `engine.threads.transitions`, `suspension` and `lifecycle` write threads; anything may read
+them. Steps link backwards: a step links to its predecessor and up to 10 further ancestors (seed
+000), and some link to one far back (`leap`, as in a skip list), so any step of a long thread is a
+few reads away.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ ID_LENGTH = 26
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """A thread as its head was at one moment. `head`: the pair a writer must present."""
+    """A snapshot of a thread's head. `head`: the expected pair of the next compare-and-swap."""
 
     id: str
     head: Head
@@ -79,7 +78,7 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class StepRef:
-    """A step without its content: its place, its role and its node."""
+    """A step's index, role and node, without its content."""
 
     index: int
     role: str
@@ -87,20 +86,20 @@ class StepRef:
 
 
 def new_id() -> str:
-    """A fresh ULID: ids sort by the time they were made."""
-    from ulid import ULID  # 12 ms, and most who look at threads make none
+    """Returns a fresh ULID: ids sort by the time of creation."""
+    from ulid import ULID  # 12 ms; most commands create no thread
 
     return str(ULID())
 
 
 def list_threads(store: Store, newest_first: bool = False) -> list[Thread]:
-    """All threads, oldest first. A thread whose nodes are damaged is still listed."""
+    """Returns all threads, oldest first, also those with damaged nodes."""
     found = [Thread(name[len(HEADS) :], head) for name, head in store.heads.list(HEADS)]
     return found[::-1] if newest_first else found
 
 
 def get(store: Store, id: str) -> Thread:
-    """Raises NotFound."""
+    """Returns a thread. Raises NotFound."""
     head = store.heads.get(HEADS + id)
     if head is None:
         raise NotFound(f"no thread {id!r}; see `casfs thread list`")
@@ -108,7 +107,8 @@ def get(store: Store, id: str) -> Thread:
 
 
 def expand(store: Store, text: str) -> Thread:
-    """The thread that `text` is the id, or a unique prefix of the id, of (any case)."""
+    """Returns the thread with this id or unique prefix of it, in any case. Raises NotFound,
+    Conflict (ambiguous)."""
     prefix = text.upper()
     if len(prefix) == ID_LENGTH:
         return get(store, prefix)
@@ -121,12 +121,12 @@ def expand(store: Store, text: str) -> Thread:
 
 
 def start(store: Store, thread: Thread) -> Node:
-    """The thread-start node."""
+    """Returns the thread-start node."""
     return store.node(thread.record["start"], "thread-start")
 
 
 def agents(store: Store, thread: Thread) -> Mapping[str, str]:
-    """Who plays each role from now on: role name to agent node."""
+    """Returns the agents of the next steps: role name to agent node."""
     other = thread.record.get("agents")
     node = start(store, thread) if other is None else store.node(other, "thread-agents")
     found: Mapping[str, str] = node.payload["agents"]
@@ -134,8 +134,8 @@ def agents(store: Store, thread: Thread) -> Mapping[str, str]:
 
 
 def turns(store: Store, intent: Mapping[str, Any]) -> list[str]:
-    """The turns of a step in flight so far, oldest first. Those before the ones that the intent
-    names are the artifacts of a content node, behind such a node for those before them."""
+    """Returns the turns of a pending step, oldest first. Those that the intent does not list are
+    the artifacts of a content node, whose first artifact may be such a node again."""
     found = list(intent.get("turns") or ())
     hash = intent.get("earlier")
     while hash is not None:
@@ -147,13 +147,13 @@ def turns(store: Store, intent: Mapping[str, Any]) -> list[str]:
 
 
 def end(store: Store, thread: Thread) -> Node | None:
-    """The thread-end node; None while the thread has not ended."""
+    """Returns the thread-end node; None while the thread has not ended."""
     node = store.node(thread.hash)
     return node if node.type == "thread-end" else None
 
 
 def last_step(store: Store, thread: Thread) -> str | None:
-    """The hash of the newest step; None before the first."""
+    """Returns the hash of the newest step; None before the first."""
     node = store.node(thread.hash)
     if node.type == "thread-end":
         last: str | None = node.payload["lastStep"]
@@ -162,7 +162,7 @@ def last_step(store: Store, thread: Thread) -> str | None:
 
 
 def backwards(store: Store, thread: Thread) -> Iterator[Node]:
-    """The steps from the newest to the first, loaded as they are asked for."""
+    """Yields the steps from the newest to the first, loaded one by one."""
     hash = last_step(store, thread)
     while hash is not None:
         node = store.node(hash, "thread-step")
@@ -171,8 +171,8 @@ def backwards(store: Store, thread: Thread) -> Iterator[Node]:
 
 
 def last_steps(store: Store, thread: Thread, count: int | None, after: int = 0) -> list[Node]:
-    """The newest `count` steps (all for None) with an index above `after`, oldest first. Loads
-    these and one more at most, however long the thread is."""
+    """Returns the newest `count` steps (all for None) with an index above `after`, oldest first.
+    Loads these and at most one more, however long the thread is."""
     found: list[Node] = []
     for node in backwards(store, thread) if count != 0 else ():
         if node.payload["index"] <= after:
@@ -184,7 +184,7 @@ def last_steps(store: Store, thread: Thread, count: int | None, after: int = 0) 
 
 
 def step_at(store: Store, thread: Thread, index: int) -> Node:
-    """The step with that index. Raises NotFound where there is none."""
+    """Returns the step with this index. Raises NotFound."""
     hash = last_step(store, thread)
     node = None if hash is None else store.node(hash, "thread-step")
     if node is None or not 1 <= index <= node.payload["index"]:
@@ -195,8 +195,8 @@ def step_at(store: Store, thread: Thread, index: int) -> Node:
 
 
 def _nearer(step: Mapping[str, Any], back: int) -> str:
-    """The next step on the way to the one that is `back` before this: there by a leap, or to
-    the step from where one goes on the farthest."""
+    """Returns the next hop towards the step that is `back` before this one: by a leap, or to the
+    linked step from which one hop leads farthest."""
     near = [step["previous"], *step["ancestors"]]
     if back <= len(near):
         return str(near[back - 1])
@@ -211,8 +211,8 @@ def _nearer(step: Mapping[str, Any], back: int) -> str:
 
 
 def steps(store: Store, thread: Thread) -> list[StepRef]:
-    """All steps, first to newest. What was read before is remembered: a thread that grew by
-    one step costs one node. Raises Corrupt when the indices do not count from 1."""
+    """Returns all steps, oldest first. Cached in the store: a thread that grew by one step costs
+    one node. Raises Corrupt where the indices do not count from 1."""
     known: list[StepRef] = store.cache.get(_cache_key(thread)) or []
     if known and known[-1].hash == last_step(store, thread):
         return known
@@ -233,8 +233,8 @@ def steps(store: Store, thread: Thread) -> list[StepRef]:
 
 
 def links(hashes: Sequence[str]) -> dict[str, Any]:
-    """What a new step says of the ones before it, whose hashes are these, the first one first:
-    `previous`, up to 10 `ancestors`, newest first, and where that is farther a `leap`."""
+    """Returns the links of a new step to the earlier ones, whose hashes are given oldest first:
+    `previous`, up to 10 `ancestors`, newest first, and `leap` where that is farther."""
     back = leap(len(hashes) + 1)
     found: dict[str, Any] = {
         "previous": hashes[-1] if hashes else None,
@@ -246,9 +246,9 @@ def links(hashes: Sequence[str]) -> dict[str, Any]:
 
 
 def leap(index: int) -> int:
-    """How many steps the one with this index leaps back: the least part when it is written as
-    a sum of numbers 2^n - 1, each as large as can be. So any earlier step is some logarithms of
-    the distance away: 40 reads at 100,000 steps."""
+    """Returns how many steps the one with this index leaps back: the least term when the index is
+    written greedily as a sum of numbers 2^n - 1. So any earlier step is O(log distance) reads
+    away: 40 at 100,000 steps."""
     part = index
     while index:
         part = (1 << (index + 1).bit_length() - 1) - 1
