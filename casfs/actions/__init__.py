@@ -1,1 +1,1 @@
-"""Commands whose outcome is kept, and brought back instead of being run again."""
+"""The action cache: commands and steps whose results are replayed instead of run again."""

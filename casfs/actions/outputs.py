@@ -1,14 +1,14 @@
-"""The outputs of an action: taken from where they lie, and put back there.
+"""The outputs of an action: recorded as a tree, and restored to their paths.
 
-Outputs are paths relative to the input directory. They are taken as one tree that holds
-them at their paths. Put back, that tree is written beside its place first, complete and
-verified; then each output changes places with what is there in one step, so nobody sees
-half of it and nothing else is touched. Parents are entered one by one without following
-symlinks: an output cannot lead out of the input directory.
+Outputs are paths relative to the input directory, recorded as one tree that holds them at
+their paths. To restore them, that tree is first written to a staging directory, complete and
+verified; then each output is exchanged atomically with the existing file or directory, so no
+reader sees half of it. Parents are entered one by one without following symlinks: an output
+cannot lead out of the input directory.
 
-What is beside the places lies in the input directory itself, since only there it is on their
-file system. Its writer holds a lock on it: what is not locked was left by one that was
-killed, and is deleted by the next.
+The staging directory is inside the input directory, since only that is sure to be on the
+same file system. Its writer holds a lock on it; an unlocked one was left by a killed writer
+and is deleted by the next.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.write_batch import Batch
 
-ASIDE = ".casfs.out."
-PRIVATE = re.compile(rb"\.casfs\.(out\.)?[0-9a-f]{16}")  # directories on their way, also restore's
+STAGING_PREFIX = ".casfs.out."
+STAGING_NAME = re.compile(rb"\.casfs\.(out\.)?[0-9a-f]{16}")  # also the restore's
 
 
-class Only(IgnoreRules):
-    """Leaves out all but the given paths, what is below them, and the way to them."""
+class OnlyPaths(IgnoreRules):
+    """Excludes all but the given paths, their content and their parent directories."""
 
     def __init__(self, paths: Collection[str]) -> None:
         super().__init__()
@@ -58,24 +58,24 @@ def _parents(path: bytes) -> Iterator[bytes]:
         yield path
 
 
-def parents(paths: Collection[str]) -> set[str]:
-    """The directories on the way to the paths."""
+def parent_directories(paths: Collection[str]) -> set[str]:
+    """Returns the parent directories of the paths."""
     return {os.fsdecode(above) for path in paths for above in _parents(os.fsencode(path))}
 
 
 def make_parents(root: Path, paths: Collection[str]) -> None:
-    """Make the directories that the outputs will lie in. Raises Refused, Failed."""
+    """Makes the parent directories of the outputs. Raises Refused, Failed."""
     for path in paths:
         os.close(_open(root, path.rpartition("/")[0], make=True))
 
 
-def take(batch: Batch, root: Path, paths: Collection[str]) -> Digest:
-    """Store the outputs of the input directory `root` as one tree."""
-    return walker.snapshot(batch, root, Only(paths))
+def record(batch: Batch, root: Path, paths: Collection[str]) -> Digest:
+    """Stores the outputs below the input directory `root` as one tree."""
+    return walker.snapshot(batch, root, OnlyPaths(paths))
 
 
 def missing(store: Store, outputs: str, paths: Collection[str]) -> list[str]:
-    """Which of the paths a tree does not hold."""
+    """Returns the paths that a tree lacks."""
     return [path for path in paths if not _holds(store, outputs, os.fsencode(path))]
 
 
@@ -87,27 +87,27 @@ def _holds(store: Store, root: str, path: bytes) -> bool:
     return True
 
 
-class Placement:
-    """Outputs that are ready to take their places."""
+class StagedOutputs:
+    """Outputs in a staging directory, ready to be moved to their paths."""
 
-    def __init__(self, root: Path, aside: Path | None, paths: Collection[str]) -> None:
+    def __init__(self, root: Path, staging: Path | None, paths: Collection[str]) -> None:
         self._root = root
-        self._aside = aside
+        self._staging = staging
         self._paths = paths
 
-    def place(self) -> None:
-        """Let each take its place. Raises Refused (a symlink is in the way), Failed."""
-        for path in self._paths if self._aside else ():
-            assert self._aside is not None
+    def move(self) -> None:
+        """Moves each to its path. Raises Refused (a symlink is in the way), Failed."""
+        for path in self._paths if self._staging else ():
+            assert self._staging is not None
             parent, _, name = path.rpartition("/")
-            source = _open(self._aside, parent, make=False)
+            source = _open(self._staging, parent, make=False)
             try:
                 target = _open(self._root, parent, make=True)
                 try:
                     _swap(source, target, os.fsencode(name))
                 except OSError as error:
                     where = self._root / path
-                    raise Failed(f"cannot put back {where}: {error.strerror}") from None
+                    raise Failed(f"cannot restore {where}: {error.strerror}") from None
                 finally:
                     os.close(target)
             finally:
@@ -115,50 +115,52 @@ class Placement:
 
 
 @contextmanager
-def prepared(store: Store, outputs: str, root: Path, paths: Collection[str]) -> Iterator[Placement]:
-    """Write the tree `outputs` beside its place. Raises Failed, NotFound, Corrupt."""
+def staged(
+    store: Store, outputs: str, root: Path, paths: Collection[str]
+) -> Iterator[StagedOutputs]:
+    """Writes the tree `outputs` to a staging directory. Raises Failed, NotFound, Corrupt."""
     if not paths:
-        yield Placement(root, None, ())
+        yield StagedOutputs(root, None, ())
         return
-    _sweep(root)
-    aside, fd = _aside(root)
+    _delete_abandoned(root)
+    staging, fd = _make_staging(root)
     try:
-        _write(store, outputs, aside, fd)
-        yield Placement(root, aside, paths)
+        _write(store, outputs, staging, fd)
+        yield StagedOutputs(root, staging, paths)
     finally:
-        with suppress(Failed):  # what was replaced goes with it; what stays is no input
-            rmtree.delete(aside)
+        with suppress(Failed):  # what remains is excluded from inputs
+            rmtree.delete(staging)
         os.close(fd)
 
 
-def _aside(root: Path) -> tuple[Path, int]:
-    """(a new directory in `root`, the descriptor that says its writer lives)"""
+def _make_staging(root: Path) -> tuple[Path, int]:
+    """Returns (a new directory in `root`, the descriptor that holds its lock)."""
     try:
         while True:
-            path = root / f"{ASIDE}{secrets.token_hex(8)}"
+            path = root / f"{STAGING_PREFIX}{secrets.token_hex(8)}"
             path.mkdir(0o700)
-            fd = _claimed(path)
-            if fd is not None:  # else somebody has swept it before it was locked
+            fd = _lock(path)
+            if fd is not None:  # else another process deleted it before it was locked
                 return path, fd
     except OSError as error:
         raise Failed(f"cannot write to {root}: {error.strerror}") from None
 
 
-def _sweep(root: Path) -> None:
-    """Delete what writers that are dead have left; what cannot be deleted is no input."""
+def _delete_abandoned(root: Path) -> None:
+    """Deletes staging directories of dead writers, as far as possible."""
     with suppress(OSError):
         for name in os.listdir(root):
             path = root / name
-            if name.startswith(ASIDE) and PRIVATE.fullmatch(os.fsencode(name)):
-                fd = _claimed(path)
+            if name.startswith(STAGING_PREFIX) and STAGING_NAME.fullmatch(os.fsencode(name)):
+                fd = _lock(path)
                 if fd is not None:
                     with suppress(Failed):
                         rmtree.delete(path)
                     os.close(fd)
 
 
-def _claimed(path: Path) -> int | None:
-    """A descriptor that locks a directory; None where somebody else does, or it is gone."""
+def _lock(path: Path) -> int | None:
+    """Returns a descriptor that locks a directory; None if it is locked or deleted."""
     try:
         fd = lock_file(path, DIR_FLAGS)
     except FileNotFoundError:
@@ -193,7 +195,7 @@ def _open(root: Path, parent: str, *, make: bool) -> int:
 
 
 def _swap(source: int, target: int, name: bytes) -> None:
-    """Let `name` in `source` and in `target` change places; in `target` it may be missing."""
+    """Exchanges `name` in `source` and in `target`; moves it if `target` has none."""
     try:
         os.stat(name, dir_fd=target, follow_symlinks=False)
     except FileNotFoundError:
@@ -201,6 +203,8 @@ def _swap(source: int, target: int, name: bytes) -> None:
         return
     if exchange(source, target, name):
         return
-    old = b".casfs." + secrets.token_hex(8).encode()  # two steps where one is not to be had
+    old = (
+        b".casfs." + secrets.token_hex(8).encode()
+    )  # two steps where no atomic exchange is available
     os.rename(name, old, src_dir_fd=target, dst_dir_fd=source)
     os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)

@@ -1,13 +1,13 @@
-"""Run an action, or replay what it left behind when it ran before.
+"""Runs an action, or replays its cached result.
 
-On a hit the outputs are written beside their places first; only when all of it could be
-read do they take their places and is stdout and stderr replayed. On a miss one process at
-a time runs an action: the others wait for its lock, and then find its result. When the one
-that runs it dies, the next ends what is left of its command and runs it itself.
+On a cache hit the outputs are staged first; only when all content could be read are they
+moved to their paths, and stdout and stderr replayed. A miss is single-flight: one process at
+a time runs an action, the others wait for its lock and then find its result. When that
+process dies, the next ends the rest of its command and runs it again.
 
-Recorded is only what a later hit may stand for: exit code 0, every output there, and an
-input that is still what it was (a run that changes its own input, or one during which
-somebody edited it, says so). That nothing could be recorded is told, and never fails a run.
+A result is cached only for exit code 0, complete outputs and an unchanged input (a run that
+changes its own input, or during which the input was edited, logs that). A result that cannot
+be cached is logged, and never fails the run.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from casfs.actions import cache as actions
-from casfs.actions import nearest, outputs
-from casfs.actions.cache import Action, Request, Result
+from casfs.actions import outputs
+from casfs.actions.cache import Result
+from casfs.actions.key import Action, Request, identify
+from casfs.actions.miss_reason import changed_input, explain_miss
 from casfs.backend.derived import note_use
 from casfs.errors import CasfsError, Corrupt, Failed, NotFound
 from casfs.store import Store
@@ -31,13 +33,13 @@ from casfs.system.locks import Lock
 from casfs.system.run_command import Ended, Sinks
 from casfs.write_batch import retry_on_conflict
 
-Tell = Callable[[str], None]
+LogLine = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What `run` did. `duration_ms`: of all of it; `saved_ms`: by not running the command.
-    `result` is None where nothing is cached."""
+    """`duration_ms`: of the whole run; `saved_ms`: by not running the command; `result` is None
+    where nothing is cached."""
 
     exit_code: int
     hit: bool = False
@@ -50,24 +52,26 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """Where stdout and stderr go, and what is to be told about the cache."""
+    """Receivers of stdout, stderr and lines about the cache."""
 
     out: BinaryIO
     err: BinaryIO
-    tell: Tell
+    log: LogLine
 
 
 def run(store: Store, request: Request, streams: Streams, *, cached: bool) -> Outcome:
-    """Do what is asked for. Raises NotFound (no such program), Failed, Refused (a symlink is
-    in the way of an output)."""
+    """Runs or replays a request.
+
+    Raises NotFound (the program), Failed, Refused (a symlink in the way of an output).
+    """
     if not cached:
         ended = _execute(request, [streams.out], [streams.err], Lock())
         return _outcome(ended, None, None)
     begin = time.monotonic()
-    action = actions.identify(store, request)
+    action = identify(store, request)
     for warning in action.warnings:
-        streams.tell(f"not part of the input: {warning}")
-    return _Cached(store, request, action, streams, begin).run()
+        streams.log(f"not part of the input: {warning}")
+    return _CachedRun(store, request, action, streams, begin).run()
 
 
 def _execute(request: Request, out: Sinks, err: Sinks, lock: Lock) -> Ended:
@@ -93,8 +97,8 @@ def _outcome(ended: Ended, action: str | None, result: str | None) -> Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class _Cached:
-    """One run through the cache. `begin`: when it began."""
+class _CachedRun:
+    """One run through the cache. `begin`: its start on the monotonic clock."""
 
     store: Store
     request: Request
@@ -103,45 +107,45 @@ class _Cached:
     begin: float
 
     def run(self) -> Outcome:
-        found = self._replayed()
+        found = self._try_replay()
         if found is not None:
             return found
         with locks.held(self.store.root, f"action-{self.action.hash}", self._waiting) as lock:
-            found = self._replayed()
+            found = self._try_replay()
             if found is not None:
                 return found
             left = processes.Identity.parse(lock.left)
             if left is not None and processes.end(left):
-                self._tell(f"ended process {left.pid}, left over by a run that was killed")
-            self._tell(f"miss {self._name}: {nearest.explain(self.store, self.action)}")
+                self._log(f"ended process {left.pid}, left over from a killed run")
+            self._log(f"miss {self._name}: {explain_miss(self.store, self.action)}")
             return self._run(lock)
 
     @property
     def _name(self) -> str:
         return self.action.hash[:12]
 
-    def _tell(self, line: str) -> None:
-        self.streams.tell(line)
+    def _log(self, line: str) -> None:
+        self.streams.log(line)
 
     def _waiting(self) -> None:
-        self._tell(f"waiting for {self._name}, which another process runs")
+        self._log(f"waiting for {self._name}, which another process runs")
 
     # -- a hit --------------------------------------------------------------------------------
 
-    def _replayed(self) -> Outcome | None:
-        """None where there is nothing to replay, or it cannot be: the command must run then."""
+    def _try_replay(self) -> Outcome | None:
+        """Returns None for a cache miss and for a result that cannot be replayed."""
         result = actions.lookup(self.store, self.action.hash)
         if result is None:
             return None
         try:
             self._replay(result)
         except (Corrupt, NotFound, Failed) as error:
-            self._tell(f"the result of {self._name} cannot be replayed: {error}")
+            self._log(f"the result of {self._name} cannot be replayed: {error}")
             return None
         note_use(self.store.heads, [actions.HEADS + self.action.hash])
         took = round((time.monotonic() - self.begin) * 1000)
         saved = max(0, result.duration_ms - took)
-        self._tell(f"hit {self._name}: {saved / 1000:.2f} s saved")
+        self._log(f"hit {self._name}: {saved / 1000:.2f} s saved")
         return Outcome(
             result.exit_code,
             hit=True,
@@ -156,9 +160,9 @@ class _Cached:
         with (
             self.store.blobs.open(result.stdout) as out,
             self.store.blobs.open(result.stderr) as err,
-            outputs.prepared(self.store, result.outputs, root, paths) as ready,
+            outputs.staged(self.store, result.outputs, root, paths) as staged,
         ):
-            ready.place()
+            staged.move()
             for source, sink in ((out, self.streams.out), (err, self.streams.err)):
                 shutil.copyfileobj(source, sink)
                 sink.flush()
@@ -175,21 +179,21 @@ class _Cached:
                 try:
                     result = self._record(ended, out, err)
                 except CasfsError as error:
-                    self._tell(f"not cached: {error}")
+                    self._log(f"not cached: {error}")
         return _outcome(ended, self.action.hash, result)
 
     def _record(self, ended: Ended, out: BinaryIO, err: BinaryIO) -> str | None:
-        """Keep what a run left behind; None where that may not be, and why not is told."""
-        changed = nearest.changed(self.store, self.action, self._now())
+        """Caches the result of a run; logs why and returns None where it must not be cached."""
+        changed = changed_input(self.store, self.action, identify(self.store, self.request))
         if changed:
-            self._tell(f"not cached: the input changed while it ran: {changed}")
+            self._log(f"not cached: the input changed while it ran: {changed}")
             return None
         with self.store.batch() as batch:
-            tree = outputs.take(batch, self.request.root, self.request.outputs).hash
+            tree = outputs.record(batch, self.request.root, self.request.outputs).hash
             batch.commit()
             missing = outputs.missing(self.store, tree, self.request.outputs)
             if missing:
-                self._tell(f"not cached: it did not make the output {', '.join(missing)}")
+                self._log(f"not cached: it did not produce the output {', '.join(missing)}")
                 return None
             out.seek(0)
             err.seek(0)
@@ -207,6 +211,3 @@ class _Cached:
             result = batch.put_node("action-result", payload).hash
         retry_on_conflict(lambda: actions.publish(self.store, self.action, result))
         return result
-
-    def _now(self) -> Action:
-        return actions.identify(self.store, self.request)

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from casfs import config
-from casfs.actions import cache as actions
+from casfs.actions import cache, key
 from casfs.cli.common import echo, echo_json, echo_result, json_option, open_store, store_root
 from casfs.cli.tree import excludes_option
 from casfs.errors import NotFound
@@ -76,7 +76,7 @@ def run(ctx: click.Context, /, cache: bool, as_json: bool, **given: Any) -> int:
 
     signal.signal(signal.SIGTERM, _terminated)
     request = _request(**given)
-    cached = cache or actions.allows(_prefixes(ctx), request.argv)
+    cached = cache or key.allows(_prefixes(ctx), request.argv)
     out = sys.stderr.buffer if as_json else sys.stdout.buffer
     streams = runner.Streams(out, sys.stderr.buffer, _log)
     if not cached:
@@ -102,13 +102,13 @@ def lookup(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
     \b
     casfs action lookup --output out -- make out
     """
-    from casfs.actions import nearest
+    from casfs.actions.miss_reason import explain_miss
 
     with open_store(ctx) as store:
-        wanted = actions.identify(store, _request(**given))
-        found = actions.lookup(store, wanted.hash)
+        wanted = key.identify(store, _request(**given))
+        found = cache.lookup(store, wanted.hash)
         if found is None:
-            raise NotFound(f"miss {wanted.hash[:12]}: {nearest.explain(store, wanted)}")
+            raise NotFound(f"miss {wanted.hash[:12]}: {explain_miss(store, wanted)}")
     echo_result(as_json, asdict(found), f"{found.hash} took {found.duration_ms / 1000:.2f} s")
 
 
@@ -122,7 +122,7 @@ def list_(ctx: click.Context, as_json: bool) -> None:
     casfs action list
     """
     with open_store(ctx) as store:
-        found = actions.listing(store)
+        found = cache.list_entries(store)
     if as_json:
         echo_json([asdict(entry) for entry in found])
     else:
@@ -138,8 +138,8 @@ def _request(
     timeout: float | None,
     argv: tuple[str, ...],
     defaults: bool,
-) -> actions.Request:
-    return actions.request(
+) -> key.Request:
+    return key.request(
         argv,
         directory=Path(directory),
         here=Path.cwd(),

@@ -23,8 +23,9 @@ from typing import Any
 
 from casfs import canonical
 from casfs.actions import cache as actions
-from casfs.actions import nearest
-from casfs.actions.cache import HEADS, Action
+from casfs.actions.cache import HEADS
+from casfs.actions.key import DEFAULT_VARIABLE, Action, host_platform
+from casfs.actions.miss_reason import explain_miss
 from casfs.agents import AgentResult
 from casfs.agents.prompt import Prompt
 from casfs.backend.derived import note_use
@@ -64,10 +65,10 @@ def identify(store: Store, inputs: StepInputs) -> Action:
         payload: dict[str, Any] = {
             "argv": [],
             "cwd": ".",
-            "env": {key: inputs.env[key] for key in (actions.ALWAYS,) if key in inputs.env},
+            "env": {key: inputs.env[key] for key in (DEFAULT_VARIABLE,) if key in inputs.env},
             "inputRoot": inputs.workspace,
             "outputs": [],
-            "platform": actions.host(),
+            "platform": host_platform(),
             "timeoutMs": None,
             "step": _step_key(store, batch, inputs),
         }
@@ -97,7 +98,7 @@ def lookup_logged(
     """`lookup`; logs the hit or the miss with its reason."""
     hit = lookup(store, action, schema)
     if hit is None:
-        log("miss", **place, action=action.hash, reason=nearest.explain(store, action))
+        log("miss", **place, action=action.hash, reason=explain_miss(store, action))
     elif hit.cached is not None:
         log("hit", **place, action=action.hash, savedMs=hit.cached["savedMs"])
     return hit

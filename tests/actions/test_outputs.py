@@ -20,7 +20,7 @@ from pathlib import Path
 from casfs.actions import outputs
 from casfs.store import Store
 store, root, tree = sys.argv[1:]
-with Store.open(Path(store)) as found, outputs.prepared(found, tree, Path(root), ["out"]):
+with Store.open(Path(store)) as found, outputs.staged(found, tree, Path(root), ["out"]):
     print("ready", flush=True)
     sys.stdin.read()
 """
@@ -33,8 +33,8 @@ def root(tmp_path: Path) -> Path:
 
 def place(store: Store, root: Path, content: bytes) -> None:
     tree = put_tree(store, {"out": content})
-    with outputs.prepared(store, tree, root, ["out"]) as ready:
-        ready.place()
+    with outputs.staged(store, tree, root, ["out"]) as ready:
+        ready.move()
 
 
 def writer(store: Store, root: Path) -> subprocess.Popen[str]:
@@ -58,9 +58,9 @@ def test_what_a_killed_writer_left_is_swept_and_a_living_one_keeps_its_own(
 ) -> None:
     with writer(disk_store, root) as dead, writer(disk_store, root) as living:
         try:
-            left = {name for name in os.listdir(root) if name.startswith(outputs.ASIDE)}
+            left = {name for name in os.listdir(root) if name.startswith(outputs.STAGING_PREFIX)}
             assert len(left) == 2
-            assert all(outputs.PRIVATE.fullmatch(name.encode()) for name in left)
+            assert all(outputs.STAGING_NAME.fullmatch(name.encode()) for name in left)
             place(disk_store, root, b"new")
             assert left < set(os.listdir(root)), "both live"
             dead.kill()
@@ -93,6 +93,6 @@ def test_only_what_has_just_such_a_name_is_swept(disk_store: Store, root: Path) 
 def test_a_link_on_the_way_is_refused(disk_store: Store, root: Path) -> None:
     (root / "way").symlink_to(root.parent)
     tree = put_tree(disk_store, {"way": {"out": b"new"}})
-    with outputs.prepared(disk_store, tree, root, ["way/out"]) as ready, pytest.raises(Refused):
-        ready.place()
+    with outputs.staged(disk_store, tree, root, ["way/out"]) as ready, pytest.raises(Refused):
+        ready.move()
     assert not (root.parent / "out").exists()

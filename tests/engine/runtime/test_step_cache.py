@@ -107,7 +107,7 @@ async def test_an_equal_question_is_asked_once(disk_store: Store, side: Path) ->
     }
     assert second["workspace"] != project
     assert len(disk_store.node(second["content"]).payload["artifacts"]) == 2
-    (entry,) = actions.listing(disk_store)
+    (entry,) = actions.list_entries(disk_store)
     assert (second["cached"]["action"], entry.argv0) == (entry.action, "role a")
     result = actions.load(disk_store, entry.result)
     assert 0 <= second["cached"]["savedMs"] <= result.duration_ms
@@ -156,7 +156,7 @@ async def test_only_a_marked_role_is_cached(disk_store: Store, side: Path) -> No
     for _ in range(2):
         await carry_on(disk_store, begin(disk_store, ONE, {"a": counted(side, {})}))
     assert len(pids(side)) == 2
-    assert actions.listing(disk_store) == []
+    assert actions.list_entries(disk_store) == []
 
 
 async def test_another_workspace_is_another_question(disk_store: Store, side: Path) -> None:
@@ -214,7 +214,7 @@ def test_all_that_an_agent_is_given_is_in_the_key(
     keys = [step_cache.identify(store, one).hash for one in changed(store)]
     same = replace(question(store), env={"PATH": "/bin", "TERM": "dumb"})
     assert step_cache.identify(store, same).hash == keys[0]
-    monkeypatch.setattr(actions, "host", lambda: {"os": "x", "arch": "y", "libc": "z"})
+    monkeypatch.setattr(step_cache, "host_platform", lambda: {"os": "x", "arch": "y", "libc": "z"})
     keys.append(step_cache.identify(store, question(store)).hash)
     package = replace(step_cache.loader.load("command"), version="99")
     monkeypatch.setattr(step_cache.loader, "load", lambda name: package)
@@ -244,7 +244,7 @@ async def test_a_failure_is_not_kept(disk_store: Store, agent: dict[str, Any]) -
     flow = cacheable(workflow([rule("__start__", "a"), rule("a", "__end__")], a=STATUS))
     rests = await carry_on(disk_store, begin(disk_store, flow, {"a": agent}))
     assert rests.status == SUSPENDED
-    assert actions.listing(disk_store) == []
+    assert actions.list_entries(disk_store) == []
 
 
 async def test_a_corrected_answer_is_kept(disk_store: Store, side: Path) -> None:
@@ -283,7 +283,7 @@ async def test_a_step_keeps_what_it_took_from_an_evicted_result(
 
     await once()
     second = await once()
-    (entry,) = actions.listing(disk_store)
+    (entry,) = actions.list_entries(disk_store)
     for one in threads.list_threads(disk_store):
         if one.id != second.id:
             with disk_store.batch() as batch:
@@ -304,7 +304,7 @@ async def test_a_step_keeps_what_it_took_from_an_evicted_result(
 async def test_a_result_that_cannot_be_read_is_a_miss(disk_store: Store, side: Path) -> None:
     agents = {"a": counted(side, {}, "head -c 100000 /dev/zero | tr '\\0' x; echo")}
     await carry_on(disk_store, begin(disk_store, cacheable(ONE), agents))
-    (entry,) = actions.listing(disk_store)
+    (entry,) = actions.list_entries(disk_store)
     large = actions.load(disk_store, entry.result).stdout
     assert disk_store.root is not None
     file = disk_store.root / "objects" / large[:2] / large[2:]

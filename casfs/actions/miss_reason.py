@@ -1,7 +1,7 @@
-"""Why an action is a miss: what differs from the nearest one that is cached.
+"""Explains cache misses: the differences to the nearest cached action.
 
-Nearest is an entry with the same argv or role, else one of the same program or role name,
-that differs in the fewest parts. Variables are named, their values never told.
+Nearest is the entry with the same argv or role, else of the same program or role name, that
+differs in the fewest parts. Variables are named; their values are never shown.
 """
 
 from __future__ import annotations
@@ -12,39 +12,40 @@ from itertools import islice
 from typing import Any
 
 from casfs.actions import cache as actions
-from casfs.actions.cache import HEADS, Action
+from casfs.actions.cache import HEADS
+from casfs.actions.key import Action
 from casfs.errors import Corrupt, NotFound
 from casfs.store import Store
 from casfs.system.paths import printable
 from casfs.trees import tree
 
-NEAREST = 50  # entries that a miss is compared with
-SHOWN = 3  # paths of the input that are named
-MANY = 1000  # paths that are counted
+MAX_COMPARED_ENTRIES = 50
+MAX_NAMED_PATHS = 3
+MAX_COUNTED_PATHS = 1000
 
 
-def explain(store: Store, action: Action) -> str:
-    """What differs from the nearest entry; values of variables are not told."""
+def explain_miss(store: Store, action: Action) -> str:
+    """Returns the differences to the nearest entry in one line."""
     near = _nearest(store, action)
     if near is None:
-        what = "command" if action.payload["step"] is None else "role"
-        return f"no earlier run of this {what} is cached"
+        subject = "command" if action.payload["step"] is None else "role"
+        return f"no earlier run of this {subject} is cached"
     return "; ".join(_differences(store, near, action.payload)) or "its result cannot be read"
 
 
 def _nearest(store: Store, action: Action) -> Mapping[str, Any] | None:
-    """The stored action with the same argv or role that differs in the fewest parts, else one
-    of the same program; of equals the newest."""
-    same, alike = [], []
-    command, argv0 = actions.command(action.payload), actions.argv0(action.payload)
+    """Returns the stored action with the same argv or role that differs in the fewest parts,
+    else one of the same program; the newest of equals."""
+    same, similar = [], []
+    fingerprint, argv0 = actions.fingerprint(action.payload), actions.argv0(action.payload)
     for _, head in store.heads.list(HEADS):
-        if head.record.get("command") == command:
+        if head.record.get("command") == fingerprint:
             same.append(head)
         elif head.record.get("argv0") == argv0:
-            alike.append(head)
-    newest = sorted(same or alike, key=lambda head: int(head.record["createdAt"]), reverse=True)
+            similar.append(head)
+    newest = sorted(same or similar, key=lambda head: int(head.record["createdAt"]), reverse=True)
     best: Mapping[str, Any] | None = None
-    for head in newest[:NEAREST]:
+    for head in newest[:MAX_COMPARED_ENTRIES]:
         try:
             found = store.node(actions.load(store, head.hash).action, "action").payload
         except (NotFound, Corrupt):
@@ -62,7 +63,7 @@ def _distance(old: Mapping[str, Any], new: Mapping[str, Any]) -> int:
 
 
 def _flat(action: Mapping[str, Any]) -> Mapping[str, Any]:
-    """An action with the parts of its step among its own."""
+    """Returns an action with the parts of its step merged into its own."""
     return {**action, **(action["step"] or {}), "step": None}
 
 
@@ -70,7 +71,7 @@ def _differences(store: Store, old: Mapping[str, Any], new: Mapping[str, Any]) -
     if old["argv"] != new["argv"]:
         yield f"argv differs: was {shlex.join(old['argv'])}"
     if old["inputRoot"] != new["inputRoot"]:
-        yield f"input tree differs{_changed(store, old['inputRoot'], new['inputRoot'])}"
+        yield f"input tree differs{_changed_paths(store, old['inputRoot'], new['inputRoot'])}"
     for part in ("env", "platform"):
         for key in sorted(old[part].keys() | new[part].keys()):
             if old[part].get(key) != new[part].get(key):
@@ -86,20 +87,22 @@ def _differences(store: Store, old: Mapping[str, Any], new: Mapping[str, Any]) -
             yield f"{part} differs"
 
 
-def _changed(store: Store, old: str | None, new: str | None) -> str:
-    """The first paths that differ between two inputs, as the end of a sentence."""
+def _changed_paths(store: Store, old: str | None, new: str | None) -> str:
+    """Returns ': ' and the first paths that differ between two inputs, or nothing."""
     try:
-        changes = list(islice(tree.visible_changes(store, tree.diff(store, old, new)), MANY))
+        changes = list(
+            islice(tree.visible_changes(store, tree.diff(store, old, new)), MAX_COUNTED_PATHS)
+        )
     except (NotFound, Corrupt):
         return ""
-    paths = ", ".join(printable(change.path) for change in changes[:SHOWN])
-    more = len(changes) - SHOWN
+    paths = ", ".join(printable(change.path) for change in changes[:MAX_NAMED_PATHS])
+    more = len(changes) - MAX_NAMED_PATHS
     return f": {paths}" + (f" and {more} more" if more > 0 else "")
 
 
-def changed(store: Store, before: Action, after: Action) -> str:
-    """The paths of the input that are others after a run, or empty."""
+def changed_input(store: Store, before: Action, after: Action) -> str:
+    """Returns the paths of the input that a run has changed; empty for none."""
     if before.payload["inputRoot"] == after.payload["inputRoot"]:
         return ""
-    found = _changed(store, before.payload["inputRoot"], after.payload["inputRoot"])
+    found = _changed_paths(store, before.payload["inputRoot"], after.payload["inputRoot"])
     return found.removeprefix(": ") or "a directory"

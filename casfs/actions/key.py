@@ -1,0 +1,188 @@
+"""Action keys: the `action` node of a command, whose hash is the key of the action cache.
+
+The key covers the whole input tree by its digest, argv, the working directory, the
+environment, the outputs, the platform and the timeout. The command sees only what is in the
+key: its environment is PATH and the named variables, its stdin is empty. It runs in the real
+directory, though, without a sandbox. These do *not* count, and a command whose result depends
+on them must not be cached: files outside the input directory (compilers, for example) or
+excluded by a checkpoint's rules (`node_modules`, `.casfsignore`), earlier content of the
+outputs, the network, the clock. Values of the environment are stored: pass no secrets.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from casfs import canonical
+from casfs.actions import outputs
+from casfs.errors import Invalid, NotFound
+from casfs.store import Store
+from casfs.trees.snapshot import exclusions, stat_cache, walker
+from casfs.trees.snapshot.ignore import IgnoreRules
+from casfs.trees.snapshot.report import SnapshotReport
+
+DEFAULT_VARIABLE = "PATH"  # passed without being named
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A command to run. `root`: the input directory; `cwd` and `outputs` are relative to it,
+    no output is below another; `env` is the whole environment; `defaults`: default excludes."""
+
+    argv: tuple[str, ...]
+    root: Path
+    cwd: str
+    outputs: tuple[str, ...]
+    env: Mapping[str, str]
+    timeout_ms: int | None
+    defaults: bool = True
+
+    @property
+    def directory(self) -> Path:
+        return self.root / self.cwd
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """An action node and its hash, the key. `warnings`: what the input excludes."""
+
+    hash: str
+    payload: Mapping[str, Any]
+    warnings: list[str] = field(default_factory=list)
+
+
+# -- requests ------------------------------------------------------------------------
+
+
+def request(
+    argv: Sequence[str],
+    *,
+    directory: Path,
+    here: Path,
+    env: Mapping[str, str],
+    names: Iterable[str] = (),
+    outputs: Iterable[str] = (),
+    timeout: float | None = None,
+    defaults: bool = True,
+) -> Request:
+    """Builds a request. The command runs in `here` if that is inside `directory`, the input
+    directory, else in `directory`.
+
+    `outputs` are relative to its working directory; `names` are the variables of `env` to
+    pass besides PATH; `timeout` in seconds. Raises NotFound (the directory), Invalid.
+    """
+    root = directory.resolve()
+    if not root.is_dir():
+        raise NotFound(f"no directory {directory}")
+    at = here.resolve()
+    cwd = at.relative_to(root).as_posix() if at.is_relative_to(root) else "."
+    if timeout is not None and not 0.001 <= timeout <= canonical.MAX_INT / 1000:
+        raise Invalid(f"invalid timeout {timeout}: give seconds above 0")
+    if not argv:
+        raise Invalid("no command: give one after --")
+    return Request(
+        tuple(argv),
+        root,
+        cwd,
+        _outermost(_output(root, cwd, path) for path in outputs),
+        {name: env[name] for name in sorted({DEFAULT_VARIABLE, *names}) if name in env},
+        None if timeout is None else round(timeout * 1000),
+        defaults,
+    )
+
+
+def _output(root: Path, cwd: str, path: str) -> str:
+    found = os.path.relpath(os.path.normpath(root / cwd / path), root)
+    if path == "" or found == "." or found.split("/")[0] == "..":
+        raise Invalid(f"the output {path!r} is not inside the input directory {root}")
+    return found
+
+
+def _outermost(paths: Iterable[str]) -> tuple[str, ...]:
+    found = sorted(set(paths))
+    return tuple(path for path in found if not outputs.parent_directories([path]) & set(found))
+
+
+def allows(prefixes: Iterable[str], argv: Sequence[str]) -> bool:
+    """Does a command begin with one of the opted-in prefixes? Raises Invalid for a bad prefix."""
+    return any(list(argv[: len(words)]) == words for words in map(_words, prefixes))
+
+
+def _words(prefix: str) -> list[str]:
+    try:
+        words = shlex.split(prefix)
+    except ValueError as error:
+        raise Invalid(f"actions.cacheable: {prefix!r}: {error}") from None
+    if not words:
+        raise Invalid("actions.cacheable: an empty prefix would allow every command")
+    return words
+
+
+# -- the key ----------------------------------------------------------------------------------
+
+
+class InputRules(IgnoreRules):
+    """The excludes of a checkpoint, plus the outputs and staging directories of casfs."""
+
+    def ignores(self, path: bytes, name: bytes, *, directory: bool) -> bool:
+        if directory and outputs.STAGING_NAME.fullmatch(path):
+            return True
+        return super().ignores(path, name, directory=directory)
+
+
+def identify(store: Store, request: Request) -> Action:
+    """Stores the request's input as it is now; returns its action. Raises as `walker.snapshot`."""
+    payload: dict[str, Any] = {
+        "argv": list(request.argv),
+        "cwd": request.cwd,
+        "env": dict(request.env),
+        "inputRoot": None,
+        "outputs": list(request.outputs),
+        "platform": host_platform(),
+        "timeoutMs": request.timeout_ms,
+        "step": None,
+    }
+    canonical.encode(payload)  # raises before anything is read
+    report = SnapshotReport()
+    ignore = _input_rules(store, request, report)
+    cache = stat_cache.load(store, request.root, ignore, "action")
+    with store.batch() as batch:
+        root = walker.snapshot(batch, request.root, ignore, report, cache=cache)
+        payload["inputRoot"] = root.hash
+        node = batch.put_node("action", payload)
+    if cache is not None:
+        cache.save()
+    return Action(node.hash, payload, report.warnings)
+
+
+@functools.cache
+def host_platform() -> dict[str, str]:
+    """Returns the platform that actions run on."""
+    libc = " ".join(platform.libc_ver()).strip()
+    return {"os": platform.system().lower(), "arch": platform.machine(), "libc": libc}
+
+
+def _input_rules(store: Store, request: Request, report: SnapshotReport) -> InputRules:
+    ignore = InputRules.of(request.root, defaults=request.defaults)
+    assert isinstance(ignore, InputRules)
+    exclusions.exclude_stores(store, request.root, ignore, report)
+    excluded = {*map(os.fsdecode, ignore.excluded), *request.outputs}
+    for above in sorted(outputs.parent_directories(request.outputs), key=len, reverse=True):
+        if _holds_only(request.root / above, above, excluded):
+            excluded.add(above)  # it always exists when the command runs
+    ignore.excluded = frozenset(map(os.fsencode, excluded))
+    return ignore
+
+
+def _holds_only(directory: Path, path: str, excluded: set[str]) -> bool:
+    try:
+        return all(f"{path}/{name}" in excluded for name in os.listdir(directory))
+    except OSError:
+        return False
