@@ -61,3 +61,9 @@ def lasting_thread(lasting_mount: Mount) -> Example:
 def thread(lasting_thread: Example) -> Example:
     """A thread of a test's own, at its start."""
     return another(lasting_thread)
+
+
+@pytest.fixture
+def nothing_stays_mounted(tmp_path: Path) -> Iterator[None]:
+    yield
+    assert [one.point for one in mounts.mounts() if tmp_path in one.point.parents] == []

@@ -6,7 +6,6 @@ import errno
 import hashlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import sysconfig
@@ -18,13 +17,11 @@ import pytest
 from casfs.checkpoints import checkpoint
 from casfs.checkpoints import create as recording
 from casfs.digest import Digest
-from casfs.errors import NotFound, Refused
-from casfs.mount.mount_points import check, mounted, unmount
 from casfs.store import Store
 from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.ignore import IgnoreRules
 from tests.support.programs import needs_device
-from tests.support.served import Mount, serving
+from tests.support.served import Mount
 from tests.support.thread_example import make_thread
 
 pytestmark = needs_device
@@ -425,83 +422,6 @@ def test_a_blobs_hash_is_an_attribute_when_asked_for(xattr_mount: Mount, source:
         os.getxattr(tree / "big", "user.other")
     with pytest.raises(OSError, match="No data available"):
         os.getxattr(xattr_mount.path, "user.blake3")
-
-
-# -- mounting and unmounting --------------------------------------------------------------
-
-
-def test_how_it_stands_in_the_mount_table(mount: Mount) -> None:
-    assert mount.store.root is not None
-    assert mounted(mount.store.root) == [mount.path]
-    assert mounted(mount.path.parent / "other") == []
-    line = next(
-        line for line in Path("/proc/self/mounts").read_text().splitlines()
-        if line.split()[1] == str(mount.path)
-    )  # fmt: skip
-    origin, _, kind, options = line.split()[:4]
-    assert (origin, kind) == (str(mount.store.root), "fuse.casfs")
-    assert {"ro", "nosuid", "nodev"} <= set(options.split(","))
-    assert ("default_permissions" in options.split(",")) is (mount.transport == "pyfuse3")
-
-
-def test_any_path_will_do(tmp_path: Path) -> None:
-    odd = tmp_path / "odd, ünd \\ spaced"
-    odd.mkdir()
-    with Store.init(odd / "store") as store, serving(store, odd / "mnt") as mount:
-        assert (mount.path / "README.txt").exists()
-        assert store.root is not None
-        assert mounted(store.root) == [mount.path]
-        unmount(mount.path)
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_unmounts(mount: Mount, number: int) -> None:
-    mount.supervisor.send_signal(number)
-    assert mount.supervisor.wait() == 0
-    assert os.listdir(mount.path) == []
-    assert not os.path.ismount(mount.path)
-
-
-def test_unmount(mount: Mount) -> None:
-    with (mount.path / "README.txt").open():
-        with pytest.raises(Refused, match="busy"):
-            unmount(mount.path)
-        assert os.path.ismount(mount.path)
-    unmount(mount.path)
-    assert mount.supervisor.wait() == 0
-    with pytest.raises(NotFound):
-        unmount(mount.path)
-
-
-def test_a_lazy_unmount_waits_for_nobody(mount: Mount) -> None:
-    with (mount.path / "README.txt").open() as held:
-        unmount(mount.path, lazy=True)
-        assert os.listdir(mount.path) == []
-        assert held.read().startswith("This is a casfs store")
-    assert mount.supervisor.wait() == 0
-
-
-def test_where_a_mount_is_refused(mount: Mount, tmp_path: Path) -> None:
-    store = mount.store
-    assert store.root is not None
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "file").touch()
-    (store.root / "inside").mkdir()
-    for where, error, reason in (
-        (tmp_path / "none", NotFound, "no directory"),
-        (tmp_path / "full", Refused, "not empty"),
-        (tmp_path / "full" / "file", Refused, "not a directory"),
-        (mount.path, Refused, "mount point already"),
-        (store.root / "inside", Refused, "inside the store"),
-    ):
-        with pytest.raises(error, match=reason):
-            check(store.root, where)
-
-
-def test_a_store_inside_its_mount_point_is_refused(tmp_path: Path) -> None:
-    with Store.init(tmp_path / "mnt" / "store") as store, pytest.raises(Refused):
-        check(store.root, tmp_path / "mnt")
 
 
 @pytest.fixture(autouse=True)

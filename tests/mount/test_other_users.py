@@ -21,12 +21,12 @@ from casfs.store import Store
 from casfs.system import mounts
 from tests.mount.test_containers import AS_NOBODY, environment, finished, interpreter
 from tests.mount.test_readonly import LEAST, plant
-from tests.mount.test_supervisor import CASFS, USES, kill, states, user
 from tests.support import mutations
 from tests.support.lasting import ROOT_ONLY, read_only
+from tests.support.mount_users import USES, user
 from tests.support.mutations import MUTATIONS, NOBODY, outcomes
 from tests.support.programs import needs_device, require
-from tests.support.served import BY_EACH, end, start
+from tests.support.served import BY_EACH, CASFS, end, kill, start, states
 
 DEVICE = Path("/dev/fuse")
 SOMEBODY = 4321  # neither root nor who has mounted

@@ -106,3 +106,8 @@ def test_a_file_that_cannot_be_created(tmp_path: Path) -> None:
     assert MountStateFile.create(tmp_path, log) is None
     assert events == ["mount not registered"]
     assert registry.listing(tmp_path) == []
+
+
+def test_waiting_ends() -> None:
+    with pytest.raises(Failed, match="never"):
+        registry.wait_until(lambda: False, "never", seconds=0.01)

@@ -1,4 +1,4 @@
-"""A mount outlives whoever serves it, and leaves nothing dead behind."""
+"""A mount outlives its workers, and leaves nothing dead behind."""
 
 from __future__ import annotations
 
@@ -9,30 +9,23 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
-from casfs.errors import Failed, NotFound, Refused
+from casfs.errors import Refused
 from casfs.mount import registry
 from casfs.mount.mount_points import mounted, unmount
 from casfs.mount.supervisor import replace_program
 from casfs.store import Store
 from casfs.system import mounts
-from casfs.system.processes import start_time
-from tests.support.programs import needs_device, needs_pyfuse3
-from tests.support.served import Mount, end, serving, start
+from tests.support.programs import needs_device
+from tests.support.served import CASFS, Mount, end, gone, held, kill, start, states
 
-pytestmark = needs_device
+pytestmark = [needs_device, pytest.mark.usefixtures("nothing_stays_mounted")]
+
 TOOL = Path(__file__).resolve().parents[1] / "harness" / "mount_kills.py"
-BIND = 1 << 12  # MS_BIND
-CASFS = [sys.executable, "-m", "casfs"]
-
-
-def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
-    os.kill(pid, number)
 
 
 def successor(mount: Mount, before: registry.MountState) -> registry.MountState:
@@ -52,30 +45,6 @@ def readable(folder: Path) -> bool:
     with suppress(OSError):
         return os.listdir(folder) is not None
     return False
-
-
-def states(store: Store) -> list[registry.MountState]:
-    assert store.root is not None
-    return registry.listing(store.root)
-
-
-def gone(*pids: int) -> None:
-    """Wait for the end of processes that need not be children of this one."""
-    registry.wait_until(lambda: not any(start_time(pid) for pid in pids), f"{pids} go on")
-
-
-@contextmanager
-def held(path: Path) -> Iterator[int]:
-    """A descriptor of a file whose mount may end meanwhile: then closing it says so."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        yield fd
-    finally:
-        with suppress(OSError):
-            os.close(fd)
-
-
-# -- a worker dies ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["kill", "replace"])
@@ -252,9 +221,6 @@ def test_workers_that_fail_at_once_are_given_up(disk_store: Store, tmp_path: Pat
     assert [one["event"] for one in events].count("worker ended") == 7
 
 
-# -- the supervisor ends ----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_it_even_when_it_is_busy(mount: Mount, number: signal.Signals) -> None:
     serving = mount.state().worker
@@ -302,9 +268,6 @@ def test_a_state_file_without_a_lock_is_removed(mount: Mount) -> None:
     assert os.listdir(mount.store.root / registry.FOLDER) == []
 
 
-# -- another program ----------------------------------------------------------------------
-
-
 def test_it_is_replaced_in_place(mount: Mount) -> None:
     hash = mount.store.put(bytes(range(256)) * 20_000).hash
     before = mount.state()
@@ -331,239 +294,3 @@ def test_replace_takes_no_other_option(disk_store: Store, tmp_path: Path) -> Non
     assert subprocess.run([*command, "--xattr"], capture_output=True).returncode == 2
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, "no casfs mount" in done.stderr) == (3, True)
-
-
-# -- umount -------------------------------------------------------------------------------
-
-USES: dict[str, Callable[[Path], list[str]]] = {
-    "stands in it": lambda where: ["sh", "-c", f"cd '{where}/trees'; echo up; exec sleep 600"],
-    "has it open": lambda where: [
-        "sh",
-        "-c",
-        f"exec <'{where}/README.txt'; echo up; exec sleep 600",
-    ],
-    "has it mapped": lambda where: [
-        sys.executable,
-        "-c",
-        "import mmap, os, sys\n"
-        "fd = os.open(sys.argv[1] + '/README.txt', 0)\n"
-        "kept = mmap.mmap(fd, 0, prot=mmap.PROT_READ)\n"
-        "os.close(fd)\n"
-        "print('up', flush=True)\n"
-        "sys.stdin.read()\n",
-        str(where),
-    ],
-}
-
-
-@contextmanager
-def user(command: list[str]) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        assert process.stdout.readline() == "up\n"
-        yield process
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        process.stdin.close()
-        process.stdout.close()
-
-
-@pytest.mark.parametrize("use", USES)
-def test_umount_says_who_keeps_it_busy(mount: Mount, use: str) -> None:
-    with user(USES[use](mount.path)) as process:
-        with pytest.raises(Refused, match="is busy") as caught:
-            unmount(mount.path)
-        assert f"pid {process.pid} (" in str(caught.value)
-        assert "-l" in str(caught.value)
-    unmount(mount.path)
-    assert mount.supervisor.wait(0) == 0
-    assert states(mount.store) == []
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a tmpfs")
-def test_umount_names_what_is_mounted_below(mount: Mount) -> None:
-    below = mount.path / "trees"
-    mounts.mount("none", below, "tmpfs", 0)
-    try:
-        with pytest.raises(Refused, match=f"the mount {below}"):
-            unmount(mount.path)
-    finally:
-        mounts.unmount(below)
-
-
-def test_umount_waits_for_the_end(mount: Mount) -> None:
-    found = mount.state()
-    unmount(mount.path)
-    assert mount.supervisor.wait(0) == 0
-    assert start_time(found.worker) is None
-
-
-def test_a_lazy_umount_waits_for_nobody(mount: Mount) -> None:
-    with held(mount.path / "README.txt") as fd:
-        unmount(mount.path, lazy=True)
-        assert os.listdir(mount.path) == []
-        if mount.transport == "builtin":
-            kill(states(mount.store)[0].worker)
-        assert os.read(fd, 100).startswith(b"This is a casfs store")
-    assert mount.supervisor.wait(60) == 0
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may bind")
-def test_umount_does_not_wait_for_who_sees_it_elsewhere(mount: Mount, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-    mounts.mount(str(mount.path), other, "none", BIND)
-    try:
-        unmount(mount.path)
-        assert mounts.mounted_at(mount.path) is None
-        assert (other / "README.txt").read_text().startswith("This is a casfs store")
-    finally:
-        mounts.unmount(other, lazy=True)
-    assert mount.supervisor.wait(60) == 0
-
-
-def test_another_mount_at_the_same_place(disk_store: Store, tmp_path: Path, transport: str) -> None:
-    """Who still serves what was unmounted lazily leaves the new one alone."""
-    where = tmp_path / "mnt"
-    with serving(disk_store, where, transport=transport) as old, held(where / "README.txt"):
-        unmount(where, lazy=True)
-        with serving(disk_store, where, transport=transport) as new:
-            assert len(states(disk_store)) == 2
-            old.supervisor.send_signal(signal.SIGTERM)
-            assert old.supervisor.wait(60) == 0
-            assert (where / "README.txt").exists()
-            (found,) = states(disk_store)
-            assert found.supervisor == new.supervisor.pid
-
-
-# -- how it is mounted --------------------------------------------------------------------
-
-
-def test_status_says_who_serves(mount: Mount) -> None:
-    found = mount.state()
-    command = [*CASFS, "--store", str(mount.store.root), "status"]
-    value = json.loads(subprocess.check_output([*command, "--json"]))
-    assert value["mounts"] == [str(mount.path)]
-    assert value["serving"] == [found.as_json()]
-    assert value["serving"][0]["transport"] == mount.transport
-    assert subprocess.check_output(command, text=True).splitlines()[-2:] == [
-        f"mount   {mount.path}",
-        f"        {mount.transport}, worker {found.worker}, supervisor {found.supervisor}",
-    ]
-    stats = (mount.path / ".casfs/stats.json").read_text()
-    assert f'"transport": "{mount.transport}"' in stats
-
-
-def test_by_itself_it_takes_our_transport(disk_store: Store, tmp_path: Path) -> None:
-    with serving(disk_store, tmp_path / "mnt") as mount:
-        assert mount.state().transport == "builtin"
-        maps = Path(f"/proc/{mount.state().worker}/maps").read_text()
-        assert "pyfuse3" not in maps
-
-
-NEWER = """
-import sys
-from casfs.cli.main import main
-sys.argv[0] = "casfs"
-main()
-"""
-OLDER = f"""
-from casfs.fuse.kernel import init
-init.NEEDED |= 1 << 62  # as if this kernel were too old
-{NEWER}
-"""
-
-
-@needs_pyfuse3
-def test_on_an_older_kernel_it_takes_pyfuse3(disk_store: Store, tmp_path: Path) -> None:
-    where = tmp_path / "mnt"
-    where.mkdir()
-    older = [sys.executable, "-c", OLDER, "--store", str(disk_store.root), "mount", str(where)]
-    supervisor = subprocess.Popen([*older, "--foreground"])
-    try:
-        registry.wait_until(
-            lambda: any(one.serves for one in states(disk_store)), "nobody serves the mount"
-        )
-        assert states(disk_store)[0].transport == "pyfuse3"
-        assert (where / "README.txt").exists()
-    finally:
-        end(where, supervisor)
-    done = subprocess.run(
-        [*older, "--foreground", "--transport", "builtin"], capture_output=True, text=True
-    )
-    assert (done.returncode, "too old" in done.stderr) == (1, True)
-    assert mounts.mounted_at(where) is None
-
-
-@pytest.mark.parametrize("older", [False, True])
-def test_without_pyfuse3(disk_store: Store, tmp_path: Path, older: bool) -> None:
-    """It is an extra: the built-in transport works, and a message says how to get the other."""
-    where = tmp_path / "mnt"
-    where.mkdir()
-    program = f"import sys\nsys.modules['pyfuse3'] = None\n{OLDER if older else NEWER}"
-    command = [sys.executable, "-c", program, "--store", str(disk_store.root), "mount", str(where)]
-    command.append("--foreground")
-    done = subprocess.run([*command, "--transport", "pyfuse3"], capture_output=True, text=True)
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert "pip install 'casfs[pyfuse3]' (needs a C compiler and libfuse3-dev)" in done.stderr
-    assert mounts.mounted_at(where) is None
-    if older:
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-        assert "too old; use pyfuse3" in done.stderr
-        assert "pip install 'casfs[pyfuse3]'" in done.stderr
-    else:
-        supervisor = subprocess.Popen(command)
-        try:
-            registry.wait_until(
-                lambda: any(one.serves for one in states(disk_store)), "nobody serves the mount"
-            )
-            assert states(disk_store)[0].transport == "builtin"
-        finally:
-            end(where, supervisor)
-
-
-@needs_pyfuse3
-def test_the_config_chooses_the_transport(disk_store: Store, tmp_path: Path) -> None:
-    assert disk_store.root is not None
-    where = tmp_path / "mnt"
-    where.mkdir()
-    (disk_store.root / "config.toml").write_text('[mount]\ntransport = "pyfuse3"\n')
-    command = [*CASFS, "--store", str(disk_store.root), "mount", str(where)]
-    try:
-        assert subprocess.run(command, capture_output=True).returncode == 0
-        assert states(disk_store)[0].transport == "pyfuse3"
-        unmount(where)
-    finally:
-        if mounts.mounted_at(where):
-            unmount(where, lazy=True)
-    (disk_store.root / "config.toml").write_text('[mount]\ntransport = "pigeon"\n')
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert (done.returncode, "no transport 'pigeon'" in done.stderr) == (4, True)
-
-
-def test_what_cannot_be_unmounted(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="no casfs mount"):
-        unmount(tmp_path)
-    with pytest.raises(NotFound, match="no casfs mount"):
-        unmount(Path("/proc"))
-
-
-def test_waiting_ends() -> None:
-    with pytest.raises(Failed, match="never"):
-        registry.wait_until(lambda: False, "never", seconds=0.01)
-
-
-@pytest.fixture(autouse=True)
-def nothing_stays_mounted(tmp_path: Path) -> Iterator[None]:
-    yield
-    assert [one.point for one in mounts.mounts() if tmp_path in one.point.parents] == []

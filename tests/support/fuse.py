@@ -1,10 +1,12 @@
-"""How tests look into the mount's model: paths to vnodes and their content."""
+"""Helpers of tests of the views: from paths to vnodes and their content."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
+from casfs.backend.memory import MemoryBlobs
+from casfs.backend.protocols import Blob
 from casfs.fuse.views.root import root
 from casfs.fuse.views.stats import Stats
 from casfs.fuse.views.store_reader import StoreReader
@@ -84,3 +86,12 @@ def resolve(store: Store, path: str) -> Vnode:
         else:
             parts.append(step)
     return at(store, "/".join(parts))
+
+
+def damage(store: Store, hash: str, data: bytes | None) -> None:
+    """Replaces a stored blob's bytes, behind the store's back; None removes it."""
+    blobs = store.blobs
+    assert isinstance(blobs, MemoryBlobs)
+    old = blobs.stored.pop(hash)
+    if data is not None:
+        blobs.stored[hash] = Blob(data, old.type)

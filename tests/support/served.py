@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,10 @@ from casfs.mount import registry
 from casfs.mount.mount_points import TYPE, unmount
 from casfs.store import Store
 from casfs.system import mounts
+from casfs.system.processes import start_time
 from tests.support.programs import needs_pyfuse3
 
+CASFS = [sys.executable, "-m", "casfs"]
 TRANSPORTS = ("builtin", "pyfuse3")
 BY_EACH = ["builtin", pytest.param("pyfuse3", marks=needs_pyfuse3)]  # parameters of tests
 PATIENCE = 60  # seconds before a process that hangs fails the test
@@ -105,3 +107,28 @@ def end(where: Path, supervisor: subprocess.Popen[bytes]) -> None:
         supervisor.kill()
         supervisor.wait()
         raise
+
+
+def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
+    os.kill(pid, number)
+
+
+def states(store: Store) -> list[registry.MountState]:
+    assert store.root is not None
+    return registry.listing(store.root)
+
+
+def gone(*pids: int) -> None:
+    """Wait for the end of processes that need not be children of this one."""
+    registry.wait_until(lambda: not any(start_time(pid) for pid in pids), f"{pids} go on")
+
+
+@contextmanager
+def held(path: Path) -> Iterator[int]:
+    """A descriptor of a file whose mount may end meanwhile: then closing it says so."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        yield fd
+    finally:
+        with suppress(OSError):
+            os.close(fd)

@@ -14,12 +14,7 @@ from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import Directory, File
 from casfs.store import Store
 from tests.support.fuse import at, content, missing, names, read
-from tests.support.thread_example import STARTED, Example, make_thread
-
-
-@pytest.fixture
-def thread(store: Store) -> Example:
-    return make_thread(store)
+from tests.support.thread_example import STARTED, Example
 
 
 def intent(**more: Any) -> dict[str, Any]:

@@ -15,16 +15,11 @@ from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import Directory, File
 from casfs.store import Store
 from tests.support.fuse import at, content, load, missing, names, read
-from tests.support.thread_example import Example, make_thread
+from tests.support.thread_example import Example
 
 DAY = 86_400_000
 NOON = 1_700_049_600_000  # 2023-11-15T12:00Z
 TODAY = "history/2023-11-15.jsonl"
-
-
-@pytest.fixture
-def thread(store: Store) -> Example:
-    return make_thread(store)
 
 
 def ulid(n: int) -> str:

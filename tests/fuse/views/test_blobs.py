@@ -1,0 +1,80 @@
+"""Files that are blobs, as plain vnodes."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from casfs.digest import Digest
+from casfs.errors import Corrupt
+from casfs.fuse.views.root import root
+from casfs.fuse.views.stats import Stats
+from casfs.fuse.views.store_reader import StoreReader
+from casfs.fuse.views.vnode import LONG_AGO, Directory, File
+from casfs.store import Store
+from tests.support.fuse import (
+    at,
+    content,
+    missing,
+    names,
+    read,
+)
+
+
+def test_blobs(store: Store) -> None:
+    digest = store.put(b"some bytes")
+    vnode = at(store, f"blobs/{digest}")
+    assert vnode.attr() == (stat.S_IFREG | 0o444, 10, LONG_AGO, 1)
+    assert vnode.digest == digest.hash
+    assert content(vnode) == b"some bytes"
+    assert read(store, f"blobs/{store.put(b'')}") == b""
+    assert names(store, "blobs") == []
+    assert missing(store, "blobs/" + "00" * 32)
+    assert missing(store, "blobs/README")
+
+
+def test_a_blob_put_later_is_found(store: Store) -> None:
+    blobs = at(store, "blobs")
+    assert isinstance(blobs, Directory)
+    hash = Digest.of(b"later").hash
+    assert blobs.lookup(hash.encode()) is None
+    store.put(b"later")
+    assert blobs.lookup(hash.encode()) is not None
+
+
+def test_large_blobs_are_verified_once_and_again_when_they_changed(disk_store: Store) -> None:
+    data = bytes(range(256)) * 8192  # 2 MiB
+    digest = disk_store.put(data)
+    file = at(disk_store, f"blobs/{digest}")
+    assert isinstance(file, File)
+    assert not file.ready
+    file.prepare()
+    assert file.ready
+    assert file.read(1000, 5000) == data[1000:6000]
+    assert file.read(len(data) - 5, 100) == data[-5:]
+    assert disk_store.root is not None
+    path = Path(disk_store.root) / "objects" / digest.hash[:2] / digest.hash[2:]
+    path.chmod(0o644)
+    with path.open("r+b") as damaged:
+        damaged.seek(1_000_000)
+        damaged.write(b"\xff\x00\xff")
+    with pytest.raises(Corrupt):
+        file.read(0, 10)
+    path.write_bytes(data)
+    assert file.read(0, 10) == data[:10]
+    path.unlink()
+    path.write_bytes(data[:-1])
+    assert at(disk_store, f"blobs/{digest}").attr().size == len(data)
+
+
+def test_more_large_blobs_than_descriptors(disk_store: Store) -> None:
+    with disk_store.batch() as batch:
+        digests = [batch.put(b"%d" % n * 100_000) for n in range(100, 300)]
+    top = root(StoreReader(disk_store), Stats())
+    files = [at(disk_store, f"blobs/{digest}", top) for digest in digests]
+    for _ in range(2):
+        for n, file in enumerate(files, start=100):
+            assert isinstance(file, File)
+            assert file.read(3, 6) == (b"%d" % n) * 2
