@@ -2,9 +2,9 @@
 
 Two encoders behind one function. orjson with sorted keys writes the same bytes as
 RFC 8785 (and is some sixty times faster) as long as a value has no float, no integer
-beyond 2^53-1 and no key outside the Basic Multilingual Plane; `_plain` proves that for
-a value, and anything else goes to the `rfc8785` package. What has no unambiguous text
-is refused with its JSON path: NaN and infinities, lone surrogates, keys that are not
+beyond 2^53-1 and no key outside the Basic Multilingual Plane; `_is_plain` proves that for
+a value, and anything else goes to the `rfc8785` package. Values without an unambiguous
+text are refused with their JSON path: NaN and infinities, lone surrogates, keys that are not
 strings, duplicate keys (`parse`), nesting deeper than MAX_DEPTH, and every number whose
 canonical text is an integer beyond 2^53-1 (1e20 is refused, 1e21 and 1.5 are not). That
 makes `parse(encode(x)) == x` hold for all that is accepted.
@@ -21,12 +21,12 @@ import orjson
 from casfs.errors import Invalid
 
 MAX_INT = 2**53 - 1
-MAX_DEPTH = 200  # below the recursion limits of every parser that will read it
+MAX_DEPTH = 200  # below the recursion limit of every parser that reads it
 
 
 def encode(value: Any) -> bytes:
-    """The canonical bytes of `value`. Raises Invalid naming the JSON path."""
-    if not _plain(value, 0):
+    """Returns the canonical bytes of `value`. Raises Invalid naming the JSON path."""
+    if not _is_plain(value, 0):
         _check(value, "$", 0)
         import rfc8785  # only floats and rare keys come here: not worth its import time
 
@@ -39,12 +39,12 @@ def encode(value: Any) -> bytes:
 
 
 def decode(data: bytes) -> Any:
-    """Parse bytes that this module once wrote (no check for duplicate keys)."""
+    """Parses bytes that this module wrote (no check for duplicate keys)."""
     return orjson.loads(data)
 
 
 def parse(text: bytes | str) -> Any:
-    """Parse JSON from outside. Raises Invalid where it is not JSON, or has two equal keys."""
+    """Parses JSON from outside. Raises Invalid where it is not JSON, or has duplicate keys."""
     try:
         if isinstance(text, bytes):
             text = text.decode("utf-8")
@@ -65,7 +65,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise Invalid(f"not accepted: the key {twice!r} stands twice in one object")
+        raise Invalid(f"not accepted: duplicate key {twice!r} in one object")
     return found
 
 
@@ -73,8 +73,8 @@ def _no_constant(name: str) -> Any:
     raise Invalid(f"not JSON: {name} is not a JSON number")
 
 
-def _plain(value: Any, depth: int) -> bool:
-    """True when orjson provably writes the RFC 8785 bytes of `value`."""
+def _is_plain(value: Any, depth: int) -> bool:
+    """Returns True when orjson provably writes the RFC 8785 bytes of `value`."""
     kind = type(value)
     if kind is str or kind is bool or value is None:
         return True
@@ -86,16 +86,16 @@ def _plain(value: Any, depth: int) -> bool:
         for key, item in value.items():
             if type(key) is not str or not (key.isascii() or max(key) <= "\ud7ff"):
                 return False
-            if type(item) is not str and not _plain(item, depth + 1):
+            if type(item) is not str and not _is_plain(item, depth + 1):
                 return False
         return True
     if kind is list:
-        return {*map(type, value)} <= {str} or all(_plain(item, depth + 1) for item in value)
+        return {*map(type, value)} <= {str} or all(_is_plain(item, depth + 1) for item in value)
     return False
 
 
 def _check(value: Any, path: str, depth: int) -> None:
-    """Raise Invalid for the first part of `value` that has no canonical text."""
+    """Raises Invalid for the first part of `value` that has no canonical text."""
     if isinstance(value, str):
         _check_text(value, path)
     elif isinstance(value, bool) or value is None:
@@ -118,7 +118,7 @@ def _check(value: Any, path: str, depth: int) -> None:
 
 
 def member(path: str, key: str) -> str:
-    """`path` extended by an object's key, in JSONPath's notation."""
+    """Returns `path` extended by an object's key, in JSONPath's notation."""
     return f"{path}.{key}" if key.isidentifier() else f"{path}[{json.dumps(key)}]"
 
 

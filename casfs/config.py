@@ -1,9 +1,9 @@
-"""Settings, and where each comes from: flag > environment > the store's `config.toml` > the
+"""Settings and their precedence: flag > environment > the store's `config.toml` > the
 user's `config.toml` > default.
 
 Settings are few and flat (`runs.limit`): a number, a text or a list of texts. In TOML the
 part before the dot is a table; in the environment a list is written as in TOML.
-This module is told the environment, it does not read it.
+The environment is passed in, not read here.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ FILE = "config.toml"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A known setting: its name, the default (whose type it has), what it is for, and for a
-    number the smallest that makes sense."""
+    """A known setting: its name, default (of the same type), help, and a number's minimum."""
 
     name: str
     default: Any
     help: str
-    least: int = 0
+    minimum: int = 0
 
     @property
     def variable(self) -> str:
@@ -43,7 +42,7 @@ class Value:
 
 
 SETTINGS = (
-    Setting("runs.limit", 8, "threads (runs of workflows) that the daemon runs at once", least=1),
+    Setting("runs.limit", 8, "threads (runs of workflows) that the daemon runs at once", minimum=1),
     Setting("mount.transport", "auto", "FUSE implementation: auto, builtin or pyfuse3"),
     Setting("gc.grace_s", 86400, "seconds of grace before an unreferenced blob is deleted"),
     Setting("gc.max_size", 0, "bytes of content above which cache is evicted (0 = no limit)"),
@@ -57,7 +56,7 @@ SETTINGS = (
 
 
 def store_root(flag: str | None, env: Mapping[str, str]) -> Value:
-    """Where the store is: --store, CASFS_STORE, else below the user's data directory."""
+    """Returns the store's directory: --store, CASFS_STORE, else below the user's data directory."""
     setting = Setting("store", "", "the directory of the store")
     if flag:
         return Value(setting, Path(flag).absolute(), "--store")
@@ -74,13 +73,13 @@ def user_file(env: Mapping[str, str]) -> Path:
 
 
 def load(root: Path, env: Mapping[str, str]) -> list[Value]:
-    """Every setting with its value and origin. Raises Invalid naming file and setting."""
+    """Returns every setting with its value and origin. Raises Invalid naming file and setting."""
     files = [(path, _read(path)) for path in (root / FILE, user_file(env))]
     return [_lookup(setting, env, files) for setting in SETTINGS]
 
 
 def values(root: Path, env: Mapping[str, str]) -> dict[str, Any]:
-    """As `load`, without where they are from."""
+    """As `load`, the values only."""
     return {one.setting.name: one.value for one in load(root, env)}
 
 
@@ -135,8 +134,8 @@ def _typed(setting: Setting, value: Any, where: str) -> Any:
         raise Invalid(f"{where}: {setting.name} must be of type {kind}, is {value!r}")
     if isinstance(value, list) and not all(isinstance(item, str) for item in value):
         raise Invalid(f"{where}: {setting.name} must be a list of strings, is {value!r}")
-    if isinstance(value, int) and value < setting.least:
-        raise Invalid(f"{where}: {setting.name} must be {setting.least} or more, is {value}")
+    if isinstance(value, int) and value < setting.minimum:
+        raise Invalid(f"{where}: {setting.name} must be {setting.minimum} or more, is {value}")
     return value
 
 

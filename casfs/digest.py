@@ -13,8 +13,8 @@ from typing import BinaryIO
 
 from blake3 import blake3
 
-CHUNK = 1 << 20
-PIECE = 4 << 20  # bytes; of a long stream
+CHUNK = 1 << 20  # bytes
+LONG_READ_BYTES = 4 << 20
 HEX = re.compile(r"[0-9a-f]{64}\Z")
 Hasher = blake3
 
@@ -39,8 +39,8 @@ def hash_bytes(data: bytes | memoryview) -> str:
 
 
 def hash_stream(source: BinaryIO) -> Digest:
-    """Digest of what is left in `source`, read in pieces; memory stays constant. What is long
-    is hashed on all cores. (Not mapped: a file that is cut short meanwhile would kill us.)"""
+    """Returns the digest of the rest of `source`, in constant memory; a long one is hashed on all
+    cores. (Not mapped: truncating the file meanwhile would kill this process.)"""
     first = source.read(CHUNK)
     if len(first) < CHUNK:
         rest = source.read(CHUNK)
@@ -48,7 +48,7 @@ def hash_stream(source: BinaryIO) -> Digest:
             return Digest.of(first)
         first += rest
     hasher, size = blake3(first, max_threads=blake3.AUTO), len(first)
-    piece = bytearray(PIECE)
+    piece = bytearray(LONG_READ_BYTES)
     view = memoryview(piece)
     while count := source.readinto(piece):  # type: ignore[attr-defined]  # all of ours have it
         hasher.update(view[:count])

@@ -1,6 +1,6 @@
-"""The closed list of what can go wrong, with the exit code that a shell sees.
+"""The closed list of errors, with their exit codes.
 
-Every error carries one line for a person: what, where, what to do. The command line
+Every error carries one line for a person: the fault, the place, the remedy. The command line
 prints it and exits with `exit_code`; the mount translates the class to an errno in one
 table (`casfs.fuse.views.errors`). Nothing outside this list may leave a public function on
 purpose; anything else is a bug.
@@ -10,17 +10,17 @@ from __future__ import annotations
 
 
 class CasfsError(Exception):
-    """Base of all; on its own it means: the operation failed (exit 1)."""
+    """Base class; by itself: the operation failed (exit 1)."""
 
     exit_code = 1
 
 
 class Failed(CasfsError):
-    """The world did not play along: unreadable file, full disk, a command that failed."""
+    """The environment failed: unreadable file, full disk, a command that failed."""
 
 
 class Corrupt(CasfsError):
-    """Bytes in the store are not what their digest says, or a node does not parse."""
+    """Bytes in the store do not match their digest, or a node does not parse."""
 
 
 class CorruptBlob(Corrupt):
@@ -40,7 +40,7 @@ class NotFound(CasfsError):
 
 
 class Refused(CasfsError):
-    """Understood, and not done on purpose (a store of another version, a busy directory)."""
+    """Understood, and refused on purpose (a store of another version, a busy directory)."""
 
     exit_code = 4
 
@@ -50,16 +50,16 @@ class Invalid(Refused):
 
 
 class Conflict(Refused):
-    """A head was not what the writer believed, or a prefix means several digests."""
+    """A head was not the expected one (compare-and-swap), or a prefix is ambiguous."""
 
 
 class NoDaemon(CasfsError):
-    """The verb needs a running daemon and none answers."""
+    """The command needs a running daemon and none answers."""
 
     exit_code = 5
 
 
 class Suspended(CasfsError):
-    """The thread that was waited for is suspended; its record says why."""
+    """The awaited thread is suspended; its record says why."""
 
     exit_code = 7

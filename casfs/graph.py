@@ -1,4 +1,4 @@
-"""What is reachable: over refs alone, ignorant of what the types mean."""
+"""Reachability over refs, whatever the types mean."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from casfs.store import Store
 
 
 def walk(store: Store, roots: Iterable[str]) -> Iterator[str]:
-    """Every hash reachable from `roots` (nodes and blobs, types included), each once.
+    """Yields every hash reachable from `roots` (nodes and blobs, types included), each once.
 
-    Depth first, a node before its refs. Raises NotFound where closure is broken.
+    Depth first, a node before its refs. Raises NotFound at a dangling reference.
     """
     stack = list(dict.fromkeys(roots))[::-1]
     seen = set(stack)
@@ -25,7 +25,7 @@ def walk(store: Store, roots: Iterable[str]) -> Iterator[str]:
 
 
 def post_order(store: Store, roots: Iterable[str]) -> Iterator[str]:
-    """The same hashes, each after everything that it refers to; the roots determine the order."""
+    """Yields the same hashes, each after all its references; the roots determine the order."""
     seen: set[str] = set()
     for root in roots:
         trail = [] if root in seen else [(root, iter(refs(store, root)))]
@@ -43,7 +43,7 @@ def post_order(store: Store, roots: Iterable[str]) -> Iterator[str]:
 
 
 def refs(store: Store, hash: str) -> list[str]:
-    """The distinct hashes that a blob refers to, its type last; none for plain bytes."""
+    """Returns the distinct hashes that a blob refers to, its type last; none for plain bytes."""
     info = store.blobs.info([hash]).get(hash)
     if info is not None and info.type is None:
         return []
@@ -51,6 +51,6 @@ def refs(store: Store, hash: str) -> list[str]:
 
 
 def node_refs(store: Store, hash: str) -> list[str]:
-    """The same for what is known to be a node."""
+    """As `refs`, for a hash that is known to be a node."""
     found = [ref.hash for ref in store.refs(store.node(hash))]
     return [hash for hash in dict.fromkeys(found) if hash != META]

@@ -1,12 +1,12 @@
 """A store: one root on disk (or in memory), opened by any number of processes at once.
 
     format        "casfs 1", written last by `init`; another version is refused
-    store.db, objects/, tmp/       the two waists on disk (`casfs.backend.disk`)
+    store.db, objects/, tmp/       the disk backend (`casfs.backend.disk`)
     workspaces/   private working directories of threads
     log/          JSON lines of background processes, never content
     config.toml   settings of this store
 
-The root is 0700: whoever may read it may read everything. Reading is here; writing is
+The root is 0700: read permission on it gives all content. Reading is here; writing is
 `casfs.write_batch`.
 """
 
@@ -32,7 +32,7 @@ from casfs.write_batch import Batch, retry_on_conflict
 
 FORMAT = "casfs 1"
 FORMAT_FILE = "format"
-SHORTEST_PREFIX = 8
+MIN_PREFIX_CHARS = 8
 DECODED_CACHE_ENTRIES = 200_000  # directory entries
 
 
@@ -47,7 +47,10 @@ class Store:
 
     @classmethod
     def init(cls, root: Path) -> Self:
-        """Make a store at `root`, or bring an old one's built-in schemas up to date."""
+        """Makes a store at `root`, or updates an old one's built-in schemas.
+
+        Raises Failed, Refused.
+        """
         try:
             _make_root(root)
             DiskBackend.create(root)
@@ -66,7 +69,7 @@ class Store:
 
     @classmethod
     def open(cls, root: Path) -> Self:
-        """Raises NotFound where there is none, Refused for one of another version."""
+        """Opens a store. Raises NotFound, or Refused for another version's."""
         try:
             found = (root / FORMAT_FILE).read_text().strip()
         except (FileNotFoundError, NotADirectoryError):
@@ -84,7 +87,7 @@ class Store:
         return store
 
     def register_builtin(self) -> None:
-        """Two processes may make a store at once: both want the same heads."""
+        """Idempotent: two processes may make a store at once."""
         retry_on_conflict(self._register)
 
     def _register(self) -> None:
@@ -114,18 +117,18 @@ class Store:
             return batch.put_stream(source)
 
     def put_node(self, type: str, payload: object) -> Digest:
-        """Raises Invalid where the payload does not fit or refers to nowhere."""
+        """Stores a node. Raises Invalid for a payload that does not fit, or dangling refs."""
         with self.batch() as batch:
             return batch.put_node(type, payload)
 
     # -- read ---------------------------------------------------------------------------
 
     def get(self, hash: str) -> bytes:
-        """The verified bytes of a blob. Raises NotFound, CorruptBlob."""
+        """Returns the verified bytes of a blob. Raises NotFound, CorruptBlob."""
         return self.blobs.get(hash).data
 
     def node(self, hash: str, type: str | None = None) -> Node:
-        """Raises NotFound (also for a blob that is no node, or no `type`), Corrupt."""
+        """Returns a node. Raises NotFound (also for plain bytes, or another `type`), Corrupt."""
         blob = self.blobs.get(hash)
         if blob.type is None:
             raise NotFound(f"{hash} is a blob, not a node")
@@ -136,19 +139,22 @@ class Store:
         return Node(hash, name, type_hash, payload)
 
     def refs(self, found: Node) -> list[Ref]:
-        """The refs of a node: those of its payload, then its type."""
+        """Returns the refs of a node: those of its payload, then its type."""
         if found.type_hash == META:
             return []
         _, schema = self.registry.compiled(found.type_hash)
         return [*schema.refs(found.payload), Ref(found.type_hash, META)]
 
     def expand(self, text: str) -> str:
-        """The stored hash that `text` is, or is a unique prefix of."""
+        """Returns the stored hash that `text` is, or is a unique prefix of.
+
+        Raises NotFound, Invalid, Conflict.
+        """
         if is_hash(text):
             if not self.blobs.info([text]):
                 raise NotFound(f"no blob {text} in this store")
             return text
-        if len(text) < SHORTEST_PREFIX or not is_hash(text.ljust(64, "0")):
+        if len(text) < MIN_PREFIX_CHARS or not is_hash(text.ljust(64, "0")):
             raise Invalid(
                 f"{text!r} is not a valid hash (64 hex characters, or a prefix of 8 or more)"
             )
@@ -169,10 +175,10 @@ def _write_format(root: Path) -> None:
 
 def _make_root(root: Path) -> None:
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    ours = {FORMAT_FILE, "store.db"}  # the latter is the first that `init` makes
+    ours = {FORMAT_FILE, "store.db"}  # `init` makes the latter first
     there = {path.name for path in root.iterdir()}
     if there and not there & ours:
-        raise Refused(f"{root} is not empty and no store; give another directory")
+        raise Refused(f"{root} is not empty and not a store; give another directory")
     format = root / FORMAT_FILE
     if format.exists() and format.read_bytes().strip() != FORMAT.encode():
         raise Refused(f"the store at {root} has another format than {FORMAT!r}")

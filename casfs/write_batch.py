@@ -244,7 +244,7 @@ class Batch:
         discard(one for hash, one in self._staged.items() if hash not in new)
         stored.update(self._staged.keys() - new.keys())
         self.new_bytes -= sum(self._staged[hash].digest.size_bytes for hash in stored)
-        self._registry.remember({hash: one.type for hash, one in new.items()})
+        self._registry.cache_types({hash: one.type for hash, one in new.items()})
         self._staged, self._require, self._held_bytes = {}, set(), 0
 
     def _not_stored(self) -> dict[str, Staged]:
@@ -284,7 +284,7 @@ class Batch:
         if unknown:
             found = self._backend.blobs.info(unknown)
             self._known.update((hash, info.type) for hash, info in found.items())
-            self._registry.remember({hash: info.type for hash, info in found.items()})
+            self._registry.cache_types({hash: info.type for hash, info in found.items()})
 
 
 def _new_targets(swap: Swap) -> set[str]:

@@ -1,11 +1,11 @@
 """The format of `directory` nodes: one level of a Merkle tree, by value, without a store.
 
 A directory's payload has three lists (files, directories, symlinks), each sorted by name
-bytes, and a name stands once over all three (seed 004, SPEC-08.11; REAPI's Directory
-message). Names and link targets are bytes here, as the kernel has them; in JSON they are
-text where they are UTF-8 and base64 where they are not. Names that could lead out of a
-directory (empty, `.`, `..`, with `/` or NUL) are refused on the way in and again on the
-way out, so that no reader has to trust a writer.
+bytes, and a name is unique over all three (seed 004, SPEC-08.11; REAPI's Directory
+message). Names and link targets are bytes here, as in the kernel; in JSON they are text
+where they are UTF-8, else base64. Names that could escape from a directory (empty, `.`,
+`..`, with `/` or NUL) are refused when encoded and again when decoded, so that no reader
+has to trust a writer.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 from casfs.digest import Digest
 from casfs.errors import Invalid
 
-HARMFUL = (b"", b".", b"..")
-MAX_NAME = 255  # bytes, as on every Linux file system
+RESERVED_NAMES = (b"", b".", b"..")
+MAX_NAME_BYTES = 255  # as on every Linux file system
 
 
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """What `--preserve` keeps: (seconds, nanoseconds) of the mtime, permission bits."""
+    """Metadata kept by `--preserve`: (seconds, nanoseconds) of the mtime, permission bits."""
 
     mtime: tuple[int, int] | None = None
     unix_mode: int | None = None
@@ -40,7 +40,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Subdirectory:
-    """What is preserved of a directory stands in its own node: see `properties`."""
+    """A directory's own metadata is in its node: see `properties`."""
 
     name: bytes
     digest: Digest
@@ -62,7 +62,7 @@ KINDS: tuple[tuple[str, type[Entry]], ...] = (
 
 
 def encode(entries: Iterable[Entry], own: Properties | None = None) -> dict[str, Any]:
-    """The payload of a `directory` node; `own`: what is preserved of the directory itself.
+    """Returns the payload of a `directory` node; `own`: metadata of the directory itself.
 
     Raises Invalid for a name that is refused.
     """
@@ -77,7 +77,7 @@ def encode(entries: Iterable[Entry], own: Properties | None = None) -> dict[str,
 
 
 def decode(payload: dict[str, Any]) -> dict[bytes, Entry]:
-    """The entries by name, sorted. Raises Invalid where the payload breaks the format."""
+    """Returns the entries by name, sorted. Raises Invalid where the payload breaks the format."""
     names = check(payload)
     entries = [
         _decode(kind, name, item)
@@ -89,7 +89,7 @@ def decode(payload: dict[str, Any]) -> dict[bytes, Entry]:
 
 
 def check(payload: dict[str, Any]) -> dict[str, list[bytes]]:
-    """What the schema cannot say: order, unique and harmless names, targets. Raises Invalid.
+    """Checks what the schema cannot: order, unique and allowed names, targets. Raises Invalid.
 
     Returns the names of each list, so that `decode` need not read them again.
     """
@@ -99,7 +99,7 @@ def check(payload: dict[str, Any]) -> dict[str, list[bytes]]:
         found[key] = names = _names(key, payload[key])
         twice = seen.intersection(names)
         if twice:
-            raise Invalid(f"$.{key}: the name {min(twice)!r} stands twice")
+            raise Invalid(f"$.{key}: duplicate name {min(twice)!r}")
         seen.update(names)
     for index, item in enumerate(payload["symlinks"]):
         target = _bytes(item, "target", f"$.symlinks[{index}]")
@@ -109,14 +109,14 @@ def check(payload: dict[str, Any]) -> dict[str, list[bytes]]:
 
 
 def _names(key: str, items: list[dict[str, Any]]) -> list[bytes]:
-    """The names of one list, in their order."""
+    """Returns the names of one list, in their order."""
     names: list[bytes] = []
     before = b""
     for index, item in enumerate(items):
         name = (
             str(item["name"]).encode() if "name" in item else _bytes(item, "name", _at(key, index))
         )
-        if name in HARMFUL or b"/" in name or b"\0" in name or len(name) > MAX_NAME:
+        if name in RESERVED_NAMES or b"/" in name or b"\0" in name or len(name) > MAX_NAME_BYTES:
             _check_name(name, f"{_at(key, index)}: ")
         if before >= name:
             raise Invalid(f"{_at(key, index)}: {name!r} is out of order")
@@ -130,10 +130,10 @@ def _at(key: str, index: int) -> str:
 
 
 def _check_name(name: bytes, where: str = "") -> None:
-    if name in HARMFUL or b"/" in name or b"\0" in name:
+    if name in RESERVED_NAMES or b"/" in name or b"\0" in name:
         raise Invalid(f"{where}the name {name!r} is not allowed in a directory")
-    if len(name) > MAX_NAME:
-        raise Invalid(f"{where}the name {name[:20]!r}… is longer than {MAX_NAME} bytes")
+    if len(name) > MAX_NAME_BYTES:
+        raise Invalid(f"{where}the name {name[:20]!r}… is longer than {MAX_NAME_BYTES} bytes")
 
 
 def _encode(entry: Entry) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def _decode(kind: type[Entry], name: bytes, item: dict[str, Any]) -> Entry:
 
 
 def properties(item: dict[str, Any]) -> Properties | None:
-    """What is preserved of an entry, or of the directory whose payload this is."""
+    """Returns the metadata of an entry, or of the directory whose payload this is."""
     if "mtime" not in item and "unix_mode" not in item:
         return None
     mtime = item.get("mtime")
@@ -193,6 +193,6 @@ def _bytes(item: dict[str, Any], key: str, where: str) -> bytes:
     except UnicodeDecodeError:
         if base64.b64encode(value).decode("ascii") == item[f"{key}_base64"]:
             return value
-    except ValueError:  # not ASCII, or no base64
+    except ValueError:  # not ASCII, or not base64
         pass
     raise Invalid(f"{where}.{key}_base64: not the base64 of bytes that are not UTF-8")

@@ -11,7 +11,7 @@ from casfs import canonical
 from casfs.errors import Corrupt
 from casfs.nodes import directory
 
-# What a schema cannot state, by type name.
+# Rules that a schema cannot state, by type name.
 CHECKS: dict[str, Callable[[Any], object]] = {"directory": directory.check}
 
 
@@ -26,13 +26,13 @@ class Node:
 
 
 def encode(type_hash: str, payload: Any) -> bytes:
-    """The bytes of a node. Raises Invalid naming the JSON path inside the payload."""
+    """Returns the bytes of a node. Raises Invalid naming the JSON path inside the payload."""
     body = canonical.encode(payload)
     return b'{"payload":' + body + b',"type":"' + type_hash.encode() + b'"}'
 
 
 def decode(hash: str, data: bytes) -> tuple[str, Any]:
-    """(type hash, payload) of a stored node's bytes. Raises Corrupt."""
+    """Returns (type hash, payload) of a stored node's bytes. Raises Corrupt."""
     try:
         value = canonical.decode(data)
         type_hash, payload = value["type"], value["payload"]

@@ -1,12 +1,12 @@
-"""The schemas that a store knows: heads `schemas/<name>` → schema nodes.
+"""The schema registry: heads `schemas/<name>` → schema nodes.
 
-A schema node is immutable, and so is its compiled form: it is kept for the life of the
-process, by hash. A name may move to a newer version; nodes of the older one keep their
-type. The built-in names can only be moved by `casfs init` of a newer casfs, and a process of
-the older one goes on with the types that it knows.
+A schema node is immutable, and so is its compiled form, which is cached by hash for the life
+of the process. A name may move to a newer version; nodes of the older one keep their type.
+The built-in names are moved only by `casfs init` of a newer casfs; a running process of the
+older one goes on with the types that it has cached.
 
-What type a node has is part of its bytes, so that is remembered too, for nodes that are often
-referred to. That it is still stored has to be asked each time.
+The type of a node is part of its bytes, so it is cached too, for nodes that are often
+referred to. Whether the node is still stored must be checked each time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from casfs.nodes import node
 from casfs.nodes.schema import Schema
 
 HEADS = "schemas/"
-REMEMBERED = 20_000  # nodes whose type is known
+TYPE_CACHE_NODES = 20_000
 
 
 class Registry:
@@ -33,14 +33,14 @@ class Registry:
         self._types: dict[str, str] = {}
 
     def head(self, name: str) -> Head:
-        """Raises NotFound when no schema of that name is registered."""
+        """Returns the head of a type. Raises NotFound when no schema of that name is registered."""
         head = self._backend.heads.get(HEADS + name)
         if head is None:
             raise NotFound(f"no type {name!r}; see `casfs schema list`")
         return head
 
     def current(self, name: str) -> str:
-        """The type that new nodes get. Raises NotFound."""
+        """Returns the type that new nodes get. Raises NotFound."""
         found = self._current.get(name)
         if found is None:
             head = self.head(name)
@@ -49,19 +49,19 @@ class Registry:
                 self._current[name] = found
         return found
 
-    def remember(self, types: Mapping[str, str | None]) -> None:
-        """The types of stored blobs, None for those that are no nodes (so far)."""
-        if len(self._types) > REMEMBERED:
+    def cache_types(self, types: Mapping[str, str | None]) -> None:
+        """Caches the types of stored blobs; None (not a node so far) is skipped."""
+        if len(self._types) > TYPE_CACHE_NODES:
             self._types.clear()
         self._types.update((hash, type) for hash, type in types.items() if type is not None)
 
     def types_of(self, hashes: Collection[str]) -> dict[str, str | None]:
-        """The types of those that are remembered."""
+        """Returns the types of those that are cached."""
         found = map(self._types.get, hashes)
         return {hash: type for hash, type in zip(hashes, found, strict=True) if type is not None}
 
     def compiled(self, type_hash: str) -> tuple[str, Schema]:
-        """(type name, compiled schema) of a schema node. Raises NotFound, Corrupt."""
+        """Returns (type name, compiled schema) of a schema node. Raises NotFound, Corrupt."""
         found = self._compiled.get(type_hash)
         if found is None:
             document = self.document(type_hash)
@@ -69,16 +69,16 @@ class Registry:
         return found
 
     def document(self, type_hash: str) -> dict[str, Any]:
-        """The schema document of a type. Raises NotFound, Corrupt."""
+        """Returns the schema document of a type. Raises NotFound, Corrupt."""
         if type_hash == META:
             type_hash = self.head(META).hash
         _, document = node.decode(type_hash, self._backend.blobs.get(type_hash).data)
         if not isinstance(document, dict) or "$id" not in document:
-            raise Corrupt(f"node {type_hash}: no schema, though nodes have it as their type")
+            raise Corrupt(f"node {type_hash}: not a schema, though nodes have it as their type")
         return document
 
     def name(self, type_hash: str) -> str:
-        """The name of a type. Raises NotFound, Corrupt."""
+        """Returns the name of a type. Raises NotFound, Corrupt."""
         return META if type_hash == META else self.compiled(type_hash)[0]
 
     def names(self) -> list[str]:
@@ -86,7 +86,7 @@ class Registry:
 
 
 def builtin() -> dict[str, dict[str, Any]]:
-    """The schema documents that come with casfs, by name; the meta-schema first."""
+    """Returns the built-in schema documents by name, the meta-schema first."""
     documents = {}
     for file in resources.files("schemas").iterdir():
         if file.name.endswith(".json"):

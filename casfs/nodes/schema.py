@@ -1,16 +1,15 @@
-"""JSON Schema 2020-12 with references: what a payload must look like, and where its refs are.
+"""JSON Schema 2020-12 with references: validates payloads and collects their refs.
 
-Two keywords beyond the standard. `"format": "cas_ref"` marks a string as the hash of
-something in the store and asserts its 64 hex characters; `"cas_type": "content"` beside
-it names the type that the target must have. References are derived from the schema and
-the payload together, never from a position, and are followed through every keyword that
-can apply a subschema; of `anyOf`, `oneOf`, `if` and `contains` only what validates
-counts. A keyword that this module does not know could hide a reference from gc, so a
-schema that has one is refused.
+Two keywords extend the standard. `"format": "cas_ref"` marks a string as the hash of a
+stored blob and asserts its 64 hex characters; `"cas_type": "content"` beside it names the
+type that the target must have. References are derived from the schema and the payload
+together, never from a position, through every keyword that can apply a subschema; of
+`anyOf`, `oneOf`, `if` and `contains` only branches that validate count. An unknown keyword
+could hide a reference from gc, so a schema that has one is refused.
 
-jsonschema checks that a document is a schema at all, once, when it is registered;
-jsonschema-rs validates payloads (some hundred times faster, and the two are compared in
-the tests). Compiled schemas are immutable and may be shared between threads.
+jsonschema checks once, at registration, that a document is a schema; jsonschema-rs validates
+payloads (some hundred times faster; the tests compare the two). Compiled schemas are
+immutable and thread-safe.
 """
 
 from __future__ import annotations
@@ -39,8 +38,6 @@ from casfs.nodes.schema_dialect import (
 
 NAME = re.compile(r"[a-z][a-z0-9-]{0,63}\Z")
 ROOT = "casfs:///root"
-
-
 Collect = Callable[[Any, "list[Ref]"], None]
 
 
@@ -55,10 +52,10 @@ class Schema:
     """A compiled schema document. Raises Invalid when the document is not acceptable."""
 
     def __init__(self, document: Document, *, extra: frozenset[str] = frozenset({"$id"})) -> None:
-        """`extra`: root keywords that are no assertion (a role-schema has `name`)."""
+        """`extra`: root keywords that assert nothing (a role-schema has `name`)."""
         if not isinstance(document, dict):
             raise Invalid("a schema must be an object")
-        canonical.encode(document)  # sound JSON of bounded depth, or Invalid
+        canonical.encode(document)  # valid JSON of bounded depth, or Invalid
         root = {key: value for key, value in document.items() if key not in extra}
         self._places = dict(walk(root, ()))
         refuse_bad_targets(self._places)
@@ -68,17 +65,17 @@ class Schema:
             self._validator = self._compile("")
         except (ValueError, jsonschema_rs.ValidationError) as error:
             raise Invalid(f"not a usable schema: {line(str(error))}") from None
-        self._memo: dict[str, Collect | None] = {}
+        self._collectors: dict[str, Collect | None] = {}
         self._collect = self._collector(root, "")
 
     def check(self, payload: Any) -> None:
-        """Raise Invalid with the JSON path of the first fault and its reason."""
+        """Raises Invalid with the JSON path of the first fault and its reason."""
         if not self._validator.is_valid(payload):
             error = min(self._validator.iter_errors(payload), key=lambda e: len(e.instance_path))
             raise Invalid(f"{path(error.instance_path)}: {line(error.message)}")
 
     def refs(self, payload: Any) -> list[Ref]:
-        """The references of a valid payload, in its order, each as often as it stands there."""
+        """Returns the references of a valid payload in its order, with repetitions."""
         found: list[Ref] = []
         if self._collect is not None:
             self._collect(payload, found)
@@ -92,7 +89,7 @@ class Schema:
         )
 
     def _collector(self, schema: Document, pointer: str) -> Collect | None:
-        """A function that adds the refs of a value under `schema`; None when it has none."""
+        """Returns a function that appends the refs of a value under `schema`; None without refs."""
         if not isinstance(schema, dict) or not has_refs(schema):
             return None
         parts: list[Collect] = []
@@ -110,9 +107,9 @@ class Schema:
         pointer, place = target[1:], place_of(target)
 
         def follow(value: Any, found: list[Ref]) -> None:
-            if pointer not in self._memo:
-                self._memo[pointer] = self._collector(self._places[place], pointer)
-            if collect := self._memo[pointer]:
+            if pointer not in self._collectors:
+                self._collectors[pointer] = self._collector(self._places[place], pointer)
+            if collect := self._collectors[pointer]:
                 collect(value, found)
 
         return follow
@@ -173,12 +170,12 @@ class Schema:
 
 
 def check_document(document: Document) -> str:
-    """The name (`$id`) of a schema document that may be registered. Raises Invalid."""
-    import jsonschema  # the judge of documents; payloads never wait for its import
+    """Returns the name (`$id`) of a schema document that may be registered. Raises Invalid."""
+    import jsonschema  # for documents only: payloads never wait for its import
 
     if not isinstance(document, dict):
         raise Invalid("a schema must be an object")
-    canonical.encode(document)  # sound JSON of bounded depth, or Invalid
+    canonical.encode(document)  # valid JSON of bounded depth, or Invalid
     name = document.get("$id")
     if not isinstance(name, str) or not NAME.match(name):
         raise Invalid('a schema needs "$id": a name of a-z, 0-9, "-", a letter first')
@@ -194,12 +191,12 @@ def check_document(document: Document) -> str:
 
 
 def _escape(name: str) -> str:
-    """A key as part of a JSON pointer inside a URI fragment."""
+    """Returns a key as part of a JSON pointer inside a URI fragment."""
     return quote(name.replace("~", "~0").replace("/", "~1"), safe="~")
 
 
 def _matcher(text: str) -> Callable[[str], bool]:
-    """The validator's own reading of a pattern: Python's differs, in `$` for one."""
+    """Matches a pattern as the validator does: Python's `re` differs, in `$` for one."""
     return jsonschema_rs.validator_for({"$schema": DIALECT, "pattern": text}).is_valid
 
 

@@ -1,8 +1,8 @@
-"""The keywords of JSON Schema that casfs understands, and what a document may do with them.
+"""The accepted dialect of JSON Schema: its keywords, and how a document may use them.
 
 A keyword that is not in these lists could apply a subschema and hide a reference from gc;
-a `$ref` out of the document, or in a circle, could not be followed. Both are refused here,
-before anything is compiled. What a schema then means for a payload is `casfs.nodes.schema`.
+a `$ref` out of the document, or in a cycle, could not be followed. Both are refused here,
+before anything is compiled. `casfs.nodes.schema` applies a schema to a payload.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from casfs.errors import Invalid
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 HASH_PATTERN = "^[0-9a-f]{64}$"
-CUT = 200  # characters of a validator's message: it may quote the whole payload
+MAX_MESSAGE_CHARS = 200  # of a validator, which may quote the whole payload
 
 ONE = {"additionalProperties", "items", "contains", "if", "then", "else", "not", "propertyNames"}
 LIST = {"allOf", "anyOf", "oneOf", "prefixItems"}
 MAP = {"properties", "patternProperties", "$defs", "dependentSchemas"}
 IN_PLACE = {"allOf", "anyOf", "oneOf", "if", "then", "else", "not", "dependentSchemas"}
-PLAIN = set(
+ASSERTIONS = set(
     "$schema $comment title description default examples deprecated readOnly writeOnly "
     "contentEncoding contentMediaType type enum const multipleOf maximum exclusiveMaximum "
     "minimum exclusiveMinimum maxLength minLength pattern maxItems minItems uniqueItems "
@@ -36,7 +36,7 @@ Place = tuple[str, ...]  # the keys on the way from a document's root to a subsc
 
 
 def subschemas(schema: dict[str, Any]) -> Iterator[tuple[Place, Document]]:
-    """The direct subschemas, each with its place below `schema`."""
+    """Yields the direct subschemas, each with its place below `schema`."""
     for key, value in schema.items():
         if key in ONE:
             yield (key,), value
@@ -47,7 +47,7 @@ def subschemas(schema: dict[str, Any]) -> Iterator[tuple[Place, Document]]:
 
 
 def walk(schema: Document, place: Place) -> Iterator[tuple[Place, Document]]:
-    """`schema` and all subschemas with their places. Raises Invalid for what is not known."""
+    """Yields `schema` and all subschemas with their places. Raises Invalid."""
     yield place, schema
     if isinstance(schema, bool):
         return
@@ -65,7 +65,7 @@ def walk(schema: Document, place: Place) -> Iterator[tuple[Place, Document]]:
 def _refuse_unknown(schema: dict[str, Any], path: str) -> None:
     for key, value in schema.items():
         boolean = key in ("unevaluatedItems", "unevaluatedProperties") and isinstance(value, bool)
-        if not (boolean or key in PLAIN or key in ONE or key in LIST or key in MAP):
+        if not (boolean or key in ASSERTIONS or key in ONE or key in LIST or key in MAP):
             raise Invalid(
                 f"{path}: the keyword {key!r} is not understood, it could hide a reference"
             )
@@ -84,12 +84,12 @@ def _refuse_unknown(schema: dict[str, Any], path: str) -> None:
 
 
 def refuse_bad_targets(places: dict[Place, Document]) -> None:
-    """Each `$ref` must lead to a subschema, and no chain of them back to where it began: that
-    says nothing about a value, and following it would never end."""
+    """Raises Invalid for a `$ref` that leads to no subschema, and for a cycle of them that does
+    not descend into the value: following it would never end."""
     done: set[Place] = set()
 
-    def visit(place: Place, way: tuple[Place, ...]) -> None:
-        if place in way:
+    def visit(place: Place, trail: tuple[Place, ...]) -> None:
+        if place in trail:
             raise Invalid(f"{_spot(place)}: a $ref leads back here without going into the value")
         schema = places[place]
         if place in done or not isinstance(schema, dict):
@@ -98,9 +98,9 @@ def refuse_bad_targets(places: dict[Place, Document]) -> None:
             raise Invalid(f"{_spot(place)}: $ref {schema['$ref']!r} leads to no subschema")
         for step, _ in subschemas(schema):
             if step[0] in IN_PLACE:
-                visit(place + step, (*way, place))
+                visit(place + step, (*trail, place))
         if "$ref" in schema:
-            visit(place_of(schema["$ref"]), (*way, place))
+            visit(place_of(schema["$ref"]), (*trail, place))
         done.add(place)
 
     for place in places:
@@ -108,7 +108,7 @@ def refuse_bad_targets(places: dict[Place, Document]) -> None:
 
 
 def has_refs(schema: dict[str, Any]) -> bool:
-    """False only when no value can have a ref under `schema` (a `$ref` counts as one)."""
+    """Returns False only when no value can have a ref under `schema` (a `$ref` counts as one)."""
     if schema.get("format") == "cas_ref" or "$ref" in schema:
         return True
     return any(isinstance(sub, dict) and has_refs(sub) for _, sub in subschemas(schema))
@@ -145,13 +145,13 @@ def assert_refs(schema: Document) -> Document:
 
 
 def place_of(target: str) -> Place:
-    """Where a `$ref` leads: a JSON pointer inside a URI fragment."""
+    """Returns the place that a `$ref` leads to: a JSON pointer inside a URI fragment."""
     parts = unquote(target[2:]).split("/") if target != "#" else []
     return tuple(part.replace("~1", "/").replace("~0", "~") for part in parts)
 
 
 def _spot(place: Place) -> str:
-    """A place in a schema as the JSON path that people read."""
+    """Returns a place in a schema as a JSON path."""
     return path(int(part) if part.isdecimal() else part for part in place)
 
 
@@ -164,4 +164,4 @@ def path(parts: Iterable[str | int]) -> str:
 
 def line(text: str) -> str:
     text = " ".join(text.split())
-    return text if len(text) <= CUT else text[: CUT - 1] + "…"
+    return text if len(text) <= MAX_MESSAGE_CHARS else text[: MAX_MESSAGE_CHARS - 1] + "…"

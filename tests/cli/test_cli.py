@@ -498,7 +498,7 @@ def ending(when: str) -> dict[str, Any]:
 BAD: list[tuple[list[str], Any, int, str]] = [
     (["node", "put", "content"], "{text", 4, "not JSON: "),
     (["node", "put", "content"], "", 4, "not JSON: "),
-    (["node", "put", "content"], '{"a": 1, "a": 2}', 4, "the key 'a' stands twice"),
+    (["node", "put", "content"], '{"a": 1, "a": 2}', 4, "duplicate key 'a'"),
     (["node", "put", "content"], {"text": 1, "artifacts": []}, 4, "content: $.text: 1 is not of"),
     (["node", "put", "content"], {"text": ""}, 4, '$: "artifacts" is a required property'),
     (["node", "put", "content"], {"text": "", "artifacts": ["x"]}, 4, "$.artifacts[0]: "),
@@ -583,7 +583,7 @@ def test_an_ambiguous_prefix(cli: Cli, opened: Store, monkeypatch: pytest.Monkey
     firsts = [hash[0] for _, hash, _ in opened.blobs.iterate()]
     twice = next(first for first in firsts if firsts.count(first) > 1)
     assert "or a prefix of 8 or more" in cli.refused("get", twice, code=4)
-    monkeypatch.setattr(store_module, "SHORTEST_PREFIX", 1)
+    monkeypatch.setattr(store_module, "MIN_PREFIX_CHARS", 1)
     assert f"{twice} is ambiguous: {twice}" in cli.refused("get", twice, code=4)
 
 
@@ -685,7 +685,7 @@ def test_no_store(cli: Cli, tmp_path: Path) -> None:
 
 def test_a_directory_that_is_no_store(cli: Cli, project: Path) -> None:
     before = sorted(os.listdir(project))
-    assert "is not empty and no store" in cli.refused("--store", project, "init", code=4)
+    assert "is not empty and not a store" in cli.refused("--store", project, "init", code=4)
     assert sorted(os.listdir(project)) == before
 
 

@@ -85,7 +85,7 @@ def test_found(output: str, store: Store) -> None:
         ("Text.\n\n---\nstatus: done\n---\n", "it has no fenced JSON block and no front matter"),
         ('```json\n{"status": "done"}', "it has no fenced JSON block and no front matter"),
         ("```json\n{status: done}\n```", "the JSON block is not JSON: "),
-        ('```json\n{"status": "done", "status": "done"}\n```', "stands twice"),
+        ('```json\n{"status": "done", "status": "done"}\n```', "duplicate key 'status'"),
         ('```json\n{"status": "odd"}\n```', "the JSON block does not fit: $.status: "),
         ("```json\n[1]\n```", "the JSON block does not fit: $: must be an object"),
         ('```json\n{"status": "done", "day": 1}\n```', "$.day: "),
