@@ -95,6 +95,8 @@ def _validated(candidate: Any, schema: Schema, store: Store) -> Extracted:
 
 def _refs(meta: Any, schema: Schema, store: Store) -> tuple[str, ...]:
     refs = schema.refs(meta)
+    if not refs:
+        return ()
     found = store.blobs.info({ref.hash for ref in refs})
     for ref in refs:
         if ref.hash not in found:

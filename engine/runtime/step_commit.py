@@ -64,7 +64,8 @@ class StepCommitter:
             result = replace(result, workspace=self.workspace.record())
         if result.workspace is not None:
             self._log_files_with_secrets(before, result.workspace)
-        calls.cancel_children(self.store, self.head.thread, self.workspaces)
+        if self.head.thread.record["intent"]["calls"]:
+            calls.cancel_children(self.store, self.head.thread, self.workspaces)
         batch = self.store.batch()
         payload = self._payload(batch, intent, result)
         step = UncommittedStep(batch, payload, result.result.output, tokens)
@@ -88,6 +89,7 @@ class StepCommitter:
     def _payload(self, batch: Batch, intent: Intent, step: StepResult) -> dict[str, Any]:
         """The payload of a thread-step; puts its content and its changes into `batch`."""
         thread, before = self.head.thread, self.history.tree
+        called = thread.record["intent"]["calls"]
         artifacts = list(dict.fromkeys([*step.extracted.refs, *step.result.artifacts]))
         changed = step.workspace != before
         changes = patch.patch(self.store, before, step.workspace) if changed else b""
@@ -101,7 +103,7 @@ class StepCommitter:
             "start": thread.record["start"],
             **threads.links(self.history.hashes),
             "compact": thread.record["compact"],
-            "childThreads": calls.child_ends(self.store, thread),
+            "childThreads": calls.child_ends(self.store, thread) if called else [],
             "attempts": list(thread.record["attempts"]),
             "extraction": step.extraction,
             "workspace": step.workspace,

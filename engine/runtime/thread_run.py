@@ -234,8 +234,8 @@ class ThreadRun:
         intent; None where there is no step."""
         if step is None:
             return None
-        with step.batch:
-            if not step.committed:
+        if not step.committed:
+            with step.batch:
                 decision = await self._decide([*self._history.steps, step.payload])
                 await self.head.run_locked(lambda: self._committer.commit(step, decision))
         return self._next_intent()

@@ -71,27 +71,23 @@ class PromptHistory:
 
 class ThreadHistory:
     """The steps of a running thread. `steps`: the payloads, for the moderator; `hashes`: of
-    their nodes; `prompt_history`: the part that prompts show."""
+    their nodes; `prompt_history`: the part that prompts show; `tree`: root of the tree that the
+    next step starts from."""
 
     def __init__(self, store: Store, thread: Thread, start: Mapping[str, Any]) -> None:
         nodes = list(threads.backwards(store, thread))[::-1]
         self._store = store
-        self._start = start
         self.steps: list[Mapping[str, Any]] = [node.payload for node in nodes]
+        self.tree: str | None = (self.steps[-1] if self.steps else start)["workspace"]
         self.prompt_history = prompt_history(store, thread, nodes[::-1])
         self.hashes = [node.hash for node in nodes]
-
-    @property
-    def tree(self) -> str | None:
-        """Root of the tree that the next step starts from."""
-        found: str | None = (self.steps[-1] if self.steps else self._start)["workspace"]
-        return found
 
     def add(self, hash: str, step: Mapping[str, Any], output: str) -> None:
         """Adds a committed step; `hash`: of the thread's newest node, which is the thread-end
         after its last step."""
         self.hashes.append(hash)
         self.steps.append(step)
+        self.tree = step["workspace"]
         shown = EarlierStep(step["index"], step["role"], output, step["meta"])
         compact = step["compact"]
         self.prompt_history = self.prompt_history.then(

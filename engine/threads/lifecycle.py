@@ -176,7 +176,7 @@ def remove(store: Store, thread: Thread) -> None:
     caller = store.heads.get(threads.HEADS + (thread.record.get("parent") or ""))
     if caller is not None and thread.id in (caller.record.get("intent") or {}).get("calls", ()):
         above = thread.record["parent"]
-        raise Conflict(f"thread {above} has a step in flight that called {thread.id}; wait for it")
+        raise Conflict(f"thread {above} has a pending step that called {thread.id}; wait for it")
     with store.batch() as batch:
         batch.swap(thread.name, thread.head, None)
         if key := thread.record.get("key"):

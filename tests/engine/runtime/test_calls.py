@@ -302,7 +302,7 @@ async def test_what_a_step_in_flight_called_keeps_its_name(disk_store: Store) ->
     request = ThreadRequest(hash, "x", {"a": Binding("command", says({"status": "done"}))})
     parent, child = lifecycle.call(disk_store, running, request, {})
     ended = await carry_on(disk_store, child)
-    with pytest.raises(Conflict, match=f"thread {made.id} has a step in flight that called"):
+    with pytest.raises(Conflict, match=f"thread {made.id} has a pending step that called"):
         lifecycle.remove(disk_store, ended)
     transitions.cancel(disk_store, parent)
     lifecycle.remove(disk_store, ended)
