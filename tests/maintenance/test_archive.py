@@ -2,97 +2,24 @@
 
 from __future__ import annotations
 
-import io
-import json
-import random
 import subprocess
-import tarfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from casfs import graph, threads
 from casfs.backend.derived import repairable
-from casfs.backend.protocols import MAX_RECORD_BYTES, Head
 from casfs.checkpoints import checkpoint
 from casfs.digest import hash_bytes
-from casfs.errors import CasfsError, Conflict, Corrupt, Failed, NotFound, Refused
+from casfs.errors import Conflict, NotFound, Refused
 from casfs.maintenance import archive, fsck, names
 from casfs.maintenance.blob_check import detect_type
-from casfs.maintenance.import_dry_run import DryRunBackend
-from casfs.nodes.node import encode
 from casfs.store import Store
+from tests.support.archives import ID, members, refused, state
 from tests.support.helpers import ABSENT, LARGE, blobs, put_tree, set_head
-from tests.support.maintenance import NOTE, SECOND, content, ended, export, fill, put_checkpoint
+from tests.support.maintenance import NOTE, SECOND, content, export, fill, put_checkpoint
 
-Members = list[tuple[str, bytes]]
-ID = "01JD0000000000000000000000"
-
-
-@pytest.fixture
-def source() -> Iterator[Store]:
-    """A store with a thread of three steps, a checkpoint and a type of its own."""
-    with Store.memory() as store:
-        fill(store)
-        yield store
-
-
-@pytest.fixture
-def target(tmp_path: Path) -> Iterator[Store]:
-    with Store.init(tmp_path / "target") as store:
-        yield store
-
-
-@pytest.fixture
-def exported(source: Store, tmp_path: Path) -> Path:
-    path = tmp_path / "exported.tar"
-    export(source, path, ID, "work")
-    return path
-
-
-def state(store: Store) -> tuple[object, ...]:
-    """All that an import could change."""
-    assert store.root is not None
-    files = sorted(path for path in (store.root / "objects").rglob("*") if path.is_file())
-    private = [p for p in (store.root / "tmp").rglob("*") if p.is_file() and p.name != "lock"]
-    return list(store.blobs.iterate()), list(store.heads.list()), files, private
-
-
-def members(path: Path) -> Members:
-    with tarfile.open(path) as tar:
-        return [(one.name, tar.extractfile(one).read()) for one in tar]  # type: ignore[union-attr]  # files all
-
-
-def build(path: Path, found: Members) -> Path:
-    with tarfile.open(path, "w") as tar:
-        for name, data in found:
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
-    return path
-
-
-def sealed(path: Path, found: Members) -> Path:
-    """As a clever forger would: the end fits what is there."""
-    middle = found[1:-1]
-    names = "".join(f"{name}\n" for name, _ in middle).encode()
-    end = {"members": len(middle), "seal": hash_bytes(found[0][1] + names)}
-    return build(path, [found[0], *middle, ("end.json", json.dumps(end).encode())])
-
-
-def refused(
-    store: Store, path: Path, match: str | None = None, kind: type[CasfsError] = Corrupt
-) -> None:
-    before = state(store)
-    with pytest.raises(kind, match=match) as told:
-        archive.load(store, path)
-    assert "\n" not in str(told.value)
-    assert state(store) == before
-
-
-# -- the file -----------------------------------------------------------------------------
+# -- the file --------------------------------------------------------------------------------
 
 
 def test_the_same_content_is_the_same_file(source: Store, exported: Path, tmp_path: Path) -> None:
@@ -190,7 +117,7 @@ def test_a_message_that_looks_like_a_hash(source: Store, target: Store, tmp_path
     assert checkpoint.find(target, "other").message == ABSENT
 
 
-# -- what a root is -----------------------------------------------------------------------
+# -- what a root is --------------------------------------------------------------------------
 
 
 def test_roots_by_their_names(source: Store) -> None:
@@ -244,7 +171,7 @@ def test_cache_does_not_travel(source: Store) -> None:
         names.roots(source, ["actions/a"])
 
 
-# -- import -------------------------------------------------------------------------------
+# -- import ----------------------------------------------------------------------------------
 
 
 def test_everything_arrives(source: Store, exported: Path, target: Store) -> None:
@@ -340,329 +267,3 @@ def test_what_a_record_mentions_travels(source: Store, target: Store, tmp_path: 
     archive.load(target, tmp_path / "x")
     assert target.node(attempt).payload["text"] == "a try that failed"
     assert fsck.check(target).faults == []
-
-
-# -- what is refused ----------------------------------------------------------------------
-
-
-def test_a_conflicting_head(exported: Path, target: Store) -> None:
-    thread = ended(target, "something else")
-    refused(target, exported, thread.name, Conflict)
-
-
-@pytest.mark.parametrize("kind", ["nodes/", "blobs/"])
-def test_a_flipped_byte(exported: Path, target: Store, tmp_path: Path, kind: str) -> None:
-    found = members(exported)
-    places = [place for place, (name, _) in enumerate(found) if name.startswith(kind)]
-    for place in random.Random(5).sample(places, 3):
-        name, data = found[place]
-        bad = data[:-3] + bytes([data[-3] ^ 1]) + data[-2:]
-        changed = [*found[:place], (name, bad), *found[place + 1 :]]
-        refused(target, build(tmp_path / "bad", changed), "hash to")
-
-
-def test_any_flipped_byte_of_the_file(exported: Path, target: Store, tmp_path: Path) -> None:
-    """Wherever it is, either the import is refused or all of it is right."""
-    data = exported.read_bytes()
-    whole = len(data.rstrip(b"\0"))
-    place = random.Random(11)
-    refusals = 0
-    before = state(target)
-    for _ in range(40):
-        at = place.randrange(whole)
-        bad = bytearray(data)
-        bad[at] ^= 1 << place.randrange(8)
-        (tmp_path / "bad").write_bytes(bad)
-        try:
-            archive._import_pass(DryRunBackend(target.backend), tmp_path / "bad")
-        except CasfsError:
-            refusals += 1
-        assert state(target) == before
-    assert refusals > 32  # only the padding of the tar itself does not matter
-
-
-def test_a_member_under_another_name(exported: Path, target: Store, tmp_path: Path) -> None:
-    found = members(exported)
-    for name in (f"nodes/{ABSENT}", found[2][0]):
-        changed = [found[0], (name, found[1][1]), *found[2:]]
-        refused(target, sealed(tmp_path / "bad", changed))
-    place = random.Random(2).randrange(1, len(found) - 1)
-    for old, new in (("nodes", "blobs"), ("blobs", "nodes")):
-        changed = [(name.replace(old, new) if old in name else name, data) for name, data in found]
-        refused(target, build(tmp_path / "bad", changed))
-        changed = [*found[:place], (found[place][0].replace(old, new), found[place][1])]
-        if changed[place] != found[place]:
-            refused(target, build(tmp_path / "bad", [*changed, *found[place + 1 :]]))
-
-
-def test_a_member_is_gone(exported: Path, target: Store, tmp_path: Path) -> None:
-    """Though it counts right: nothing may refer to what is not there."""
-    found = members(exported)
-    for place in random.Random(3).sample(range(1, len(found) - 1), 12):
-        if not target.blobs.info([found[place][0].partition("/")[2]]):  # not built in
-            left = found[:place] + found[place + 1 :]
-            refused(target, build(tmp_path / "bad", left))
-            refused(target, sealed(tmp_path / "bad", left))
-
-
-def test_the_last_root_is_gone(exported: Path, target: Store, tmp_path: Path) -> None:
-    refused(target, sealed(tmp_path / "bad", [*members(exported)[:-2], members(exported)[-1]]))
-
-
-def test_a_root_that_no_head_leads_to_is_gone(source: Store, target: Store, tmp_path: Path) -> None:
-    hash = source.put(b"a blob alone").hash
-    export(source, tmp_path / "x", hash)
-    left = [one for one in members(tmp_path / "x") if hash not in one[0]]
-    before = list(target.heads.list())
-    with pytest.raises(Corrupt, match=hash):
-        archive.load(target, sealed(tmp_path / "bad", left))
-    assert list(target.heads.list()) == before
-
-
-@pytest.mark.parametrize("zstd", [False, True])
-def test_a_file_that_was_cut(source: Store, target: Store, tmp_path: Path, zstd: bool) -> None:
-    export(source, tmp_path / "x", ID, "work", zstd=zstd)
-    data = (tmp_path / "x").read_bytes()
-    end = len(data) if zstd else data.rindex(b'"members"')
-    for at in [0, 1, 511, 512, 513, *random.Random(7).sample(range(end), 20)]:
-        (tmp_path / "cut").write_bytes(data[:at])
-        refused(target, tmp_path / "cut")
-
-
-def test_an_extra_member(exported: Path, target: Store, tmp_path: Path) -> None:
-    found = members(exported)
-    extra = (f"blobs/{hash_bytes(b'extra')}", b"extra")
-    for changed in (
-        [*found[:-1], extra, found[-1]],
-        [*found, extra],
-        [*found, found[-1]],
-        [extra, *found],
-        [found[0], *found],
-    ):
-        refused(target, build(tmp_path / "bad", changed))
-
-
-@pytest.mark.parametrize("change", [-1, 1])
-def test_a_wrong_count(exported: Path, target: Store, tmp_path: Path, change: int) -> None:
-    found = members(exported)
-    end = json.loads(found[-1][1])
-    end["members"] += change
-    refused(target, build(tmp_path / "bad", [*found[:-1], ("end.json", json.dumps(end).encode())]))
-
-
-@pytest.mark.parametrize("end", [b"", b"[]", b"null", b"{}", b"{", b'{"members":0}'])
-def test_a_bad_end(exported: Path, target: Store, tmp_path: Path, end: bytes) -> None:
-    found = members(exported)
-    refused(target, build(tmp_path / "bad", [*found[:-1], ("end.json", end)]))
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "../../etc/passwd",
-        "/etc/passwd",
-        "nodes/../../x",
-        f"nodes/../nodes/{ABSENT}",
-        f"blobs/{ABSENT}/x",
-        f"nodes/{ABSENT.upper()}",
-        "nodes/",
-        "nodes",
-        f"other/{ABSENT}",
-        "objects/ab/cd",
-        "x" * 300,
-        "café",
-    ],
-)
-def test_members_of_other_names(exported: Path, target: Store, tmp_path: Path, name: str) -> None:
-    found = members(exported)
-    refused(target, sealed(tmp_path / "bad", [*found[:-1], (name, b"x"), found[-1]]))
-    assert not (tmp_path / "etc").exists()
-
-
-@pytest.mark.parametrize(
-    "type",
-    [
-        tarfile.CHRTYPE,
-        tarfile.BLKTYPE,
-        tarfile.FIFOTYPE,
-        tarfile.DIRTYPE,
-        tarfile.SYMTYPE,
-        tarfile.LNKTYPE,
-    ],
-)
-def test_members_that_are_no_files(
-    exported: Path, target: Store, tmp_path: Path, type: bytes
-) -> None:
-    found = members(exported)
-    with tarfile.open(tmp_path / "bad", "w") as tar:
-        for name, data in found[:2]:
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
-        member = tarfile.TarInfo(found[2][0])
-        member.type, member.linkname = type, "/etc/passwd"
-        tar.addfile(member)
-    refused(target, tmp_path / "bad", "not a regular file")
-
-
-@pytest.mark.parametrize(
-    "data",
-    [b"", b"\0" * 10240, b"not a tar " * 1000, b"\x28\xb5\x2f\xfd" + b"?" * 100, b"PK\3\4" * 999],
-)
-def test_what_is_no_tar(target: Store, tmp_path: Path, data: bytes) -> None:
-    (tmp_path / "bad").write_bytes(data)
-    refused(target, tmp_path / "bad")
-
-
-def test_a_tar_of_somebody_else(target: Store, tmp_path: Path) -> None:
-    refused(target, build(tmp_path / "bad", [("README", b"hello")]), "manifest")
-
-
-def test_no_file_and_a_directory(target: Store, tmp_path: Path) -> None:
-    refused(target, tmp_path / "nowhere", "nowhere", NotFound)
-    refused(target, tmp_path, "cannot read", Failed)
-
-
-# -- forged manifests and nodes -----------------------------------------------------------
-
-
-def forged(path: Path, exported: Path, change: Callable[[dict[str, Any]], object]) -> Path:
-    """The export with another manifest, and an end that fits it."""
-    found = members(exported)
-    manifest = json.loads(found[0][1])
-    change(manifest)
-    data = json.dumps(manifest).encode()
-    return sealed(path, [("manifest.json", data), *found[1:]])
-
-
-def thread_head(manifest: dict[str, Any]) -> dict[str, Any]:
-    return next(one for one in manifest["heads"] if one["name"].startswith("threads/"))
-
-
-def in_record(key: str, value: Any) -> Callable[[dict[str, Any]], object]:
-    return lambda manifest: thread_head(manifest)["record"].update({key: value})
-
-
-def in_head(key: str, value: Any) -> Callable[[dict[str, Any]], object]:
-    return lambda manifest: thread_head(manifest).update({key: value})
-
-
-FORGERIES: dict[str, Callable[[dict[str, Any]], object]] = {
-    "running": in_record("status", "running"),
-    "a status of no kind": in_record("status", "well"),
-    "no status": lambda manifest: thread_head(manifest)["record"].pop("status"),
-    "a start that is not in it": in_record("start", ABSENT),
-    "an attempt that is not in it": in_record("attempts", [ABSENT]),
-    "a record that is too long": in_record("reason", "x" * MAX_RECORD_BYTES),
-    "a number of no text": in_record("updatedAt", 1e20),
-    "a time that is a text": in_record("updatedAt", "now"),
-    "a head to what is not in it": in_head("hash", ABSENT),
-    "a head to no hash": in_head("hash", "abc"),
-    "a head to a number": in_head("hash", 5),
-    "a head to a blob": in_head("hash", hash_bytes(LARGE)),
-    "a record that is a list": in_head("record", []),
-    "a name with dots": in_head("name", "threads/../../x"),
-    "no ULID": in_head("name", "threads/short"),
-    "a name in no space": in_head("name", "actions/x"),
-    "a name of the workspaces": in_head("name", "workspaces/x"),
-    "a dot as an id": in_head("name", "checkpoints/work/.."),
-    "a workflow that is a thread": in_head("name", "workflows/x"),
-    "a name that is a number": in_head("name", 5),
-    "a name with a line end": in_head("name", f"threads/{ID}\n"),
-    "more than a head has": in_head("more", 1),
-    "a head twice": lambda manifest: manifest["heads"].append(thread_head(manifest)),
-    "a head that is null": lambda manifest: manifest["heads"].append(None),
-    "no heads": lambda manifest: manifest.pop("heads"),
-    "heads that are none": lambda manifest: manifest.update(heads={"a": 1}),
-    "no roots": lambda manifest: manifest.pop("roots"),
-    "roots that are none": lambda manifest: manifest.update(roots=["x"]),
-    "another form": lambda manifest: manifest.update(format="casfs export 99"),
-    "no form": lambda manifest: manifest.pop("format"),
-}
-
-
-@pytest.mark.parametrize("forgery", FORGERIES)
-def test_a_forged_manifest(exported: Path, target: Store, tmp_path: Path, forgery: str) -> None:
-    refused(target, forged(tmp_path / "bad", exported, FORGERIES[forgery]))
-
-
-@pytest.mark.parametrize("data", [b"[]", b"null", b"{", b"\xff", b'"casfs export 1"'])
-def test_a_manifest_that_is_none(
-    exported: Path, target: Store, tmp_path: Path, data: bytes
-) -> None:
-    refused(target, sealed(tmp_path / "bad", [("manifest.json", data), *members(exported)[1:]]))
-
-
-def test_a_manifest_that_somebody_touched(exported: Path, target: Store, tmp_path: Path) -> None:
-    """Even where it reads well: its hash stands in the end."""
-    found = members(exported)
-    touched = found[0][1].replace(b'"updatedAt":17', b'"updatedAt":18')
-    assert touched != found[0][1]
-    refused(
-        target,
-        build(tmp_path / "bad", [("manifest.json", touched), *found[1:]]),
-        "end.json does not match",
-    )
-
-
-def test_a_forged_manifest_that_says_the_truth(
-    exported: Path, target: Store, tmp_path: Path
-) -> None:
-    """What the forgeries above have in common does not refuse them."""
-    archive.load(target, forged(tmp_path / "good", exported, lambda manifest: None))
-    assert threads.get(target, ID).status == "ended"
-
-
-def bad_nodes(store: Store) -> list[bytes]:
-    """Bytes that are no nodes of a store, each under its right name."""
-    type = store.registry.head("content").hash
-    meta = store.registry.head("schema").hash
-    good = encode(type, {"text": "t", "artifacts": []})
-    return [
-        good.replace(b'"t"', b"5"),
-        good.replace(b'"t"', b'"t" '),
-        good.replace(b"[]", b'["' + ABSENT.encode() + b'"]'),
-        good.replace(type.encode(), ABSENT.encode()),
-        good.replace(type.encode(), hash_bytes(LARGE).encode()),
-        good.replace(b'"' + type.encode() + b'"', b"[]"),
-        good.replace(b'"' + type.encode() + b'"', b"5"),
-        good.replace(type.encode(), b"x"),
-        good.replace(type.encode(), meta.encode()),
-        good.replace(type.encode(), b"schema"),
-        b'{"payload":{"$id":"x"},"type":[]}',
-        b'{"payload":5,"type":"' + meta.encode() + b'"}',
-        b'{"payload":null,"type":"schema"}',
-        b"[" * 5000,
-        b"null",
-        b"[]",
-        b"",
-        b"\xff",
-    ]
-
-
-def test_bad_nodes(exported: Path, source: Store, target: Store, tmp_path: Path) -> None:
-    found = members(exported)
-    for data in bad_nodes(source):
-        name = f"nodes/{hash_bytes(data)}"
-        refused(target, sealed(tmp_path / "bad", [*found[:-1], (name, data), found[-1]]), "nodes/")
-
-
-def test_blobs_that_look_like_bad_nodes_are_welcome(
-    source: Store, target: Store, tmp_path: Path
-) -> None:
-    hashes = [source.put(data).hash for data in bad_nodes(source)]
-    export(source, tmp_path / "x", *hashes)
-    archive.load(target, tmp_path / "x")
-    assert {hash: target.blobs.get(hash) for hash in hashes} == {
-        hash: source.blobs.get(hash) for hash in hashes
-    }
-
-
-def test_a_head_of_the_target_is_never_moved(source: Store, target: Store, exported: Path) -> None:
-    workflow = target.put_node(
-        "workflow", {"name": "demo", "description": "", "roles": {}, "moderator": []}
-    ).hash
-    mine = set_head(target, "workflows/demo", workflow)
-    archive.load(target, exported)
-    assert target.heads.get("workflows/demo") == mine
-    assert isinstance(mine, Head)

@@ -7,108 +7,39 @@ each check opens the store anew, as another process would.
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
-from casfs import graph
 from casfs.backend.derived import count_by_type, repairable, total_stored
-from casfs.backend.protocols import Staged
-from casfs.digest import Digest, hash_bytes
-from casfs.errors import Failed, NotFound
-from casfs.maintenance import archive, fsck, repair
-from casfs.maintenance.blob_check import Fault, detect_type
-from casfs.maintenance.fsck import Report
+from casfs.digest import hash_bytes
+from casfs.errors import NotFound
+from casfs.maintenance import fsck, repair
+from casfs.maintenance.blob_check import detect_type
 from casfs.nodes.node import encode
 from casfs.store import Store
+from tests.support.damage import (
+    LARGE_HASH,
+    SMALL_HASH,
+    Victim,
+    check,
+    checkpointed,
+    flipped,
+    only,
+    plant,
+    rewrite,
+    run_fsck,
+)
 from tests.support.helpers import (
     ABSENT,
     LARGE,
-    blobs,
     put_tree,
     put_unchecked,
     set_head,
-    write_tree,
 )
-from tests.support.maintenance import NOTE, SECOND, ended, fork, put_checkpoint, reopened, sql
-from tests.support.thread_example import Example, make_thread
+from tests.support.maintenance import NOTE, SECOND, ended, fork, put_checkpoint, reopened
+from tests.support.thread_example import make_thread
 
-TREE = {"large": LARGE, "small": b"a few bytes", "dir": {"same": LARGE}}
-
-
-@dataclass
-class Victim:
-    store: Store
-    thread: Example
-    checkpoint: str  # the head's name
-
-    @property
-    def root(self) -> Path:
-        assert self.store.root is not None
-        return self.store.root
-
-    def file(self, hash: str) -> Path:
-        return self.root / "objects" / hash[:2] / hash[2:]
-
-    def aside(self) -> dict[str, bytes]:
-        folder = self.root / "quarantine"
-        return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-    def sql(self, statement: str, *values: object) -> None:
-        sql(self.store, statement, *values)
-
-    def lose(self, hash: str) -> None:
-        self.sql("DELETE FROM blobs WHERE hash = ?", bytes.fromhex(hash))
-
-    def data(self, hash: str) -> bytes:
-        return bytes(sql(self.store, "SELECT data FROM blobs WHERE hash = x'" + hash + "'")[0][0])
-
-    def overwrite(self, hash: str, data: bytes) -> None:
-        self.sql("UPDATE blobs SET data = ? WHERE hash = ?", data, bytes.fromhex(hash))
-
-    def content(self, step: int) -> str:
-        return str(self.store.node(self.thread.steps[step]).payload["content"])
-
-
-@pytest.fixture
-def victim(disk_store: Store) -> Victim:
-    thread = ended(disk_store, "first", "second", "third")
-    return Victim(disk_store, thread, put_checkpoint(disk_store, TREE))
-
-
-def check(store: Store, *, quarantine: bool = True) -> Report:
-    with reopened(store) as other:
-        return fsck.check(other, quarantine=quarantine)
-
-
-def only(report: Report) -> Fault:
-    assert len(report.faults) == 1, report.faults
-    return report.faults[0]
-
-
-def rewrite(path: Path, change: Callable[[bytes], bytes]) -> bytes:
-    """Damage a file that is 0444; returns what is in it now."""
-    data = change(path.read_bytes())
-    path.chmod(0o644)
-    path.write_bytes(data)
-    return data
-
-
-def flipped(data: bytes) -> bytes:
-    middle = len(data) // 2
-    return data[:middle] + bytes([data[middle] ^ 4]) + data[middle + 1 :]
-
-
-LARGE_HASH = hash_bytes(LARGE)
-SMALL_HASH = hash_bytes(b"a few bytes")
-
-
-# -- a sound store ------------------------------------------------------------------------
+# -- a sound store ---------------------------------------------------------------------------
 
 
 def test_a_sound_store_has_no_faults(victim: Victim) -> None:
@@ -138,7 +69,7 @@ def test_damage_in_memory_is_found(store: Store) -> None:
     assert (fault.kind, fault.hash, fault.takes) == ("missing", thread.steps[0], [thread.name])
 
 
-# -- bytes --------------------------------------------------------------------------------
+# -- bytes -----------------------------------------------------------------------------------
 
 
 def test_a_bit_flip_in_a_file(victim: Victim) -> None:
@@ -252,16 +183,7 @@ def test_an_unreadable_file_is_reported_and_stays(victim: Victim) -> None:
     assert report.quarantined == []
 
 
-# -- nodes --------------------------------------------------------------------------------
-
-
-def plant(victim: Victim, data: bytes, type: str = "content") -> str:
-    """A row whose bytes hash right and are no node; reachable from the checkpoint's side."""
-    digest = Digest.of(data)
-    type_hash = victim.store.registry.head(type).hash
-    victim.store.backend.publish([Staged(digest, data, type=type_hash)])
-    set_head(victim.store, "workspaces/planted", digest.hash)
-    return digest.hash
+# -- nodes -----------------------------------------------------------------------------------
 
 
 def test_a_node_that_is_no_json(victim: Victim) -> None:
@@ -392,7 +314,7 @@ def test_a_damaged_meta_schema_does_not_condemn_the_others(victim: Victim) -> No
     assert check(victim.store).faults == []
 
 
-# -- order, depth and heads ---------------------------------------------------------------
+# -- order, depth and heads ------------------------------------------------------------------
 
 
 def test_a_wrong_index(victim: Victim) -> None:
@@ -445,14 +367,7 @@ def test_a_head_to_what_it_cannot_mean(victim: Victim, name: str) -> None:
         assert report.quarantined == []
 
 
-# -- the SQLite file ----------------------------------------------------------------------
-
-
-def checkpointed(victim: Victim) -> Path:
-    """Close the store with all its rows in store.db."""
-    sql(victim.store, "PRAGMA wal_checkpoint(TRUNCATE)")
-    victim.store.close()
-    return victim.root / "store.db"
+# -- the SQLite file -------------------------------------------------------------------------
 
 
 def test_a_damaged_page_of_the_database(victim: Victim) -> None:
@@ -481,12 +396,7 @@ def test_a_database_that_is_none(victim: Victim) -> None:
     assert (answer.returncode, answer.stderr.count("\n")) == (1, 1)
 
 
-def run_fsck(root: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "casfs", "--store", str(root), "fsck", *more]
-    return subprocess.run(argv, capture_output=True, text=True)
-
-
-# -- the next run -------------------------------------------------------------------------
+# -- the next run ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("place", ["file", "row", "node"])
@@ -538,136 +448,7 @@ def test_damage_is_found_though_the_blob_was_verified_before(victim: Victim) -> 
     assert only(fsck.check(victim.store)).kind == "corrupt"
 
 
-# -- repair -------------------------------------------------------------------------------
-
-
-def copy_of(victim: Victim, tmp_path: Path) -> Store:
-    """Another store with the same content, by another way than files."""
-    other = Store.init(tmp_path / "other")
-    with other.batch() as batch:
-        for hash in graph.post_order(victim.store, sorted(blobs(victim.store))):
-            blob = victim.store.blobs.get(hash)
-            batch.put(blob.data) if blob.type is None else batch.put_encoded(blob.data)
-    other.close()
-    return other
-
-
-def ruin(victim: Victim) -> set[str]:
-    """A loss of each kind: a file, a small blob, a step, a directory and its schema."""
-    step, directory = victim.thread.steps[1], victim.thread.tree
-    type = victim.store.registry.head("directory").hash
-    rewrite(victim.file(LARGE_HASH), flipped)
-    for hash in (step, directory, type):
-        victim.overwrite(hash, flipped(victim.data(hash)))
-    victim.lose(SMALL_HASH)
-    return {LARGE_HASH, SMALL_HASH, step, directory, type}
-
-
-def mend(victim: Victim, source: Path) -> tuple[set[str], list[Fault]]:
-    """fsck, repair, fsck: what came back, and what is left."""
-    with reopened(victim.store) as store:
-        report, back = repair.repair_all(
-            store, fsck.check(store), source, lambda: check(victim.store)
-        )
-    assert len(set(back)) == len(back)
-    assert {fault.hash for fault in check(victim.store).faults} == {
-        fault.hash for fault in report.faults
-    }
-    return set(back), report.faults
-
-
-def test_repair_from_another_store(victim: Victim, tmp_path: Path) -> None:
-    before = {hash: victim.store.blobs.get(hash) for hash in blobs(victim.store)}
-    copy_of(victim, tmp_path)
-    lost = ruin(victim)
-    assert mend(victim, tmp_path / "other") == (lost, [])
-    with reopened(victim.store) as store:
-        assert {hash: store.blobs.get(hash) for hash in blobs(store)} == before
-
-
-def test_repair_from_a_store_that_is_damaged_too(victim: Victim, tmp_path: Path) -> None:
-    other = copy_of(victim, tmp_path)
-    lost = ruin(victim)
-    sql(other, "UPDATE blobs SET data = x'00' WHERE hash = ?", bytes.fromhex(SMALL_HASH))
-    back, left = mend(victim, tmp_path / "other")
-    assert back == lost - {SMALL_HASH}
-    assert [(fault.kind, fault.hash) for fault in left] == [("missing", SMALL_HASH)]
-
-
-def test_repair_from_a_restored_checkpoint(victim: Victim, tmp_path: Path) -> None:
-    write_tree(tmp_path / "restored", {"elsewhere": TREE, "format": b"a file like any other"})
-    rewrite(victim.file(LARGE_HASH), flipped)
-    victim.lose(SMALL_HASH)
-    assert mend(victim, tmp_path / "restored") == ({LARGE_HASH, SMALL_HASH}, [])
-    assert victim.file(LARGE_HASH).read_bytes() == LARGE
-    assert victim.file(LARGE_HASH).stat().st_mode & 0o777 == 0o444
-
-
-def test_repair_from_a_copy_of_the_objects(victim: Victim, tmp_path: Path) -> None:
-    shutil.copytree(victim.root / "objects", tmp_path / "copy")
-    victim.file(LARGE_HASH).unlink()
-    assert mend(victim, tmp_path / "copy") == ({LARGE_HASH}, [])
-
-
-def test_repair_from_an_unpacked_export(victim: Victim, tmp_path: Path) -> None:
-    with (tmp_path / "x.tar").open("wb") as out:
-        archive.export(victim.store, sorted(blobs(victim.store)), [], out)
-    (tmp_path / "unpacked").mkdir()
-    subprocess.run(["tar", "xf", tmp_path / "x.tar", "-C", tmp_path / "unpacked"], check=True)
-    lost = ruin(victim)
-    assert mend(victim, tmp_path / "unpacked") == (lost, [])
-    with reopened(victim.store) as store:
-        assert store.node(victim.thread.steps[1], "thread-step").payload["index"] == 2
-
-
-def test_a_node_is_not_put_back_before_its_schema(victim: Victim, tmp_path: Path) -> None:
-    """Without it nobody could tell that it is one."""
-    step = victim.content(1)
-    type = victim.store.registry.head("content").hash
-    good = victim.data(step)
-    for hash in (step, type):
-        victim.overwrite(hash, flipped(victim.data(hash)))
-    write_tree(tmp_path / "found", {"node": good})
-    back, left = mend(victim, tmp_path / "found")
-    assert back == set()
-    assert {fault.hash for fault in left} == {step, type}
-
-
-def test_repair_brings_back_part_of_what_was_lost(victim: Victim, tmp_path: Path) -> None:
-    write_tree(tmp_path / "found", {"a": LARGE})
-    lost = ruin(victim)
-    back, left = mend(victim, tmp_path / "found")
-    assert back == {LARGE_HASH}
-    unseen = {SMALL_HASH}  # while directories have no schema
-    assert {fault.hash for fault in left} == lost - back - unseen
-
-
-def test_repair_brings_in_nothing_that_was_not_lost(victim: Victim, tmp_path: Path) -> None:
-    source = write_tree(tmp_path / "found", {"a": LARGE, "b": b"never seen", "c": b"x" * 5000})
-    os.mkfifo(source / "pipe")
-    os.symlink("a", source / "link")
-    before = blobs(victim.store)
-    victim.file(LARGE_HASH).unlink()
-    assert mend(victim, source) == ({LARGE_HASH}, [])
-    assert blobs(victim.store) == before
-
-
-def test_repair_of_a_damaged_file_replaces_it(victim: Victim, tmp_path: Path) -> None:
-    """Its row is lost and its file is damaged: the file must not be taken as it is."""
-    write_tree(tmp_path / "found", {"a": LARGE})
-    rewrite(victim.file(LARGE_HASH), flipped)
-    victim.lose(LARGE_HASH)
-    assert mend(victim, tmp_path / "found") == ({LARGE_HASH}, [])
-
-
-def test_nothing_lost_nothing_done(victim: Victim, tmp_path: Path) -> None:
-    write_tree(tmp_path / "found", TREE)
-    assert mend(victim, tmp_path / "found") == (set(), [])
-
-
-def test_repair_from_nowhere(victim: Victim, tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="nowhere"):
-        repair.repair(victim.store, Report(), tmp_path / "nowhere")
+# -- repair ----------------------------------------------------------------------------------
 
 
 def test_the_type_of_bytes_is_detected(store: Store) -> None:
@@ -679,30 +460,6 @@ def test_the_type_of_bytes_is_detected(store: Store) -> None:
     good = store.get(thread.start)
     assert detect_type(store, good + b" ") is None
     assert detect_type(store, good.replace(b'"depth":0', b'"depth":-1')) is None
-
-
-def test_repair_survives_a_source_that_changes(
-    victim: Victim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = write_tree(tmp_path / "found", {"a": LARGE})
-    victim.file(LARGE_HASH).unlink()
-    with reopened(victim.store) as store:
-        report = fsck.check(store)
-        hashed = repair._hash
-
-        def then_change(path: Path) -> str:
-            found = hashed(path)
-            path.write_bytes(b"something else")
-            return found
-
-        monkeypatch.setattr(repair, "_hash", then_change)
-        with pytest.raises(Failed, match="changed"):
-            repair.repair(store, report, source)
-        assert LARGE_HASH not in blobs(store)
-        assert hash_bytes(b"something else") not in blobs(store)
-    monkeypatch.undo()
-    (source / "a").write_bytes(LARGE)
-    assert mend(victim, source) == ({LARGE_HASH}, [])
 
 
 def test_the_exit_code_says_whether_all_is_well(victim: Victim) -> None:
