@@ -54,7 +54,6 @@ FS_BLOCK = 4096
 MAX_NAME_BYTES = 255
 XATTR = b"user.blake3"
 LIVE_CONTENTS = 4096  # live files whose content is kept as of their last GETATTR
-MAX_READ_BYTES = 1 << 62  # more than any live file has
 
 
 class Entry(NamedTuple):
@@ -220,10 +219,6 @@ class Session:
         if not isinstance(vnode, File):
             raise Denied(errno.EISDIR if isinstance(vnode, Directory) else errno.EINVAL)
         return vnode
-
-    def content(self, ino: int) -> bytes:
-        """Returns all of a live file's current content, for a handle."""
-        return self.file(ino).read(0, MAX_READ_BYTES)
 
     def read(self, file: File, offset: int, size: int) -> bytes:
         """Fast if the file is `ready`; else call its `prepare` first, in any thread."""

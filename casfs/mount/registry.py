@@ -33,16 +33,8 @@ WAIT_TIMEOUT_S = 30.0  # for another process to do what it was asked for
 EXIT_TIMEOUT_S = 1.0  # from the release of the lock to the end of the process
 POLL_INTERVAL_S = 0.005
 READ_ATTEMPTS = 5  # a read may meet a write
-JSON_KEYS = {  # by attribute of MountState
-    "mount": "mount",
-    "device": "device",
-    "transport": "transport",
-    "supervisor": "keeper",
-    "worker": "server",
-    "serves": "serves",
-    "starts": "starts",
-    "generation": "generation",
-}
+FIELDS = "mount device transport supervisor worker serves starts generation".split()
+JSON_KEYS = {name: {"supervisor": "keeper", "worker": "server"}.get(name, name) for name in FIELDS}
 
 
 class MountStateFile:

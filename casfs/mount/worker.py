@@ -110,29 +110,10 @@ def serve_pyfuse3(
 def _session(
     options: MountOptions, log: Log, answered: bool, table: InodeTable | None
 ) -> Iterator[tuple[Session, Invalidated]]:
-    """Yields the session, and the source of dentries to invalidate."""
+    """Yields the session, and the source of dentries to invalidate. The root is an unreadable
+    one if a restarted worker cannot open the store."""
     gc.set_threshold(GC_GEN0_THRESHOLD)
     stats = Stats(options.transport)
-    with _root(options, stats, log, answered) as (root, invalidated):
-        session = Session(
-            root,
-            stats,
-            log,
-            store=options.store,
-            xattr=options.xattr,
-            handles=options.transport == PYFUSE3,
-            invalidates=options.transport == BUILTIN,
-            table=table,
-        )
-        yield session, invalidated
-
-
-@contextmanager
-def _root(
-    options: MountOptions, stats: Stats, log: Log, answered: bool
-) -> Iterator[tuple[Directory, Invalidated]]:
-    """Yields the root directory; an unreadable one if a restarted worker cannot open the
-    store."""
     with ExitStack() as stack:
         root: Directory
         invalidated: Invalidated = list
@@ -147,7 +128,17 @@ def _root(
             log("store cannot be read", mount=options.point, error=str(error))
             root = UnreadableRoot(error)
             stack.enter_context(_sigterm_after(STORE_RETRY_S))
-        yield root, invalidated
+        session = Session(
+            root,
+            stats,
+            log,
+            store=options.store,
+            xattr=options.xattr,
+            handles=options.transport == PYFUSE3,
+            invalidates=options.transport == BUILTIN,
+            table=table,
+        )
+        yield session, invalidated
 
 
 @contextmanager

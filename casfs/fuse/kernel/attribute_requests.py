@@ -73,20 +73,6 @@ def listxattr(session: Session, request: Request) -> bytes:
     return _value_or_size(b"", size)
 
 
-HANDLERS: dict[str, Callable[[Session, Request], bytes | None]] = {
-    "lookup": lookup,
-    "forget": forget,
-    "batch_forget": batch_forget,
-    "getattr": getattr,
-    "statx": statx,
-    "readlink": readlink,
-    "access": access,
-    "statfs": statfs,
-    "getxattr": getxattr,
-    "listxattr": listxattr,
-}
-
-
 def _name(body: memoryview) -> bytes:
     """Returns a NUL-terminated name."""
     name, nul, _ = bytes(body).partition(b"\0")
@@ -102,3 +88,9 @@ def _value_or_size(value: bytes, size: int) -> bytes:
     if len(value) > size:
         raise Denied(errno.ERANGE)
     return value
+
+
+_ALL = (lookup, forget, batch_forget, getattr, statx, readlink, access, statfs, getxattr, listxattr)
+HANDLERS: dict[str, Callable[[Session, Request], bytes | None]] = {
+    one.__name__: one for one in _ALL
+}

@@ -62,17 +62,9 @@ def negotiate(body: bytes | memoryview) -> tuple[bytes, Negotiated | None]:
         raise Unsupported(f"this kernel's FUSE {major}.{minor} is too old; use pyfuse3")
     agreed = Negotiated(minor, flags & WANTED, readahead)
     reply = protocol.init_out.pack(
-        protocol.KERNEL_VERSION,
-        protocol.KERNEL_MINOR_VERSION,
-        readahead,
-        agreed.flags & 0xFFFFFFFF,
-        MAX_BACKGROUND,
-        CONGESTION_THRESHOLD,
-        MAX_WRITE_BYTES,
+        protocol.KERNEL_VERSION, protocol.KERNEL_MINOR_VERSION, readahead,
+        agreed.flags & 0xFFFFFFFF, MAX_BACKGROUND, CONGESTION_THRESHOLD, MAX_WRITE_BYTES,
         1,  # time granularity in nanoseconds
-        MAX_PAGES,
-        0,
-        agreed.flags >> 32,
-        0,
-    )
+        MAX_PAGES, 0, agreed.flags >> 32, 0,
+    )  # fmt: skip
     return reply, agreed

@@ -179,37 +179,13 @@ def pack_direntplus(
     seconds, nanos = divmod(mtime_ns, SECOND_NS)
     seconds &= UINT64_MASK
     length = len(name)
-    return (
-        direntplus.pack(
-            nodeid,
-            0,
-            int(entry_timeout),
-            int(attr_timeout),
-            0,
-            0,
-            ino,
-            size,
-            -(-size // STAT_BLOCK),
-            seconds,
-            seconds,
-            seconds,
-            nanos,
-            nanos,
-            nanos,
-            mode,
-            nlink,
-            *owner,
-            0,
-            BLOCK_SIZE,
-            0,
-            ino,
-            offset,
-            length,
-            mode >> 12 & 15,
-        )
-        + name
-        + PADDING[length & 7]
-    )
+    packed = direntplus.pack(
+        nodeid, 0, int(entry_timeout), int(attr_timeout), 0, 0,
+        ino, size, -(-size // STAT_BLOCK), seconds, seconds, seconds, nanos, nanos, nanos,
+        mode, nlink, *owner, 0, BLOCK_SIZE, 0,
+        ino, offset, length, mode >> 12 & 15,
+    )  # fmt: skip
+    return packed + name + PADDING[length & 7]
 
 
 def pack_inval_entry(parent: int, name: bytes) -> bytes:

@@ -18,6 +18,7 @@ import functools
 import itertools
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -130,7 +131,7 @@ class Operations(pyfuse3.Operations):
         handle, file = inode, self.session.file(inode)
         if file.live and not file.append_only:
             handle = next(self._handles)
-            self._contents[handle] = self.session.content(inode)
+            self._contents[handle] = file.read(0, sys.maxsize)
         fh = pyfuse3.FileHandleT(handle)
         return pyfuse3.FileInfo(fh=fh, direct_io=file.live, keep_cache=not file.live)
 
@@ -186,21 +187,6 @@ class Operations(pyfuse3.Operations):
     def releasedir(self, fh: int) -> None:
         pass
 
-    # -- refused: read-only ---------------------------------------------------------
-
-    setattr = _refused("setattr")
-    mknod = _refused("mknod")
-    mkdir = _refused("mkdir")
-    unlink = _refused("unlink")
-    rmdir = _refused("rmdir")
-    symlink = _refused("symlink")
-    rename = _refused("rename")
-    link = _refused("link")
-    create = _refused("create")
-    write = _refused("write")
-    setxattr = _refused("setxattr")
-    removexattr = _refused("removexattr")
-
     def _encode(self, entry: Entry) -> EntryAttributes:
         attr = entry.attr
         encoded = EntryAttributes()
@@ -215,6 +201,12 @@ class Operations(pyfuse3.Operations):
         encoded.attr_timeout = entry.attr_timeout
         encoded.entry_timeout = entry.entry_timeout
         return encoded
+
+
+for _kind in (
+    "setattr mknod mkdir unlink rmdir symlink rename link create write setxattr removexattr".split()
+):
+    setattr(Operations, _kind, _refused(_kind))
 
 
 # -- running ----------------------------------------------------------------------------

@@ -31,7 +31,7 @@ OPEN_BLOBS = 128
 
 
 class BlobReader:
-    """Thread-safe."""
+    """Reads blobs, and caches open ones. Thread-safe. Raises Corrupt, CorruptBlob."""
 
     def __init__(self, store: Store) -> None:
         self.open_blobs = LruCache(OPEN_BLOBS)
@@ -39,11 +39,14 @@ class BlobReader:
         self._store_open = store.blobs.open
         self._store_content = sized_reader(store.blobs)
 
-    def ready(self, hash: str, total: int) -> bool:
-        return total <= VERIFY_INLINE_BYTES or self.open_blobs.get(hash) is not None
+    def read_whole(self, hash: str, total: int) -> bytes:
+        try:
+            return self._store_content(hash, total)
+        except NotFound as error:
+            raise Corrupt(f"{hash} is referred to, but {error}") from None
 
-    def prepare(self, hash: str) -> OpenBlob:
-        """Opens and verifies a blob, so that `read` need not. Raises Corrupt, CorruptBlob."""
+    def open(self, hash: str) -> OpenBlob:
+        """Opens and verifies a blob."""
         try:
             with self._store_open(hash) as source:
                 blob = OpenBlob(source)
@@ -52,41 +55,11 @@ class BlobReader:
         self.open_blobs.put(hash, blob, 1)
         return blob
 
-    def read(self, hash: str, total: int, offset: int, count: int) -> bytes:
-        """Returns `count` bytes at `offset` of a blob of `total` bytes. Raises CorruptBlob."""
-        wanted = min(count, total - offset)
-        if wanted <= 0:
-            return b""
-        if wanted == total <= READ_WHOLE_BYTES:
-            try:
-                data = self._store_content(hash, total)
-            except NotFound as error:
-                raise Corrupt(f"{hash} is referred to, but {error}") from None
-        else:
-            data = self._verified(hash, total).pread(wanted, offset)
-        if len(data) != wanted:
-            raise CorruptBlob(f"blob {hash}: {len(data)} bytes where {wanted} should be")
-        return data
-
-    def extent(self, hash: str, total: int, offset: int, count: int) -> Extent | None:
-        blob = self._verified(hash, total)
-        wanted = min(count, total - offset)
-        return Extent(blob.fd, offset, wanted, blob) if blob.fd >= 0 < wanted else None
-
-    def seek(self, hash: str, total: int, offset: int, whence: int) -> int:
-        blob = self._verified(hash, total)
-        if blob.fd < 0:
-            return offset if whence == os.SEEK_DATA else total
-        try:
-            return os.lseek(blob.fd, offset, whence)
-        except OSError as error:
-            raise Denied(error.errno or errno.EIO) from None
-
-    def _verified(self, hash: str, total: int) -> OpenBlob:
-        """Returns the open blob, its content verified. Raises CorruptBlob."""
+    def verified(self, hash: str, total: int) -> OpenBlob:
+        """Returns an open blob of `total` bytes, unchanged since it was verified."""
         blob: OpenBlob | None = self.open_blobs.get(hash)
         if blob is None or blob.changed():
-            blob = self.prepare(hash)
+            blob = self.open(hash)
         if blob.size != total:
             raise CorruptBlob(f"blob {hash}: {blob.size} bytes, its node says {total}")
         return blob
@@ -157,19 +130,38 @@ class BlobFile(File):
 
     @property
     def ready(self) -> bool:
-        return self._reader.ready(self._hash, self._size)
+        if self._size <= VERIFY_INLINE_BYTES:
+            return True
+        return self._reader.open_blobs.get(self._hash) is not None
 
     def prepare(self) -> None:
-        self._reader.prepare(self._hash)
+        self._reader.open(self._hash)
 
     def read(self, offset: int, size: int) -> bytes:
-        return self._reader.read(self._hash, self._size, offset, size)
+        wanted = min(size, self._size - offset)
+        if wanted <= 0:
+            return b""
+        if wanted == self._size <= READ_WHOLE_BYTES:
+            data = self._reader.read_whole(self._hash, wanted)
+        else:
+            data = self._reader.verified(self._hash, self._size).pread(wanted, offset)
+        if len(data) != wanted:
+            raise CorruptBlob(f"blob {self._hash}: {len(data)} bytes where {wanted} should be")
+        return data
 
     def extent(self, offset: int, size: int) -> Extent | None:
-        return self._reader.extent(self._hash, self._size, offset, size)
+        blob = self._reader.verified(self._hash, self._size)
+        wanted = min(size, self._size - offset)
+        return Extent(blob.fd, offset, wanted, blob) if blob.fd >= 0 < wanted else None
 
     def seek(self, offset: int, whence: int, size: int) -> int:
-        return self._reader.seek(self._hash, size, offset, whence)
+        blob = self._reader.verified(self._hash, size)
+        if blob.fd < 0:
+            return offset if whence == os.SEEK_DATA else size
+        try:
+            return os.lseek(blob.fd, offset, whence)
+        except OSError as error:
+            raise Denied(error.errno or errno.EIO) from None
 
 
 def blobs(key: bytes, reader: BlobReader) -> HashDirectory:

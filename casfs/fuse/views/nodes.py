@@ -33,8 +33,6 @@ from casfs.fuse.views.files import ComputedFile, TextFile
 from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import (
     LONG_AGO,
-    READ_DIRECTORY,
-    Attr,
     Directory,
     Link,
     Vnode,
@@ -86,9 +84,6 @@ class NodeDirectory(ComposedDirectory):
     @property
     def digest(self) -> str:
         return self._hash
-
-    def attr(self) -> Attr:
-        return Attr(READ_DIRECTORY, 0, self._mtime_ns)
 
     def factories(self) -> Mapping[bytes, VnodeFactory]:
         return _Fields(self._reader, self._hash, self._depth, self._mtime_ns).factories()
@@ -162,9 +157,6 @@ class Refs(Directory):
         self._field = field
         self._depth = depth
         self._mtime_ns = mtime_ns
-
-    def attr(self) -> Attr:
-        return Attr(READ_DIRECTORY, 0, self._mtime_ns)
 
     def lookup(self, name: bytes) -> Vnode | None:
         hash = _find_ref(self._value(), name)

@@ -90,9 +90,6 @@ class ThreadDirectory(ComposedDirectory):
     def binds(self, name: bytes) -> bool:
         return name != RUNNING
 
-    def attr(self) -> Attr:
-        return Attr(READ_DIRECTORY, 0, self._mtime_ns)
-
     def refresh(self) -> None:
         self._mtime_ns = self._reader.thread(self._id).mtime_ns
 
@@ -182,9 +179,6 @@ class Steps(Directory):
     def binds(self, name: bytes) -> bool:
         return True
 
-    def attr(self) -> Attr:
-        return Attr(READ_DIRECTORY, 0, self._mtime_ns)
-
     def refresh(self) -> None:
         self._mtime_ns = self._reader.thread(self._id).mtime_ns
 
@@ -222,9 +216,6 @@ class StepDirectory(ComposedDirectory):
     @property
     def digest(self) -> str:
         return self._hash
-
-    def attr(self) -> Attr:
-        return Attr(READ_DIRECTORY, 0, self._mtime_ns)
 
     def _payload(self) -> dict[str, Any]:
         payload: dict[str, Any] = self._reader.node(self._hash, "thread-step").payload

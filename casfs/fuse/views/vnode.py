@@ -138,12 +138,13 @@ class Directory(Vnode):
     __slots__ = ()
     fixed = True
     invalidated = False
+    _mtime_ns = LONG_AGO
 
     def binds(self, name: bytes) -> bool:
         return self.fixed
 
     def attr(self) -> Attr:
-        return Attr(READ_DIRECTORY, 0, LONG_AGO)
+        return Attr(READ_DIRECTORY, 0, self._mtime_ns)
 
     def lookup(self, name: bytes) -> Vnode | None:
         """Returns None if there is no such name. Raises if the name exists but is broken."""
