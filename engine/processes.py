@@ -25,10 +25,10 @@ import trio
 
 from casfs.errors import Failed
 from casfs.system import processes
-from casfs.system.processes import DRAIN, GRACE, Identity
+from casfs.system.processes import DRAIN_TIMEOUT_S, TERM_GRACE_S, Identity
 
 MAX_OUTPUT_BYTES = 64 << 20  # bytes of stdout, and of stderr
-TOKEN = processes.TOKEN
+RUN_VARIABLE = processes.RUN_VARIABLE
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ async def run(
             await _communicate(process, stdin, out, err, started)
     finally:
         with trio.CancelScope(shield=True):
-            await _end(process, env.get(TOKEN))
+            await _end(process, env.get(RUN_VARIABLE))
     assert process.returncode is not None
     duration = round((time.monotonic() - begin) * 1000)
     result = ProcessResult(process.returncode, bytes(out), bytes(err), duration)
@@ -112,7 +112,8 @@ async def _communicate(
         nursery.start_soon(_drain, process.stderr, err, nursery.cancel_scope)
         await process.wait()
         processes.send(process.pid, signal.SIGKILL)  # a child of it may keep the pipes open
-        nursery.cancel_scope.deadline = trio.current_time() + DRAIN  # so may one that left it
+        # so may one that left the group
+        nursery.cancel_scope.deadline = trio.current_time() + DRAIN_TIMEOUT_S
 
 
 async def _feed(pipe: trio.abc.SendStream, data: bytes) -> None:
@@ -135,12 +136,12 @@ async def _end(process: trio.Process, token: str | None) -> None:
     leader; then ends the processes that left the group."""
     if process.returncode is None:
         processes.send(process.pid, signal.SIGTERM)
-        with trio.move_on_after(GRACE):
+        with trio.move_on_after(TERM_GRACE_S):
             await process.wait()
     processes.send(process.pid, signal.SIGKILL)
     await process.wait()
     if token:
-        await trio.to_thread.run_sync(processes.end_carrying, TOKEN, token)
+        await trio.to_thread.run_sync(processes.end_carrying, RUN_VARIABLE, token)
 
 
 def start_time(pid: int) -> int | None:
@@ -154,4 +155,4 @@ def end_orphans(token: str, pid: int | None, started: int | None) -> int:
     token."""
     if pid is not None and started is not None:
         processes.end(Identity(pid, started))
-    return processes.end_carrying(TOKEN, token)
+    return processes.end_carrying(RUN_VARIABLE, token)

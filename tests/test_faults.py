@@ -315,7 +315,7 @@ def test_a_lock_that_is_not_given_up_is_told(
 ) -> None:
     root = tmp_path / "store"
     Store.init(root).close()
-    monkeypatch.setattr(sqlite, "WAIT", 0.05)
+    monkeypatch.setattr(sqlite, "WRITE_LOCK_TIMEOUT_S", 0.05)
     other = sqlite3.connect(root / "store.db", isolation_level=None)
     with Store.open(root) as store:
         other.execute("BEGIN IMMEDIATE")

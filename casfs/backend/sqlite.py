@@ -1,10 +1,10 @@
 """One SQLite file shared by several threads and processes; the only user of sqlite3.
 
-WAL with synchronous=FULL: a commit is durable when it returns, and readers never wait
-for a writer. Each statement outside `write` is its own short read transaction, so the
+WAL with synchronous=FULL: a commit is durable when it returns, and readers never block
+on a writer. Each statement outside `write` is its own short read transaction, so the
 mount can stay up for months without holding the WAL back. A writer takes the lock at
-BEGIN IMMEDIATE; there is never a read that is upgraded in the middle, the one case that
-SQLite answers with SQLITE_BUSY at once instead of waiting.
+BEGIN IMMEDIATE; a read transaction is never upgraded, the one case where SQLite returns
+SQLITE_BUSY at once instead of waiting.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from pathlib import Path
 
 from casfs.errors import Corrupt, Failed
 
-WAIT = 60.0  # seconds that a writer waits for the other writers
-MOMENT = 1.0  # seconds
-CHECKPOINT = 4000  # pages of WAL before they are copied back: hashes touch pages all over
-CACHE = 16384  # KiB of pages that a connection keeps
-ROOM = 128 << 10  # bytes that SQLite's own files need at least
+WRITE_LOCK_TIMEOUT_S = 60.0  # that a writer waits for other writers
+WAL_MODE_TIMEOUT_S = 1.0  # for a database that exists
+CHECKPOINT_PAGES = 4000  # of WAL before they are copied back: hashes touch pages all over
+PAGE_CACHE_KIB = 16384  # per connection
+MIN_FREE_BYTES = 128 << 10  # that SQLite's own files need
 Connection = sqlite3.Connection
 
 
 class Database:
-    """A pool of connections to the file at `path`; a connection serves one user at a time."""
+    """A pool of connections to the file at `path`; each serves one caller at a time."""
 
     def __init__(self, path: Path, schema: str = "", *, durable: bool = True) -> None:
-        """Open the file; `schema` (idempotent SQL) is applied when given, else it must exist.
-        What can be made again need not be `durable`."""
+        """Opens the file; `schema` (idempotent SQL) is applied when given, else it must exist.
+        Data that can be recomputed need not be `durable`."""
         self._path = path
         self._synchronous = "FULL" if durable else "OFF"
         self._create = bool(schema)
@@ -52,7 +52,7 @@ class Database:
         connection = sqlite3.connect(
             f"{self._path.absolute().as_uri()}?mode={mode}",
             uri=True,
-            timeout=WAIT,
+            timeout=WRITE_LOCK_TIMEOUT_S,
             isolation_level=None,
             check_same_thread=False,
             cached_statements=256,
@@ -62,9 +62,9 @@ class Database:
         try:
             if self._create:
                 connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # `shrink` needs it
-            _into_wal(connection, WAIT if self._create else MOMENT)
-            connection.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT}")
-            connection.execute(f"PRAGMA cache_size=-{CACHE}")
+            _enable_wal(connection, WRITE_LOCK_TIMEOUT_S if self._create else WAL_MODE_TIMEOUT_S)
+            connection.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES}")
+            connection.execute(f"PRAGMA cache_size=-{PAGE_CACHE_KIB}")
             connection.execute(f"PRAGMA synchronous={self._synchronous}")
         except BaseException:
             with self._lock:
@@ -75,7 +75,7 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A connection in autocommit. Raises Failed, Corrupt for what SQLite reports."""
+        """Lends a connection in autocommit mode. Turns SQLite's errors into Failed, Corrupt."""
         try:
             connection = self._idle.pop() if self._idle else self._connect()
             try:
@@ -87,7 +87,7 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """A write transaction: all of the block or nothing, durable when it returns."""
+        """Runs the block as a write transaction: atomic, and durable when it returns."""
         with self.read() as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:
@@ -99,7 +99,7 @@ class Database:
                 raise
 
     def version(self) -> int:
-        """Changes whenever any connection, of any process, has committed."""
+        """Returns a number that changes when any connection of any process has committed."""
         try:
             if self._watch is None:
                 self._watch = self._connect()
@@ -110,14 +110,14 @@ class Database:
         return int(number)
 
     def faults(self) -> Iterator[str]:
-        """What SQLite's own check finds, a line each."""
+        """Yields the findings of SQLite's integrity check, a line each."""
         with self.read() as connection:
             for (line,) in connection.execute("PRAGMA integrity_check").fetchall():
                 if line != "ok":
                     yield line
 
     def shrink(self) -> None:
-        """Give the pages of deleted rows back to the file system, as far as readers allow."""
+        """Returns the pages of deleted rows to the file system, as far as readers allow."""
         with self.read() as connection:
             connection.execute("PRAGMA incremental_vacuum").fetchall()
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -131,7 +131,7 @@ class Database:
             self._watch = None
 
     def _fault(self, error: sqlite3.DatabaseError) -> Corrupt | Failed:
-        """What SQLite reports, as an error of ours."""
+        """Translates an error of SQLite."""
         if isinstance(error, sqlite3.OperationalError):
             return Failed(f"{self._path}: {error}{self._hint(error)}")
         return Corrupt(f"{self._path}: {error}; try `casfs fsck`")
@@ -143,18 +143,18 @@ class Database:
 
 
 def _is_full(folder: Path) -> bool:
-    """SQLite often says `disk I/O error` where there was no room for its own small files."""
+    """SQLite often reports `disk I/O error` where its own small files had no room."""
     try:
         found = os.statvfs(folder)
     except OSError:
         return False
-    return found.f_bavail * found.f_frsize < ROOM
+    return found.f_bavail * found.f_frsize < MIN_FREE_BYTES
 
 
-def _into_wal(connection: Connection, patience: float) -> None:
-    """The change to WAL needs the file alone for a moment, and SQLite does not wait for that.
-    A database that was made is in it already, unless it is damaged: nobody waits long then."""
-    deadline = time.monotonic() + patience
+def _enable_wal(connection: Connection, timeout_s: float) -> None:
+    """Switches to WAL, which needs exclusive access for a moment that SQLite does not wait for.
+    An existing database is in WAL mode already, unless it is damaged: then the wait is short."""
+    deadline = time.monotonic() + timeout_s
     while True:
         try:
             connection.execute("PRAGMA journal_mode=WAL")

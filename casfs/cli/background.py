@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from casfs.errors import CasfsError
-from casfs.system.processes import TOKEN
+from casfs.system.processes import RUN_VARIABLE
 
 READY = "ready"
 
@@ -44,7 +44,7 @@ def start(root: Path, arguments: list[str], log: str) -> int:
             stdout=output,
             stderr=output,
             cwd="/",
-            env={name: value for name, value in os.environ.items() if name != TOKEN},
+            env={name: value for name, value in os.environ.items() if name != RUN_VARIABLE},
             pass_fds=(write_end,),
             start_new_session=True,
         )

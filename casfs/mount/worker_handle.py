@@ -91,7 +91,7 @@ def _run_child(signals: Signals, pipe: int, serve: Serve, finish: Callable[[str]
     """The child's main function; never returns."""
     code, message = FAILED, ""
     try:
-        signals.leave(IGNORED)
+        signals.reset(IGNORED)
         code = STOPPED if serve(lambda: _write_line(pipe, READY)) else UNMOUNTED
     except Unsupported as error:
         code, message = UNSUPPORTED, str(error)

@@ -1,7 +1,7 @@
-"""JSON lines of background processes: `log/<process>.jsonl` in the store.
+"""The log of background processes: JSON lines in `log/<process>.jsonl` of the store.
 
-For people who look for a fault; never content, never in the CAS (seed 000 keeps its
-debug log out of it for the same reason). A line is written whole or not at all.
+For diagnosis; never content, never in the CAS (seed 000 keeps its debug log out of it for the
+same reason). A line is written whole or not at all.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ class Log(Protocol):
 
 
 def silent(event: str, **fields: Any) -> None:
-    """The log of who wants none."""
+    """A log that discards its lines."""
 
 
 def to_file(path: Path) -> Log:
-    """A log that appends to `path`; several processes may share it."""
+    """Returns a log that appends to `path`; several processes may share it."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def log(event: str, **fields: Any) -> None:
-        texts = {key: _shown(value) for key, value in fields.items()}
+        texts = {key: _json_value(value) for key, value in fields.items()}
         line = {"time": now_ms(), "pid": os.getpid(), "event": event, **texts}
-        with suppress(OSError):  # a full disk must not end who wanted to tell of it
+        with suppress(OSError):  # a full disk must not end the process that logs it
             os.write(fd, canonical.encode(line) + b"\n")
 
     return log
 
 
-def _shown(value: Any) -> Any:
-    """`value` when JSON can hold it, else its text; names that are not UTF-8 with U+FFFD."""
+def _json_value(value: Any) -> Any:
+    """Returns `value` when JSON can hold it, else its text; invalid UTF-8 becomes U+FFFD."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int) and abs(value) <= canonical.MAX_INT:

@@ -1,8 +1,7 @@
-"""What is asked of the kernel by system call: mount, unmount, a namespace of one's own; and
-its table of mounts. Nothing here knows what is mounted.
+"""mount(2), umount2(2) and unshare(2), and the kernel's mount table, for any file system.
 
 The calls are made directly, since mount(8) would put a loop device under a plain file and
-is not everywhere. Paths in an overlay's options are escaped, so any path will do.
+may be missing. Paths in an overlay's options are escaped, so any path is valid.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ MNT_DETACH, UMOUNT_NOFOLLOW = 2, 8
 CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
 TABLE = Path("/proc/self/mountinfo")
 PROCESSES = Path("/proc")
-MOST_OPTIONS = 4095  # bytes that mount(2) takes
+MAX_OPTIONS_BYTES = 4095  # of mount(2)
 
 
 class Mounted(NamedTuple):
-    """A line of the table: where, of which type, from what, and the device as `major:minor`."""
+    """An entry of the mount table: mount point, type, source, device as `major:minor`."""
 
     point: Path
     type: str
@@ -38,19 +37,19 @@ class Mounted(NamedTuple):
 
 def mount(source: str, point: Path, type: str, flags: int, options: bytes = b"") -> None:
     """Raises OSError."""
-    if len(options) > MOST_OPTIONS:
+    if len(options) > MAX_OPTIONS_BYTES:
         raise OSError(errno.E2BIG, "the paths are too long for the options of a mount", str(point))
     call("mount", source.encode(), os.fsencode(point), type.encode(), flags, options)
 
 
 def unmount(point: Path, *, lazy: bool = False) -> None:
-    """`lazy`: out of sight at once, gone when its last user is. Raises OSError."""
+    """`lazy`: detached at once, ended with its last user. Raises OSError."""
     call("umount2", os.fsencode(point), UMOUNT_NOFOLLOW | (MNT_DETACH if lazy else 0))
 
 
 def options(values: Mapping[str, str | Sequence[Path | None]]) -> bytes:
-    """Options of an overlay; a list of paths is a stack of layers, the topmost first. None
-    stands before each layer that only gives data (`lowerdir=LOWER::DATA`)."""
+    """Returns the options of an overlay; a list of paths is a stack of layers, the topmost first.
+    None precedes each data-only layer (`lowerdir=LOWER::DATA`)."""
     parts = []
     for name, value in values.items():
         text = value.encode() if isinstance(value, str) else b":".join(map(_escaped, value))
@@ -63,12 +62,12 @@ def _escaped(path: Path | None) -> bytes:
 
 
 def unshare(flags: int) -> None:
-    """Leave the namespaces of this process, for new ones. Raises OSError."""
+    """Moves this process into new namespaces. Raises OSError."""
     call("unshare", flags)
 
 
 def mounts(table: Path = TABLE) -> list[Mounted]:
-    """Each mount that this process sees, or whose table it is, in the order of mounting."""
+    """Returns the mounts that this process sees (or the owner of `table`), in mount order."""
     found = []
     for line in table.read_bytes().splitlines():
         about, _, rest = line.partition(b" - ")
@@ -84,15 +83,15 @@ def mounts(table: Path = TABLE) -> list[Mounted]:
 
 
 def mounted_at(point: Path) -> Mounted | None:
-    """What is seen at this absolute path: the last one mounted there."""
+    """Returns the mount that is visible at this absolute path: the last one there."""
     return next((one for one in reversed(mounts()) if one.point == point), None)
 
 
 def is_mounted_anywhere(source: str) -> bool:
-    """Does any process see a mount from that source? Some may be in a container of their own."""
+    """Returns True when any process sees a mount from that source, containers included."""
     seen = set()
     for process in PROCESSES.iterdir():
-        with suppress(OSError):  # it is gone, or another user's
+        with suppress(OSError):  # exited, or another user's
             if process.name.isdigit():
                 namespace = os.readlink(process / "ns" / "mnt")
                 if namespace not in seen:
@@ -103,7 +102,7 @@ def is_mounted_anywhere(source: str) -> bool:
 
 
 def mounted_below(folder: Path) -> list[Path]:
-    """The mount points in a directory, the last one mounted first."""
+    """Returns the mount points in a directory, the last one mounted first."""
     return [one.point for one in reversed(mounts()) if folder in one.point.parents]
 
 

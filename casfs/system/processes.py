@@ -1,9 +1,9 @@
-"""Processes by name, and their end: what `casfs.system.run_command` and the engine stand on.
+"""Identity and termination of processes and their groups.
 
 Every command runs in a session of its own, so that its whole group can be ended with it. A
-process that is killed cannot end its command: `Identity` names a process for good (an id
-may be given again, an id with its start time is not), so that somebody else can. What left
-the group is found by a variable in its environment (`carrying`).
+process that is killed cannot end its command: `Identity` (pid and start time, since a pid
+is reused) lets another process do so later. Descendants that left the group are found by a
+variable in their environment (`carrying`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-TOKEN = "CASFS_RUN"  # the variable that the processes of a step carry
-GRACE = 2.0  # seconds between SIGTERM and SIGKILL
-DRAIN = 1.0  # seconds for what is still in the pipes when a command is over
-PATIENCE = 10.0  # seconds until a killed process is gone
+RUN_VARIABLE = "CASFS_RUN"  # in the environment of all processes of a step
+TERM_GRACE_S = 2.0  # between SIGTERM and SIGKILL
+DRAIN_TIMEOUT_S = 1.0  # for what is still in the pipes when a command has exited
+KILL_TIMEOUT_S = 10.0  # until a killed process is gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +44,19 @@ class Identity:
 
 
 def start_time(pid: int) -> int | None:
-    """None for a process that is gone, or dead and only not yet waited for."""
+    """Returns clock ticks after boot; None for a process that is gone, or a zombie."""
     fields = _stat(pid)
     return int(fields[19]) if fields and fields[0] not in "ZX" else None
 
 
 def parent(pid: int) -> int | None:
-    """None for a process that is gone."""
+    """Returns the parent's pid; None for a process that is gone."""
     fields = _stat(pid)
     return int(fields[1]) if fields else None
 
 
 def _stat(pid: int) -> list[str]:
-    """What the kernel says of a process, from its state on; nothing when it is gone."""
+    """Returns the fields of /proc/PID/stat from the state on; empty when it is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -64,29 +64,29 @@ def _stat(pid: int) -> list[str]:
 
 
 def send(pid: int, number: signal.Signals) -> None:
-    """A signal to the group that `pid` leads, which may outlive it."""
+    """Sends a signal to the group that `pid` leads, which may outlive it."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
 
 
 def end(identity: Identity) -> bool:
-    """End the group of a command whose runner died; False when it is gone already."""
+    """Kills the group of a command whose runner died; returns False when it is gone already."""
     if not identity.lives():
         return False
     send(identity.pid, signal.SIGKILL)
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + KILL_TIMEOUT_S
     while identity.lives() and time.monotonic() < deadline:
         time.sleep(0.002)
     return True
 
 
 def end_carrying(name: str, value: str) -> int:
-    """End every process with that variable in its environment, wherever it went; returns how
-    many were found. Not this one, which may have been started by such a process."""
+    """Kills every process with that variable in its environment, in any group; returns their
+    number. Not this one, which may have been started by such a process."""
     found = set()
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + KILL_TIMEOUT_S
     while (victims := set(carrying(name, value))) and time.monotonic() < deadline:
-        for victim in victims:  # until none is left: one may be forking
+        for victim in victims:  # again until none is left: one may be forking
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(victim, signal.SIGKILL)
         found |= victims
@@ -95,14 +95,14 @@ def end_carrying(name: str, value: str) -> int:
 
 
 def carrying(name: str, value: str) -> Iterator[int]:
-    """Living processes, but this one, with that variable in their environment."""
+    """Yields other living processes with that variable in their environment."""
     wanted = f"{name}={value}".encode()
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
             environment = Path(entry.path, "environ").read_bytes()
-        except OSError:  # gone, or somebody else's
+        except OSError:  # exited, or another user's
             continue
         if wanted in environment.split(b"\0"):
             yield int(entry.name)

@@ -1,4 +1,4 @@
-"""Directories that are ours to throw away, whatever somebody has made of them."""
+"""Robust deletion of directory trees, also write-protected ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from casfs.errors import Failed
 
 
 def delete(path: Path) -> None:
-    """Delete what is there, write-protected directories included. Links are not followed.
+    """Deletes a file or tree, write-protected directories included. Links are not followed.
 
     Raises Failed.
     """
@@ -24,7 +24,7 @@ def delete(path: Path) -> None:
 
 
 def empty(path: Path) -> None:
-    """Delete what is in a directory, if there is one. Raises Failed."""
+    """Deletes the content of a directory, if there is one. Raises Failed."""
     try:
         names = os.listdir(path)
     except FileNotFoundError:
@@ -39,14 +39,14 @@ def _delete_directory(path: Path) -> None:
     try:
         shutil.rmtree(path)
     except PermissionError:
-        _open_up(path)
+        _make_writable(path)
         shutil.rmtree(path)
 
 
-def _open_up(top: Path) -> None:
-    """A directory without write permission keeps its content from being removed."""
+def _make_writable(top: Path) -> None:
+    """Makes all directories writable: others keep their content from being removed."""
     top.chmod(0o700)
-    for folder, below, _ in os.walk(top):  # lists a directory after this loop was in its parent
+    for folder, below, _ in os.walk(top):  # a directory is listed after its parent's loop
         for name in below:
             path = os.path.join(folder, name)
             if not os.path.islink(path):

@@ -1,8 +1,8 @@
-"""One command, run to its end in a process group of its own.
+"""Runs one command to its end, blocking, in a process group of its own.
 
-What it writes is copied as it comes to whoever listens. When it is over, ends early or
-takes too long, its whole group is ended (`casfs.system.processes`): what it left running would hold
-its pipes open, and would not be part of its result. It reads nothing from stdin.
+Its output is copied to the sinks as it arrives. When it exits or times out, its whole group
+is killed (`casfs.system.processes`): leftover processes would hold its pipes open, and are
+not part of its result. Its stdin is empty.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import BinaryIO
 
 from casfs.errors import Failed, NotFound
 from casfs.system import processes
-from casfs.system.processes import DRAIN, GRACE, Identity
+from casfs.system.processes import DRAIN_TIMEOUT_S, TERM_GRACE_S, Identity
 
-PIECE = 1 << 16
+READ_BYTES = 1 << 16
 Sinks = Sequence[BinaryIO]
 
 
@@ -45,7 +45,7 @@ def run(
     stderr: Sinks,
     started: Callable[[Identity], None] = lambda identity: None,
 ) -> Ended:
-    """Run to the end. Raises NotFound (no such program), Failed (it cannot be started)."""
+    """Runs a command to its end. Raises NotFound (the program), Failed (it cannot start)."""
     begin = time.monotonic()
     process = _start(argv, cwd, env)
     try:
@@ -55,7 +55,7 @@ def run(
         if timed_out:
             processes.send(process.pid, signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
-                process.wait(GRACE)
+                process.wait(TERM_GRACE_S)
     finally:
         processes.send(process.pid, signal.SIGKILL)
         code = process.wait()
@@ -88,8 +88,8 @@ def _start(argv: Sequence[str], cwd: Path, env: Mapping[str, str]) -> subprocess
 def _pump(
     process: subprocess.Popen[bytes], stdout: Sinks, stderr: Sinks, deadline: float | None
 ) -> bool:
-    """Copy what it writes until it is over; False when the deadline came first. A stranger
-    that left the group may hold a pipe open: what is there when the command is over counts."""
+    """Copies the output until the command exits; returns False when the deadline came first. A
+    process that left the group may hold a pipe open: output after the exit is dropped soon."""
     assert process.stdout is not None
     assert process.stderr is not None
     watch = os.pidfd_open(process.pid)
@@ -100,13 +100,13 @@ def _pump(
             waiting.register(process.stdout, selectors.EVENT_READ, stdout)
             waiting.register(process.stderr, selectors.EVENT_READ, stderr)
             while waiting.get_map():
-                ready = waiting.select(0 if over else _left(deadline))
-                if not ready or _left(deadline) == 0:
+                ready = waiting.select(0 if over else _seconds_left(deadline))
+                if not ready or _seconds_left(deadline) == 0:
                     return over
                 for key, _ in ready:
                     if key.fd == watch:
                         processes.send(process.pid, signal.SIGKILL)
-                        over, deadline = True, time.monotonic() + DRAIN
+                        over, deadline = True, time.monotonic() + DRAIN_TIMEOUT_S
                         waiting.unregister(watch)
                     elif not _copy(key.fd, key.data):
                         waiting.unregister(key.fileobj)
@@ -115,13 +115,13 @@ def _pump(
     return True
 
 
-def _left(deadline: float | None) -> float | None:
+def _seconds_left(deadline: float | None) -> float | None:
     return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
 def _copy(fd: int, sinks: Sinks) -> bool:
-    """Pass on what there is; False at the end."""
-    piece = os.read(fd, PIECE)
+    """Copies the available output; returns False at the end."""
+    piece = os.read(fd, READ_BYTES)
     for sink in sinks:
         sink.write(piece)
         sink.flush()

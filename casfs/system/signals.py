@@ -1,7 +1,7 @@
-"""Signals as things to wait for, in a process of one thread that waits for descriptors too.
+"""Waiting for signals and file descriptors together, in a single-threaded process.
 
-None is lost: `blocked` keeps them waiting over a fork or an exec, and whoever comes out of
-it decides what they mean to him.
+No signal is lost: `blocked` keeps them pending over a fork or an exec, after which each
+process sets its own handlers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Handler = Callable[[int, Any], Any] | int | None
 
 @contextmanager
 def blocked() -> Iterator[None]:
-    """No signal arrives meanwhile; those that came do so at the end."""
+    """Blocks all signals; pending ones are delivered at the end."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         yield
@@ -27,7 +27,7 @@ def blocked() -> Iterator[None]:
 
 
 class Signals:
-    """While it is entered, these signals do nothing but end `wait`. Main thread only."""
+    """While entered, these signals only end `wait`. Main thread only."""
 
     def __init__(self, numbers: Iterable[signal.Signals]) -> None:
         self._numbers = list(numbers)
@@ -40,7 +40,7 @@ class Signals:
             os.set_blocking(fd, False)
         signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
         for number in self._numbers:
-            self._before[number] = signal.signal(number, _noted)
+            self._before[number] = signal.signal(number, _ignore)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
         return self
 
@@ -52,7 +52,7 @@ class Signals:
             os.close(fd)
 
     def wait(self, fds: Iterable[int], seconds: float | None = None) -> set[int]:
-        """Until a signal has come, or there is something to read; the signals."""
+        """Waits for a signal or a readable descriptor; returns the signals received."""
         ready, _, _ = select.select([self._pipe[0], *fds], [], [], seconds)
         seen: set[int] = set()
         if self._pipe[0] in ready:
@@ -61,9 +61,9 @@ class Signals:
                     seen.update(data)
         return seen
 
-    def leave(self, handlers: Mapping[signal.Signals, Handler]) -> None:
-        """In a child, with all blocked: what they do from now on; by default what they do to
-        any process."""
+    def reset(self, handlers: Mapping[signal.Signals, Handler]) -> None:
+        """Sets the handlers of a forked process, where all signals are blocked; SIG_DFL for the
+        others."""
         signal.set_wakeup_fd(-1)
         for fd in self._pipe:
             os.close(fd)
@@ -72,5 +72,5 @@ class Signals:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
 
 
-def _noted(number: int, frame: object) -> None:
+def _ignore(number: int, frame: object) -> None:
     """The interpreter has written the number to the wakeup descriptor."""

@@ -1,7 +1,9 @@
-"""Zstandard files, as streams of constant memory. The library is loaded for such files only.
+"""Zstandard files as streams of constant memory. The library is imported for such files only.
 
-The library's stream ends without a word where a file was cut. So the frames are followed
-from block to block first (RFC 8878, section 3.1), which reads a few bytes in 128 KiB.
+The library's stream reader does not report a truncated file. So the frames are walked from
+block to block first (RFC 8878, section 3.1), which reads a few bytes in 128 KiB. (The `eof` of
+its decompressobj would tell as well, but not across frames, and a read of 1 KiB can expand to
+32 MiB there.)
 """
 
 from __future__ import annotations
@@ -15,15 +17,15 @@ from typing import BinaryIO, cast
 from casfs.errors import Corrupt
 
 MAGIC = b"\x28\xb5\x2f\xfd"
-SKIPPABLE = range(0x184D2A50, 0x184D2A60)  # magic numbers of frames that are not for us
+SKIPPABLE = range(0x184D2A50, 0x184D2A60)  # magic numbers of skippable frames
 LEVEL = 3  # zstd's own default
-LONGEST_HEADER = 18  # bytes
-CHECKSUM = 4
+MAX_HEADER_BYTES = 18
+CHECKSUM_BYTES = 4
 
 
 @contextmanager
 def compressed(target: BinaryIO) -> Iterator[BinaryIO]:
-    """What is written to the stream is compressed into `target`, which stays open."""
+    """Yields a stream that compresses into `target`, which stays open."""
     import zstandard
 
     compressor = zstandard.ZstdCompressor(level=LEVEL)
@@ -33,9 +35,9 @@ def compressed(target: BinaryIO) -> Iterator[BinaryIO]:
 
 @contextmanager
 def opened(source: Path) -> Iterator[BinaryIO]:
-    """A file as a stream, decompressed where it begins as zstd does, in all of its frames.
+    """Opens a file as a stream, decompressed (all frames) where it has zstd's magic number.
 
-    Raises OSError; Corrupt where it was cut, and where reading finds it damaged.
+    Raises OSError; Corrupt where it is truncated, and where reading finds it damaged.
     """
     with source.open("rb") as raw:
         begin = raw.read(len(MAGIC))
@@ -46,8 +48,8 @@ def opened(source: Path) -> Iterator[BinaryIO]:
         import zstandard
 
         try:
-            if not is_whole(raw):
-                raise Corrupt(f"{source}: it ends too early")
+            if not is_complete(raw):
+                raise Corrupt(f"{source}: truncated")
             raw.seek(0)
             decompressor = zstandard.ZstdDecompressor()
             with decompressor.stream_reader(raw, read_across_frames=True) as out:
@@ -56,13 +58,13 @@ def opened(source: Path) -> Iterator[BinaryIO]:
             raise Corrupt(f"{source}: {error}") from None
 
 
-def is_whole(raw: BinaryIO) -> bool:
-    """Does a file end where a frame does? Raises ZstdError for what is no frame."""
+def is_complete(raw: BinaryIO) -> bool:
+    """Returns True when a file ends with a complete frame. Raises ZstdError for an invalid one."""
     import zstandard
 
     end, at = raw.seek(0, os.SEEK_END), 0
     while at < end:
-        head = _at(raw, at, LONGEST_HEADER)
+        head = _at(raw, at, MAX_HEADER_BYTES)
         if int.from_bytes(head[:4], "little") in SKIPPABLE:
             at += 8 + int.from_bytes(head[4:8], "little")
             continue
@@ -75,7 +77,7 @@ def is_whole(raw: BinaryIO) -> bool:
             at += 3 + (1 if repeats else size)
             if at > end:
                 return False
-        at += CHECKSUM if parameters.has_checksum else 0
+        at += CHECKSUM_BYTES if parameters.has_checksum else 0
     return at == end
 
 

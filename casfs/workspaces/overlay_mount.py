@@ -26,7 +26,8 @@ from casfs.system import mounts, processes
 SOURCE = "casfs"  # of an overlay in the table of mounts, where its owner does not matter
 FLAGS = mounts.MS_NOSUID | mounts.MS_NODEV
 FUSE_OVERLAYFS, FUSERMOUNT = "fuse-overlayfs", "fusermount3"
-OUTLIVING = ("env", "-u", processes.TOKEN)  # opened by an agent, it does not end with its step
+# Opened by an agent, the mount does not end with its step.
+OUTLIVING = ("env", "-u", processes.RUN_VARIABLE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from casfs.agents import AgentContext, AgentFailed
 from casfs.digest import Digest
 from casfs.errors import Refused
 from casfs.write_batch import Batch
-from engine.processes import TOKEN, ProcessResult, TimedOut, run
+from engine.processes import RUN_VARIABLE, ProcessResult, TimedOut, run
 
 DEFAULT_TIMEOUT_S = 3600.0  # seconds
 MAX_PROMPT_BYTES = 120_000  # bytes of a prompt: the kernel takes 128 KiB for one argument
@@ -85,7 +85,7 @@ def environment(context: AgentContext) -> dict[str, str]:
         "CASFS_THREAD": context.thread,
         "CASFS_ROLE": context.role,
         "CASFS_STEP": str(context.step),
-        TOKEN: context.run,
+        RUN_VARIABLE: context.run,
     }
     return {**context.env, **ours, "PATH": _path(context.env)}
 

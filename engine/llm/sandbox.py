@@ -24,7 +24,7 @@ from pathlib import Path
 import trio
 
 from casfs.errors import Refused
-from engine.processes import TOKEN
+from engine.processes import RUN_VARIABLE
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/nix/store")
 ETC = (
@@ -71,7 +71,7 @@ async def sandboxed_command(
 
 def _environment(env: Mapping[str, str], workspace: Path, run: str) -> dict[str, str]:
     kept = {name: env[name] for name in PASSED_VARIABLES if name in env}
-    return {"PATH": os.defpath, **kept, "HOME": "/tmp", "PWD": str(workspace), TOKEN: run}
+    return {"PATH": os.defpath, **kept, "HOME": "/tmp", "PWD": str(workspace), RUN_VARIABLE: run}
 
 
 def _argv(bwrap: str, workspace: Path, settings: Settings) -> list[str]:

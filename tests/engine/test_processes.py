@@ -19,7 +19,7 @@ from casfs.errors import Failed
 from casfs.store import Store
 from engine import processes
 from engine.processes import (
-    TOKEN,
+    RUN_VARIABLE,
     OutputTooLarge,
     ProcessResult,
     TimedOut,
@@ -116,7 +116,7 @@ async def test_a_timeout_ends_the_whole_group(pid_file: Path) -> None:
 async def test_who_ignores_sigterm_is_killed(
     pid_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "GRACE", 0.1)
+    monkeypatch.setattr(processes, "TERM_GRACE_S", 0.1)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(sh, f"trap '' TERM; echo $$ >>{pid_file}; while :; do sleep 1; done")
         (pid,) = await until_written(pid_file, 1)
@@ -158,7 +158,7 @@ async def test_who_left_the_group_and_holds_a_pipe_neither_stays_nor_holds_up(
         f"setsid sh -c 'echo $$ >>{pid_file}; {left}' & "
         f"until [ -s {pid_file} ]; do sleep 0.01; done; echo said"
     )
-    env = {"PATH": os.environ["PATH"], TOKEN: secrets.token_hex(8)}
+    env = {"PATH": os.environ["PATH"], RUN_VARIABLE: secrets.token_hex(8)}
     argv = ["sh", "-c", script]
     outcome = await run(argv, b"", cwd=None, env=env, timeout=45.0, started=nothing)
     assert (outcome.exit_code, outcome.stdout) == (0, b"said\n")
@@ -203,7 +203,7 @@ async def test_what_belongs_to_the_store_outlives_the_run_that_started_it(
     disk_store: Store, runtime_dir: Path
 ) -> None:
     argv = [sys.executable, "-m", "casfs", "--store", str(disk_store.root), "daemon"]
-    env = {**os.environ, TOKEN: secrets.token_hex(8)}
+    env = {**os.environ, RUN_VARIABLE: secrets.token_hex(8)}
     outcome = await run(argv, b"", cwd=None, env=env, timeout=60.0, started=nothing)
     pid = int(outcome.stdout.split()[0])
     try:
@@ -218,7 +218,9 @@ async def test_what_belongs_to_the_store_outlives_the_run_that_started_it(
 def test_orphans_are_found_by_their_token_wherever_they_went(pid_file: Path) -> None:
     token = secrets.token_hex(8)
     argv = [sys.executable, "-c", DAEMONIZE]
-    told = subprocess.run(argv, env={**os.environ, TOKEN: token}, capture_output=True, check=True)
+    told = subprocess.run(
+        argv, env={**os.environ, RUN_VARIABLE: token}, capture_output=True, check=True
+    )
     grandchild = int(told.stdout)
     pid_file.write_text(f"{grandchild}\n")
     assert os.getpgid(grandchild) == grandchild
@@ -246,7 +248,7 @@ def test_whoever_looks_for_orphans_is_none() -> None:
     token = secrets.token_hex(8)
     code = f"from engine.processes import end_orphans\nprint(end_orphans('{token}', None, None))"
     argv = [sys.executable, "-c", code]
-    told = subprocess.run(argv, env={**os.environ, TOKEN: token}, capture_output=True)
+    told = subprocess.run(argv, env={**os.environ, RUN_VARIABLE: token}, capture_output=True)
     assert (told.returncode, told.stdout) == (0, b"0\n")
 
 

@@ -53,7 +53,7 @@ def test_a_child_decides_for_itself() -> None:
             pid = os.fork()
             if pid == 0:
                 try:
-                    signals.leave({signal.SIGUSR1: signal.SIG_IGN})
+                    signals.reset({signal.SIGUSR1: signal.SIG_IGN})
                     raised(signal.SIGUSR1)
                     raised(signal.SIGUSR2)
                 finally:
