@@ -1,0 +1,50 @@
+"""Stores for the tests of the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from casfs.store import Store
+from tests.support.engine import (
+    Cli,
+)
+
+
+@pytest.fixture
+def opened(cli: Cli) -> Iterator[Store]:
+    """The same store, for what no verb does."""
+    with Store.open(cli.root) as store:
+        yield store
+
+
+@pytest.fixture
+def there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> Cli:
+    """The command line on another new store."""
+    found = Cli(tmp_path / "there", monkeypatch, capfdbinary)
+    found("init")
+    return found
+
+
+@pytest.fixture
+def bare(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> Cli:
+    """The command line, and no store yet."""
+    return Cli(tmp_path / "store", monkeypatch, capfdbinary)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    (folder / "src").mkdir(parents=True)
+    (folder / "src/main.py").write_text("print()\n")
+    (folder / "run").write_text("#!/bin/sh\n")
+    (folder / "run").chmod(0o755)
+    (folder / "link").symlink_to("run")
+    (folder / "node_modules").mkdir()
+    return folder

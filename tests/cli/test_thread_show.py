@@ -1,0 +1,100 @@
+"""Threads as they are listed, shown and logged; what runs them is in test_daemon.py."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from casfs.store import Store
+from tests.support.cli import run_thread
+from tests.support.engine import (
+    ONE,
+    Cli,
+    begin,
+    loop,
+    says,
+)
+
+
+def test_threads(cli: Cli, opened: Store) -> None:
+    meta = {"status": ["odd", "kinds"]}
+    ended = run_thread(opened, begin(opened, loop(3), {"a": says(meta, "echo hi")}))
+    rests = run_thread(opened, begin(opened, ONE, {"a": says({}, "exit 1")}))
+    listed = cli("thread", "list", "--json").json
+    assert [(one["id"], one["status"]) for one in listed] == [
+        (ended.id, "ended"),
+        (rests.id, "suspended"),
+    ]
+    assert listed[0] == {
+        "id": ended.id,
+        "workflow": "sample",
+        "status": "ended",
+        "head": ended.hash,
+        "start": ended.record["start"],
+        "updatedAt": ended.record["updatedAt"],
+        "reason": None,
+        "cause": None,
+        "returnCode": 0,
+        "intent": None,
+        "spent": ended.record["spent"],
+        "parent": None,
+    }
+    lines = cli("thread", "list").text.splitlines()
+    assert lines[1].split()[:3] == [rests.id, "suspended", "sample"]
+    shown = cli("thread", "show", ended.id.lower(), "--json").json
+    assert [step["index"] for step in shown["steps"]] == [1, 2, 3]
+    assert (shown["input"], shown["summary"]) == ("Do it.", "ended after a")
+    text = cli("thread", "show", ended.id).text
+    assert text.startswith(f"{ended.id}  sample  ended\nreturnCode: 0\nsummary: ended after a\n")
+    assert "reason: a: sh exited with 1" in cli("thread", "show", rests.id).text
+
+
+def test_the_log_of_a_thread(cli: Cli, opened: Store) -> None:
+    ended = run_thread(opened, begin(opened, loop(3), {"a": says({}, "echo hi")}))
+    assert cli("thread", "log", ended.id).text.count("a\nhi\n```json\n") == 3
+    assert cli("thread", "log", ended.id, "--last", "2").text.startswith("--- 000002 a\nhi\n")
+    assert cli("thread", "log", ended.id, "--follow", "--last", "1").text.count("--- ") == 1
+    lines = cli("thread", "log", ended.id, "--json").text.splitlines()
+    assert [json.loads(line)["index"] for line in lines] == [1, 2, 3]
+    assert json.loads(lines[0])["output"].startswith("hi\n")
+    fresh = begin(opened, ONE, {"a": says({})})
+    assert cli("thread", "log", fresh.id).out == b""
+
+
+def test_one_broken_thread_breaks_no_list(cli: Cli, opened: Store) -> None:
+    bad, good = begin(opened, ONE, {"a": says({})}), begin(opened, ONE, {"a": says({})})
+    with opened.batch() as batch:
+        batch.move(bad.name, bad.head, bad.hash, {})
+    assert [line.split()[0] for line in cli("thread", "list").text.splitlines()] == [
+        bad.id,
+        good.id,
+    ]
+    assert cli("thread", "list", "--json").json[0]["status"] == "broken"
+
+
+def test_threads_need_the_daemon(cli: Cli, opened: Store) -> None:
+    thread = begin(opened, ONE, {"a": says({})})
+    for arguments in (
+        ["thread", "start", "sample", "--input", "x"],
+        ["thread", "resume", thread.id],
+        ["thread", "cancel", thread.id],
+        ["thread", "compact", thread.id, "--text", "x"],
+        ["daemon", "stop"],
+    ):
+        assert "no daemon runs" in cli.refused(*arguments, code=5)
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("a", "give ROLE=NAME or ROLE=NAME:JSON"),
+        ("=command", "give ROLE=NAME"),
+        ("a=", "give ROLE=NAME"),
+        ("a=command:{", "--agent a: config is not JSON"),
+        ("a=command:[1]", "--agent a: config must be a JSON object"),
+    ],
+)
+def test_an_agent_option_that_is_none(option: str, said: str, cli: Cli) -> None:
+    arguments = ("thread", "start", "sample", "--input", "x", "--agent", option)
+    assert said in cli.refused(*arguments, code=2)
