@@ -14,7 +14,7 @@ from casfs.nodes import directory
 from casfs.nodes.directory import Entry, File, Properties, Subdirectory, Symlink
 from casfs.nodes.registry import builtin
 from casfs.nodes.schema import Schema
-from tests.support.schema_examples import h, sized
+from tests.support.schema_payloads import h, sized
 
 SCHEMA = Schema(builtin()["directory"])
 DIGEST = Digest(h("content"), 7)

@@ -12,7 +12,8 @@ from casfs.nodes.registry import HEADS, builtin
 from casfs.nodes.schema import Schema, check_document
 from casfs.store import Store
 from tests.support.helpers import LARGE, put_tree
-from tests.support.schema_examples import EXAMPLES, h
+from tests.support.schema_examples import EXAMPLES
+from tests.support.schema_payloads import h
 
 DOCUMENTS = builtin()
 SCHEMAS = {name: Schema(document) for name, document in DOCUMENTS.items()}
