@@ -1,0 +1,20 @@
+"""Restores of one tree over another, as the tests of `casfs.trees.restore` make them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from casfs.store import Store
+from casfs.trees.restore.restore import RestoreResult, restore
+from tests.support.helpers import Tree, put_tree
+
+
+def moved(store: Store, place: Path, old: Tree, new: Tree, **options: Any) -> RestoreResult:
+    """Restores `old`, then `new` on top; returns the result of the second restore."""
+    restore(store, put_tree(store, old), place)
+    return restore(store, put_tree(store, new), place, base=put_tree(store, old), **options)
+
+
+def leftovers(place: Path) -> list[Path]:
+    return list(place.parent.rglob(".casfs.*"))

@@ -1,0 +1,122 @@
+"""What the store knows of the directories that it restored."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from casfs.errors import Conflict, NotFound, Refused
+from casfs.store import Store
+from casfs.system import locks
+from casfs.trees.restore.restore import restore
+from casfs.trees.restore.restore_state import RestoreStates
+from tests.support.helpers import (
+    ABSENT,
+    Tree,
+    put_tree,
+    read_tree,
+    write_tree,
+)
+from tests.trees.restore.test_restore import named
+
+
+def test_a_directory_that_was_restored_is_known_again(disk_store: Store, tmp_path: Path) -> None:
+    place = tmp_path / "w"
+    trees: list[Tree] = [{"f": b"1", "d": {}}, {"f": b"2"}, {"g": b"3"}, {"g": b"3"}]
+    for tree in trees:
+        restore(disk_store, put_tree(disk_store, tree), place)
+        assert read_tree(place) == named(tree)
+    assert os.listdir(disk_store.root / "locks") == []  # type: ignore[operator]
+
+
+def test_a_directory_is_known_by_any_path_to_it(
+    disk_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    restore(disk_store, put_tree(disk_store, {"f": b"1"}), tmp_path / "link" / "w")
+    monkeypatch.chdir(tmp_path / "real")
+    restore(disk_store, put_tree(disk_store, {"f": b"2"}), Path("w"))
+    monkeypatch.chdir(tmp_path / "real" / "w")
+    restore(disk_store, put_tree(disk_store, {"f": b"3"}), Path())
+    assert read_tree(tmp_path / "real" / "w") == {b"f": b"3"}
+
+
+@pytest.mark.parametrize("kind", ["never restored", "another directory", "broken", "collected"])
+def test_what_is_not_known_is_refused(disk_store: Store, tmp_path: Path, kind: str) -> None:
+    place = tmp_path / "w"
+    if kind != "never restored":
+        restore(disk_store, put_tree(disk_store, {"f": b"1"}), place)
+    assert disk_store.root is not None
+    [*records] = (disk_store.root / "restored").glob("*.json")
+    if kind == "another directory":
+        place.rename(tmp_path / "moved")
+    elif kind == "broken":
+        records[0].write_text('{"path": 1}')
+    elif kind == "collected":
+        value = json.loads(records[0].read_text())
+        records[0].write_text(json.dumps({**value, "roots": [ABSENT]}))
+    write_tree(place, {"mine": b"m"})
+    before = read_tree(place)
+    with pytest.raises(Refused, match="empty directory"):
+        restore(disk_store, put_tree(disk_store, {"f": b"2"}), place)
+    assert read_tree(place) == before
+
+
+def test_a_store_in_memory_needs_from(store: Store, tmp_path: Path) -> None:
+    root = put_tree(store, {"f": b"1"})
+    restore(store, root, tmp_path / "w")
+    with pytest.raises(Refused, match="--base"):
+        restore(store, root, tmp_path / "w")
+
+
+def test_from_that_is_no_tree(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(NotFound):
+        restore(store, put_tree(store, {}), tmp_path / "w", base=ABSENT)
+    assert not (tmp_path / "w").exists()
+
+
+def test_records_of_directories_that_are_gone_are_forgotten(
+    disk_store: Store, tmp_path: Path
+) -> None:
+    assert disk_store.root is not None
+    root = put_tree(disk_store, {})
+    for n in range(3):
+        restore(disk_store, root, tmp_path / f"w{n}")
+    (tmp_path / "w0").rmdir()
+    (tmp_path / "w1").rmdir()
+    restore(disk_store, root, tmp_path / "w3")
+    assert len(os.listdir(disk_store.root / "restored")) == 2
+
+
+def test_one_restore_at_a_time(disk_store: Store, tmp_path: Path) -> None:
+    name = f"restore-{RestoreStates.key(tmp_path / 'w')[:32]}"
+    with (
+        locks.held(disk_store.root, name, lambda: None),
+        pytest.raises(Conflict, match="under way"),
+    ):
+        restore(disk_store, put_tree(disk_store, {}), tmp_path / "w")
+
+
+def test_the_store_itself_is_no_target(disk_store: Store, tmp_path: Path) -> None:
+    root = put_tree(disk_store, {"store.db": b""})
+    assert disk_store.root is not None
+    with pytest.raises(Refused, match="the store itself"):
+        restore(disk_store, root, disk_store.root, base=root)
+    with pytest.raises(Refused, match="the store itself"):
+        restore(disk_store, root, tmp_path, base=root, delete_untracked=True)
+
+
+def test_an_empty_directory_that_we_stand_in_is_filled_as_it_is(
+    disk_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = write_tree(tmp_path / "w", {})
+    inode = place.stat().st_ino
+    monkeypatch.chdir(place)
+    tree = {"f": b"1", "d": {"g": b"2"}}
+    restore(disk_store, put_tree(disk_store, tree), Path("."))
+    assert read_tree(Path()) == named(tree)
+    assert place.stat().st_ino == inode
