@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-import stat
-import struct
-import subprocess
 from collections.abc import Iterator
-from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -18,113 +14,24 @@ from hypothesis import strategies as st
 from casfs.errors import Corrupt, Invalid
 from casfs.native.erofs import layout
 from casfs.native.erofs.model import BLOCK, Attr, Directory, File, Node, Symlink
-from casfs.native.erofs.writer import write
-from tests.support.native import Seen, fsck, look, mounted, not_mountable, overlaid
-from tests.support.programs import needs, present
-
-EPOCH = 946_684_800
-PLAIN = Attr(0o644, 0, 0, EPOCH)
-FOLDER = Attr(0o755, 0, 0, EPOCH)
-LINK = Attr(0o777, 0, 0, EPOCH)
-ODD = Attr(0o4640, 70_000, 5, -7, 999_999_999)  # no compact inode can have it
-METACOPY = (b"trusted.overlay.metacopy", b"")
-DUMPED = 10  # paths of a tree that dump.erofs is asked for
-OBJECTS = {b"/ab/%d" % size: bytes(range(256)) * (size // 256 + 1) for size in (0, 1500, 70_000)}
+from tests.support.erofs import (
+    EPOCH,
+    FOLDER,
+    LINK,
+    METACOPY,
+    OBJECTS,
+    ODD,
+    PLAIN,
+    compare,
+    expected,
+    file,
+    folder,
+    made,
+    redirected,
+)
+from tests.support.native import fsck, look, mounted, not_mountable
 
 needs_kernel = pytest.mark.skipif(not_mountable() is not None, reason=str(not_mountable()))
-
-
-def made(root: Directory, **options: object) -> bytes:
-    out = BytesIO()
-    options = {"epoch": EPOCH, "shared": [METACOPY]} | options
-    write(out, root, **options)  # type: ignore[arg-type]  # as each test says
-    return out.getvalue()
-
-
-def folder(entries: dict[bytes, Node], attr: Attr = FOLDER) -> Directory:
-    return Directory(attr, list(entries.items()))
-
-
-def file(data: bytes, attr: Attr = PLAIN) -> File:
-    return File(attr, len(data), data)
-
-
-def redirected(target: bytes, attr: Attr = PLAIN) -> File:
-    redirect = (b"trusted.overlay.redirect", target)
-    return File(attr, len(OBJECTS[target]), None, (METACOPY, redirect))
-
-
-def expected(root: Directory, *, whole: bool) -> dict[bytes, Seen]:
-    """What is to be seen of a tree: with an overlay (`whole`), or in the image alone."""
-    found = {}
-    stack: list[tuple[bytes, Node]] = [(b".", root)]
-    while stack:
-        path, node = stack.pop()
-        xattrs = {
-            os.fsdecode(name): value
-            for name, value in node.xattrs
-            if not (whole and name.startswith(b"trusted.overlay."))
-        }
-        nlink = 1
-        content: bytes | str | frozenset[bytes] | int | None
-        if isinstance(node, Directory):
-            kind, entries = stat.S_IFDIR, list(node.entries)
-            content = frozenset(name for name, _ in entries)
-            nlink = 2 + sum(isinstance(below, Directory) for _, below in entries)
-            base = b"" if path == b"." else path + b"/"
-            stack += [(base + name, below) for name, below in entries]
-        elif isinstance(node, Symlink):
-            kind, content = stat.S_IFLNK, node.target
-        else:
-            kind, content = stat.S_IFREG, node.content
-            redirect = dict(node.xattrs).get(b"trusted.overlay.redirect")
-            if content is None and redirect is not None:
-                content = OBJECTS[redirect] if whole else node.size
-            elif content is None:
-                content = bytes(node.size)
-        mode, uid, gid, seconds, nanos = node.attr
-        mtime_ns = seconds * 1_000_000_000 + nanos
-        assert content is not None
-        assert not isinstance(content, str)
-        found[path] = Seen(kind | mode, uid, gid, mtime_ns, nlink, content, xattrs)
-    return found
-
-
-def dump(image: Path, *arguments: str | bytes) -> bytes:
-    """What dump.erofs says, with single spaces."""
-    command = ["dump.erofs", *arguments, str(image)]
-    done = subprocess.run(command, check=True, capture_output=True)
-    assert done.stderr == b""
-    return b" ".join(done.stdout.split())
-
-
-def dumps(image: Path, tree: dict[bytes, Seen]) -> None:
-    """Does dump.erofs count and read the same? Years of more than 31 bits end it by a signal."""
-    if not present("dump.erofs"):
-        return
-    assert b"inode count: %d Filesystem created" % len(tree) in dump(image, "-s")
-    datable = [pair for pair in sorted(tree.items()) if abs(pair[1].mtime_ns) >> 55 < 10**9]
-    for path, one in datable[:DUMPED]:
-        said = dump(image, b"--path=/" + (b"" if path == b"." else path))
-        assert b"Links: %d " % (one.nlink or 0) in said
-        assert b"Uid: %d Gid: %d Access: %04o/" % (one.uid, one.gid, one.mode & 0o777) in said
-        if not isinstance(one.content, frozenset):
-            size = one.content if isinstance(one.content, int) else len(one.content)
-            assert b"Size: %d On-disk" % size in said
-
-
-def compare(root: Directory, work: Path, **options: object) -> None:
-    """Is a tree what the kernel shows of its image, alone and over the objects, and do the
-    programs of erofs-utils read it?"""
-    image = work / "image"
-    image.write_bytes(made(root, **options))
-    fsck(image)
-    alone = expected(root, whole=False)
-    dumps(image, alone)
-    with mounted(image, work / "lower") as lower:
-        assert look(lower, holes=True) == alone
-        with overlaid(lower, work / "objects", work / "point") as point:
-            assert look(point) == expected(root, whole=True)
 
 
 @pytest.fixture
@@ -446,67 +353,3 @@ def test_an_image_of_more_blocks_than_can_be_counted() -> None:
 def test_the_root_has_to_stay_near_the_beginning() -> None:
     with pytest.raises(Invalid, match="shared"):
         made(folder({}), shared=[(b"user.%d" % number, bytes(65_000)) for number in range(40)])
-
-
-# -- the bytes ----------------------------------------------------------------------------
-
-
-def test_the_checksum_is_castagnoli() -> None:
-    assert layout.crc32c(b"123456789") ^ 0xFFFF_FFFF == 0xE306_9283
-
-
-def test_the_superblock() -> None:
-    image = made(folder({b"f": redirected(b"/ab/1500"), b"g": file(b"x" * 9000)}), uuid=b"u" * 16)
-    block = bytearray(image[1024:BLOCK])
-    magic, checksum, compatible, bits, _, root = struct.unpack_from("<IIIBBH", block)
-    assert (magic, compatible, bits) == (0xE0F5E1E2, 3, 12)
-    block[4:8] = bytes(4)
-    assert checksum == layout.crc32c(block)
-    inodes, epoch, _, blocks = struct.unpack_from("<QQII", block, 16)
-    assert (inodes, epoch, blocks * BLOCK) == (3, EPOCH, len(image))
-    assert bytes(block[48:64]) == b"u" * 16
-    assert struct.unpack_from("<I", block, 80) == (4,)
-    assert struct.unpack_from("<HHH", image, root * 32)[2] == stat.S_IFDIR | 0o755
-    assert not struct.unpack_from("<I", made(folder({})), 1024 + 80)[0]
-
-
-def test_a_redirected_file_takes_160_bytes_and_an_entry() -> None:
-    target = b"/ab/" + b"c" * 62
-    entries: dict[bytes, Node] = {
-        b"%04d" % number: File(PLAIN, 1, None, (METACOPY, (b"trusted.overlay.redirect", target)))
-        for number in range(1000)
-    }
-    assert len(made(folder(entries))) < 1000 * (160 + 12 + 4) + 3 * BLOCK
-
-
-@needs("fsck.erofs")
-def test_fsck_extracts_the_same(tmp_path: Path) -> None:
-    entries: dict[bytes, Node] = {
-        b"small": file(b"abc"),
-        b"large": file(bytes(range(256)) * 100),
-        b"link": Symlink(LINK, b"t" * 1000),
-        **{b"%d" % number: file(b"%d" % number) for number in range(500)},
-    }
-    image, out = tmp_path / "image", tmp_path / "out"
-    image.write_bytes(made(folder({b"d": folder(entries)})))
-    command = ["fsck.erofs", f"--extract={out}", str(image)]
-    assert subprocess.run(command, capture_output=True).returncode == 0
-    assert set(os.listdir(os.fsencode(out / "d"))) == entries.keys()
-    for name, node in entries.items():
-        path = Path(os.fsdecode(os.fsencode(out / "d") + b"/" + name))
-        if isinstance(node, Symlink):
-            assert os.fsencode(path.readlink()) == node.target
-        elif isinstance(node, File):
-            assert path.read_bytes() == node.content
-
-
-@needs("dump.erofs")
-def test_dump_reads_the_same(tmp_path: Path) -> None:
-    image = tmp_path / "image"
-    image.write_bytes(made(folder({b"f": redirected(b"/ab/1500", ODD)}), uuid=bytes(range(16))))
-
-    about = dump(image, "-s")
-    assert b"Filesystem inode count: 2 " in about
-    assert b"00010203-0405-0607-0809-0a0b0c0d0e0f" in about
-    assert b"features: sb_csum mtime chunked_file" in about
-    assert b"Uid: 70000 Gid: 5 Access: 0640" in dump(image, "--path=/f")
