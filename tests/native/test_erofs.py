@@ -335,7 +335,7 @@ def test_more_shared_attributes_than_an_inode_can_have() -> None:
 
 def test_an_image_of_more_blocks_than_can_be_counted() -> None:
     """The last number of a block stands for a hole; contents are not fetched before."""
-    most = layout.MOST_BLOCKS - 1  # the first one has the inodes
+    most = layout.MAX_BLOCKS - 1  # the first one has the inodes
 
     def fetch(keys: list[str]) -> list[bytes]:
         asked.append(keys)

@@ -1,8 +1,8 @@
-"""The content of a directory: blocks of entries in byte order of their names.
+"""Encodes the content of a directory: blocks of entries in byte order of their names.
 
 Each block has its entries first, 12 bytes each, and then their names without separators; a
-block but the last is filled up with zeros. `.` and `..` are entries like all others, and stand
-where the order puts them: a name may come before them.
+block but the last is padded with zeros. `.` and `..` are sorted among the other entries: a name
+may come before them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from casfs.errors import Invalid
 from casfs.native.erofs.layout import DIRENT
 from casfs.native.erofs.model import BLOCK, MAX_NAME
 
-LATER = -1  # as a nid: it is filled in when it is known
+PENDING_NID = -1  # filled in when it is known
 
 
 def check(names: list[bytes]) -> None:
@@ -19,7 +19,7 @@ def check(names: list[bytes]) -> None:
     before = b""
     for name in names:
         if name <= before:
-            raise Invalid(f"the name {name!r} stands twice in a directory, or is empty or taken")
+            raise Invalid(f"the name {name!r} is in a directory twice, or is empty or reserved")
         if len(name) > MAX_NAME:
             raise Invalid(f"the name {name[:20]!r}… is longer than {MAX_NAME} bytes")
         if b"/" in name or b"\0" in name:
@@ -28,7 +28,7 @@ def check(names: list[bytes]) -> None:
 
 
 def split(names: list[bytes]) -> tuple[list[int], int]:
-    """How many entries each block gets, and the size of it all."""
+    """Returns the number of entries of each block, and the size of all."""
     each = DIRENT.size
     used = each * len(names) + sum(map(len, names))
     if used <= BLOCK:
@@ -48,7 +48,7 @@ def split(names: list[bytes]) -> tuple[list[int], int]:
 def pack(
     names: list[bytes], nids: list[int], types: list[int], counts: list[int]
 ) -> tuple[bytes, list[int]]:
-    """The content, and where in it the nids stand that are to come."""
+    """Returns the content, and the offsets of the pending nids in it."""
     parts: list[bytes] = []
     later: list[int] = []
     first = base = 0
@@ -57,7 +57,7 @@ def pack(
         at = DIRENT.size * count
         for place in range(first, end):
             nid = nids[place]
-            if nid == LATER:
+            if nid == PENDING_NID:
                 later.append(base + (place - first) * DIRENT.size)
                 nid = 0
             parts.append(DIRENT.pack(nid, at, types[place]))

@@ -1,5 +1,5 @@
-"""The structures of an image, byte for byte (Linux: fs/erofs/erofs_fs.h), and nothing of
-where they go. All numbers are little endian.
+"""The structures of an image, byte for byte (Linux: fs/erofs/erofs_fs.h), but not their places.
+All numbers are little endian.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ MAGIC = 0xE0F5E1E2
 AT_SUPER = 1024  # offset of the superblock
 SLOT = 32  # bytes; inodes are counted in slots
 BLOCK_BITS = BLOCK.bit_length() - 1
-MOST_BLOCKS = 0xFFFF_FFFE  # the number after the next stands for a hole
+MAX_BLOCKS = 0xFFFF_FFFE  # 0xFFFF_FFFF is the address of a hole
 
 CHECKSUM, MTIME = 1, 2  # compatible features
 CHUNKED = 4  # the one incompatible feature that is used
 
-EXTENDED = 1  # of an inode's format: its form, and above it where its data are
+EXTENDED = 1  # bit 0 of an inode's format; the bits above are the place of its data
 PLAIN, INLINE, CHUNKS = 0 << 1, 2 << 1, 4 << 1
 MAX_CHUNK_BITS = 31  # a chunk is of BLOCK << this at most
 HOLE = b"\xff\xff\xff\xff"
@@ -39,7 +39,7 @@ XATTR = struct.Struct("<BBH")
 def superblock(
     *, root: int, inodes: int, epoch: int, blocks: int, uuid: bytes, chunked: bool
 ) -> bytes:
-    """With a checksum of 0. Inodes and shared xattrs are counted from block 0."""
+    """Returns it with a checksum of 0. Inodes and shared xattrs are counted from block 0."""
     features = (CHECKSUM | MTIME, CHUNKED if chunked else 0)
     return SUPER.pack(
         *(MAGIC, 0, features[0], BLOCK_BITS, 0, root, inodes, epoch, 0, blocks, 0, 0),
@@ -59,8 +59,8 @@ def inode(
     number: int,
     attr: Attr,
 ) -> bytes:
-    """`mode` with the kind; `words`: of extended attributes; `start`: where the blocks start,
-    or what chunks there are."""
+    """`mode`: with the kind; `words`: of extended attributes; `start`: the first block, or the
+    chunk format."""
     _, uid, gid, seconds, nanos = attr
     if short:
         return INODE.pack(format, words, mode, nlink, size, 0, start, number, uid, gid, 0)
@@ -71,13 +71,13 @@ def inode(
 
 
 def chunk_map(size: int) -> tuple[int, int]:
-    """For a file without data: the chunk format, and how many chunks there are."""
+    """Returns the chunk format of a file without data, and the number of chunks."""
     bits = min(max((size - 1).bit_length() - BLOCK_BITS, 0), MAX_CHUNK_BITS)
     return bits, -(-size >> (bits + BLOCK_BITS))
 
 
 def crc32c(data: bytes | bytearray, crc: int = 0xFFFF_FFFF) -> int:
-    """Castagnoli's polynomial, without the inversion at the end that others do."""
+    """Castagnoli's polynomial, without the usual inversion at the end."""
     table = _table()
     for byte in data:
         crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8)

@@ -1,7 +1,7 @@
 """EROFS images: a file system in one file, which the kernel mounts without any process of ours.
 
-What goes into an image is told by value: a tree of `Directory`, `File`, `Symlink` and
-`Whiteout`, whose entries may be generators and whose contents may be fetched late.
+The input is a value: a tree of `Directory`, `File`, `Symlink` and `Whiteout`, whose entries
+may be generators and whose contents may be fetched late.
 `casfs.native.erofs.writer` turns it into bytes; equal trees give equal bytes. Nothing here knows of
 a store.
 
@@ -10,18 +10,17 @@ a store.
     inodes            in 32-byte slots, numbered by slot (the nid): each directory, then what is
                       in it but its subdirectories, then those, in name order: a listing with
                       attributes reads neighbours
-    directory blocks  whole blocks of directories that are too long to stand by their inode
+    directory blocks  whole blocks of directories that are too long to be inline
     file blocks       data that are too long for that
 
-Of an inode: the compact form of 32 bytes where the mtime is the image's, the owner fits in 16
-bits and the size in 32; else the extended form of 64. Its xattrs follow, then its data: as
-long as all of it fits into one block, in which case it lies in one block. The data of a file
-are by its inode or in blocks, never both; a directory has its last, partial block there.
-Data that are nowhere (a `File` with `content` None) are a chunk map without addresses, which
-reads as zeros.
+An inode has the compact form of 32 bytes where the mtime is the image's, the owner fits in 16
+bits and the size in 32; else the extended form of 64. Its xattrs follow, then inline data, if
+all of it fits into one block, in which it lies. The data of a file are inline or in blocks,
+never both; a directory has its last, partial block inline. A `File` with `content` None is a
+chunk map without addresses, which reads as zeros.
 
 Only parts of the format are used that Linux 5.15 knows, and nothing that needs a mount option.
-What the format or the kernel could not take is refused with Invalid while the image is made.
+Input that the format or the kernel could not take raises Invalid while the image is made.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ class Attr(NamedTuple):
 
 
 class File(NamedTuple):
-    """`content`: the bytes, or the key by which the writer fetches them; None for no data of
-    its own, whatever its size."""
+    """`content`: the bytes, or the key by which the writer fetches them; None for a file that
+    reads as zeros."""
 
     attr: Attr
     size: int
@@ -63,13 +62,13 @@ class Symlink(NamedTuple):
 
 
 class Whiteout(NamedTuple):
-    """A character device 0/0: to overlayfs, the name is gone from the layers below."""
+    """A character device 0/0, which hides the name in the layers below."""
 
     attr: Attr
 
 
 class Directory(NamedTuple):
-    """`entries` are read once, in any order, when the directory gets its place."""
+    """`entries`, in any order, are read once, when the directory is placed."""
 
     attr: Attr
     entries: Iterable[tuple[bytes, Node]]

@@ -1,10 +1,10 @@
 """Writes an image, in one walk over the tree.
 
-An inode is appended as soon as its directory is read. What is not known by then is filled in:
-the nid of a subdirectory when it gets its place, contents when everything has one (so they
-can be fetched many at a time), and block numbers at the end, when it is known how long the
-inodes are. All inodes and what stands by them are in memory until then, data in blocks are
-not; a tree may be of any depth.
+An inode is appended as soon as its directory is read. Unknown fields are filled in later: the
+nid of a subdirectory when it is placed, inline contents when everything is placed (so they
+can be fetched in batches), and block numbers at the end, when the length of the inodes is
+known. All inodes with their inline data are in memory until then, data in blocks are not;
+a tree may be of any depth.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ def write(
     shared: Iterable[tuple[bytes, bytes]] = (),
     fetch: Fetch | None = None,
 ) -> None:
-    """Write the image of a tree. What has `epoch` as its mtime takes less space; so does an
-    extended attribute in `shared` that more than one has. `fetch` gives the contents of keys, in
+    """Write the image of a tree. Entries whose mtime is `epoch` take less space; so does an
+    extended attribute in `shared` that several have. `fetch` returns the contents of keys, in
     their order.
 
-    Raises Invalid for what cannot be in an image, Corrupt where a content is not of its size.
+    Raises Invalid for a tree that cannot be an image, Corrupt for a content of the wrong size.
     """
     image = _Image(epoch, shared)
     image.add(root)
-    image.fill(fetch or _nothing)
-    for part in image.finish(uuid, fetch or _nothing):
+    image.fill(fetch or _no_contents)
+    for part in image.finish(uuid, fetch or _no_contents):
         out.write(part)
 
 
-def _nothing(keys: list[str]) -> Iterable[bytes]:
+def _no_contents(keys: list[str]) -> Iterable[bytes]:
     return ()
 
 
@@ -96,9 +96,9 @@ class _Image:
     def _directory(
         self, directory: Directory, parent: int, where: bytearray, at: int
     ) -> list[tuple[Directory, int, bytearray, int]]:
-        """Place a directory and what is in it; returns its subdirectories, the last one first.
+        """Place a directory and its leaves; returns its subdirectories, the last one first.
 
-        Its nid belongs at `at` in `where`.
+        Its nid is written at `at` in `where`.
         """
         entries: list[tuple[bytes, Node | None]] = [*directory.entries, (b".", None), (b"..", None)]
         entries.sort(key=BY_NAME)
@@ -127,7 +127,7 @@ class _Image:
     def _content(
         self, place: int, content: bytes, tail_at: int, later: list[int]
     ) -> list[tuple[bytearray, int]]:
-        """Put a directory's content where it belongs; returns where `later` went."""
+        """Place a directory's content, in blocks and inline; returns the places of `later`."""
         blocks = self._directory_blocks
         base = len(blocks)
         whole = len(content) // BLOCK * BLOCK if tail_at else len(content)
@@ -143,7 +143,7 @@ class _Image:
         ]
 
     def _leaf(self, node: Node) -> int:
-        """Place what is no directory; returns its nid."""
+        """Place an entry that is not a directory; returns its nid."""
         if type(node) is File:
             attr, size, content, found = node
             if not 0 <= size <= MAX_SIZE:
@@ -159,7 +159,7 @@ class _Image:
             return self._with_data(stat.S_IFLNK, node.attr, node.xattrs, len(target), target)
         if type(node) is Whiteout:
             return self._inode(stat.S_IFCHR, node.attr, (), 0)[0] // SLOT
-        return dirents.LATER
+        return dirents.PENDING_NID
 
     def _with_data(
         self, kind: int, attr: Attr, found: Xattrs, size: int, content: bytes | str
@@ -225,17 +225,17 @@ class _Image:
         meta += b"".join((bytes(place - len(meta)), fixed, encoded, after))
         return place, place + head if format == layout.INLINE else 0
 
-    # -- what is filled in ----------------------------------------------------------------
+    # -- filling in ----------------------------------------------------------------------
 
     def fill(self, fetch: Fetch) -> None:
-        """Put the contents by their inodes that were not known before."""
+        """Fill in the inline contents that had to be fetched."""
         keys = [key for _, _, key in self._later]
         for (at, size, key), data in zip(self._later, fetch(keys), strict=True):
             _check_size(key, data, size)
             self._meta[at : at + size] = data
 
     def finish(self, uuid: bytes, fetch: Fetch) -> Iterator[bytes | bytearray]:
-        """The image, part by part. Contents in blocks are fetched as they come."""
+        """Yields the image, part by part. Contents in blocks are fetched lazily."""
         meta = self._meta
         meta += bytes(-len(meta) % BLOCK)
         first = len(meta) // BLOCK
@@ -243,18 +243,18 @@ class _Image:
             START.pack_into(meta, place + AT_START, first + index)
         first += len(self._directory_blocks) // BLOCK
         blocks = first + sum(-(-size // BLOCK) for _, size, _ in self._files)
-        if blocks > layout.MOST_BLOCKS:
+        if blocks > layout.MAX_BLOCKS:
             raise Invalid(f"an image of {blocks} blocks of {BLOCK} bytes is too large")
         for place, size, _ in self._files:
             START.pack_into(meta, place + AT_START, first)
             first += -(-size // BLOCK)
-        self._seal(uuid, blocks)
+        self._write_superblock(uuid, blocks)
         yield meta
         yield self._directory_blocks
         yield from self._data(fetch)
 
-    def _seal(self, uuid: bytes, blocks: int) -> None:
-        """Write the superblock, which has a checksum of the whole first block."""
+    def _write_superblock(self, uuid: bytes, blocks: int) -> None:
+        """The superblock has a checksum of the whole first block."""
         meta = self._meta
         meta[AT_SUPER : AT_SUPER + layout.SUPER.size] = layout.superblock(
             root=self._root,
@@ -279,7 +279,7 @@ class _Image:
 
 
 def _check(attr: Attr, epoch: int) -> bool:
-    """Is a compact inode enough for these? Raises Invalid."""
+    """Returns whether a compact inode can hold the attributes. Raises Invalid."""
     mode, uid, gid, seconds, nanos = attr
     if mode & ~0o7777:
         raise Invalid(f"invalid permission bits {mode:o}")
@@ -292,4 +292,4 @@ def _check(attr: Attr, epoch: int) -> bool:
 
 def _check_size(key: str, data: bytes, size: int) -> None:
     if len(data) != size:
-        raise Corrupt(f"{key}: {len(data)} bytes long where {size} were said")
+        raise Corrupt(f"{key}: {len(data)} bytes long, not {size}")

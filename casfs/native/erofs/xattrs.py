@@ -1,8 +1,8 @@
-"""Extended attributes of an image: those that many inodes have stand once, the rest by each.
+"""Encodes extended attributes: shared ones once per image, the others at each inode.
 
-By an inode: a header, the ids of shared ones, the entries of its own. The kernel keeps the
-beginning of a name as a number, so only these beginnings can be stored. POSIX ACLs, which
-have a form of their own, are refused.
+At an inode: a header, the ids of shared ones, its own entries. The format has numbers for name
+prefixes, so only names with these prefixes can be stored. POSIX ACLs, which have a format of
+their own, are refused.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from casfs.native.erofs.model import Xattrs
 
 PREFIXES = {b"user.": 1, b"trusted.": 4, b"security.": 6}
 MAX_VALUE = 0xFFFF  # bytes
-MOST_SHARED = 0xFF  # of one inode
-MOST_WORDS = 0xFFFF  # of 4 bytes by one inode; the header counts as one
-MAX_LISTED = 1 << 16  # bytes of the names of one inode, a zero behind each: else no listxattr(2)
+MAX_SHARED = 0xFF  # of one inode
+MAX_WORDS = 0xFFFF  # of 4 bytes at one inode; the header counts as one
+MAX_LIST_BYTES = 1 << 16  # names of one inode with a zero after each; limit of listxattr(2)
 
 
 class Table:
@@ -33,7 +33,7 @@ class Table:
                 self.data += _entry(*pair)
 
     def encode(self, xattrs: Xattrs) -> bytes:
-        """What stands by an inode. Raises Invalid."""
+        """Returns the bytes at an inode. Raises Invalid."""
         if not xattrs:
             return b""
         ids, own = [], []
@@ -44,24 +44,27 @@ class Table:
             else:
                 ids.append(id)
         if len(xattrs) > 1 and len({name for name, _ in xattrs}) < len(xattrs):
-            raise Invalid("an extended attribute stands twice by one file")
-        if len(ids) > MOST_SHARED:
-            raise Invalid(f"a file has {len(ids)} shared extended attributes, {MOST_SHARED} may be")
+            raise Invalid("a file has an extended attribute twice")
+        if len(ids) > MAX_SHARED:
+            raise Invalid(f"a file has {len(ids)} shared extended attributes, {MAX_SHARED} may be")
         found = XATTRS.pack(0, len(ids)) + b"".join(ids) + b"".join(own)
-        if len(xattrs) > MAX_LISTED >> 8 and sum(len(one) + 1 for one, _ in xattrs) > MAX_LISTED:
+        if (
+            len(xattrs) > MAX_LIST_BYTES >> 8
+            and sum(len(one) + 1 for one, _ in xattrs) > MAX_LIST_BYTES
+        ):
             raise Invalid(f"the names of {len(xattrs)} extended attributes are too much to list")
-        if words(found) > MOST_WORDS:
+        if words(found) > MAX_WORDS:
             raise Invalid(f"extended attributes of {len(found)} bytes are too much for one file")
         return found
 
 
 def words(encoded: bytes) -> int:
-    """Their size as an inode has it."""
+    """Returns the size as an inode records it."""
     return (len(encoded) - XATTRS.size) // 4 + 1 if encoded else 0
 
 
 def _entry(name: bytes, value: bytes) -> bytes:
-    index, rest = _short(name)
+    index, rest = _split_prefix(name)
     if len(value) > MAX_VALUE:
         raise Invalid(f"the extended attribute {name!r} of {len(value)} bytes is over {MAX_VALUE}")
     entry = XATTR.pack(len(rest), index, len(value)) + rest + value
@@ -69,7 +72,7 @@ def _entry(name: bytes, value: bytes) -> bytes:
 
 
 @lru_cache(maxsize=1000)
-def _short(name: bytes) -> tuple[int, bytes]:
+def _split_prefix(name: bytes) -> tuple[int, bytes]:
     for prefix, index in PREFIXES.items():
         rest = name.removeprefix(prefix)
         if rest != name and rest and len(name) <= 255 and b"\0" not in rest:
