@@ -191,7 +191,8 @@ async def test_max_rounds(disk_store: Store) -> None:
     ended = await carry_on(disk_store, made)
     assert (ended.status, len(steps(disk_store, ended))) == (ENDED, 3)
     assert end_of(disk_store, ended)["returnCode"] == 2
-    assert "maxRounds" in end_of(disk_store, ended)["summary"]
+    summary = end_of(disk_store, ended)["summary"]
+    assert summary == "step limit (--max-steps) reached after 3 steps"
 
 
 async def test_no_rule(disk_store: Store) -> None:

@@ -95,7 +95,7 @@ def test_remove_leaves_nothing(workspace: Workspace) -> None:
 
 def test_remove_takes_what_a_killed_restore_left(disk_store: Store, workspace: Workspace) -> None:
     assert disk_store.root is not None
-    half = workspace.path.parent / RestoreStates(disk_store.root).temp(workspace.path)
+    half = workspace.path.parent / RestoreStates(disk_store.root).staging_name(workspace.path)
     other = workspace.path.parent / ".casfs.0123456789abcdef"
     for made in (half, other):
         (made / "half").mkdir(parents=True)
