@@ -27,14 +27,14 @@ from tests.support.thread_example import Example, make_thread
 
 STEPS = 10_000
 THREADS = 100_000
-TENTH = 10
-MORE = 1.3  # than linear; a constant part makes it less
-LITTLE = 4 << 20  # bytes
-OF_A_STEP = 3000  # bytes
-PORTION = 10_000
-PIECE = 1 << 17  # bytes
+FACTOR = 10
+MAX_RATIO = 1.3  # to linear growth; a constant part lowers it
+MAX_MORE_BYTES = 4 << 20  # bytes
+MAX_BYTES_OF_A_STEP = 3000  # bytes
+BATCH_THREADS = 10_000
+READ_BYTES = 1 << 17  # bytes
 NAMES = 10_000
-PIECE_OF_NAMES = 30
+NAMES_READ = 30
 
 
 def calls(do: Callable[[], object]) -> int:
@@ -65,7 +65,7 @@ def read_all(store: Store, path: str) -> None:
     file = at(store, path, root(StoreReader(store), Stats()))
     assert isinstance(file, File)
     size = file.attr().size
-    assert sum(len(file.read(at, PIECE)) for at in range(0, size, PIECE)) == size > 0
+    assert sum(len(file.read(at, READ_BYTES)) for at in range(0, size, READ_BYTES)) == size > 0
 
 
 @pytest.fixture(scope="module")
@@ -90,19 +90,19 @@ def grow(thread: Example, count: int) -> None:
 
 def test_a_thread_of_many_steps(example: Example) -> None:
     store, steps = example.store, f"threads/{example.id}/steps"
-    grow(example, STEPS // TENTH)
-    less = calls(lambda: list_all(store, steps, STEPS // TENTH))
+    grow(example, STEPS // FACTOR)
+    less = calls(lambda: list_all(store, steps, STEPS // FACTOR))
     grow(example, STEPS)
-    assert calls(lambda: list_all(store, steps, STEPS)) < less * TENTH * MORE
-    assert held(lambda: list_all(store, steps, STEPS)) < STEPS * OF_A_STEP
+    assert calls(lambda: list_all(store, steps, STEPS)) < less * FACTOR * MAX_RATIO
+    assert held(lambda: list_all(store, steps, STEPS)) < STEPS * MAX_BYTES_OF_A_STEP
 
 
 def fill(thread: Example, start: int, count: int) -> None:
     """More threads like this one: one in two has ended."""
     record = thread.head.record
-    for first in range(start, count, PORTION):
+    for first in range(start, count, BATCH_THREADS):
         with thread.store.batch() as batch:
-            for number in range(first, min(first + PORTION, count)):
+            for number in range(first, min(first + BATCH_THREADS, count)):
                 status = ("running", "ended")[number % 2]
                 head = Head(thread.start, {**record, "status": status})
                 batch.swap(f"threads/{number:026d}", None, head)
@@ -110,23 +110,23 @@ def fill(thread: Example, start: int, count: int) -> None:
 
 def test_many_threads(example: Example) -> None:
     store = example.store
-    fill(example, 0, THREADS // TENTH)
+    fill(example, 0, THREADS // FACTOR)
     directory = at(store, "history")
     assert isinstance(directory, Directory)
     (day,) = (name.decode() for name, _ in directory.entries())
     files = ["threads.json", f"history/{day}"]
     less = [calls(lambda name=name: read_all(store, name)) for name in files]
-    less.append(calls(lambda: list_all(store, "threads", THREADS // TENTH + 1)))
-    least = held(lambda: list_all(store, "threads", THREADS // TENTH + 1))
-    fill(example, THREADS // TENTH, THREADS)
+    less.append(calls(lambda: list_all(store, "threads", THREADS // FACTOR + 1)))
+    least = held(lambda: list_all(store, "threads", THREADS // FACTOR + 1))
+    fill(example, THREADS // FACTOR, THREADS)
     more = [calls(lambda name=name: read_all(store, name)) for name in files]
     more.append(calls(lambda: list_all(store, "threads", THREADS + 1)))
-    assert all(many < few * TENTH * MORE for few, many in zip(less, more, strict=True))
-    assert held(lambda: list_all(store, "threads", THREADS + 1)) < least + LITTLE
+    assert all(many < few * FACTOR * MAX_RATIO for few, many in zip(less, more, strict=True))
+    assert held(lambda: list_all(store, "threads", THREADS + 1)) < least + MAX_MORE_BYTES
 
 
 def test_listing_a_large_directory_from_within(store: Store) -> None:
-    """Several who list it at once each go on where somebody else was."""
+    """Several processes that list it at once each resume at their own offset."""
     entries = {b"f%05d" % number: b"" for number in range(NAMES)}
     tree = put_tree(store, entries)
     view = root(StoreReader(store), Stats())
@@ -136,12 +136,12 @@ def test_listing_a_large_directory_from_within(store: Store) -> None:
 
     def read(start: int) -> list[bytes]:
         found = []
-        for item in islice(session.listing(ino, start), PIECE_OF_NAMES):
+        for item in islice(session.listing(ino, start), NAMES_READ):
             found.append(item.name)
         return found
 
     once = calls(lambda: read(0))
-    assert calls(lambda: read(NAMES // 2)) < MORE * once
+    assert calls(lambda: read(NAMES // 2)) < MAX_RATIO * once
     assert read(0)[:3] == [b".", b"..", b"f00000"]
     assert read(1)[:2] == [b"..", b"f00000"]
     assert read(2)[0] == b"f00000"

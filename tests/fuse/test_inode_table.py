@@ -1,4 +1,4 @@
-"""The mapped table of inodes, against a dict."""
+"""The inode table, against a dict."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES = st.integers(0, 255).map(lambda length: b"n" * length)
 
 @dataclass
 class Model:
-    """What the table should say: `held` has the records that the kernel or a child keeps."""
+    """The expected table: `held` has the inodes with lookups or children."""
 
     held: dict[int, Inode]
 
@@ -60,8 +60,8 @@ class Model:
 
 def same(table: InodeTable, model: Model) -> None:
     assert len(table) == len(model.held)
-    for ino, record in model.held.items():
-        assert table.get(ino) == record
+    for ino, inode in model.held.items():
+        assert table.get(ino) == inode
 
 
 @settings(max_examples=200)
@@ -71,7 +71,7 @@ def same(table: InodeTable, model: Model) -> None:
         max_size=120,
     )
 )
-def test_it_says_what_a_dict_would(steps: list[tuple[bool, int, int, bytes, int]]) -> None:
+def test_it_equals_a_dict(steps: list[tuple[bool, int, int, bytes, int]]) -> None:
     """Parents have smaller numbers, as if found on the way down."""
     table, model = InodeTable(), Model({ROOT: Inode(ROOT, 0, 0, 1, 0, b"")})
     try:
@@ -94,14 +94,14 @@ def test_it_says_what_a_dict_would(steps: list[tuple[bool, int, int, bytes, int]
         table.close()
 
 
-def test_numbers_that_want_one_place_are_kept_apart() -> None:
+def test_numbers_that_collide_are_kept_apart() -> None:
     table = InodeTable()
     step = 1 << 40
     numbers = [5 + step * place for place in range(50)]
     for ino in numbers:
         table.add_lookup(ino, ino, ROOT, b"%d" % ino)
-    for gone in numbers[::2]:
-        assert table.forget(gone, 1) == [gone]
+    for removed in numbers[::2]:
+        assert table.forget(removed, 1) == [removed]
     assert [table.get(ino) is not None for ino in numbers] == [False, True] * 25
     table.close()
 
@@ -126,7 +126,7 @@ def test_it_grows_and_gives_everything_back() -> None:
     table.close()
 
 
-def test_a_successor_finds_everything_and_the_note() -> None:
+def test_a_successor_finds_everything_and_the_transport_state() -> None:
     table = InodeTable()
     table.add_lookup(10, 11, ROOT, b"dir")
     table.add_lookup(20, 21, 10, b"x" * 200)
@@ -140,7 +140,7 @@ def test_a_successor_finds_everything_and_the_note() -> None:
     table.close()
 
 
-def test_what_is_no_table_is_refused() -> None:
+def test_another_file_is_refused() -> None:
     fd = os.memfd_create("other")
     os.ftruncate(fd, tables.FILE_BYTES)
     with pytest.raises(ValueError, match="not an inode table"):

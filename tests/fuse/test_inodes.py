@@ -40,7 +40,7 @@ def root() -> Folder:
     return Folder(make_key(b"/"), {b"a": b"1", b"b": b"2"}, {b"d": inner})
 
 
-def told(table: Inodes, parent: Directory, name: bytes) -> Vnode:
+def look_up(table: Inodes, parent: Directory, name: bytes) -> Vnode:
     vnode = parent.lookup(name)
     assert vnode is not None
     known = table.intern(vnode)
@@ -68,27 +68,27 @@ def test_the_root_has_number_1_and_is_never_forgotten(root: Folder) -> None:
     assert table.get(1) is root
 
 
-def test_a_vnode_is_held_until_all_its_lookups_are_given_back(root: Folder) -> None:
-    gone: list[int] = []
-    table = Inodes(root, on_removed=gone.append)
-    first = told(table, root, b"a")
-    assert told(table, root, b"a") is first
+def test_an_inode_stays_until_all_its_lookups_are_forgotten(root: Folder) -> None:
+    removed: list[int] = []
+    table = Inodes(root, on_removed=removed.append)
+    first = look_up(table, root, b"a")
+    assert look_up(table, root, b"a") is first
     table.forget(first.ino, 1)
     assert table.get(first.ino) is first
-    assert gone == []
+    assert removed == []
     table.forget(first.ino, 1)
     assert table.get(first.ino) is None
-    assert (len(table), gone) == (1, [first.ino])
+    assert (len(table), removed) == (1, [first.ino])
 
 
-def test_what_the_kernel_was_not_told_is_not_held(root: Folder) -> None:
+def test_a_vnode_without_a_lookup_is_not_in_the_table(root: Folder) -> None:
     table = Inodes(root)
     vnode = table.intern(TextFile(make_key(b"a"), b""))
     assert vnode.ino == inode_number(make_key(b"a"))
     assert table.get(vnode.ino) is None
 
 
-def test_forgetting_what_is_not_held_does_nothing(root: Folder) -> None:
+def test_forgetting_an_unknown_inode_does_nothing(root: Folder) -> None:
     table = Inodes(root)
     table.forget(12345, 1)
     assert len(table) == 1
@@ -97,10 +97,10 @@ def test_forgetting_what_is_not_held_does_nothing(root: Folder) -> None:
 def test_a_vnode_is_made_again_from_its_name(root: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inodes, "RECENT_VNODES", 1)
     table = Inodes(root)
-    folder = told(table, root, b"d")
+    folder = look_up(table, root, b"d")
     assert isinstance(folder, Folder)
-    deep = told(table, folder, b"f")
-    told(table, root, b"a")
+    deep = look_up(table, folder, b"f")
+    look_up(table, root, b"a")
     again = table.get(deep.ino)
     assert isinstance(again, TextFile)
     assert again is not deep
@@ -109,9 +109,9 @@ def test_a_vnode_is_made_again_from_its_name(root: Folder, monkeypatch: pytest.M
 
 def test_a_successor_makes_everything_again(root: Folder) -> None:
     table = Inodes(root)
-    folder = told(table, root, b"d")
+    folder = look_up(table, root, b"d")
     assert isinstance(folder, Folder)
-    deep = told(table, folder, b"f")
+    deep = look_up(table, folder, b"f")
     other = Inodes(root, table.table)
     found = other.get(deep.ino)
     assert isinstance(found, TextFile)
@@ -120,9 +120,9 @@ def test_a_successor_makes_everything_again(root: Folder) -> None:
 
 def test_a_directory_is_kept_for_what_is_below_it(root: Folder) -> None:
     table = Inodes(root)
-    folder = told(table, root, b"d")
+    folder = look_up(table, root, b"d")
     assert isinstance(folder, Folder)
-    deep = told(table, folder, b"f")
+    deep = look_up(table, folder, b"f")
     table.forget(folder.ino, 1)
     assert len(table) == 3
     table.forget(deep.ino, 1)
@@ -131,7 +131,7 @@ def test_a_directory_is_kept_for_what_is_below_it(root: Folder) -> None:
 
 def test_a_name_that_means_something_else_now_is_gone(root: Folder) -> None:
     table = Inodes(root)
-    vnode = told(table, root, b"a")
+    vnode = look_up(table, root, b"a")
     other = Inodes(root, table.table)
     root.key = make_key(b"another root")  # so its entries have other keys
     assert other.get(vnode.ino) is None
@@ -161,7 +161,7 @@ def test_two_keys_never_share_a_number(root: Folder) -> None:
     assert table.intern(clash(key, b"2")) is made[1]
 
 
-def test_a_moved_vnode_keeps_its_number_while_it_is_held(root: Folder) -> None:
+def test_a_displaced_vnode_keeps_its_number_while_it_is_in_the_table(root: Folder) -> None:
     table = Inodes(root)
     key = make_key(b"a")
     first, second = TextFile(key, b""), clash(key, b"2")

@@ -1,4 +1,4 @@
-"""Answers to the kernel, and notes of what has none; over a socket that keeps messages whole."""
+"""Replies to the kernel, and the unanswered requests; over a socket that keeps messages whole."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from casfs.fuse.views.vnode import Extent
 
 
 class Kernel:
-    """The other end, and a table of inodes that outlives who answers."""
+    """The other end, and an inode table that outlives a worker."""
 
     def __init__(self) -> None:
         self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._ours.setblocking(False)
         self.table = InodeTable()
 
-    def answers(self, *, lists_unanswered: bool = True) -> Replies:
+    def replies(self, *, lists_unanswered: bool = True) -> Replies:
         made = Replies(self._theirs.fileno(), self.table.unanswered)
         made.lists_unanswered = lists_unanswered
         return made
@@ -57,11 +57,11 @@ def kernel() -> Iterator[Kernel]:
 
 
 def test_answers_and_notices(kernel: Kernel) -> None:
-    answers = kernel.answers()
-    answers.reply(2, b"body")
-    answers.error(4, errno.ENOENT)
-    answers.notify(protocol.NOTIFY_POLL, b"kh")
-    answers.close()
+    replies = kernel.replies()
+    replies.reply(2, b"body")
+    replies.error(4, errno.ENOENT)
+    replies.notify(protocol.NOTIFY_POLL, b"kh")
+    replies.close()
     assert kernel.heard() == [
         (2, 0, b"body"),
         (4, errno.ENOENT, b""),
@@ -71,17 +71,17 @@ def test_answers_and_notices(kernel: Kernel) -> None:
 
 def test_pages_of_a_file(kernel: Kernel, tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(os.urandom(10_000))
-    answers = kernel.answers()
+    replies = kernel.replies()
     with (tmp_path / "f").open("rb") as file:
-        sent = answers.splice(2, Extent(file.fileno(), 100, 5000, file))
-    answers.close()
+        sent = replies.splice(2, Extent(file.fileno(), 100, 5000, file))
+    replies.close()
     assert sent == 5000
     ((unique, error, body),) = kernel.heard()
     assert (unique, error, body) == (2, 0, (tmp_path / "f").read_bytes()[100:5100])
 
 
-def test_a_successor_fails_what_was_taken(kernel: Kernel) -> None:
-    dead = kernel.answers()
+def test_a_successor_fails_unanswered_requests(kernel: Kernel) -> None:
+    dead = kernel.replies()
     for unique in (2, 4, 6):
         dead.set_current(unique)
         dead.defer(unique)
@@ -91,7 +91,7 @@ def test_a_successor_fails_what_was_taken(kernel: Kernel) -> None:
     dead.close()
     kernel.heard()
     for expected in ([2, 6, 8], []):
-        successor = kernel.answers()
+        successor = kernel.replies()
         successor.fail_unanswered()
         successor.close()
         assert [(unique, error) for unique, error, _ in sorted(kernel.heard())] == [
@@ -99,35 +99,35 @@ def test_a_successor_fails_what_was_taken(kernel: Kernel) -> None:
         ]
 
 
-def test_more_than_there_are_places_for(kernel: Kernel) -> None:
-    answers = kernel.answers()
+def test_more_unanswered_requests_than_places(kernel: Kernel) -> None:
+    replies = kernel.replies()
     places = len(kernel.table.unanswered)
     for unique in range(2, 2 * places + 20, 2):
-        answers.set_current(unique)
-        answers.defer(unique)
-    answers.fail_unanswered()
-    answers.close()
+        replies.set_current(unique)
+        replies.defer(unique)
+    replies.fail_unanswered()
+    replies.close()
     assert len(kernel.heard()) == places
     assert not any(kernel.table.unanswered)
 
 
-def test_where_requests_are_sent_again_nothing_is_noted(kernel: Kernel) -> None:
-    answers = kernel.answers(lists_unanswered=False)
-    answers.set_current(2)
-    answers.defer(2)
-    answers.close()
+def test_where_requests_are_resent_none_is_listed(kernel: Kernel) -> None:
+    replies = kernel.replies(lists_unanswered=False)
+    replies.set_current(2)
+    replies.defer(2)
+    replies.close()
     assert not any(kernel.table.unanswered)
 
 
-def test_notes_and_inodes_do_not_touch(kernel: Kernel) -> None:
+def test_unanswered_requests_and_inodes_do_not_overlap(kernel: Kernel) -> None:
     kernel.table.transport_state = b"41 5 131072"
     for number in range(2000):
         kernel.table.add_lookup(2 + number, number, 1, b"n%d" % number)
-    answers = kernel.answers()
+    replies = kernel.replies()
     for unique in range(1, 2 * len(kernel.table.unanswered)):
-        answers.set_current(unique << 40)
-        answers.defer(unique << 40)
-    answers.close()
+        replies.set_current(unique << 40)
+        replies.defer(unique << 40)
+    replies.close()
     assert kernel.table.transport_state == b"41 5 131072"
     assert all(kernel.table.check(2 + number) == number for number in range(2000))
     successor = InodeTable(os.dup(kernel.table.fd))

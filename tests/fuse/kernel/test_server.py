@@ -1,4 +1,4 @@
-"""Our own transport, spoken to as the kernel would, over a socket that keeps messages whole."""
+"""The built-in transport, tested as by the kernel, over a socket that keeps messages whole."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_the_structures_have_the_sizes_of_the_header() -> None:
     assert {one.format: one.size for one in sizes} == {one.format: n for one, n in sizes.items()}
 
 
-def test_init_is_answered_and_left_for_a_successor(kernel: Kernel) -> None:
+def test_init_is_answered_and_kept_for_a_successor(kernel: Kernel) -> None:
     error, data = kernel.ask("init", 0, init(LINUX_6_12))
     assert (error, len(data)) == (0, 64)
     note = kernel.session.inodes.table.transport_state.split()
@@ -183,17 +183,17 @@ def test_opening_is_refused_once_and_for_all(kernel: Kernel) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(transports.READ_ONLY))
-def test_what_would_change_something_is_refused(kernel: Kernel, kind: str) -> None:
+def test_requests_that_write_are_refused(kernel: Kernel, kind: str) -> None:
     assert kernel.ask(kind, 1, bytes(64))[0] == errno.EROFS
 
 
 @pytest.mark.parametrize("opcode", [0, 7, 19, 51 + 49, 4096, 1 << 31])
-def test_an_unknown_request_is_not_known(kernel: Kernel, opcode: int) -> None:
+def test_an_unknown_request_is_enosys(kernel: Kernel, opcode: int) -> None:
     unique = kernel.send(opcode, 1, b"anything")
     assert kernel.receive()[:2] == (unique, errno.ENOSYS)
 
 
-def test_a_name_that_is_not_there_is_kept_where_none_can_come(kernel: Kernel) -> None:
+def test_a_fixed_directory_answers_with_a_negative_dentry(kernel: Kernel) -> None:
     error, data = kernel.ask("lookup", 1, b"nothing\0")
     assert (error, protocol.entry_out.unpack_from(data)[:3]) == (0, (0, 0, 10**9))
     trees = kernel.lookup("trees")
@@ -235,7 +235,7 @@ def test_a_listing_goes_on_from_any_offset(kernel: Kernel) -> None:
     assert names(10_000) == b""
 
 
-def test_lookups_are_counted_and_given_back(kernel: Kernel) -> None:
+def test_lookups_are_counted_and_forgotten(kernel: Kernel) -> None:
     ino = kernel.lookup("README.txt")
     kernel.lookup("README.txt")
     kernel.send(CODES["forget"], ino, protocol.forget_in.pack(1))
@@ -270,7 +270,7 @@ def test_statfs_statx_and_access(kernel: Kernel) -> None:
         assert kernel.ask("access", ino, protocol.access_in.pack(mask, 0))[0] == expected
 
 
-def test_a_live_file_shows_what_it_was_when_its_attributes_were_asked_for(
+def test_a_live_file_shows_its_content_at_the_last_getattr(
     kernel: Kernel,
 ) -> None:
     ino = kernel.lookup(".casfs/stats.json")
@@ -316,7 +316,7 @@ def test_no_request_ends_the_loop(kernel: Kernel, requests: list[tuple[int, int,
 
 
 @given(BODIES)
-def test_a_short_message_is_passed_over(data: bytes) -> None:
+def test_a_short_message_is_ignored(data: bytes) -> None:
     store = Store.memory()
     kernel = Kernel(store)
     try:

@@ -1,4 +1,4 @@
-"""Each of our errors has its errno; what nobody expected is EIO."""
+"""Each of our errors has its errno; an unexpected exception is EIO."""
 
 from __future__ import annotations
 
