@@ -26,10 +26,10 @@ from casfs.errors import CasfsError, Failed, NoDaemon, Refused
 from casfs.system.files import replacing
 from casfs.system.locks import lock_file, try_lock
 
-MAX_MESSAGE_BYTES = 64 << 20  # bytes of one request or answer
-MAX_SOCKET_PATH_BYTES = 107  # bytes of a socket's path
+MAX_MESSAGE_BYTES = 64 << 20  # of one request or answer
+MAX_SOCKET_PATH_BYTES = 107  # the kernel's limit
 LOCK_TRIES = 20  # 10 ms apart: `find` holds the lock for a moment
-STOP_TIMEOUT_S = 30.0  # seconds
+STOP_TIMEOUT_S = 30.0
 
 
 def socket_path(root: Path, env: Mapping[str, str]) -> Path:

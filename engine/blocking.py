@@ -1,4 +1,4 @@
-"""Worker threads: where the daemon reads and writes its store, so that its loop never waits."""
+"""Runs blocking calls in worker threads, so that the daemon's loop never waits for its store."""
 
 from __future__ import annotations
 

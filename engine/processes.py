@@ -27,7 +27,7 @@ from casfs.errors import Failed
 from casfs.system import processes
 from casfs.system.processes import DRAIN_TIMEOUT_S, TERM_GRACE_S, Identity
 
-MAX_OUTPUT_BYTES = 64 << 20  # bytes of stdout, and of stderr
+MAX_OUTPUT_BYTES = 64 << 20  # of stdout, and of stderr
 RUN_VARIABLE = processes.RUN_VARIABLE
 
 

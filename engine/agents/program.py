@@ -21,9 +21,9 @@ from casfs.errors import Refused
 from casfs.write_batch import Batch
 from engine.processes import RUN_VARIABLE, ProcessResult, TimedOut, run
 
-DEFAULT_TIMEOUT_S = 3600.0  # seconds
-MAX_PROMPT_BYTES = 120_000  # bytes of a prompt: the kernel takes 128 KiB for one argument
-STDERR_TAIL_CHARS = 300  # characters of stderr in a reason
+DEFAULT_TIMEOUT_S = 3600.0
+MAX_PROMPT_BYTES = 120_000  # the kernel takes 128 KiB for one argument
+STDERR_TAIL_CHARS = 300  # in a reason
 
 ARGV: dict[str, Any] = {"type": "array", "items": {"type": "string"}, "minItems": 1}
 TIMEOUT_S: dict[str, Any] = {"type": "number", "exclusiveMinimum": 0}

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
     import httpx2
 
-CONNECT_TIMEOUT_S = 15.0  # seconds
-ANSWER_TIMEOUT_S = 600.0  # seconds for an answer
+CONNECT_TIMEOUT_S = 15.0
+ANSWER_TIMEOUT_S = 600.0
 MAX_ATTEMPTS = 5
-FIRST_WAIT_S, MAX_WAIT_S = 0.5, 120.0  # seconds
-MAX_ERROR_CHARS = 300  # characters of a server's complaint
+FIRST_WAIT_S, MAX_WAIT_S = 0.5, 120.0
+MAX_ERROR_CHARS = 300  # of a server's message
 RETRYABLE_STATUS = {408, 409, 425, 429}  # and every 5xx
 Message = dict[str, Any]
 

@@ -27,7 +27,7 @@ SYSTEM = (
     "You are given a report. Find the facts that are asked for in it, and answer with one JSON "
     "object that holds them. What the report does not say, you do not make up."
 )
-MAX_OUTPUT_CHARS = 60_000  # characters of an output
+MAX_OUTPUT_CHARS = 60_000
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,15 @@ HOST_PROC_ENTRIES = (
     "bus",
     "fs",
 )  # in /proc; files of it are root's to write
-PASSED_VARIABLES = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TERM")  # of the environment
-PROBE_TIMEOUT_S = 10.0  # seconds for a trial run
+PASSED_VARIABLES = (
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "TZ",
+    "TERM",
+)  # from the daemon's environment
+PROBE_TIMEOUT_S = 10.0
 _PROBED: set[str] = set()  # by this process's trials
 
 

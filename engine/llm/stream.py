@@ -12,7 +12,7 @@ from typing import Any
 
 from casfs.errors import Failed
 
-MAX_ANSWER_CHARS = 32 << 20  # characters of an answer
+MAX_ANSWER_CHARS = 32 << 20
 
 
 @dataclass(frozen=True)

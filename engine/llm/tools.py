@@ -24,11 +24,11 @@ from engine.llm import sandbox
 from engine.llm.sandbox import Settings
 from engine.llm.workspace_files import WorkspaceFiles
 
-MAX_RESULT_CHARS = 32_000  # characters of a result
-MAX_FILE_BYTES = 4 << 20  # bytes of a file
+MAX_RESULT_CHARS = 32_000
+MAX_FILE_BYTES = 4 << 20
 MAX_SEARCHED_FILE_BYTES = 1 << 20
 MAX_HITS = 200
-MAX_HIT_LINE_CHARS = 300  # characters of a line that was found
+MAX_HIT_LINE_CHARS = 300
 Arguments = Mapping[str, Any]
 
 

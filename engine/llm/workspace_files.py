@@ -25,8 +25,8 @@ from casfs.errors import Failed, Invalid, NotFound, Refused
 from casfs.system.paths import DIR_FLAGS, FILE_FLAGS
 
 CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-MAX_LINKS = 40  # that a path may lead through
-MAX_DEPTH = 200  # directories
+MAX_LINKS = 40  # followed for one path
+MAX_DEPTH = 200
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def _stat(folder: int, name: str, path: str) -> os.stat_result:
 
 
 def _mode(folder: int, name: str, path: str) -> int:
-    """What a file that is replaced had, else 0644. Raises Refused for what is no file."""
+    """Returns the mode of an existing file, else 0644. Raises Refused where it is not a file."""
     try:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
     except FileNotFoundError:

@@ -23,7 +23,7 @@ END = "__end__"
 
 COMPLETED = 0
 NO_RULE = 1
-MAX_SHOWN_CHARS = 160  # characters of an expression in a reason, which is one line
+MAX_SHOWN_CHARS = 160  # of an expression in a reason, which is one line
 
 Rule = TypedDict("Rule", {"from": str, "to": str, "when": str | None})
 

@@ -113,7 +113,7 @@ class Expression:
 
 
 def compile(text: str) -> Expression:
-    """Parse `text`, or raise Invalid saying what is wrong and where."""
+    """Parses an expression. Raises Invalid with the reason and the position."""
     try:
         program = Jsonata(text)
     except Exception as error:
@@ -258,7 +258,7 @@ def _filter_by_text(program: Any) -> None:
 
 
 def _position(error: Exception) -> int:
-    """Where parsing stopped; where the tokenizer was, if it fell over."""
+    """Returns where parsing stopped; the tokenizer's position, if that failed."""
     if isinstance(error, JException) and error.location >= 0:
         return int(error.location)
     lexer = Jsonata.get_parser().lexer

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _COMPARISONS = frozenset(("=", "!=", "<", "<=", ">", ">=", "in"))
-_CHILDREN = (  # the fields of a Symbol that hold one Symbol or a list of them
+_CHILDREN = (  # fields of a Symbol that hold one Symbol or a list of them
     *("steps", "predicate", "stages", "expressions", "terms"),
     *("group", "expr", "lhs", "rhs", "expression", "condition", "then", "_else"),
     *("procedure", "body", "pattern", "update", "delete"),

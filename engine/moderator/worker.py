@@ -30,8 +30,8 @@ from typing import Any, BinaryIO
 from casfs.errors import Invalid
 from engine.moderator.conditions import ExpressionScope
 
-EXIT_OUT_OF_MEMORY = 3  # exit code
-MAX_REASON_CHARS = 1000  # characters of why an expression failed
+EXIT_OUT_OF_MEMORY = 3
+MAX_REASON_CHARS = 1000
 LENGTH = struct.Struct("<I")
 
 

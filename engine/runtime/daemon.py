@@ -33,7 +33,7 @@ from engine.secrets import redaction
 
 Answer = dict[str, Any]
 Upkeep = Callable[[Store], None]
-UPKEEP_INTERVAL_S = 600  # seconds
+UPKEEP_INTERVAL_S = 600
 
 
 class Daemon:

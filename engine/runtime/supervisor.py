@@ -161,7 +161,7 @@ class Supervisor:
 
 
 def _has_running_caller(thread: Thread, known: Mapping[str, Thread]) -> bool:
-    """Is it a child of a running thread's pending step, which will run it?"""
+    """Returns whether it is a child of a running thread, whose pending step will run it."""
     caller = known.get(thread.record.get("parent") or "")
     if caller is None or caller.status != RUNNING:
         return False

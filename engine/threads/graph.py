@@ -14,7 +14,7 @@ from itertools import pairwise
 from engine.moderator.decision import END, START
 from engine.workflow.registry import Workflow
 
-MAX_LABEL_CHARS = 48  # characters of a condition
+MAX_LABEL_CHARS = 48  # of a condition
 ESCAPES = {"&": "&amp;", '"': "&quot;", "<": "&lt;", ">": "&gt;", "|": "&#124;", "#": "&#35;"}
 
 

@@ -17,8 +17,8 @@ from typing import Any
 from casfs.system.clock import now_ms
 from casfs.threads import RUNNING
 
-MAX_REASON_BYTES = 600  # bytes of JSON
-MAX_ATTEMPTS, MAX_TURNS, MAX_CALLS = 12, 8, 12  # members of a list
+MAX_REASON_BYTES = 600  # as JSON
+MAX_ATTEMPTS, MAX_TURNS, MAX_CALLS = 12, 8, 12  # length of a list
 
 FAILURE, TIMEOUT, BUDGET, UNKNOWN, RULE = "failure", "timeout", "budget", "unknown", "rule"
 CALLER = "caller"  # its caller is suspended
