@@ -130,7 +130,7 @@ def test_stop_with_other_settings(run: Checkout, tmp_path: Path, name: str) -> N
     assert ended.stdout.splitlines() == ["daemon stopped", f"unmounted {run.point}"]
     assert mount_points.mounted(store) == []
     assert daemon_socket.find(store) is None
-    for pid in (started["pid"], served.keeper, served.server):
+    for pid in (started["pid"], served.supervisor, served.worker):
         assert not alive(pid)
     assert not run.point.exists()
     assert run("stop", store=other / "store").stdout == "nothing to stop\n"
