@@ -88,7 +88,8 @@ class Writer:
     def run(self, kind: str) -> None:
         """For ever, or until something happens that may not. Transactions are kept small: so
         there are more instants between them."""
-        mark_sweep.BATCH_ROWS, write_batch.PUBLISH_BATCH_BLOBS = self.random.choice(((3, 4), (500, 4096)))
+        rows, blobs = self.random.choice(((3, 4), (500, 4096)))
+        mark_sweep.BATCH_ROWS, write_batch.PUBLISH_BATCH_BLOBS = rows, blobs
         try:
             with Store.open(self.plan.root) as store:
                 for action in KINDS[kind](self, store):
