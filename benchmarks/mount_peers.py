@@ -190,7 +190,7 @@ def casfs_mount(store: Path, point: Path, *flags: str) -> Iterator[float]:
     point.mkdir(exist_ok=True)
     command = [*CASFS, "--store", store, "mount", point, *flags]
     start = time.perf_counter()
-    # It is waited for whatever happens: ended half-way it would leave a keeper that goes on.
+    # It is waited for whatever happens: ended half-way it would leave a supervisor that goes on.
     with common.process(command, stderr=subprocess.PIPE) as started:
         try:
             _, said = started.communicate()

@@ -1,4 +1,4 @@
-"""Kill whoever serves a mount, again and again, under readers, and look what they notice.
+"""Kills the worker of a mount repeatedly, under readers, and checks that they notice nothing.
 
     python tests/harness/mount_kills.py --kills 50 --readers 64 [--seed N] [--how replace]
 
@@ -81,7 +81,7 @@ def read(tree: Path, contents: dict[str, bytes], seed: int, found: Findings) -> 
 
 
 def end(mount: Mount, chance: random.Random, how: str) -> float:
-    """End who serves, and wait for who comes after; the seconds until a call is answered."""
+    """Ends the worker; returns the seconds until its successor answers."""
     before = mount.state()
     time.sleep(chance.uniform(0, LONGEST))  # a random instant is what this is about
     if os.geteuid() == 0:
@@ -98,7 +98,7 @@ def end(mount: Mount, chance: random.Random, how: str) -> float:
             return now.starts > before.starts and now.serves and bool(os.statvfs(mount.path))
         return False
 
-    wait_until(back, f"nobody serves {mount.path} after {before.worker} was killed")
+    wait_until(back, f"no worker serves {mount.path} after {before.worker} was killed")
     return time.monotonic() - began
 
 
