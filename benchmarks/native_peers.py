@@ -68,8 +68,8 @@ def opened(
     def none(hash: str) -> Path:
         raise AssertionError("a native workspace asks for no mount")
 
-    way = strategies.STRATEGIES[strategies.NATIVE]
-    return lifecycle.open(store, root, point, way, none, origin=origin, read_only=read_only)
+    strategy = strategies.STRATEGIES[strategies.NATIVE]
+    return lifecycle.open(store, root, point, strategy, none, origin=origin, read_only=read_only)
 
 
 @contextmanager

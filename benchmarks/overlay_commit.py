@@ -65,14 +65,16 @@ def timed(action: Callable[[], object]) -> float:
 
 def measure(place: Path, shown: Path, root: str, rounds: int) -> tuple[float, float, float]:
     """Milliseconds: opening the workspace, a commit by a fresh store, a commit by the same."""
-    point, way = place / "work", strategies.STRATEGIES[strategies.OVERLAY]
+    point, strategy = place / "work", strategies.STRATEGIES[strategies.OVERLAY]
 
     def change(number: int) -> None:
         deepest(point).write_text(f"changed {root} {number} {time.time_ns()}")
 
     with Store.open(place / "store") as store:
         opening = timed(
-            lambda: lifecycle.open(store, root, point, way, lambda hash: shown / "trees" / hash)
+            lambda: lifecycle.open(
+                store, root, point, strategy, lambda hash: shown / "trees" / hash
+            )
         )
         fresh, again = [], []
         for number in range(rounds):

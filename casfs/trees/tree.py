@@ -1,6 +1,6 @@
 """Merkle trees of `directory` nodes: load, resolve, walk, diff. Without the host file system.
 
-Equal subtrees have equal hashes, so comparing two trees costs what differs between them
+Equal subtrees have equal hashes, so the cost of comparing two trees is that of their differences
 (seed 004, SPEC-08.13), and a loaded directory stays valid for ever.
 """
 

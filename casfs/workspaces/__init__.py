@@ -1,1 +1,1 @@
-"""A tree as a writable directory that costs nothing to open and only its changes to record."""
+"""Workspaces: trees as writable directories, by an overlay or a copy."""

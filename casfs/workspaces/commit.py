@@ -1,6 +1,6 @@
 """Commits a workspace: stores what it holds as a tree and moves its head there.
 
-A commit leaves base and upper alone: what is written meanwhile goes into the next one.
+A commit does not change base and upper: concurrent writes go into the next one.
 """
 
 from __future__ import annotations

@@ -35,31 +35,33 @@ KERNELS = MOUNTED[:2]
 
 @contextmanager
 def laid(
-    mount: Mount, root: str, folder: Path, way: str = strategies.OVERLAY
+    mount: Mount, root: str, folder: Path, strategy: str = strategies.OVERLAY
 ) -> Iterator[OverlayLayers]:
     """An overlay over the tree `root`, mounted for the time of the block."""
-    layers = stacked(mount, root, folder, way)
+    layers = stacked(mount, root, folder, strategy)
     try:
-        strategies.mount(strategies.STRATEGIES[way], lambda: layers)
+        strategies.mount(strategies.STRATEGIES[strategy], lambda: layers)
         yield layers
     finally:
         overlay_mount.unmount(layers.point)
 
 
-def stacked(mount: Mount, root: str, folder: Path, way: str = strategies.OVERLAY) -> OverlayLayers:
+def stacked(
+    mount: Mount, root: str, folder: Path, strategy: str = strategies.OVERLAY
+) -> OverlayLayers:
     upper, point = folder / "upper", folder / "point"
     lifecycle.create_upper(mount.store, root, upper)
     point.mkdir()
     lower = strategies.lower_locator(
-        mount.store, strategies.STRATEGIES[way], lambda hash: mount.path / "trees" / hash
+        mount.store, strategies.STRATEGIES[strategy], lambda hash: mount.path / "trees" / hash
     )
     return OverlayLayers(lower(root), upper, folder / "work", point)
 
 
-def commit(store: Store, root: str, upper: Path, way: str = strategies.OVERLAY) -> str:
+def commit(store: Store, root: str, upper: Path, strategy: str = strategies.OVERLAY) -> str:
     with store.batch() as batch:
         return overlay_snapshot.snapshot(
-            store, batch, root, upper, markers=strategies.STRATEGIES[way].markers
+            store, batch, root, upper, markers=strategies.STRATEGIES[strategy].markers
         ).hash
 
 
@@ -105,14 +107,14 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("way", MOUNTED)
+@pytest.mark.parametrize("strategy", MOUNTED)
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("name", ["same", "small", "a/same", "c/deep/small2"])
 def test_a_change_to_one_of_many_equal_files_changes_that_one(
-    mounted_alike: tuple[Mount, str], change: str, name: str, way: str, tmp_path: Path
+    mounted_alike: tuple[Mount, str], change: str, name: str, strategy: str, tmp_path: Path
 ) -> None:
     mount, root = mounted_alike
-    with laid(mount, root, tmp_path, way) as layers:
+    with laid(mount, root, tmp_path, strategy) as layers:
         before = contents(layers.point)
         assert len({path.stat().st_ino for path in layers.point.rglob("*")}) > len(before)
         CHANGES[change](layers.point / name)
@@ -123,7 +125,7 @@ def test_a_change_to_one_of_many_equal_files_changes_that_one(
             differing = {path for path in before if after.get(path) != before[path]}
             assert differing == {name}
             assert after.keys() - before.keys() <= {str(Path(name).with_name("renamed"))}
-        new = commit(mount.store, root, layers.upper, way)
+        new = commit(mount.store, root, layers.upper, strategy)
         assert new == take(mount.store, layers.point) != root
     assert contents(mount.path / "trees" / root) == before
 
@@ -148,40 +150,40 @@ def sample() -> dict[str, object]:
     }
 
 
-def played(mount: Mount, seed: int, count: int, folder: Path, way: str) -> None:
-    """A script on a plain copy and on an overlay, committed half way and at the end; and the
+def played(mount: Mount, seed: int, count: int, folder: Path, strategy: str) -> None:
+    """A script on a plain copy and on an overlay, committed half strategy and at the end; and the
     overlay mounted again shows what was committed."""
     root = put_tree(mount.store, sample())
     plain = folder / "plain"
     shutil.copytree(mount.path / "trees" / root, plain, symlinks=True)
-    with laid(mount, root, folder, way) as layers:
+    with laid(mount, root, folder, strategy) as layers:
         for part in range(2):
             script = operations.script(seed + part, count // 2, str(plain))
             for operation in script:
                 operations.play(str(layers.point), operation)
             wanted = take(mount.store, plain)
-            found = commit(mount.store, root, layers.upper, way)
+            found = commit(mount.store, root, layers.upper, strategy)
             changes = [
                 (change.letter, change.path) for change in tree.diff(mount.store, wanted, found)
             ]
             assert changes == []
             assert found == wanted
     try:
-        strategies.mount(strategies.STRATEGIES[way], lambda: layers)
+        strategies.mount(strategies.STRATEGIES[strategy], lambda: layers)
         assert take(mount.store, layers.point) == found
     finally:
         overlay_mount.unmount(layers.point)
 
 
-@pytest.mark.parametrize("way", KERNELS)
+@pytest.mark.parametrize("strategy", KERNELS)
 @pytest.mark.parametrize("seed", range(8))
 def test_a_commit_is_what_a_plain_copy_holds(
-    mount: Mount, seed: int, way: str, tmp_path: Path
+    mount: Mount, seed: int, strategy: str, tmp_path: Path
 ) -> None:
-    played(mount, seed * 1000, 300, tmp_path, way)
+    played(mount, seed * 1000, 300, tmp_path, strategy)
 
 
-@pytest.mark.parametrize("way", KERNELS)
+@pytest.mark.parametrize("strategy", KERNELS)
 @settings(
     max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
 )
@@ -191,9 +193,9 @@ def test_short_scripts(
     tmp_path_factory: pytest.TempPathFactory,
     seed: int,
     count: int,
-    way: str,
+    strategy: str,
 ) -> None:
-    played(mounted_alike[0], seed, count, tmp_path_factory.mktemp("script"), way)
+    played(mounted_alike[0], seed, count, tmp_path_factory.mktemp("script"), strategy)
 
 
 ENTER = """

@@ -146,8 +146,8 @@ def test_a_container_goes_on_with_it(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_one_that_is_being_opened_is_not_swept(disk_store: Store, tmp_path: Path) -> None:
-    root, way = put_tree(disk_store, SAMPLE), strategies.STRATEGIES[strategies.NATIVE]
-    new = registry.new(disk_store, tmp_path / "m", root, way, None, read_only=True, made=True)
+    root, strategy = put_tree(disk_store, SAMPLE), strategies.STRATEGIES[strategies.NATIVE]
+    new = registry.new(disk_store, tmp_path / "m", root, strategy, None, read_only=True, made=True)
     lock = registry.lock(new, inherited=False)
     registry.swap(disk_store, new.id, None, new.head)
     assert lifecycle.sweep(disk_store) == []
@@ -156,7 +156,7 @@ def test_one_that_is_being_opened_is_not_swept(disk_store: Store, tmp_path: Path
 
 
 def test_what_cannot_be_mounted_natively(cli: Cli, tmp_path: Path) -> None:
-    """Unasked, a workspace is made in the next best way, and that is said."""
+    """Unasked, a workspace is made in the next best strategy, and that is said."""
     hash = "ab" * 32
     with Store.open(cli.root) as store:
         root = put_tree(store, {hash[:2]: {hash[2:]: b"not what it says"}})

@@ -1,4 +1,4 @@
-"""Open workspaces: opened, committed, discarded, closed, in each way that there is."""
+"""Open workspaces: opened, committed, discarded, closed, in each strategy that there is."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ CHANGE = "rm a/g && printf changed >a/f && printf new >a/new"
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount overlays")
 NATIVELY = skip_without(strategies.NATIVE)
-EACH = pytest.mark.parametrize("way", [able(name) for name in strategies.STRATEGIES])
+EACH = pytest.mark.parametrize("strategy", [able(name) for name in strategies.STRATEGIES])
 SEEN = pytest.mark.parametrize(
-    "way", [able(name) for name in strategies.STRATEGIES if name != strategies.NAMESPACE]
+    "strategy", [able(name) for name in strategies.STRATEGIES if name != strategies.NAMESPACE]
 )
 CASFS = (sys.executable, "-m", "casfs")
 RUN = """
@@ -71,10 +71,12 @@ def trees(mount: Mount) -> Callable[[str], Path]:
 
 
 def opened(
-    mount: Mount, path: Path, way: str, root: str | None = None, **more: object
+    mount: Mount, path: Path, strategy: str, root: str | None = None, **more: object
 ) -> Workspace:
     root = root or put_tree(mount.store, SAMPLE)
-    return lifecycle.open(mount.store, root, path, strategies.STRATEGIES[way], trees(mount), **more)  # type: ignore[arg-type]
+    return lifecycle.open(
+        mount.store, root, path, strategies.STRATEGIES[strategy], trees(mount), **more
+    )  # type: ignore[arg-type]
 
 
 def run(mount: Mount, path: Path, script: str) -> str:
@@ -95,9 +97,9 @@ def left(mount: Mount) -> list[str]:
 
 
 @EACH
-def test_a_life(mount: Mount, work: Path, way: str) -> None:
+def test_a_life(mount: Mount, work: Path, strategy: str) -> None:
     store, path = mount.store, work / "w"
-    first = opened(mount, path, way)
+    first = opened(mount, path, strategy)
     assert run(mount, path, "cat a/f; ls") == "onea\nempty\nrun\n"
     assert not is_dirty(store, first)
     run(mount, path, CHANGE)
@@ -120,9 +122,9 @@ def test_a_life(mount: Mount, work: Path, way: str) -> None:
 
 
 @EACH
-def test_discard_goes_back_to_the_last_commit(mount: Mount, work: Path, way: str) -> None:
+def test_discard_goes_back_to_the_last_commit(mount: Mount, work: Path, strategy: str) -> None:
     store, path = mount.store, work / "w"
-    opened(mount, path, way)
+    opened(mount, path, strategy)
     run(mount, path, CHANGE)
     committed = commit_workspace(store, registry.find(store, path)).root
     run(mount, path, "rm -r a run; mkdir -p x/y; touch x/y/z; chmod 0 x/y")
@@ -139,10 +141,10 @@ def test_discard_goes_back_to_the_last_commit(mount: Mount, work: Path, way: str
 
 
 @EACH
-def test_closing_by_force_loses_changes(mount: Mount, work: Path, way: str) -> None:
+def test_closing_by_force_loses_changes(mount: Mount, work: Path, strategy: str) -> None:
     path = work / "w"
     path.mkdir()
-    opened(mount, path, way)
+    opened(mount, path, strategy)
     run(mount, path, CHANGE)
     lifecycle.close(mount.store, registry.find(mount.store, path), force=True)
     assert os.listdir(path) == [], "it was there before, so it stays"
@@ -150,9 +152,9 @@ def test_closing_by_force_loses_changes(mount: Mount, work: Path, way: str) -> N
 
 
 @SEEN
-def test_the_directory_is_the_tree(mount: Mount, work: Path, way: str) -> None:
+def test_the_directory_is_the_tree(mount: Mount, work: Path, strategy: str) -> None:
     path = work / "w"
-    found = opened(mount, path, way)
+    found = opened(mount, path, strategy)
     assert take(mount.store, path) == found.root
     assert found.state == "open"
     write_tree(path / "a", {"f": b"by hand"})
@@ -160,11 +162,11 @@ def test_the_directory_is_the_tree(mount: Mount, work: Path, way: str) -> None:
 
 
 @EACH
-def test_a_checkpoint_goes_on(mount: Mount, work: Path, way: str, tmp_path: Path) -> None:
+def test_a_checkpoint_goes_on(mount: Mount, work: Path, strategy: str, tmp_path: Path) -> None:
     store, path = mount.store, work / "w"
     source = write_tree(tmp_path / "source", SAMPLE)
     origin = create.create(store, "ws", source).checkpoint
-    opened(mount, path, way, origin.root, origin=origin)
+    opened(mount, path, strategy, origin.root, origin=origin)
     run(mount, path, CHANGE)
     made = commit_workspace(store, registry.find(store, path), "better")
     one = made.checkpoint
@@ -186,11 +188,11 @@ def test_a_checkpoint_goes_on(mount: Mount, work: Path, way: str, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "way", [able(strategies.NATIVE), able(strategies.OVERLAY), able(strategies.FUSE)]
+    "strategy", [able(strategies.NATIVE), able(strategies.OVERLAY), able(strategies.FUSE)]
 )
-def test_read_only(mount: Mount, work: Path, way: str) -> None:
+def test_read_only(mount: Mount, work: Path, strategy: str) -> None:
     path = work / "w"
-    found = opened(mount, path, way, read_only=True)
+    found = opened(mount, path, strategy, read_only=True)
     assert read_tree(path) == read_tree(mount.path / "trees" / found.root)
     with pytest.raises(OSError, match="Read-only"):
         (path / "a/f").write_text("no")
@@ -210,9 +212,9 @@ def test_a_copy_cannot_be_read_only(mount: Mount, work: Path) -> None:
 
 
 @EACH
-def test_gc_keeps_what_a_workspace_stands_on(mount: Mount, work: Path, way: str) -> None:
+def test_gc_keeps_what_a_workspace_stands_on(mount: Mount, work: Path, strategy: str) -> None:
     store, path = mount.store, work / "w"
-    found = opened(mount, path, way)
+    found = opened(mount, path, strategy)
     run(mount, path, CHANGE)
     committed = commit_workspace(store, found).root
     age(store)
@@ -227,12 +229,12 @@ def test_gc_keeps_what_a_workspace_stands_on(mount: Mount, work: Path, way: str)
 
 
 @SEEN
-def test_preserved_times_and_modes_survive(mount: Mount, work: Path, way: str) -> None:
+def test_preserved_times_and_modes_survive(mount: Mount, work: Path, strategy: str) -> None:
     store, path = mount.store, work / "w"
     with store.batch() as batch:
         kept = File(b"kept", batch.put(b"kept"), False, Properties((5, 7), 0o600))
         root = batch.put_node("directory", directory.encode([kept], Properties((9, 0), 0o750)))
-    found = opened(mount, path, way, root.hash)
+    found = opened(mount, path, strategy, root.hash)
     assert not is_dirty(store, found)
     (path / "new").write_text("new")
     (path / "new").chmod(0o640)
@@ -271,27 +273,27 @@ def test_directories_that_will_not_do(mount: Mount, work: Path) -> None:
 @AS_ROOT
 def test_what_cannot_be_mounted_leaves_nothing(mount: Mount, work: Path) -> None:
     root = put_tree(mount.store, SAMPLE)
-    way = strategies.STRATEGIES[strategies.OVERLAY]
+    strategy = strategies.STRATEGIES[strategies.OVERLAY]
     with pytest.raises(Failed, match="cannot mount"):
-        lifecycle.open(mount.store, root, work / "w", way, lambda hash: work / "none")
+        lifecycle.open(mount.store, root, work / "w", strategy, lambda hash: work / "none")
     assert left(mount) == []
     assert os.listdir(work) == []
 
 
 @EACH
-def test_a_directory_is_one_workspace(mount: Mount, work: Path, way: str) -> None:
-    found = opened(mount, work / "w", way)
+def test_a_directory_is_one_workspace(mount: Mount, work: Path, strategy: str) -> None:
+    found = opened(mount, work / "w", strategy)
     with pytest.raises(Conflict, match="workspace already"):
-        opened(mount, work / "w", way)
+        opened(mount, work / "w", strategy)
     assert registry.listing(mount.store) == [found]
     lifecycle.close(mount.store, found)
 
 
 @pytest.mark.parametrize(
-    "way", [able(strategies.NATIVE), able(strategies.OVERLAY), able(strategies.FUSE)]
+    "strategy", [able(strategies.NATIVE), able(strategies.OVERLAY), able(strategies.FUSE)]
 )
-def test_one_that_is_in_use_stays_open(mount: Mount, work: Path, way: str) -> None:
-    found = opened(mount, work / "w", way)
+def test_one_that_is_in_use_stays_open(mount: Mount, work: Path, strategy: str) -> None:
+    found = opened(mount, work / "w", strategy)
     with (found.path / "a/f").open():
         for end in (
             lambda: lifecycle.close(mount.store, found),
@@ -303,9 +305,9 @@ def test_one_that_is_in_use_stays_open(mount: Mount, work: Path, way: str) -> No
     lifecycle.close(mount.store, found)
 
 
-@pytest.mark.parametrize("way", [able(strategies.NAMESPACE)])
-def test_one_command_at_a_time_in_a_namespace(mount: Mount, work: Path, way: str) -> None:
-    found = opened(mount, work / "w", way)
+@pytest.mark.parametrize("strategy", [able(strategies.NAMESPACE)])
+def test_one_command_at_a_time_in_a_namespace(mount: Mount, work: Path, strategy: str) -> None:
+    found = opened(mount, work / "w", strategy)
     held = registry.lock(found)
     for again in (
         lambda: registry.lock(found),
@@ -318,49 +320,49 @@ def test_one_command_at_a_time_in_a_namespace(mount: Mount, work: Path, way: str
 
 
 @pytest.mark.parametrize(
-    "way", [able(strategies.NATIVE), able(strategies.OVERLAY), able(strategies.FUSE)]
+    "strategy", [able(strategies.NATIVE), able(strategies.OVERLAY), able(strategies.FUSE)]
 )
-def test_after_a_reboot_it_is_mounted_again(mount: Mount, work: Path, way: str) -> None:
+def test_after_a_reboot_it_is_mounted_again(mount: Mount, work: Path, strategy: str) -> None:
     path = work / "w"
-    found = opened(mount, path, way)
+    found = opened(mount, path, strategy)
     run(mount, path, CHANGE)
     lifecycle.detach(found)
     assert found.state == "unmounted"
     assert os.listdir(path) == []
     with pytest.raises(Conflict, match="close it first"):
-        opened(mount, path, way, put_tree(mount.store, {}))
+        opened(mount, path, strategy, put_tree(mount.store, {}))
     with pytest.raises(Refused, match="open it again"):
         registry.check_open(found)
-    opened(mount, path, way)
+    opened(mount, path, strategy)
     assert take(mount.store, path) == put_tree(mount.store, CHANGED)
     lifecycle.detach(found)
     assert commit_workspace(mount.store, found).root == put_tree(mount.store, CHANGED)
     lifecycle.close(mount.store, registry.find(mount.store, path))
 
 
-@pytest.mark.parametrize("way", [able(strategies.OVERLAY)])
+@pytest.mark.parametrize("strategy", [able(strategies.OVERLAY)])
 def test_when_the_mount_dies_nothing_is_lost(
-    disk_store: Store, tmp_path: Path, work: Path, way: str
+    disk_store: Store, tmp_path: Path, work: Path, strategy: str
 ) -> None:
     path = work / "w"
     with serving(disk_store, tmp_path / "mnt") as mount:
-        opened(mount, path, way)
+        opened(mount, path, strategy)
         run(mount, path, CHANGE)
         mount.kill()
     with pytest.raises(OSError, match="endpoint"):
         os.listdir(path)
     with serving(disk_store, tmp_path / "mnt2") as mount:
-        opened(mount, path, way)
+        opened(mount, path, strategy)
         assert take(disk_store, path) == put_tree(disk_store, CHANGED)
         found = registry.find(disk_store, path)
         lifecycle.close(disk_store, found, force=True)
 
 
-@pytest.mark.parametrize("way", [able(strategies.OVERLAY)])
+@pytest.mark.parametrize("strategy", [able(strategies.OVERLAY)])
 def test_an_unmounted_mount_serves_until_the_overlay_is_gone(
-    mount: Mount, work: Path, way: str
+    mount: Mount, work: Path, strategy: str
 ) -> None:
-    found = opened(mount, work / "w", way)
+    found = opened(mount, work / "w", strategy)
     unmount(mount.path)
     assert (found.path / "a/f").read_bytes() == b"one"
     lifecycle.close(mount.store, found)
@@ -371,13 +373,13 @@ def test_an_unmounted_mount_serves_until_the_overlay_is_gone(
 
 
 @EACH
-def test_the_command_line(cli: Cli, work: Path, tmp_path: Path, way: str) -> None:
+def test_the_command_line(cli: Cli, work: Path, tmp_path: Path, strategy: str) -> None:
     source, path = write_tree(tmp_path / "source", SAMPLE), work / "w"
     cli("checkpoint", "create", "ws", source)
-    said = cli("workspace", "open", "ws", path, "--via", way)
-    assert f"backend: {way}" in said.text
+    said = cli("workspace", "open", "ws", path, "--via", strategy)
+    assert f"backend: {strategy}" in said.text
     (listed,) = cli("workspace", "list", "--json").json
-    assert (listed["directory"], listed["root"], listed["way"]) == (str(path), said.word, way)
+    assert (listed["directory"], listed["root"], listed["way"]) == (str(path), said.word, strategy)
     executed = execute(cli, path, CHANGE)
     assert executed.returncode == 0, executed.stderr
     assert execute(cli, path, "exit 7").returncode == 7
@@ -392,14 +394,14 @@ def test_the_command_line(cli: Cli, work: Path, tmp_path: Path, way: str) -> Non
     assert cli("workspace", "list").out == b""
     assert "not an open workspace" in cli("workspace", "commit", path, code=3).err
     shown = cli("status", "--json").json["mounts"]
-    assert len(shown) == (way not in (strategies.COPY, strategies.NATIVE)), (
+    assert len(shown) == (strategy not in (strategies.COPY, strategies.NATIVE)), (
         "they stand on a mount of their own"
     )
 
 
 @pytest.mark.parametrize("read_only", [False, True])
 @pytest.mark.parametrize(
-    ("via", "way"),
+    ("via", "strategy"),
     [
         pytest.param((), strategies.NATIVE, id="best", marks=NATIVELY),
         pytest.param(("--via", "native"), strategies.NATIVE, id="native", marks=NATIVELY),
@@ -408,17 +410,17 @@ def test_the_command_line(cli: Cli, work: Path, tmp_path: Path, way: str) -> Non
     ],
 )
 def test_the_way_is_chosen_and_said(
-    cli: Cli, work: Path, tmp_path: Path, via: tuple[str, ...], way: str, read_only: bool
+    cli: Cli, work: Path, tmp_path: Path, via: tuple[str, ...], strategy: str, read_only: bool
 ) -> None:
     path = work / "w"
     cli("checkpoint", "create", "ws", write_tree(tmp_path / "source", SAMPLE))
     command = ("workspace", "open", "ws", path, *via, *["--read-only"] * read_only)
-    if read_only and way == strategies.COPY:
+    if read_only and strategy == strategies.COPY:
         assert "cannot be read-only" in cli(*command, code=4).err
         return
-    assert f"backend: {way}\n" in cli(*command).text
+    assert f"backend: {strategy}\n" in cli(*command).text
     (listed,) = cli("workspace", "list", "--json").json
-    assert (listed["way"], listed["read_only"]) == (way, read_only)
+    assert (listed["way"], listed["read_only"]) == (strategy, read_only)
     if read_only:
         assert "is read-only" in cli("workspace", "commit", path, code=4).err
     else:
@@ -429,11 +431,11 @@ def test_the_way_is_chosen_and_said(
     cli("workspace", "close", path)
 
 
-@pytest.mark.parametrize("way", [able(strategies.NATIVE), able(strategies.OVERLAY)])
-def test_new_modes_and_places_cost_no_content(mount: Mount, work: Path, way: str) -> None:
+@pytest.mark.parametrize("strategy", [able(strategies.NATIVE), able(strategies.OVERLAY)])
+def test_new_modes_and_places_cost_no_content(mount: Mount, work: Path, strategy: str) -> None:
     """The upper has marks for them, and a commit understands those."""
     tree = {"d": {"big": LARGE, "more": LARGE[1:]}, "big": LARGE}
-    found = opened(mount, work / "w", way, put_tree(mount.store, tree))
+    found = opened(mount, work / "w", strategy, put_tree(mount.store, tree))
     run(
         mount, found.path, "chmod +x big; mv big d/moved; chmod -x d/moved; chmod +x d/more; mv d e"
     )
@@ -453,12 +455,12 @@ def test_by_hash_there_is_no_checkpoint(cli: Cli, work: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "way", [able(strategies.NATIVE), able(strategies.OVERLAY), able(strategies.FUSE)]
+    "strategy", [able(strategies.NATIVE), able(strategies.OVERLAY), able(strategies.FUSE)]
 )
-def test_umount_keeps_a_workspace(cli: Cli, work: Path, tmp_path: Path, way: str) -> None:
+def test_umount_keeps_a_workspace(cli: Cli, work: Path, tmp_path: Path, strategy: str) -> None:
     path = work / "w"
     cli("checkpoint", "create", "ws", write_tree(tmp_path / "source", SAMPLE))
-    cli("workspace", "open", "ws", path, "--via", way)
+    cli("workspace", "open", "ws", path, "--via", strategy)
     (path / "new").write_text("new")
     cli("umount", path)
     assert "no casfs mount" in cli("umount", path, code=3).err

@@ -96,8 +96,8 @@ def _match_gap(old: Lines, new: Lines, block: Block, limit: int) -> tuple[list[B
 
 
 def _matches(a: Lines, b: Lines, limit: int) -> tuple[list[Match], int]:
-    """Returns what `SequenceMatcher.get_matching_blocks` finds before the limit is reached, the
-    longest first; and the cost."""
+    """Returns the matches of `SequenceMatcher.get_matching_blocks` that are found before the
+    limit is reached, the longest first; and the cost."""
     matcher: Any = SequenceMatcher(None, a, b)  # the stubs lack `b2j`
     cost = [1 + len(matcher.b2j.get(line, ())) for line in a]
     upto = list(accumulate(cost, initial=0))

@@ -1,11 +1,11 @@
 """Unified diffs between two trees, for people, models and `git apply`.
 
 Text files and symlinks have lines, under the headers that git knows (modes, new and
-deleted files). A change of kind is a deletion and an addition. What has a NUL byte, is not
-UTF-8 or is larger than MAX_FILE_BYTES, empty directories, and times that were preserved are named
-on a line of their own, which git skips: `LETTER path (why)`. What lies in a directory named
-`.git` is only counted, since git accepts no patch to it. The output is bounded; what does
-not fit is counted too.
+deleted files). A change of kind is a deletion and an addition. Files that have a NUL byte, are
+not UTF-8 or larger than MAX_FILE_BYTES, empty directories, and preserved times are named on a
+line of their own, which git skips: `LETTER path (why)`. Paths in a directory named `.git` are
+only counted, since git accepts no patch to them. The output is bounded; paths that do not fit
+are counted too.
 """
 
 from __future__ import annotations

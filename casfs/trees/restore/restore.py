@@ -239,8 +239,8 @@ class _Restore:
             first = printable(outcome.blocked[0])
             more = f" (and {len(outcome.blocked) - 1} more)" if len(outcome.blocked) > 1 else ""
             raise Refused(
-                f"{self._target}/{first}{more}: a directory with files that are in no tree stands"
-                " where the tree has a file; move them away, or use --delete-untracked, and run"
+                f"{self._target}/{first}{more}: a directory with untracked files is where"
+                " the tree has a file; move them away, or use --delete-untracked, and run"
                 " this again"
             )
 

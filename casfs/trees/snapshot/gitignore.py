@@ -13,6 +13,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from casfs.system.paths import printable
+
 GLOB_CHARACTERS = re.compile(rb"[*?\[\\]")
 BOM = b"\xef\xbb\xbf"
 CHARACTER_CLASSES = {
@@ -55,7 +57,7 @@ class Patterns:
 
 
 def _pattern(line: bytes) -> Pattern | None:
-    text = _trimmed(line.removesuffix(b"\r"))
+    text = _strip_spaces(line.removesuffix(b"\r"))
     if not text or text.startswith(b"#"):
         return None
     negated = text.startswith(b"!")
@@ -63,13 +65,13 @@ def _pattern(line: bytes) -> Pattern | None:
     directory = body.endswith(b"/")
     glob = body[: len(body) - directory]
     if not glob.strip(b"/") or _escapes_end(body):
-        raise ValueError(f"{text.decode('utf-8', 'replace')!r} is not a valid pattern")
+        raise ValueError(f"{printable(text)!r} is not a valid pattern")
     anchored = b"/" in glob
     glob = glob.removeprefix(b"/")
-    return Pattern(re.compile(_translated(glob, anchored), re.DOTALL), negated, anchored, directory)
+    return Pattern(re.compile(_translate(glob, anchored), re.DOTALL), negated, anchored, directory)
 
 
-def _trimmed(line: bytes) -> bytes:
+def _strip_spaces(line: bytes) -> bytes:
     """Strips trailing spaces, but for one that is escaped."""
     text = line.rstrip(b" ")
     return text + b" " if text != line and _escapes_end(text) else text
@@ -79,10 +81,10 @@ def _escapes_end(text: bytes) -> bool:
     return (len(text) - len(text.rstrip(b"\\"))) % 2 == 1
 
 
-def _translated(glob: bytes, anchored: bool) -> bytes:
-    """As a regular expression. In a path `*` and `?` do not match a slash."""
+def _translate(glob: bytes, anchored: bool) -> bytes:
+    """Returns the regular expression of a glob. `*` and `?` do not match a slash."""
     special = GLOB_CHARACTERS.search(glob)
-    first = special.start() if special else len(glob)  # git compares what is before it as it is
+    first = special.start() if special else len(glob)  # git compares the text before it literally
     found, at = [], 0
     while at < len(glob):
         byte = glob[at : at + 1]

@@ -1,8 +1,8 @@
 """IgnoreRules rules: the default names of derived directories, and the gitignore patterns of
 `.casfsignore` at the top of the workspace.
 
-The default names (seed 004's set) hold for directories only: a *file* called `build` is
-somebody's work.
+The default names (seed 004's set) match directories only: a *file* called `build` is
+source, not a derived file.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Everything is read through directory descriptors, so neither a long path nor a symlink that is
 swapped in underneath can redirect it.
 
-What a tree can hold is kept exactly: names and targets as bytes, the owner's x bit, empty
+All that a tree can hold is kept exactly: names and targets as bytes, the owner's x bit, empty
 directories, and with `preserve` mtimes and permission bits. Sockets, fifos and devices are
 left out with a warning, and so is a file that vanished while the directory was read. A file
 that cannot be read fails the whole snapshot and is named: a checkpoint is complete or it is

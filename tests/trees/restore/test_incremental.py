@@ -110,7 +110,7 @@ def test_what_was_changed_here_is_reported_and_brought_to_the_new_state(
     arguments = (store, put_tree(store, after), place)
     if new != "directory" and here == {"f": b"one"}:
         if new != "nothing":
-            with pytest.raises(Refused, match="x: a directory with files that are in no tree"):
+            with pytest.raises(Refused, match="x: a directory with untracked files is where"):
                 restore(*arguments, base=put_tree(store, old))
             return
         done = restore(*arguments, base=put_tree(store, old))
@@ -122,7 +122,7 @@ def test_what_was_changed_here_is_reported_and_brought_to_the_new_state(
     assert done.outcome.changed == ([] if as_it_should_be else [b"x"])
 
 
-def test_foreign_files_and_the_directories_that_hold_them_stay(
+def test_untracked_files_and_the_directories_that_hold_them_stay(
     store: Store, tmp_path: Path
 ) -> None:
     old = {"gone": {"f": b"1", "below": {"g": b"2"}, "e": {}}, "stays": {"f": b"1"}}
@@ -142,7 +142,7 @@ def test_foreign_files_and_the_directories_that_hold_them_stay(
     )
 
 
-def test_foreign_files_go_when_that_is_asked_for(store: Store, tmp_path: Path) -> None:
+def test_untracked_files_are_deleted_when_that_is_asked_for(store: Store, tmp_path: Path) -> None:
     old = {"gone": {"f": b"1"}, "same": {"d": {"f": b"1"}}, "x": {"f": b"1"}}
     new = {"same": {"d": {"f": b"1"}}, "x": b"file"}
     place = tmp_path / "w"
@@ -157,7 +157,7 @@ def test_foreign_files_go_when_that_is_asked_for(store: Store, tmp_path: Path) -
     assert Path("/etc").exists()
 
 
-def test_a_foreign_directory_in_the_way_of_a_file_is_refused_and_can_be_completed(
+def test_an_untracked_directory_in_the_way_of_a_file_is_refused_and_can_be_completed(
     disk_store: Store, tmp_path: Path
 ) -> None:
     old, new = {"x": {"f": b"1"}, "y": b"1"}, {"x": b"file", "y": b"2"}
@@ -272,13 +272,13 @@ def directories(tree: dict[bytes, Any]) -> list[bytes]:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=80)
 @given(data=st.data(), old=TREES, new=TREES)
-def test_what_is_foreign_is_untouched(
+def test_untracked_entries_are_untouched(
     store: Store, tmp_path_factory: pytest.TempPathFactory, data: Any, old: Any, new: Any
 ) -> None:
-    place = tmp_path_factory.mktemp("foreign") / "w"
+    place = tmp_path_factory.mktemp("untracked") / "w"
     restore(store, put_tree(store, old), place)
     where = data.draw(st.lists(st.sampled_from(directories(old)), max_size=3, unique=True))
-    name = data.draw(NAMES.map(lambda name: b"~foreign" + name))
+    name = data.draw(NAMES.map(lambda name: b"~untracked" + name))
     mine = [os.path.join(os.fsencode(place), path, name) for path in where]
     for path in mine:
         with open(path, "wb") as file:
