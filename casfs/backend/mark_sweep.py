@@ -81,10 +81,10 @@ class MarkSweep:
                 rows = db.execute(
                     f"{SELECT} WHERE b.hash IN ({','.join('?' * len(part))})", part
                 ).fetchall()
-            nodes += [row[1].hex() for row in rows if self._set(row) and row[3] is not None]
+            nodes += [row[1].hex() for row in rows if self._mark_row(row) and row[3] is not None]
         return nodes
 
-    def _set(self, row: Row) -> bool:
+    def _mark_row(self, row: Row) -> bool:
         """Marks a row; returns False where it needs no marking, or is marked."""
         id, _, size, _, is_file = row
         if id > self._last or self._is_marked(id):
@@ -137,7 +137,7 @@ class MarkSweep:
         self, doomed: list[Row], before: int, follow: Callable[[list[str]], None]
     ) -> list[Row]:
         with self._db.write() as db:
-            while touched := self._take_touched(db):
+            while touched := self._drain_touched(db):
                 follow(touched)
             delete = "DELETE FROM blobs WHERE id = ? AND touched < ?"
             unmarked = [row for row in doomed if not self._is_marked(row[0])]
@@ -145,7 +145,7 @@ class MarkSweep:
         self._unlink(row[1] for row in gone if row[4])
         return gone
 
-    def _take_touched(self, db: Connection) -> list[str]:
+    def _drain_touched(self, db: Connection) -> list[str]:
         rows = db.execute(
             "SELECT b.id, b.hash FROM young y CROSS JOIN blobs b ON b.id = y.id"
         ).fetchall()

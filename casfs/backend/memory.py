@@ -163,9 +163,9 @@ class MemoryHeads:
         for swap in swaps:
             if any("\ud800" <= character <= "\udfff" for character in swap.name):
                 raise Invalid(f"head {swap.name!a}: a name must be UTF-8")
-            if heads.get(swap.name) != _pair(swap.old):
+            if heads.get(swap.name) != _stored_head(swap.old):
                 raise Conflict(f"head {swap.name}: moved by another writer meanwhile")
-            pair = _pair(swap.new)
+            pair = _stored_head(swap.new)
             if pair is None:
                 heads.pop(swap.name, None)
             else:
@@ -225,7 +225,7 @@ class MemoryGcRun:
                     yield hash, info
 
 
-def _pair(head: Head | None) -> tuple[str, bytes] | None:
+def _stored_head(head: Head | None) -> tuple[str, bytes] | None:
     if head is None:
         return None
     record = canonical.encode(dict(head.record))

@@ -65,6 +65,7 @@ class BlobRow(NamedTuple):
 
 
 def verified(hash: str, data: bytes) -> bytes:
+    """Returns the bytes of a row. Raises CorruptBlob where they do not hash to its name."""
     if not isinstance(data, bytes) or hash_bytes(data) != hash:  # damage may make it text
         raise CorruptBlob(f"blob {hash}: its bytes do not hash to its name")
     return data
@@ -80,6 +81,7 @@ def parse_hash(hash: str) -> bytes | None:
 
 
 def key_of(hash: str) -> bytes:
+    """Returns the 32 bytes of a hash. Raises NotFound where it is invalid."""
     key = parse_hash(hash)
     if key is None:
         raise NotFound(f"no blob {hash!r} in this store: not a valid hash")
@@ -109,13 +111,13 @@ def prepare(
 
     Raises NotFound.
     """
-    brought = {one.digest.hash for one in batch}
-    relied = {move.new.hash for move in moves if move.new}
-    relied.update(one.type for one in batch if one.type is not None and one.type != META)
-    needed = [key_of(hash) for hash in (relied - brought).union(require)]
+    published = {one.digest.hash for one in batch}
+    targets = {move.new.hash for move in moves if move.new}
+    targets.update(one.type for one in batch if one.type is not None and one.type != META)
+    needed = [key_of(hash) for hash in (targets - published).union(require)]
     is_small = len(batch) <= BATCH_ROWS
     own = [key_of(one.digest.hash) for one in batch if is_small or one.type is not None]
-    found = _found(db, list({*needed, *own}))
+    found = _rows(db, list({*needed, *own}))
     if gone := [key for key in needed if key not in found]:
         raise NotFound(f"no blob {min(gone).hex()} in this store: it was collected meanwhile")
     stale = [
@@ -126,7 +128,7 @@ def prepare(
     return {key: found[key] for key in own if key in found}
 
 
-def _found(db: Connection, keys: list[bytes]) -> dict[bytes, BlobRow]:
+def _rows(db: Connection, keys: list[bytes]) -> dict[bytes, BlobRow]:
     found: dict[bytes, BlobRow] = {}
     for start in range(0, len(keys), BATCH_ROWS):
         part = keys[start : start + BATCH_ROWS]
@@ -172,10 +174,10 @@ def record_touched(db: Connection, hashes: list[str], moves: list[Swap]) -> None
 
 
 def swap(db: Connection, swap: Swap, at_ms: int) -> None:
-    """Raises Conflict, Invalid."""
+    """Moves a head by compare-and-swap, and appends to the journal. Raises Conflict, Invalid."""
     name = swap.name
-    old = None if swap.old is None else _row(swap.old)
-    new = None if swap.new is None else _row(swap.new)
+    old = None if swap.old is None else _head_row(swap.old)
+    new = None if swap.new is None else _head_row(swap.new)
     if not is_storable(name):
         raise Invalid(f"head {name!a}: a name must be UTF-8")
     statement, values = ADD, (name, *(new or ()))
@@ -200,7 +202,7 @@ def head_of(hash: bytes, record: str) -> Head:
     return Head(hash.hex(), canonical.decode(record.encode()))
 
 
-def _row(head: Head) -> tuple[bytes, str]:
+def _head_row(head: Head) -> tuple[bytes, str]:
     """Returns (hash, record) as they are stored. Raises Invalid."""
     size = len(head.text) if head.text.isascii() else len(head.text.encode())
     if size > MAX_RECORD_BYTES:
