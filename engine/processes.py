@@ -150,9 +150,11 @@ def start_time(pid: int) -> int | None:
     return processes.start_time(pid)
 
 
-def end_orphans(token: str, pid: int | None, started: int | None) -> int:
+def end_orphans(token: str | None, pid: int | None, started: int | None) -> int:
     """Ends the processes of an attempt that a killed daemon left; returns how many carried its
-    token."""
+    token. An attempt without a token, of an imported thread, has no processes here."""
+    if token is None:
+        return 0
     if pid is not None and started is not None:
-        processes.end(Identity(pid, started))
+        processes.end(Identity(pid, started), token)
     return processes.end_carrying(RUN_VARIABLE, token)

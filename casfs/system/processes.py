@@ -64,14 +64,20 @@ def _stat(pid: int) -> list[str]:
 
 
 def send(pid: int, number: signal.Signals) -> None:
-    """Sends a signal to the group that `pid` leads, which may outlive it."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, number)
+    """Sends a signal to the group that `pid` leads, which may outlive it. Every signal to a group
+    goes through here: 1 and less would stand for all processes, or for our own group."""
+    if pid > 1:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, number)
 
 
-def end(identity: Identity) -> bool:
-    """Kills the group of a command whose runner died; returns False when it is gone already."""
-    if not identity.lives():
+def end(identity: Identity, token: str | None = None) -> bool:
+    """Kills the group of a command whose runner died, if its leader still is that process: by its
+    start time and, where one was given to it, the `token` in its environment. Returns False
+    otherwise."""
+    if identity.pid <= 1 or not identity.lives():
+        return False
+    if token is not None and not _carries(identity.pid, f"{RUN_VARIABLE}={token}".encode()):
         return False
     send(identity.pid, signal.SIGKILL)
     deadline = time.monotonic() + KILL_TIMEOUT_S
@@ -98,11 +104,13 @@ def carrying(name: str, value: str) -> Iterator[int]:
     """Yields other living processes with that variable in their environment."""
     wanted = f"{name}={value}".encode()
     for entry in os.scandir("/proc"):
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        try:
-            environment = Path(entry.path, "environ").read_bytes()
-        except OSError:  # exited, or another user's
-            continue
-        if wanted in environment.split(b"\0"):
-            yield int(entry.name)
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            if _carries(int(entry.name), wanted):
+                yield int(entry.name)
+
+
+def _carries(pid: int, variable: bytes) -> bool:
+    try:
+        return variable in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:  # exited, or another user's
+        return False

@@ -230,20 +230,6 @@ def test_orphans_are_found_by_their_token_wherever_they_went(pid_file: Path) -> 
     assert not alive(grandchild)
 
 
-def test_an_orphan_without_a_token_is_found_by_pid_and_start_time() -> None:
-    with subprocess.Popen(["sleep", "600"], env={}, start_new_session=True) as orphan:
-        try:
-            born = start_time(orphan.pid)
-            assert born is not None
-            end_orphans("none", orphan.pid, born + 1)  # the id was given to somebody else since
-            end_orphans("none", orphan.pid, None)
-            assert alive(orphan.pid)
-            end_orphans("none", orphan.pid, born)
-            until(lambda: not alive(orphan.pid), "the orphan's end")
-        finally:
-            orphan.kill()
-
-
 def test_whoever_looks_for_orphans_is_none() -> None:
     token = secrets.token_hex(8)
     code = f"from engine.processes import end_orphans\nprint(end_orphans('{token}', None, None))"
