@@ -1,1 +1,1 @@
-"""Plugins: trees of a name and version, stored once."""
+"""Plugins: dependency trees of a name and version, stored once."""

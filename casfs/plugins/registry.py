@@ -1,12 +1,11 @@
-"""Plugins: trees of a name and a version that many workspaces use, stored once.
+"""The plugin registry: dependency trees of a name and a version, stored once.
 
-The head `plugins/<name>/<version>` leads to the tree. It is cache (`casfs.maintenance.gc`): what
-was evicted is synced again from its source.
+The head `plugins/<name>/<version>` leads to the tree. It is cache (`casfs.maintenance.gc`): an
+evicted plugin is synced again from its source.
 
     record  root, source (without password), commit (of git, else null), syncedAt, createdAt
 
-How one comes here and is written to a directory: `casfs.plugins.transfer`. Whoever only reads
-them, as the mount does, needs nothing of that.
+`casfs.plugins.transfer` syncs and restores them; readers, as the mount, need only this module.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class Plugin:
 
 
 def find(store: Store, name: str, version: str) -> Plugin:
-    """Raises NotFound."""
+    """Returns a plugin. Raises NotFound."""
     found = get(store, name, version)
     if found is None:
         raise NotFound(f"no plugin {name} {version}; see `casfs plugin list`")
@@ -41,20 +40,20 @@ def find(store: Store, name: str, version: str) -> Plugin:
 
 
 def listing(store: Store, name: str | None = None) -> list[Plugin]:
-    """Every plugin, or the versions of one, sorted."""
+    """Returns all plugins, or the versions of one, sorted by head name."""
     prefix = HEADS if name is None else f"{HEADS}{name}/"
     return [of_head(key, head) for key, head in store.heads.list(prefix)]
 
 
 def get(store: Store, name: str, version: str) -> Plugin | None:
-    """As `find`; None where there is none."""
+    """Returns a plugin, or None."""
     key = f"{HEADS}{name}/{version}"
     head = store.heads.get(key)
     return None if head is None else of_head(key, head)
 
 
 def of_head(key: str, head: Head) -> Plugin:
-    """What the head of that name says."""
+    """Returns the plugin of a head."""
     name, _, version = key[len(HEADS) :].partition("/")
     record = head.record
     commit = record["commit"] and str(record["commit"]).removeprefix("git:")

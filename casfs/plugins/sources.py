@@ -1,10 +1,9 @@
-"""Trees from elsewhere: a directory, a git repository, a tarball. What is here stores the
-tree; where it is remembered is `casfs.plugins`.
+"""Stores the tree of a plugin's source: a directory, a git repository or a tarball.
 
-A directory is taken whole, only `.git` is left out. Git is the system's own: one commit is
-fetched without its history, without hooks, submodules or prompts. A tarball never touches
+A directory is stored whole, except `.git`. Git is the system's own: one commit is fetched
+without its history, without hooks, submodules or prompts. A tarball never touches
 the file system: its members become nodes, checked by the rules of tarfile's `data` filter (no
-absolute names, nothing that leads out, no devices), which Debian 12's Python lacks, and again as
+absolute names, no path that leads out, no devices), which Debian 12's Python lacks, and again as
 every tree is.
 """
 
@@ -37,22 +36,28 @@ from casfs.write_batch import Batch
 WITHOUT_GIT = IgnoreRules(frozenset({b".git"}))
 REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|[A-Za-z0-9._-]+(@[A-Za-z0-9._-]+)?:(?!/?/)")
 COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?\Z")
-ASK = 60.0  # seconds for a question to a remote
-FETCH = 1800.0  # seconds for its answer
-SAFE = ("core.hooksPath=/dev/null", "core.autocrlf=false", "advice.detachedHead=false")
-LOCAL = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR")
+GIT_QUERY_TIMEOUT_S = 60.0
+GIT_FETCH_TIMEOUT_S = 1800.0
+SAFE_SETTINGS = ("core.hooksPath=/dev/null", "core.autocrlf=false", "advice.detachedHead=false")
+LOCAL_VARIABLES = (  # of a repository around the caller; not passed to git
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_COMMON_DIR",
+)
 Level = dict[bytes, "Entry | Level"]
 
 
 def is_git(source: str) -> bool:
-    """A URL, host:path, or a bare repository. A directory with a `.git` is a directory."""
+    """Is a source a URL, host:path or bare repository? A directory with a `.git` is not."""
     path = Path(source)
     bare = all((path / name).exists() for name in ("HEAD", "objects", "refs"))
     return bare or (REMOTE.match(source) is not None and not path.exists())
 
 
-def take(batch: Batch, source: Path) -> Digest:
-    """Store a directory or a tarball. Raises NotFound, Invalid, Failed."""
+def store_source(batch: Batch, source: Path) -> Digest:
+    """Stores a directory or a tarball; returns its tree. Raises NotFound, Invalid, Failed."""
     if source.is_dir():
         return walker.snapshot(batch, source, WITHOUT_GIT)
     if not source.exists():
@@ -60,8 +65,8 @@ def take(batch: Batch, source: Path) -> Digest:
     return _tarball(batch, source)
 
 
-def shown(source: str) -> str:
-    """A source as it may be recorded: without the name and password in a URL."""
+def without_credentials(source: str) -> str:
+    """Returns a source without the user name and password of its URL, as it is recorded."""
     parts = urlsplit(source) if "://" in source else None
     if parts is None or "@" not in parts.netloc:
         return source
@@ -72,37 +77,37 @@ def shown(source: str) -> str:
 
 
 def upstream(url: str, version: str, env: Mapping[str, str]) -> tuple[str, str]:
-    """(what to fetch, the commit it is now) for a tag, a branch or a whole commit hash.
+    """Returns (ref to fetch, its commit) for a tag, a branch or a full commit hash.
 
-    Raises NotFound where the repository has no such version, Failed where it does not answer.
+    Raises NotFound where the repository has no such version, Failed on git errors.
     """
     tag, branch = f"refs/tags/{version}", f"refs/heads/{version}"
-    said = _git(["ls-remote", "--", url, tag, f"{tag}^{{}}", branch], env, ASK)
-    refs = {name: commit for commit, name in (line.split("\t") for line in said.splitlines())}
+    output = _git(["ls-remote", "--", url, tag, f"{tag}^{{}}", branch], env, GIT_QUERY_TIMEOUT_S)
+    refs = {name: commit for commit, name in (line.split("\t") for line in output.splitlines())}
     if tag in refs:
         return tag, refs.get(f"{tag}^{{}}", refs[tag])
     if branch in refs:
         return branch, refs[branch]
     if COMMIT.match(version):
         return version, version
-    raise NotFound(f"{shown(url)} has no tag or branch {version!r}")
+    raise NotFound(f"{without_credentials(url)} has no tag or branch {version!r}")
 
 
 @contextmanager
-def fetched(url: str, ref: str, env: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
-    """(a directory with the files of `ref`, the commit). Raises Failed."""
+def checkout(url: str, ref: str, env: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
+    """Checks out `ref`; yields (a temporary directory, the commit). Raises Failed."""
     with tempfile.TemporaryDirectory(prefix="casfs-git-") as folder:
         at = ["-C", folder]
-        _git([*at, "init", "--quiet", "--template="], env, ASK)
+        _git([*at, "init", "--quiet", "--template="], env, GIT_QUERY_TIMEOUT_S)
         fetch = ["fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules"]
-        _git([*at, *fetch, "--", url, ref], env, FETCH)
-        _git([*at, "checkout", "--quiet", "--detach", "FETCH_HEAD"], env, FETCH)
-        yield Path(folder), _git([*at, "rev-parse", "HEAD"], env, ASK).strip()
+        _git([*at, *fetch, "--", url, ref], env, GIT_FETCH_TIMEOUT_S)
+        _git([*at, "checkout", "--quiet", "--detach", "FETCH_HEAD"], env, GIT_FETCH_TIMEOUT_S)
+        yield Path(folder), _git([*at, "rev-parse", "HEAD"], env, GIT_QUERY_TIMEOUT_S).strip()
 
 
 def _git(arguments: list[str], env: Mapping[str, str], timeout: float) -> str:
-    settings = [word for setting in SAFE for word in ("-c", setting)]
-    ours = {name: value for name, value in env.items() if name not in LOCAL}
+    settings = [word for setting in SAFE_SETTINGS for word in ("-c", setting)]
+    ours = {name: value for name, value in env.items() if name not in LOCAL_VARIABLES}
     try:
         done = subprocess.run(
             ["git", *settings, *arguments],
@@ -119,8 +124,8 @@ def _git(arguments: list[str], env: Mapping[str, str], timeout: float) -> str:
     if done.returncode != 0:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it failed"]
         line = lines[0].removeprefix("fatal: ")
-        for argument in arguments:  # a password in a URL is not for the terminal
-            line = line.replace(argument, shown(argument))
+        for argument in arguments:  # hide passwords in URLs
+            line = line.replace(argument, without_credentials(argument))
         raise Failed(f"git: {line}")
     return done.stdout.decode("utf-8", "surrogateescape")
 
@@ -137,9 +142,11 @@ def _tarball(batch: Batch, path: Path) -> Digest:
     except Invalid as error:
         raise Invalid(f"{path}: {error}; nothing was stored") from None
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
-        raise Invalid(f"{path}: no whole tarball (tar, gz, bz2, xz or zst): {error}") from None
+        raise Invalid(
+            f"{path}: not a complete tarball (tar, gz, bz2, xz or zst): {error}"
+        ) from None
     except Corrupt as error:
-        raise Invalid(f"no whole tarball: {error}") from None
+        raise Invalid(f"not a complete tarball: {error}") from None
     except OSError as error:
         raise Failed(f"cannot read {path}: {error.strerror or error}") from None
     inner = next(iter(top.values())) if len(top) == 1 else None
@@ -148,7 +155,7 @@ def _tarball(batch: Batch, path: Path) -> Digest:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tarfile.TarFile]:
-    """A zstd file as a stream, any other as tarfile finds it to be."""
+    """Opens a tarball: zstd as a stream, else with the compression that tarfile detects."""
     with zstd.opened(path) as stream:
         mode: Any = "r:*" if isinstance(stream, io.BufferedReader) else "r|"
         with tarfile.open(
@@ -205,11 +212,13 @@ def _level(top: Level, parts: list[bytes]) -> Level:
 
 
 def _linked(top: Level, member: tarfile.TarInfo, name: bytes) -> Entry:
-    """A hard link is the file that stood there before."""
+    """Returns an entry for a hard link, which must name an earlier file."""
     *above, last = tree.split_path(os.fsencode(member.linkname))
     found = _level(top, above).get(last)
     if not isinstance(found, File):
-        raise Invalid(f"the member {member.name!r} links to {member.linkname!r}, no file before it")
+        raise Invalid(
+            f"the member {member.name!r} links to {member.linkname!r}, which is not an earlier file"
+        )
     return File(name, found.digest, found.executable)
 
 

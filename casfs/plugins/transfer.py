@@ -1,8 +1,8 @@
-"""Plugins from their source into the store, and from there into directories.
+"""Syncs plugins from their source to the store, and restores them to directories.
 
-A version is a promise: what is stored stays, until somebody asks for it with `refresh`.
-Syncing again what came from git only asks where the tag or branch stands now, and says
-when it has moved; that the remote does not answer is no error then.
+A stored version is immutable until it is synced with `refresh`. Syncing a version from git
+again only queries the tag or branch and warns when it has moved; an unreachable remote is no
+error then.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from casfs.store import Store
 from casfs.system.clock import now_ms
 from casfs.trees.restore.restore import restore
 
-MAX_SOURCE = 1000  # characters in a record
+MAX_SOURCE_CHARS = 1000  # in a record
 
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """What `sync` did. `stored`: it took what the source has. `warning`: why that should be
-    looked at, or empty."""
+    """`stored`: the source was stored by this call. `warning`: how the source differs from the
+    stored version, or empty."""
 
     plugin: Plugin
     stored: bool
@@ -45,37 +45,37 @@ def sync(
     *,
     refresh: bool = False,
 ) -> Synced:
-    """Store a version from a directory, a git repository or a tarball, unless it is here.
+    """Stores a version from a directory, a git repository or a tarball, unless it is stored.
 
-    `env` is what git gets. Raises Invalid, NotFound, Failed; then nothing has changed.
+    `env`: git's environment. Raises Invalid, NotFound, Failed; an error changes nothing.
     """
-    _check(name, "name")
-    _check(version, "version")
+    _check_name(name, "name")
+    _check_name(version, "version")
     if not sources.is_git(source) and "://" not in source:
         source = str(Path(source).absolute())
     old = get(store, name, version)
     if old is not None and not refresh:
         note_use(store.heads, [f"{HEADS}{name}/{version}"])
-        return Synced(old, stored=False, warning=_difference(old, source, env))
+        return Synced(old, stored=False, warning=_upstream_warning(old, source, env))
     if not sources.is_git(source):
         return _store(store, name, version, source, Path(source), None)
     ref, _ = sources.upstream(source, version, env)
-    with sources.fetched(source, ref, env) as (folder, commit):
+    with sources.checkout(source, ref, env) as (folder, commit):
         return _store(store, name, version, source, folder, commit)
 
 
 def materialize(store: Store, name: str, version: str, target: Path) -> Plugin:
-    """Make the directory `target` hold a plugin. Raises NotFound, and as `casfs.trees.restore`."""
+    """Restores a plugin to `target`. Raises NotFound, and as `casfs.trees.restore`."""
     found = find(store, name, version)
     restore(store, found.root, target)
     note_use(store.heads, [f"{HEADS}{name}/{version}"])
     return found
 
 
-def _check(text: str, what: str) -> None:
+def _check_name(text: str, field: str) -> None:
     if not NAME.match(text) or is_hash(text):
         raise Invalid(
-            f"invalid plugin {what} {text!r}: use 1 to 64 letters,"
+            f"invalid plugin {field} {text!r}: use 1 to 64 letters,"
             " digits, '.', '_', '-', and not a hash"
         )
 
@@ -85,13 +85,13 @@ def _store(
 ) -> Synced:
     now = now_ms()
     with store.batch() as batch:
-        root = sources.take(batch, path).hash
+        root = sources.store_source(batch, path).hash
         key = f"{HEADS}{name}/{version}"
         old = store.heads.get(key)
         record: dict[str, Any] = {
             "root": root,
-            "source": sources.shown(source)[:MAX_SOURCE],
-            "commit": commit and f"git:{commit}",  # it may look like a hash, and is none of ours
+            "source": sources.without_credentials(source)[:MAX_SOURCE_CHARS],
+            "commit": commit and f"git:{commit}",  # prefixed, so that it is no ref
             "syncedAt": now,
             "createdAt": old.record["createdAt"] if old else now,
         }
@@ -101,18 +101,18 @@ def _store(
     return Synced(of_head(key, new), stored=True)
 
 
-def _difference(old: Plugin, source: str, env: Mapping[str, str]) -> str:
-    """What the source would give instead of what is stored, as far as a question tells."""
-    if sources.shown(source)[:MAX_SOURCE] != old.source:
-        return f"it was stored from {old.source}; --refresh takes it from the one given"
+def _upstream_warning(old: Plugin, source: str, env: Mapping[str, str]) -> str:
+    """Returns how the source differs from the stored version, from one query; or empty."""
+    if sources.without_credentials(source)[:MAX_SOURCE_CHARS] != old.source:
+        return f"it was stored from {old.source}; use --refresh to take the given source"
     if old.commit is None:
         return ""
     try:
         _, now = sources.upstream(source, old.version, env)
     except NotFound as error:
-        return f"it is gone upstream: {error}"
+        return f"it no longer exists upstream: {error}"
     except Failed as error:
-        return f"whether it has moved could not be asked: {error}"
+        return f"cannot check upstream: {error}"
     if now == old.commit:
         return ""
-    return f"it has moved: was {old.commit}, is {now}; --refresh takes the new one"
+    return f"it has moved: was {old.commit}, is {now}; use --refresh to update"

@@ -89,7 +89,7 @@ def test_another_source_for_the_same_version_is_told(store: Store, tmp_path: Pat
     kept = sync(store, first)
     again = sync(store, other)
     assert again.plugin == kept.plugin
-    assert again.warning == f"it was stored from {first}; --refresh takes it from the one given"
+    assert again.warning == f"it was stored from {first}; use --refresh to take the given source"
 
 
 def test_equal_content_is_stored_once(store: Store, tmp_path: Path) -> None:
@@ -192,9 +192,7 @@ def test_a_moved_tag_is_reported_and_what_is_stored_stays(store: Store, upstream
     git(upstream, "tag", "--force", "v1")
     again = sync(store, url(upstream), "v1")
     assert (again.plugin, again.stored) == (first, False)
-    assert again.warning == (
-        f"it has moved: was {first.commit}, is {now}; --refresh takes the new one"
-    )
+    assert again.warning == (f"it has moved: was {first.commit}, is {now}; use --refresh to update")
     fresh = sync(store, url(upstream), "v1", refresh=True)
     assert (fresh.plugin.commit, fresh.warning) == (now, "")
     assert sync(store, url(upstream), "v1").warning == ""
@@ -205,7 +203,7 @@ def test_a_tag_that_is_gone_is_reported(store: Store, upstream: Path) -> None:
     git(upstream, "tag", "--delete", "v1")
     again = sync(store, url(upstream), "v1")
     assert (again.plugin, again.stored) == (first, False)
-    assert again.warning.startswith("it is gone upstream: ")
+    assert again.warning.startswith("it no longer exists upstream: ")
 
 
 def test_without_the_remote_what_is_stored_is_still_there(store: Store, upstream: Path) -> None:
@@ -214,7 +212,7 @@ def test_without_the_remote_what_is_stored_is_still_there(store: Store, upstream
     upstream.rename(upstream.with_name("gone"))
     again = sync(store, where, "v1")
     assert again.plugin == first
-    assert again.warning.startswith("whether it has moved could not be asked: git: ")
+    assert again.warning.startswith("cannot check upstream: git: ")
     with pytest.raises(Failed, match=r"^git: "):
         sync(store, where, "v1", refresh=True)
     with pytest.raises(Failed, match=r"^git: "):
@@ -249,8 +247,8 @@ def test_without_git(store: Store, upstream: Path) -> None:
 
 def test_a_password_is_neither_kept_nor_told(store: Store) -> None:
     address = "https://user:s3cret@127.0.0.1:1/x.git"
-    assert sources.shown(address) == "https://127.0.0.1:1/x.git"
-    assert sources.shown("git@host:x.git") == "git@host:x.git"
+    assert sources.without_credentials(address) == "https://127.0.0.1:1/x.git"
+    assert sources.without_credentials("git@host:x.git") == "git@host:x.git"
     with pytest.raises(Failed) as caught:
         sync(store, address, "v1")
     assert "s3cret" not in str(caught.value)
