@@ -1,6 +1,6 @@
 """Threads, which are runs of workflows: the commands that change one, through the daemon.
 
-The commands that only read are in `casfs.cli.thread.show` and `casfs.cli.thread.past`.
+The commands that only read are in `casfs.cli.thread.{show,log,past}`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from casfs.cli.thread.arguments import (
     start_options,
     text_or_file,
 )
+from casfs.cli.thread.log import log
 from casfs.cli.thread.past import context, graph, replay, rm
-from casfs.cli.thread.show import cache_hit, list_, log, show, summary
+from casfs.cli.thread.show import cache_hit, list_, show, summary
 from casfs.errors import CasfsError, Suspended, Usage
 from casfs.store import Store
 from casfs.threads import ENDED, SUSPENDED, Thread

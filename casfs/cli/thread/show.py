@@ -1,10 +1,9 @@
-"""Threads on the terminal: list, show, log. Reads the store; needs no daemon."""
+"""Threads on the terminal: list and show. Reads the store; needs no daemon."""
 
 from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 import click
 
 from casfs import threads
-from casfs.backend.derived import version_of
 from casfs.cli.common import echo, echo_json, json_option, open_store
 from casfs.errors import CasfsError
 from casfs.nodes.node import Node
@@ -21,7 +19,6 @@ from casfs.system.paths import printable
 from casfs.threads import CANCELLED, ENDED, RUNNING, SUSPENDED, Thread
 from casfs.trees import tree
 
-POLL_INTERVAL_S = 0.1  # reading the store's version takes microseconds
 PAGE_STEPS = 50
 MAX_NAMED_FILES = 3  # changed files that a line names
 COLOURS = {RUNNING: "cyan", SUSPENDED: "yellow", ENDED: "green", CANCELLED: "red"}
@@ -70,33 +67,6 @@ def show(ctx: click.Context, id: str, everything: bool, as_json: bool) -> None:
             echo(line)
 
 
-@click.command()
-@click.argument("id")
-@click.option(
-    "--follow", "-f", is_flag=True, help="Continue until it ends or is suspended; also print turns."
-)
-@click.option("--last", type=click.IntRange(1), metavar="N", help="Only the last N steps.")
-@json_option
-@click.pass_context
-def log(ctx: click.Context, id: str, follow: bool, last: int | None, as_json: bool) -> None:
-    """Print the outputs of a thread's steps.
-
-    With --json one line for each step, with --follow also one for each turn (model call) of
-    the running step.
-
-    \b
-    casfs thread log 01K2 --last 3
-    """
-    with open_store(ctx) as store:
-        found = threads.expand(store, id)
-        nodes = _follow(store, found, last) if follow else threads.last_steps(store, found, last)
-        for node in nodes:
-            if isinstance(node, dict):
-                _print_turn(store, node, as_json)
-            else:
-                _print_step(store, node, as_json)
-
-
 def summary(found: Thread) -> dict[str, Any]:
     """Returns the fields of the head alone, so that a damaged thread is listed as well."""
     return {
@@ -135,9 +105,9 @@ def _details(store: Store, found: Thread, count: int | None) -> dict[str, Any]:
     start = threads.start(store, found).payload
     question = found.record.get("question") if found.status == SUSPENDED else None
     return {
-        "input": _text(store, start["input"]),
+        "input": content_text(store, start["input"]),
         "summary": end.payload["summary"] if end else None,
-        "question": question and _text(store, question),
+        "question": question and content_text(store, question),
         "budget": start["budget"],
         "steps": list(_steps(store, found, start["workspace"], count)),
         "calls": _calls(store, found),
@@ -242,63 +212,10 @@ def _tree(calls: Iterable[Mapping[str, Any]], lead: str) -> Iterator[str]:
         yield from _tree(one["calls"], "  " + lead)
 
 
-# -- log --------------------------------------------------------------------------------------
-
-
-def _follow(store: Store, found: Thread, last: int | None) -> Iterator[Node | dict[str, Any]]:
-    """Yields steps as they are recorded, and before each step its turns."""
-    version_now = version_of(store.backend)
-    after, run, printed = 0, "", 0  # the last step; the running step's run and its turns
-    while True:
-        version = version_now()
-        found = threads.get(store, found.id)
-        for node in threads.last_steps(store, found, last, after):
-            after = node.payload["index"]
-            yield node
-        last = None
-        intent = found.record.get("intent") or {}
-        if intent.get("run", "") != run:
-            run, printed = intent.get("run", ""), 0
-        count, turns = intent.get("turnCount", 0), intent.get("turns", [])
-        if count - len(turns) > printed:
-            turns = threads.turns(store, intent)
-        for place, hash in enumerate(turns, start=count - len(turns) + 1):
-            if place > printed:
-                yield {
-                    **{key: intent[key] for key in ("index", "role")},
-                    "turn": place,
-                    "hash": hash,
-                }
-        printed = max(printed, count)
-        if found.status != RUNNING:
-            return
-        while version_now() == version:
-            time.sleep(POLL_INTERVAL_S)
-
-
-def _print_step(store: Store, node: Node, as_json: bool) -> None:
-    text = _text(store, node.payload["content"])
-    if as_json:
-        echo_json({**node.payload, "hash": node.hash, "output": text}, pretty=False)
-        return
-    note = f"  {cache_hit(node.payload['cached'])}" if "cached" in node.payload else ""
-    echo(f"--- {node.payload['index']:06} {node.payload['role']}{note}\n{text.rstrip()}\n")
-
-
-def _print_turn(store: Store, turn: Mapping[str, Any], as_json: bool) -> None:
-    node = store.node(turn["hash"])
-    if as_json:
-        echo_json({**turn, "type": node.type, "payload": node.payload}, pretty=False)
-        return
-    output = node.payload.get("output")
-    text = _text(store, output) if output and node.type == "react-turn" else node.hash
-    echo(f"... {turn['index']:06} {turn['role']} turn {turn['turn']}\n{text.rstrip()}\n")
-
-
-def _text(store: Store, content: str) -> str:
-    found: str = store.node(content, "content").payload["text"]
-    return found
-
-
 def _when(ms: int) -> str:
     return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
+
+
+def content_text(store: Store, content: str) -> str:
+    found: str = store.node(content, "content").payload["text"]
+    return found
