@@ -33,7 +33,7 @@ from casfs.store import Store
 from casfs.threads import RUNNING, Thread
 from engine.moderator import decision
 from engine.moderator.decision import DecisionInput
-from engine.moderator.workers import WorkerPool
+from engine.moderator.evaluator_pool import WorkerPool
 from engine.workflow import registry as workflows
 
 PHASES = 4

@@ -20,6 +20,7 @@ from casfs.backend.derived import find_prefix
 from casfs.backend.disk import DiskBackend
 from casfs.backend.memory import MemoryBackend
 from casfs.backend.protocols import META, Backend
+from casfs.conflict_retry import retry_on_conflict
 from casfs.digest import Digest, is_hash
 from casfs.errors import Conflict, Failed, Invalid, NotFound, Refused
 from casfs.lru_cache import LruCache
@@ -28,7 +29,7 @@ from casfs.nodes.node import Node
 from casfs.nodes.registry import Registry, builtin
 from casfs.nodes.schema import Ref
 from casfs.system.files import replacing, syncfs
-from casfs.write_batch import Batch, retry_on_conflict
+from casfs.write_batch import Batch
 
 FORMAT = "casfs 1"
 FORMAT_FILE = "format"

@@ -11,9 +11,8 @@ published so far are garbage for gc. A batch is not thread-safe.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from typing import Any, BinaryIO, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any, BinaryIO
 
 from casfs import canonical
 from casfs.backend.protocols import META, Backend, BlobInfo, Head, Staged, Swap, discard, targets
@@ -23,20 +22,9 @@ from casfs.nodes import node
 from casfs.nodes.registry import HEADS, Registry
 from casfs.nodes.schema import Schema, check_document
 
-T = TypeVar("T")
-MAX_RETRIES = 5
 PUBLISH_BATCH_BLOBS = 16384
 PUBLISH_BATCH_BYTES = 32 << 20  # held in memory
 LOOKUP_MIN_BLOBS = 9  # up to fewer, publishing them is cheaper than looking them up
-
-
-def retry_on_conflict(action: Callable[[], T]) -> T:
-    """Retries `action` on compare-and-swap conflict, up to MAX_RETRIES times; it must be idempotent
-    and read the heads afresh each time. Raises Conflict at last."""
-    for _ in range(MAX_RETRIES):
-        with suppress(Conflict):
-            return action()
-    return action()
 
 
 class Batch:

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from casfs.backend import objects, sqlite
+from casfs.backend import objects, sqlite_connection
 from casfs.backend.derived import start_gc
 from casfs.backend.protocols import Head
 from casfs.checkpoints import checkpoint, create
@@ -315,7 +315,7 @@ def test_a_lock_that_is_not_given_up_is_told(
 ) -> None:
     root = tmp_path / "store"
     Store.init(root).close()
-    monkeypatch.setattr(sqlite, "WRITE_LOCK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(sqlite_connection, "WRITE_LOCK_TIMEOUT_S", 0.05)
     other = sqlite3.connect(root / "store.db", isolation_level=None)
     with Store.open(root) as store:
         other.execute("BEGIN IMMEDIATE")
@@ -330,7 +330,7 @@ def test_a_gc_that_could_not_begin_is_not_in_the_way_of_the_next(
     disk_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(sqlite.Database, "write", broken)
+        patch.setattr(sqlite_connection.Database, "write", broken)
         with pytest.raises(OSError, match="Input/output"):
             start_gc(disk_store.backend)
     gc.collect(disk_store)

@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 TRUNK = """
     schemas casfs.errors casfs.canonical casfs.digest casfs.config casfs.lru_cache
-    casfs.system casfs.backend casfs.nodes casfs.write_batch casfs.store casfs.graph
-    casfs.threads casfs.trees casfs.trees.diff casfs.trees.snapshot casfs.trees.restore
+    casfs.system casfs.backend casfs.nodes casfs.conflict_retry casfs.write_batch casfs.store
+    casfs.graph casfs.threads casfs.trees casfs.trees.diff casfs.trees.snapshot casfs.trees.restore
     casfs.checkpoints casfs.revisions casfs.native.erofs casfs.native casfs.workspaces casfs.actions
     casfs.plugins casfs.maintenance casfs.agents casfs.daemon_socket
 """.split()
@@ -47,7 +47,7 @@ LIBRARIES = {
     "orjson": "casfs.canonical",
     "pyfuse3": "casfs.fuse.pyfuse3.operations",
     "rfc8785": "casfs.canonical",
-    "sqlite3": "casfs.backend.sqlite",
+    "sqlite3": "casfs.backend.sqlite_connection",
     "ulid": "casfs.threads",
     "zstandard": "casfs.system.zstd",
     "yaml": "engine.output_parser",

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from casfs import graph
-from casfs.backend import mark_sweep
+from casfs.backend import disk_gc
 from casfs.backend.derived import repairable, start_gc
 from casfs.backend.disk import DiskBackend
-from casfs.backend.mark_sweep import MarkSweep
+from casfs.backend.disk_gc import MarkSweep
 from casfs.backend.protocols import Head, targets
 from casfs.errors import Conflict, Corrupt, NotFound
 from casfs.maintenance import fsck, gc
@@ -143,7 +143,7 @@ def test_a_head_that_moves_to_garbage_during_a_gc_keeps_all_of_it(
         for level in range(3):
             node = content(disk_store, f"{level}", node, disk_store.put(b"%d" % level).hash)
         later()
-        monkeypatch.setattr(mark_sweep, "BATCH_ROWS", 1)
+        monkeypatch.setattr(disk_gc, "BATCH_ROWS", 1)
         for number, _ in enumerate(sweeping(other)):
             if number == instant:
                 try:
@@ -189,7 +189,7 @@ def test_a_gc_that_breaks_off_leaves_no_node_without_its_refs(
     leaf = disk_store.put(b"leaf").hash
     top = content(disk_store, "over", content(disk_store, "top", leaf))
     later()
-    monkeypatch.setattr(mark_sweep, "BATCH_ROWS", 1)
+    monkeypatch.setattr(disk_gc, "BATCH_ROWS", 1)
     left = len(blobs(disk_store))
     while top in blobs(disk_store) or leaf in blobs(disk_store):
         run = sweeping(other)

@@ -14,7 +14,7 @@ from casfs.nodes import directory
 from casfs.revisions import resolve_tree
 from casfs.store import Store
 from casfs.trees import tree as trees
-from casfs.trees.diff import patch
+from casfs.trees.diff import unified_diff
 from casfs.trees.restore import restore
 from casfs.trees.snapshot import exclusions, walker
 from casfs.trees.snapshot.report import SnapshotReport
@@ -96,7 +96,7 @@ class Trees:
 
     def patch(self, old: Tree | None, new: Tree | None) -> bytes:
         """Returns the difference as a unified diff for `git apply`, of at most 1 MiB."""
-        return patch.patch(self._store, self._optional(old), self._optional(new))
+        return unified_diff.patch(self._store, self._optional(old), self._optional(new))
 
     def build(
         self, source: HostPath, *, default_excludes: bool = True, warn: Warn | None = None

@@ -13,7 +13,7 @@ the WAL. Nodes are rows whatever their size; other blobs up to `INLINE_MAX_BYTES
 `type` is a row of `types`, which holds the hashes of schema nodes (and META, empty, for
 the meta-schema node's own type); it is NULL for plain bytes. `touched` (UTC seconds) is the
 last time that the blob was put or that a node that refers to it was published.
-While gc runs (`casfs.backend.mark_sweep`), touched rows are recorded in `young` as well (the
+While gc runs (`casfs.backend.disk_gc`), touched rows are recorded in `young` as well (the
 write barrier). `id` is the order of arrival and never reused; plain bytes that become a node
 arrive anew, so a node's id is above those of all its references (except where fsck
 quarantined a blob that was then put again).
@@ -26,12 +26,12 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from casfs.backend.disk_blobs import DiskBlobs
+from casfs.backend.disk_gc import MarkSweep
 from casfs.backend.disk_heads import DiskHeads
-from casfs.backend.mark_sweep import MarkSweep
 from casfs.backend.objects import Objects
 from casfs.backend.protocols import Staged, Swap
-from casfs.backend.sql import SCHEMA, insert, prepare, record_touched, swap
-from casfs.backend.sqlite import Database
+from casfs.backend.sqlite_connection import Database
+from casfs.backend.sqlite_statements import SCHEMA, insert, prepare, record_touched, swap
 from casfs.system.clock import now_ms
 
 

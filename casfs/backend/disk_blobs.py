@@ -10,8 +10,15 @@ from typing import BinaryIO
 
 from casfs.backend.objects import Objects
 from casfs.backend.protocols import INLINE_MAX_BYTES, META, Blob, BlobInfo, Staged, Total
-from casfs.backend.sql import BATCH_ROWS, key_of, parse_hash, type_key, type_of, verified
-from casfs.backend.sqlite import Database
+from casfs.backend.sqlite_connection import Database
+from casfs.backend.sqlite_statements import (
+    BATCH_ROWS,
+    key_of,
+    parse_hash,
+    type_key,
+    type_of,
+    verified,
+)
 from casfs.digest import Digest
 from casfs.errors import CorruptBlob, NotFound
 

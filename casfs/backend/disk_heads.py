@@ -6,8 +6,8 @@ import sys
 from collections.abc import Collection, Iterator, Sequence
 
 from casfs.backend.protocols import MOVES_PER_READ, Head, Move
-from casfs.backend.sql import BATCH_ROWS, head_of, is_storable
-from casfs.backend.sqlite import Database
+from casfs.backend.sqlite_connection import Database
+from casfs.backend.sqlite_statements import BATCH_ROWS, head_of, is_storable
 from casfs.system.clock import now_ms
 
 NEWEST_FIRST_ROWS = 8  # of a first batch: a reversed listing is mostly read for its first rows

@@ -18,8 +18,8 @@ from casfs.nodes.directory import Entry, File, Subdirectory
 from casfs.revisions import resolve_tree
 from casfs.store import Store
 from casfs.trees import tree as trees
-from casfs.trees.diff import patch as patches
 from casfs.trees.diff import stat as diffstat
+from casfs.trees.diff import unified_diff as patches
 from casfs.trees.diff.stat import PathStat
 
 MAX_GRAPH_COLUMNS = 40

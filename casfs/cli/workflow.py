@@ -151,7 +151,7 @@ def _decide(rules: list[moderator.Rule], context: moderator.DecisionInput) -> mo
     """Evaluates the rules as the daemon does: in a worker, with a time limit."""
     import trio
 
-    from engine.moderator.workers import WorkerPool
+    from engine.moderator.evaluator_pool import WorkerPool
 
     async def decide() -> moderator.Decision:
         async with WorkerPool() as workers:

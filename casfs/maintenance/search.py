@@ -19,7 +19,7 @@ from typing import Any
 
 from casfs import threads
 from casfs.backend.protocols import META
-from casfs.backend.sqlite import Connection, Database
+from casfs.backend.sqlite_connection import Connection, Database
 from casfs.digest import is_hash
 from casfs.errors import CasfsError, Corrupt, Failed
 from casfs.nodes.node import Node

@@ -104,9 +104,9 @@ def carrying(name: str, value: str) -> Iterator[int]:
     """Yields other living processes with that variable in their environment."""
     wanted = f"{name}={value}".encode()
     for entry in os.scandir("/proc"):
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            if _carries(int(entry.name), wanted):
-                yield int(entry.name)
+        pid = int(entry.name) if entry.name.isdigit() else os.getpid()
+        if pid != os.getpid() and _carries(pid, wanted):
+            yield pid
 
 
 def _carries(pid: int, variable: bytes) -> bool:

@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from casfs.errors import Corrupt, Invalid, NotFound
-from casfs.nodes import directory
-from casfs.nodes.directory import Entry, File, Properties, Subdirectory, Symlink
+from casfs.errors import Invalid, NotFound
+from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
 from casfs.store import Store
 from casfs.system.paths import printable
-
-Entries = dict[bytes, Entry]
+from casfs.trees.directory_cache import Entries, directory_properties, load
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,31 +34,6 @@ class Change:
         if isinstance(self.old, File) and isinstance(self.new, File):
             return "M" if self.old.digest != self.new.digest else "T"
         return "T"
-
-
-def load(store: Store, hash: str) -> Entries:
-    """Returns the entries of a directory node, by name in byte order; shared, not to be changed.
-
-    Raises NotFound where `hash` is not a directory node, Corrupt where its names are not safe.
-    """
-    found: tuple[Entries, Properties | None] | None = store.cache.get(hash)
-    return (found or _load(store, hash))[0]
-
-
-def directory_properties(store: Store, hash: str) -> Properties | None:
-    """Returns the mtime and mode that `--preserve` kept of the directory itself."""
-    found: tuple[Entries, Properties | None] | None = store.cache.get(hash)
-    return (found or _load(store, hash))[1]
-
-
-def _load(store: Store, hash: str) -> tuple[Entries, Properties | None]:
-    payload = store.node(hash, "directory").payload
-    try:
-        found = directory.decode(payload), directory.properties(payload)
-    except (Invalid, KeyError, TypeError) as error:
-        raise Corrupt(f"directory {hash}: {error}") from None
-    store.cache.put(hash, found, len(found[0]) + 1)
-    return found
 
 
 def split_path(path: bytes) -> list[bytes]:

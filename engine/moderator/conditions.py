@@ -9,7 +9,7 @@ An expression sees
 
 An ExpressionScope holds these for a thread and takes new steps as they come, so the cost of a
 rule depends on what it reads, not on the length of the thread. Nothing here limits time or
-memory; see `engine.moderator.worker`, where the daemon's rules are evaluated.
+memory; see `engine.moderator.evaluator_process`, where the daemon's rules are evaluated.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The rules of the last step's role (`__start__` before the first step) are tried in order;
 the first whose `when` is null or casts to true wins. The variables of an expression are in
 `engine.moderator.conditions`; evaluating it, and stopping it when it does not end, is up to the
-Evaluator: the daemon's is a pool of processes (`engine.moderator.workers`).
+Evaluator: the daemon's is a pool of processes (`engine.moderator.evaluator_pool`).
 
 Decisions are pure: equal rules and steps give equal decisions; workflow checks refuse the
 functions that would break that. A rule that fails does not raise: the decision is RuleFailed,

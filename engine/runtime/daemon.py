@@ -1,10 +1,10 @@
 """The daemon: runs the threads of one store and answers the command line.
 
 One trio nursery holds a task per running thread (`engine.runtime.supervisor`) and one per
-connection; the operations are in `engine.runtime.api`. At its start it launches every thread whose
-head says `running`, so a daemon that was killed loses nothing. When the daemon is stopped, running
-agents are ended with it and their threads stay `running` in the store: the next daemon runs their
-pending steps again.
+connection; the operations are in `engine.runtime.daemon_requests`. At its start it launches every
+thread whose head says `running`, so a daemon that was killed loses nothing. When the daemon is
+stopped, running agents are ended with it and their threads stay `running` in the store: the next
+daemon runs their pending steps again.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from casfs.errors import CasfsError, NotFound
 from casfs.store import Store
 from casfs.system.log import Log
 from engine.llm.llm_extractor import Extractor
-from engine.moderator.workers import WorkerPool
+from engine.moderator.evaluator_pool import WorkerPool
 from engine.runtime import overlay_workspace
-from engine.runtime.api import DaemonApi
+from engine.runtime.daemon_requests import DaemonApi
 from engine.runtime.supervisor import Supervisor
 from engine.runtime.workspace import COPYING, Workspaces, sweep
 from engine.secrets import redaction

@@ -29,12 +29,13 @@ from casfs.actions.miss_reason import explain_miss
 from casfs.agents import AgentResult
 from casfs.agents.prompt import Prompt
 from casfs.backend.derived import note_use
+from casfs.conflict_retry import retry_on_conflict
 from casfs.digest import Digest, hash_bytes
 from casfs.errors import CasfsError, Corrupt, Invalid, NotFound
 from casfs.nodes.schema import Schema
 from casfs.store import Store
 from casfs.system.log import Log
-from casfs.write_batch import Batch, retry_on_conflict
+from casfs.write_batch import Batch
 from engine import content
 from engine.agents import loader
 from engine.output_parser import extract

@@ -15,7 +15,7 @@ from casfs import threads
 from casfs.store import Store
 from casfs.system.clock import now_ms
 from casfs.system.log import Log
-from casfs.trees.diff import patch
+from casfs.trees.diff import unified_diff
 from casfs.write_batch import Batch
 from engine import content
 from engine.moderator import decision as moderator
@@ -92,7 +92,7 @@ class StepCommitter:
         called = thread.record["intent"]["calls"]
         artifacts = list(dict.fromkeys([*step.extracted.refs, *step.result.artifacts]))
         changed = step.workspace != before
-        changes = patch.patch(self.store, before, step.workspace) if changed else b""
+        changes = unified_diff.patch(self.store, before, step.workspace) if changed else b""
         payload = {
             "index": intent["index"],
             "role": intent["role"],

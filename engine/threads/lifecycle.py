@@ -15,11 +15,12 @@ from typing import Any
 from casfs import threads
 from casfs.agents import Call
 from casfs.backend.protocols import Head
+from casfs.conflict_retry import retry_on_conflict
 from casfs.digest import hash_bytes
 from casfs.errors import Conflict, Failed, Invalid, NotFound
 from casfs.store import Store
 from casfs.threads import CANCELLED, ENDED, Thread
-from casfs.write_batch import Batch, retry_on_conflict
+from casfs.write_batch import Batch
 from engine import content
 from engine.agents.loader import Package
 from engine.threads import agent_binding, record

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from casfs.agents import HUMAN
+from casfs.conflict_retry import retry_on_conflict
 from casfs.errors import Conflict
 from casfs.store import Store
 from casfs.threads import RUNNING, SUSPENDED, Thread
-from casfs.write_batch import Batch, retry_on_conflict
+from casfs.write_batch import Batch
 from engine import content
 from engine.threads import call_stack, record
 from engine.threads.record import BUDGET, CALLER, FAILURE, TIMEOUT, UNKNOWN

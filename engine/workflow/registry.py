@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from casfs.backend.protocols import Head
+from casfs.conflict_retry import retry_on_conflict
 from casfs.errors import Invalid, NotFound
 from casfs.store import Store
-from casfs.write_batch import retry_on_conflict
 from engine.moderator.decision import Rule
 from engine.workflow.definition import CheckReport, check
 

@@ -12,7 +12,7 @@ from casfs.backend.derived import version_of
 from casfs.backend.disk import DiskBackend
 from casfs.backend.memory import MemoryBackend
 from casfs.backend.protocols import INLINE_MAX_BYTES, Backend, Head, Staged, Swap
-from casfs.backend.sql import TOUCH_RESOLUTION_S
+from casfs.backend.sqlite_statements import TOUCH_RESOLUTION_S
 from casfs.digest import Digest
 from casfs.errors import CasfsError, Conflict, Corrupt, Failed, NotFound
 from casfs.testing import blobs_contract, heads_contract, journal_contract

@@ -16,7 +16,7 @@ from casfs.store import Store
 from casfs.trees import tree
 from casfs.trees.diff import lines as textdiff
 from casfs.trees.diff import stat
-from casfs.trees.diff.patch import patch
+from casfs.trees.diff.unified_diff import patch
 from tests.support.engine import Cli
 from tests.support.helpers import Link, Program, Tree, put_tree, read_tree, write_tree
 from tests.trees.restore.test_restore import named

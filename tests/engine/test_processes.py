@@ -27,7 +27,7 @@ from engine.processes import (
     run,
     start_time,
 )
-from tests.support.engine import alive, kill, pids, until
+from tests.support.engine import alive, kill, pids
 
 FOREVER = "sleep 600"
 DAEMONIZE = (  # a grandchild that leaves the group, then the child ends

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from casfs import threads, write_batch
-from casfs.backend import mark_sweep
+from casfs.backend import disk_gc
 from casfs.backend.protocols import Head, Swap
 from casfs.checkpoints import checkpoint, create
 from casfs.errors import Conflict, Invalid, NotFound
@@ -89,7 +89,7 @@ class Writer:
         """For ever, or until something happens that may not. Transactions are kept small: so
         there are more instants between them."""
         rows, blobs = self.random.choice(((3, 4), (500, 4096)))
-        mark_sweep.BATCH_ROWS, write_batch.PUBLISH_BATCH_BLOBS = rows, blobs
+        disk_gc.BATCH_ROWS, write_batch.PUBLISH_BATCH_BLOBS = rows, blobs
         try:
             with Store.open(self.plan.root) as store:
                 for action in KINDS[kind](self, store):

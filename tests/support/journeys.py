@@ -21,7 +21,7 @@ from casfs.maintenance import gc
 from casfs.store import Store
 from casfs.system.log import silent
 from casfs.threads import ENDED
-from engine.moderator.workers import WorkerPool
+from engine.moderator.evaluator_pool import WorkerPool
 from engine.runtime.supervisor import Supervisor
 from engine.runtime.workspace import COPYING
 from tests.fuse.kernel.test_server import LINUX_6_12, Kernel, init

@@ -51,7 +51,7 @@ def replay(ctx: click.Context, id: str, workflow: str | None, as_json: bool) -> 
     """
     import trio
 
-    from engine.moderator import workers
+    from engine.moderator import evaluator_pool
     from engine.threads.reroute import RouteComparison, compare_routes
     from engine.workflow import registry as workflows
 
@@ -60,7 +60,7 @@ def replay(ctx: click.Context, id: str, workflow: str | None, as_json: bool) -> 
         hash = None if workflow is None else workflows.find(store, workflow)
 
         async def compare() -> list[RouteComparison]:
-            async with workers.WorkerPool() as pool:
+            async with evaluator_pool.WorkerPool() as pool:
                 return await compare_routes(store, found, hash, pool)
 
         rows = trio.run(compare)

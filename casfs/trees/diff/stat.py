@@ -1,6 +1,6 @@
 """Diff statistics: lines added and deleted, and sizes, path by path.
 
-The same files have lines here as in `casfs.trees.diff.patch`; the others have sizes only.
+The same files have lines here as in `casfs.trees.diff.unified_diff`; the others have sizes only.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from casfs.nodes.directory import Entry, Subdirectory, Symlink
 from casfs.store import Store
 from casfs.trees.diff import lines as textdiff
-from casfs.trees.diff import patch
+from casfs.trees.diff import unified_diff
 from casfs.trees.tree import Change
 
 
@@ -27,7 +27,10 @@ class PathStat:
 
 def path_stats(store: Store, changes: Iterable[Change]) -> Iterator[PathStat]:
     for change in changes:
-        old, new = patch.text_lines(store, change.old), patch.text_lines(store, change.new)
+        old, new = (
+            unified_diff.text_lines(store, change.old),
+            unified_diff.text_lines(store, change.new),
+        )
         lines = None
         if not isinstance(old, str) and not isinstance(new, str):
             lines = textdiff.counts(old, new)

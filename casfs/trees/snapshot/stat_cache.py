@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from casfs.backend.sqlite import Database
+from casfs.backend.sqlite_connection import Database
 from casfs.digest import Digest
 from casfs.store import Store
 from casfs.trees.snapshot.file_reader import Stat

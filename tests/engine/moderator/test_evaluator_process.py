@@ -9,8 +9,8 @@ import subprocess
 import sys
 from typing import Any
 
-from engine.moderator import worker
-from engine.moderator.worker import Worker, encode_message, serve
+from engine.moderator import evaluator_process
+from engine.moderator.evaluator_process import Worker, encode_message, serve
 
 LAST = "$last('a').meta.n"
 
@@ -29,7 +29,7 @@ def run(
     *messages: bytes, memory: int = 512 << 20, seconds: float = 60
 ) -> subprocess.CompletedProcess[bytes]:
     """A real process that gets `messages` and then the end of its pipe."""
-    start = f"from {worker.__name__} import main; main()"
+    start = f"from {evaluator_process.__name__} import main; main()"
     argv = [sys.executable, "-c", start, str(memory), str(seconds)]
     return subprocess.run(argv, input=b"".join(messages), capture_output=True, timeout=100)
 
@@ -80,7 +80,7 @@ def test_a_long_reason_is_cut() -> None:
     (reason,) = answers(
         encode_message("begin", "t", {}), encode_message("ask", "t", f"$error('{'x' * 9999}')")
     )
-    assert len(reason) == worker.MAX_REASON_CHARS
+    assert len(reason) == evaluator_process.MAX_REASON_CHARS
 
 
 def test_the_end_of_the_pipe_ends_it() -> None:
@@ -105,7 +105,7 @@ def test_the_limit_is_for_one_expression() -> None:
 
 def test_memory_is_limited() -> None:
     ended = asked("$length($pad('x', 900000000)) > 1", memory=128 << 20)
-    assert (ended.returncode, ended.stdout) == (worker.EXIT_OUT_OF_MEMORY, b"")
+    assert (ended.returncode, ended.stdout) == (evaluator_process.EXIT_OUT_OF_MEMORY, b"")
 
 
 def test_a_history_may_be_too_much() -> None:
@@ -114,4 +114,4 @@ def test_a_history_may_be_too_much() -> None:
     ended = run(
         encode_message("begin", "t", {}), *many, encode_message("ask", "t", "true"), memory=96 << 20
     )
-    assert (ended.returncode, ended.stdout) == (worker.EXIT_OUT_OF_MEMORY, b"")
+    assert (ended.returncode, ended.stdout) == (evaluator_process.EXIT_OUT_OF_MEMORY, b"")

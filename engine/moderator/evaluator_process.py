@@ -7,8 +7,8 @@ the daemon was killed meanwhile; then the end of the pipe ends an idle worker. T
 process did not run, on a busy machine, does not count.
 
 It is sent the steps of a thread once and keeps them (`engine.moderator.conditions`);
-the pool decides which threads it keeps (`engine.moderator.workers`). Messages come on stdin: four
-bytes of length, then a `marshal`ed tuple, since both ends are the same program:
+the pool decides which threads it keeps (`engine.moderator.evaluator_pool`). Messages come on
+stdin: four bytes of length, then a `marshal`ed tuple, since both ends are the same program:
 
     ("begin", thread, start)   ("add", thread, steps)   ("forget", thread)
     ("ask", thread, when)      answered on stdout by a line: true, false, or "why it failed"

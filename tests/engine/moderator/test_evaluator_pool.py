@@ -16,10 +16,10 @@ import engine
 from casfs import threads
 from casfs.errors import Failed, Invalid
 from casfs.store import Store
-from engine.moderator import workers
+from engine.moderator import evaluator_pool
 from engine.moderator.conditions import LocalEvaluator
 from engine.moderator.decision import DecisionInput, Next, Rule, RuleFailed, decide
-from engine.moderator.workers import WorkerPool
+from engine.moderator.evaluator_pool import WorkerPool
 from engine.workflow import registry as workflows
 from tests.support.engine import (
     alive,
@@ -65,7 +65,7 @@ def children(pid: int) -> list[int]:
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "EXPRESSION_CPU_S", 0.2)
+    monkeypatch.setattr(evaluator_pool, "EXPRESSION_CPU_S", 0.2)
 
 
 async def test_nothing_is_started_before_it_is_needed() -> None:
@@ -124,7 +124,7 @@ async def test_other_steps_of_a_thread_are_noticed() -> None:
 
 
 async def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "WORKER_HISTORY_BYTES", 250_000)
+    monkeypatch.setattr(evaluator_pool, "WORKER_HISTORY_BYTES", 250_000)
     contexts = [thread(name, 10, "x" * 10_000) for name in "abc"]
     async with WorkerPool() as pool:
         for context in contexts:
@@ -137,7 +137,7 @@ async def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_thread_longer_than_the_bound_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "WORKER_HISTORY_BYTES", 1000)
+    monkeypatch.setattr(evaluator_pool, "WORKER_HISTORY_BYTES", 1000)
     context = thread("t", 10, "x" * 10_000)
     async with WorkerPool() as pool:
         assert await pool.holds("$count(steps) = 10", context)
@@ -164,7 +164,7 @@ async def test_a_rule_without_an_end_is_stopped(when: str) -> None:
 
 
 async def test_nobody_waits_for_rules_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "EXPRESSION_CPU_S", 300)
+    monkeypatch.setattr(evaluator_pool, "EXPRESSION_CPU_S", 300)
     async with WorkerPool() as pool:
         assert await pool.holds("true", thread("endless", 1))
         (pid,) = pool.pids
@@ -190,9 +190,9 @@ async def test_nobody_waits_for_rules_without_an_end(monkeypatch: pytest.MonkeyP
 
 
 async def test_more_questions_than_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "MAX_WORKERS", 2)
-    monkeypatch.setattr(workers, "SPAWN_DELAY_S", 0)
-    monkeypatch.setattr(workers, "STARTUP_ALLOWANCE_S", 0)
+    monkeypatch.setattr(evaluator_pool, "MAX_WORKERS", 2)
+    monkeypatch.setattr(evaluator_pool, "SPAWN_DELAY_S", 0)
+    monkeypatch.setattr(evaluator_pool, "STARTUP_ALLOWANCE_S", 0)
     done: list[int] = []
     async with WorkerPool() as pool:
 
@@ -210,21 +210,21 @@ async def test_more_questions_than_processes(monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def test_what_is_not_needed_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "SPAWN_DELAY_S", 0)
-    monkeypatch.setattr(workers, "STARTUP_ALLOWANCE_S", 0)
+    monkeypatch.setattr(evaluator_pool, "SPAWN_DELAY_S", 0)
+    monkeypatch.setattr(evaluator_pool, "STARTUP_ALLOWANCE_S", 0)
     others = set(children(os.getpid()))  # of tests that ran before
     async with WorkerPool() as pool:
         async with trio.open_nursery() as nursery:
             for number in range(12):
                 nursery.start_soon(pool.holds, "$count([1..3000]) = 3000", thread("t", number))
-        assert 1 <= len(pool.pids) <= workers.MAX_IDLE_WORKERS
+        assert 1 <= len(pool.pids) <= evaluator_pool.MAX_IDLE_WORKERS
         assert set(pool.pids) == set(children(os.getpid())) - others
 
 
 async def test_a_process_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     async with WorkerPool() as pool:
         with monkeypatch.context() as patch:
-            patch.setattr(workers.sys, "executable", "/nowhere/python")
+            patch.setattr(evaluator_pool.sys, "executable", "/nowhere/python")
             with pytest.raises(Failed, match="cannot start a rule worker: No such file"):
                 await pool.holds("true", thread("t", 1))
         assert await pool.holds("true", thread("t", 1))
@@ -248,8 +248,8 @@ async def test_a_process_that_died_is_replaced() -> None:
 
 
 async def test_memory_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "WORKER_MEMORY_BYTES", 128 << 20)
-    monkeypatch.setattr(workers, "EXPRESSION_CPU_S", 60)
+    monkeypatch.setattr(evaluator_pool, "WORKER_MEMORY_BYTES", 128 << 20)
+    monkeypatch.setattr(evaluator_pool, "EXPRESSION_CPU_S", 60)
     async with WorkerPool() as pool:
         assert await pool.holds("true", thread("other", 1))
         with pytest.raises(Invalid, match=r"^stopped: it needs more than 128 MiB of memory$"):
@@ -260,8 +260,8 @@ async def test_memory_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_the_memory_of_others_is_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process full of other threads' steps is replaced by an empty one."""
-    monkeypatch.setattr(workers, "WORKER_MEMORY_BYTES", 192 << 20)
-    monkeypatch.setattr(workers, "WORKER_HISTORY_BYTES", 1 << 40)
+    monkeypatch.setattr(evaluator_pool, "WORKER_MEMORY_BYTES", 192 << 20)
+    monkeypatch.setattr(evaluator_pool, "WORKER_HISTORY_BYTES", 1 << 40)
     async with WorkerPool() as pool:
         for name in "abcdef":
             context = DecisionInput([step("a", text=name * 40_000_000)], {}, name)

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from casfs.backend.objects import Objects
 from casfs.backend.protocols import BlobInfo, Total
-from casfs.backend.sql import BATCH_ROWS, type_of
-from casfs.backend.sqlite import Connection, Database
+from casfs.backend.sqlite_connection import Connection, Database
+from casfs.backend.sqlite_statements import BATCH_ROWS, type_of
 from casfs.errors import Conflict, Failed
 from casfs.system.locks import lock_file
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from casfs import canonical
 from casfs.backend.protocols import JOURNAL_MIN_MOVES, MAX_RECORD_BYTES, META, Head, Staged, Swap
-from casfs.backend.sqlite import Connection
+from casfs.backend.sqlite_connection import Connection
 from casfs.digest import hash_bytes
 from casfs.errors import Conflict, CorruptBlob, Invalid, NotFound
 
