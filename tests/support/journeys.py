@@ -1,7 +1,10 @@
 """Traces the modules that four operations enter, in order, for docs/architecture.md.
 
-Each journey runs in this process and its worker threads; calls in other processes (a command agent,
-a rule worker) are not traced. `source` is a directory that holds a file `small`.
+    python -m tests.support.journeys NAME STORE SOURCE
+
+prints them, a line each. A process of its own, since trio keeps idle worker threads of earlier runs,
+which no profiler set later reaches. Calls in other processes (a command agent, a rule worker) are
+not traced. SOURCE is a directory that holds a file `small`; STORE is made.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -108,3 +111,15 @@ def collection(store: Store, source: Path) -> list[str]:
     with tracing() as entered:
         assert gc.collect(store).freed.blobs == 1
     return entered
+
+
+JOURNEYS: dict[str, Callable[[Store, Path], list[str]]] = {
+    "read": read,
+    "checkpoint": checkpoint,
+    "step": step,
+    "gc": collection,
+}
+
+if __name__ == "__main__":
+    with Store.init(Path(sys.argv[2])) as made:
+        print(*JOURNEYS[sys.argv[1]](made, Path(sys.argv[3])), sep="\n")
