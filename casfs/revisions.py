@@ -5,7 +5,8 @@
     NAME        the newest checkpoint of that name
     NAME@ID     one checkpoint; ID is a unique prefix of its id, or `latest`
 
-A name wins over a prefix of a hash. A whole hash is never a name (`checkpoint.check_name`).
+A whole hash is never a name (`checkpoint.check_name`), also where a head has such a name; a name
+wins over a prefix of a hash.
 """
 
 from __future__ import annotations

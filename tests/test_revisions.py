@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from casfs.checkpoints import create
+from casfs.checkpoints import checkpoint, create
 from casfs.errors import Conflict, NotFound
+from casfs.maintenance import names
 from casfs.revisions import resolve_tree
 from casfs.store import Store
-from tests.support.helpers import ABSENT, write_tree
+from engine.workflow import registry as workflows
+from tests.support.helpers import ABSENT, put_tree, set_head, write_tree
+from tests.support.maintenance import put_checkpoint
 from tests.support.thread_example import make_thread
 
 
@@ -49,3 +52,18 @@ def test_what_is_no_tree_is_refused(store: Store) -> None:
         resolve_tree(store, "nothing@latest")
     with pytest.raises(NotFound, match="no blob"):
         resolve_tree(store, ABSENT)
+
+
+def test_a_hash_is_looked_up_before_a_name(store: Store) -> None:
+    """A head with the name of a hash, as an archive could bring it, stands for nothing."""
+    good, other = (put_tree(store, {"f": text}) for text in (b"good", b"other"))
+    head = next(iter(store.heads.list(put_checkpoint(store, {"f": b"other"}))))[1]
+    set_head(store, f"checkpoints/{good}/20231114T221300.000Z-{head.hash[:8]}", head.hash)
+    set_head(store, f"workflows/{good}", other)
+    assert resolve_tree(store, good) == good
+    assert checkpoint.find_if_named(store, good) is None
+    with pytest.raises(NotFound, match="no checkpoint"):
+        checkpoint.find(store, good)
+    assert names.roots(store, [good])[0] == [good]
+    with pytest.raises(NotFound, match="no workflow"):
+        workflows.find(store, good)

@@ -59,7 +59,7 @@ def find(store: Store, text: str) -> Checkpoint:
     Raises NotFound, Conflict (an ambiguous prefix).
     """
     name, at, id = text.partition("@")
-    newest = latest(store, name)
+    newest = None if is_hash(name) else latest(store, name)
     if newest is None:
         raise NotFound(f"no checkpoint {name!r}; see `casfs checkpoint list`")
     if not at or id == "latest":
@@ -76,7 +76,7 @@ def find_if_named(store: Store, text: str) -> Checkpoint | None:
     """As `find`, but returns None where `text` has no `@` and names no checkpoint: it may be
     another revision."""
     name = text.partition("@")[0]
-    if "@" not in text and (not NAME.match(name) or latest(store, name) is None):
+    if "@" not in text and (not NAME.match(name) or is_hash(name) or latest(store, name) is None):
         return None
     return find(store, text)
 

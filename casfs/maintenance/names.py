@@ -8,6 +8,7 @@ from casfs import threads
 from casfs.backend.derived import count_by_type, of_types
 from casfs.backend.protocols import BlobInfo, Head
 from casfs.checkpoints import checkpoint
+from casfs.digest import is_hash
 from casfs.errors import CasfsError, Conflict, Invalid, NotFound, Refused
 from casfs.maintenance.head_kinds import WORKFLOWS, allowed_types
 from casfs.nodes.registry import HEADS as SCHEMAS
@@ -23,7 +24,7 @@ def roots(store: Store, texts: list[str]) -> tuple[list[str], list[tuple[str, He
     hashes: list[str] = []
     heads: list[tuple[str, Head]] = []
     for text in texts:
-        found = list(_matching_heads(store, text))
+        found = [] if is_hash(text) else list(_matching_heads(store, text))
         if len(found) > 1:
             both = ", ".join(name for name, _ in found)
             raise Conflict(f"{text} is ambiguous: {both}; give the whole name")

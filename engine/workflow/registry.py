@@ -13,6 +13,7 @@ from typing import Any
 
 from casfs.backend.protocols import Head
 from casfs.conflict_retry import retry_on_conflict
+from casfs.digest import is_hash
 from casfs.errors import Invalid, NotFound
 from casfs.store import Store
 from engine.moderator.decision import Rule
@@ -83,7 +84,7 @@ def find(store: Store, name: str) -> str:
 
     Raises NotFound.
     """
-    head = store.heads.get(HEADS + name)
+    head = None if is_hash(name) else store.heads.get(HEADS + name)
     if head is not None:
         return head.hash
     try:
