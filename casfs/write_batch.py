@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, BinaryIO
 
 from casfs import canonical
-from casfs.backend.protocols import META, Backend, BlobInfo, Head, Staged, Swap, discard, targets
+from casfs.backend import protocols
+from casfs.backend.protocols import META, Backend, BlobInfo, Head, Staged, Swap, discard
 from casfs.digest import Digest
 from casfs.errors import Conflict, Invalid, NotFound
 from casfs.nodes import node
@@ -122,10 +123,12 @@ class Batch:
             check(payload)
         if name == META:
             check_document(payload)
-        return self._add_node(type_hash, schema, payload, data)
+        return self._add_node(name, type_hash, schema, payload, data)
 
-    def _add_node(self, type_hash: str, schema: Schema, payload: Any, data: bytes) -> Digest:
-        self._check_refs(type_hash, schema, payload)
+    def _add_node(
+        self, name: str, type_hash: str, schema: Schema, payload: Any, data: bytes
+    ) -> Digest:
+        self._check_refs(name, type_hash, schema, payload)
         digest = Digest.of(data)
         self._add(Staged(digest, data, type=type_hash))
         return digest
@@ -147,7 +150,7 @@ class Batch:
         else:
             type_hash, schema = self._type(META)
             schema.check(document)
-            self._add_node(type_hash, schema, document, data)
+            self._add_node(META, type_hash, schema, document, data)
         compiled = Schema(document)
         self._types[name] = digest.hash, compiled
         self._schemas[digest.hash] = name, compiled
@@ -162,8 +165,9 @@ class Batch:
             found = self._types[name] = hash, self._registry.compiled(hash)[1]
         return found
 
-    def _check_refs(self, type_hash: str, schema: Schema, payload: Any) -> None:
-        """Raises Invalid for a node with a dangling reference, or one to a node of another type."""
+    def _check_refs(self, name: str, type_hash: str, schema: Schema, payload: Any) -> None:
+        """Raises Invalid for a node with a dangling reference, one to a node of another type, or
+        one that states another size."""
         refs = schema.refs(payload)
         needed = {type_hash, *(ref.hash for ref in refs)}
         types = self._registry.types_of(needed)
@@ -178,7 +182,14 @@ class Batch:
                 found = names.get(type) or names.setdefault(type, self._type_name(type))
                 if found != ref.cas_type:
                     raise Invalid(f"refers to {ref.hash}: a {found}, and must be a {ref.cas_type}")
+        node.check_targets(name, payload, lambda: self._info({*types}), self._type_name)
         self._require.update(needed - self._staged.keys())
+
+    def _info(self, hashes: set[str]) -> dict[str, BlobInfo]:
+        """Returns size and type of blobs that are staged here or stored."""
+        stored = self._backend.blobs.info(hashes - self._staged.keys())
+        staged = ((hash, self._staged[hash]) for hash in hashes & self._staged.keys())
+        return stored | {hash: BlobInfo(one.digest.size_bytes, one.type) for hash, one in staged}
 
     def _compiled(self, type_hash: str) -> tuple[str, Schema]:
         """Returns (name, schema) of a type that is in this batch or in the store."""
@@ -221,7 +232,7 @@ class Batch:
     def _publish(self, swaps: list[Swap]) -> None:
         """`swaps` is empty for a part: the heads wait for the end."""
         new = self._not_stored()
-        require = self._require.union(*map(_new_targets, swaps))
+        require = self._require.union(*map(protocols.new_targets, swaps))
         try:
             stored = self._backend.publish(list(new.values()), swaps, require - new.keys())
         except NotFound:
@@ -273,12 +284,3 @@ class Batch:
             found = self._backend.blobs.info(unknown)
             self._known.update((hash, info.type) for hash, info in found.items())
             self._registry.cache_types({hash: info.type for hash, info in found.items()})
-
-
-def _new_targets(swap: Swap) -> set[str]:
-    """Returns the hashes that a head will keep alive and did not before, its record included."""
-    if swap.new is None:
-        return set()
-    old = {} if swap.old is None else swap.old.record
-    changed = {key: value for key, value in swap.new.record.items() if old.get(key) != value}
-    return set(targets(Head(swap.new.hash, changed)))

@@ -129,6 +129,15 @@ def targets(head: Head) -> list[str]:
     return found
 
 
+def new_targets(swap: Swap) -> set[str]:
+    """Returns the hashes that a head will keep alive and did not before, its record included."""
+    if swap.new is None:
+        return set()
+    old = {} if swap.old is None else swap.old.record
+    changed = {key: value for key, value in swap.new.record.items() if old.get(key) != value}
+    return set(targets(Head(swap.new.hash, changed)))
+
+
 def discard(staged: Iterable[Staged]) -> None:
     """Drops staged blobs that will not be published. Idempotent, never fails."""
     for one in staged:

@@ -1,19 +1,20 @@
 """Checks one blob: its bytes, and as a node its form, schema, refs and place in a thread.
 
-A node is never schema_hashd by a schema that is itself damaged or lost.
+A node is never judged by a schema that is itself damaged or lost.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from casfs import canonical
 from casfs.backend.derived import repairable
 from casfs.backend.protocols import META, BlobInfo
 from casfs.errors import CasfsError, Corrupt, CorruptBlob, Invalid, NotFound
 from casfs.nodes import node
-from casfs.nodes.node import CHECKS, Node
+from casfs.nodes.node import CHECKS, Node, check_targets
 from casfs.store import Store
 
 LOST_TYPE = "lost type"
@@ -90,10 +91,15 @@ def _decode_checked(store: Store, hash: str, type: str) -> Node:
 
 
 def _check_refs(store: Store, found: Node) -> Iterator[Fault]:
-    """Yields missing refs, and refs to a node of another type than the schema requires."""
+    """Yields missing refs, and refs to a node of another type or size than is required."""
     refs = dict.fromkeys(store.refs(found))
     known = store.blobs.info({ref.hash for ref in refs})
     subject = f"{found.type} {found.hash}"
+    try:
+        check_targets(found.type, found.payload, lambda: known, partial(_type_name, store))
+    except Invalid as error:
+        if all(_is_intact(store, hash) for hash in known):  # else that is the fault
+            yield Fault("wrong ref", found.hash, f"{subject}: {error}")
     for ref in refs:
         if ref.hash not in known:
             message = f"{subject} refers to {ref.hash}, which is missing"
@@ -106,6 +112,18 @@ def _check_refs(store: Store, found: Node) -> Iterator[Fault]:
                 yield Fault(
                     "wrong ref", found.hash, f"{subject}: {ref.hash} is not a {ref.cas_type}"
                 )
+
+
+def _is_intact(store: Store, hash: str) -> bool:
+    try:
+        repairable(store.blobs).verify(hash)
+    except CasfsError:
+        return False
+    return True
+
+
+def _type_name(store: Store, type: str | None) -> str:
+    return "blob" if type is None else store.registry.name(type)
 
 
 def has_type(store: Store, info: BlobInfo, names: tuple[str, ...]) -> bool:

@@ -11,7 +11,7 @@ has to trust a writer.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,8 @@ from casfs.errors import Invalid
 
 RESERVED_NAMES = (b"", b".", b"..")
 MAX_NAME_BYTES = 255  # as on every Linux file system
+MAX_UNIX_MODE = 0o7777
+NANOS_PER_S = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,25 @@ def check(payload: dict[str, Any]) -> dict[str, list[bytes]]:
     return found
 
 
+def check_node(payload: dict[str, Any]) -> None:
+    """Checks everything about a payload that the schema cannot. Raises Invalid."""
+    check(payload)
+    for item in (payload, *payload["files"], *payload["symlinks"]):
+        properties(item)
+
+
+def check_sizes(payload: dict[str, Any], sizes: Mapping[str, int]) -> None:
+    """Checks each `size_bytes` against the size of the blob in `sizes`, by its hash. Raises
+    Invalid."""
+    for key in ("files", "directories"):
+        for index, item in enumerate(payload[key]):
+            digest = item["digest"]
+            size = sizes.get(digest["hash"])
+            if size is not None and size != digest["size_bytes"]:
+                stated = f"size_bytes is {digest['size_bytes']}, the blob's size is {size}"
+                raise Invalid(f"{_at(key, index)}.digest: {stated}")
+
+
 def _names(key: str, items: list[dict[str, Any]]) -> list[bytes]:
     """Returns the names of one list, in their order."""
     names: list[bytes] = []
@@ -169,10 +190,15 @@ def _decode(kind: type[Entry], name: bytes, item: dict[str, Any]) -> Entry:
 
 
 def properties(item: dict[str, Any]) -> Properties | None:
-    """Returns the metadata of an entry, or of the directory whose payload this is."""
+    """Returns the metadata of an entry, or of the directory whose payload this is. Raises Invalid
+    for a value that no file can have."""
     if "mtime" not in item and "unix_mode" not in item:
         return None
     mtime = item.get("mtime")
+    if mtime is not None and mtime["nanos"] >= NANOS_PER_S:
+        raise Invalid(f"mtime: nanos is {mtime['nanos']}, and must be below 10^9")
+    if item.get("unix_mode", 0) > MAX_UNIX_MODE:
+        raise Invalid(f"unix_mode: {item['unix_mode']} is not a set of permission bits")
     pair = None if mtime is None else (mtime["seconds"], mtime["nanos"])
     return Properties(pair, item.get("unix_mode"))
 

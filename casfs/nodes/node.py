@@ -3,16 +3,18 @@ JSON and that a store has accepted. The meta-schema node alone has the type "sch
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from casfs import canonical
-from casfs.errors import Corrupt
+from casfs.backend.protocols import BlobInfo
+from casfs.errors import Corrupt, Invalid
 from casfs.nodes import directory
 
 # Rules that a schema cannot state, by type name.
-CHECKS: dict[str, Callable[[Any], object]] = {"directory": directory.check}
+CHECKS: dict[str, Callable[[Any], object]] = {"directory": directory.check_node}
+PARENT_STATES = ("thread-start", "thread-step")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,22 @@ class Node:
     type: str
     type_hash: str
     payload: Any
+
+
+def check_targets(
+    type: str,
+    payload: Any,
+    info: Callable[[], Mapping[str, BlobInfo]],
+    type_name: Callable[[str | None], str],
+) -> None:
+    """Checks what a schema cannot state about the blobs that a payload refers to, of which `info`
+    returns those that are stored. Raises Invalid."""
+    if type == "directory":
+        directory.check_sizes(payload, {hash: found.size for hash, found in info().items()})
+    if type == "thread-start" and (found := info().get(payload["parentState"])):
+        name = type_name(found.type)
+        if name not in PARENT_STATES:
+            raise Invalid(f"$.parentState: refers to a {name}, and must be a step or start")
 
 
 def encode(type_hash: str, payload: Any) -> bytes:

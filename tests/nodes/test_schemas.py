@@ -98,7 +98,10 @@ class Graph:
     def filled(self, value: Any) -> Any:
         """`value` with every example digest replaced by the hash that stands for it."""
         if isinstance(value, dict):
-            return {key: self.filled(item) for key, item in value.items()}
+            found = {key: self.filled(item) for key, item in value.items()}
+            if found.keys() == {"hash", "size_bytes"}:
+                found["size_bytes"] = self._store.blobs.info([found["hash"]])[found["hash"]].size
+            return found
         if isinstance(value, list):
             return [self.filled(item) for item in value]
         return self.known.get(value, value) if isinstance(value, str) else value
