@@ -32,12 +32,14 @@ the library raises the interpreter's recursion limit to 10,000.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from jsonata.jexception import JException
 from jsonata.jsonata import Jsonata
+from jsonata.parser import Parser
 from jsonata.utils import Utils
 
 from casfs.errors import Invalid
@@ -130,6 +132,31 @@ def boolean(value: Any) -> bool:
     """JSONata's cast of a plain value: empty, zero, null and missing are false, and an
     array is true if one of its members is."""
     return bool(Jsonata.boolize(value))
+
+
+# --- the parser's shared nodes ----------------------------------------------------------
+
+MAX_COPIED_OBJECTS = 20_000  # nested in each other, copies of copies would double at each level
+
+
+def _copy_shared_operand(operator: Any) -> None:
+    """Gives the condition of `a ?: b` and `a ?? b` a copy of `a`: the library puts one node in
+    two places and processes it in place, so that `-5 ?: 99` would be 5."""
+    parse = operator.led
+
+    def led(self: Any, left: Any) -> Any:
+        kept = {id(self._outer_instance): self._outer_instance}
+        node = parse(self, copy.deepcopy(left, kept))
+        if len(kept) > MAX_COPIED_OBJECTS:
+            raise Invalid("the left side of ?: or ?? is too large")
+        node.then = left
+        return node
+
+    operator.led = led
+
+
+_copy_shared_operand(Parser.InfixDefault)
+_copy_shared_operand(Parser.InfixCoalesce)
 
 
 # --- values in and out ----------------------------------------------------------------

@@ -91,8 +91,8 @@ def _download(suite: Suite, directory: Path) -> None:
 
 @lru_cache
 def load(suite: Suite) -> dict[PurePosixPath, Any]:
-    """Returns the JSON files of a suite by path below its root; skips the test where the suite
-    cannot be had, and fails it in CI."""
+    """Returns a suite's files by path below its root, JSON parsed and others as text; skips the
+    test where the suite cannot be had, and fails it in CI."""
     try:
         archive = fetch(suite)
     except OSError as error:
@@ -106,10 +106,11 @@ def _files(archive: Path, root: str) -> Iterator[tuple[PurePosixPath, Any]]:
     with tarfile.open(archive) as tar:
         for member in tar:
             path = PurePosixPath(member.name)
-            if member.isfile() and path.suffix == ".json" and path.is_relative_to(root):
+            if member.isfile() and path.is_relative_to(root):
                 source = tar.extractfile(member)
                 assert source is not None
-                yield path.relative_to(root), json.loads(source.read())
+                text = source.read().decode()
+                yield path.relative_to(root), json.loads(text) if path.suffix == ".json" else text
 
 
 if __name__ == "__main__":

@@ -33,6 +33,29 @@ def test_values(text: str, value: Any) -> None:
     assert evaluate(text, {"a": {"b": 1}, "c": [1, 2]}) == value
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("-5 ?: 99", -5),
+        ("-5 ?? 99", -5),
+        ("a[-1] ?: 99", 3),
+        ("a[-1] ?? 99", 3),
+        ("a[-2] ?: 'none'", "none"),
+        ("(a[-1] ?: 9) = 3", True),
+        ("b[-1].s ?: 'none'", "approved"),
+        ("(nothing ?? a[-1]) ?: 9", 3),
+        ("((-1 ?: 2) ?? 3) ?: 4", -1),
+    ],
+)
+def test_default_and_coalescing_after_a_negative_index(text: str, value: Any) -> None:
+    assert evaluate(text, {"a": [7, 0, 3], "b": [{"s": "x"}, {"s": "approved"}]}) == value
+
+
+def test_nested_defaults_do_not_double_without_a_bound() -> None:
+    with pytest.raises(Invalid, match="too large"):
+        jsonata.compile("(" * 40 + "a" + " ?: b)" * 40)
+
+
 def test_results_are_plain() -> None:
     data = {"items": [{"n": [1]}, {"n": [2]}]}
     for text in ("items.n", "items[n=1]", "$append(items, items)", "[1..3]", "{'a': items}"):
