@@ -35,7 +35,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 from jsonata.jexception import JException
 from jsonata.jsonata import Jsonata
@@ -44,6 +44,7 @@ from jsonata.utils import Utils
 
 from casfs.errors import Invalid
 from engine.moderator import syntax
+from engine.moderator.sealed import SealedArray, SealedObject, SealedWrite
 
 BUILTINS: frozenset[str] = frozenset(Jsonata.static_frame.bindings)
 """The names of JSONata's own functions, without the dollar sign."""
@@ -79,7 +80,7 @@ class Expression:
         """The expression's value over the input `value`, with `$name` for each binding."""
         try:
             return self._evaluate(value, bindings, functions, _Copier())
-        except _SealedWrite:
+        except SealedWrite:
             return self._evaluate(value, bindings, functions, _Copier(unsealed=True))
 
     def _evaluate(
@@ -109,6 +110,14 @@ class Expression:
         """Its comparisons, in the order of the text."""
         return syntax.comparisons(self._program.ast)
 
+    def paths(self) -> tuple[syntax.Path, ...]:
+        """Returns its paths."""
+        return syntax.paths(self._program.ast)
+
+    def condition(self) -> syntax.Condition:
+        """Returns it as a condition."""
+        return syntax.condition(self._program.ast)
+
     def calls(self) -> tuple[tuple[str, str], ...]:
         """(function, argument) of its calls with one literal text."""
         return syntax.calls(self._program.ast)
@@ -134,59 +143,10 @@ def boolean(value: Any) -> bool:
     return bool(Jsonata.boolize(value))
 
 
-# --- the parser's shared nodes ----------------------------------------------------------
-
-MAX_COPIED_OBJECTS = 20_000  # nested in each other, copies of copies would double at each level
-
-
-def _copy_shared_operand(operator: Any) -> None:
-    """Gives the condition of `a ?: b` and `a ?? b` a copy of `a`: the library puts one node in
-    two places and processes it in place, so that `-5 ?: 99` would be 5."""
-    parse = operator.led
-
-    def led(self: Any, left: Any) -> Any:
-        kept = {id(self._outer_instance): self._outer_instance}
-        node = parse(self, copy.deepcopy(left, kept))
-        if len(kept) > MAX_COPIED_OBJECTS:
-            raise Invalid("the left side of ?: or ?? is too large")
-        node.then = left
-        return node
-
-    operator.led = led
-
-
-_copy_shared_operand(Parser.InfixDefault)
-_copy_shared_operand(Parser.InfixCoalesce)
-
-
 # --- values in and out ----------------------------------------------------------------
 
 
-class _SealedWrite(BaseException):
-    """The library tried to write to a sealed value. Not an Exception: the library catches those."""
-
-
-def _refuse_write(*arguments: Any, **more: Any) -> NoReturn:
-    raise _SealedWrite
-
-
-class _SealedObject(dict[str, Any]):
-    """A sealed object."""
-
-    __slots__ = ()
-    __setitem__ = __delitem__ = __ior__ = _refuse_write
-    pop = popitem = setdefault = update = clear = _refuse_write
-
-
-class _SealedArray(list[Any]):
-    """A sealed array."""
-
-    __slots__ = ()
-    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse_write
-    append = extend = insert = pop = remove = clear = sort = reverse = _refuse_write
-
-
-class SealedList(_SealedArray):
+class SealedList(SealedArray):
     """A sealed array that only its owner can extend."""
 
     __slots__ = ()
@@ -204,9 +164,9 @@ class _Copier:
     """
 
     def __init__(self, *, sealing: bool = False, unsealed: bool = False) -> None:
-        self._object: type[dict[str, Any]] = _SealedObject if sealing else dict
-        self._array: type[list[Any]] = _SealedArray if sealing else list
-        self._sealed = () if unsealed else (_SealedObject, _SealedArray)
+        self._object: type[dict[str, Any]] = SealedObject if sealing else dict
+        self._array: type[list[Any]] = SealedArray if sealing else list
+        self._sealed = () if unsealed else (SealedObject, SealedArray)
         self._copied: dict[int, tuple[Any, Any]] = {}  # with the original, so its id stays valid
 
     def of(self, value: Any) -> Any:
@@ -246,6 +206,31 @@ def _library_function(name: str, function: Function, copies: _Copier) -> Any:
     # Asked for only by partial application, and answered with 0 by the library.
     native.get_number_of_args = native.signature.get_number_of_args
     return native
+
+
+# --- repairs of the library -------------------------------------------------------------
+
+MAX_COPIED_OBJECTS = 20_000  # nested in each other, copies of copies would double at each level
+
+
+def _copy_shared_operand(operator: Any) -> None:
+    """Gives the condition of `a ?: b` and `a ?? b` a copy of `a`: the library puts one node in
+    two places and processes it in place, so that `-5 ?: 99` would be 5."""
+    parse = operator.led
+
+    def led(self: Any, left: Any) -> Any:
+        kept = {id(self._outer_instance): self._outer_instance}
+        node = parse(self, copy.deepcopy(left, kept))
+        if len(kept) > MAX_COPIED_OBJECTS:
+            raise Invalid("the left side of ?: or ?? is too large")
+        node.then = left
+        return node
+
+    operator.led = led
+
+
+_copy_shared_operand(Parser.InfixDefault)
+_copy_shared_operand(Parser.InfixCoalesce)
 
 
 def _refuse_calls_of_values(program: Any) -> None:

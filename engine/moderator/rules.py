@@ -17,11 +17,14 @@ from `__start__` or a role to a role or `__end__`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from casfs.errors import Invalid
+from casfs.nodes.registry import builtin
 from engine.moderator import jsonata, syntax
 from engine.moderator.conditions import BINDINGS, FUNCTIONS
+from engine.moderator.coverage import cover_all
 from engine.moderator.decision import END, START, Rule
 
 REFUSED = frozenset(("now", "millis", "random", "shuffle", "eval"))
@@ -98,7 +101,7 @@ def warnings(rules: Sequence[Rule], schemas: Mapping[str, Any]) -> Iterator[str]
     for index, winner in graph.shadowed.items():
         yield f"$.moderator[{index}]: never tried, rule {winner} before it always matches"
     for state in states:
-        if graph.can_fall_through(state):
+        if graph.can_fall_through(state) and not _covered(rules, state, schemas):
             yield (
                 f"$.moderator: it may be that no rule matches after {state} (return code 1); "
                 "a last rule with when null would catch that"
@@ -106,6 +109,15 @@ def warnings(rules: Sequence[Rule], schemas: Mapping[str, Any]) -> Iterator[str]
     for index, rule in enumerate(rules):
         for warning in _comparison_warnings(rule, graph, schemas):
             yield f"{_when(index)}: {warning}"
+
+
+def _covered(rules: Sequence[Rule], state: str, schemas: Mapping[str, Any]) -> bool:
+    """Returns whether a rule matches whatever the last step's meta is."""
+    whens = [rule["when"] for rule in rules if rule["from"] == state and rule["when"] is not None]
+    try:
+        return cover_all(whens, state, schemas.get(state))
+    except Invalid:
+        return True  # an error already
 
 
 def _when(index: int) -> str:
@@ -125,6 +137,8 @@ def _comparison_warnings(rule: Rule, graph: _Graph, schemas: Mapping[str, Any]) 
     for name, text in expression.calls():
         if name in FUNCTIONS and text not in schemas:
             yield f"no role is named {text!r}"
+    for path in expression.paths():
+        yield from _field_warnings(path)
     for comparison in expression.comparisons():
         sides = (comparison.left, comparison.right)
         for one, other in (sides, sides[::-1]):
@@ -134,6 +148,18 @@ def _comparison_warnings(rule: Rule, graph: _Graph, schemas: Mapping[str, Any]) 
                 yield from _array_warnings(one, graph, schemas)
             if comparison.operator in ("=", "!=", "in") and isinstance(other, syntax.Literal):
                 yield from _literal_warnings(one, other.values, rule["from"], schemas)
+
+
+def _field_warnings(path: syntax.Path) -> Iterator[str]:
+    """Warns where `path` leads to a field that no step has."""
+    of_step = path.head in (*_STEPS, "$first", "$last") and path.fields
+    if of_step and path.fields[0] not in (known := _step_fields()):
+        yield f"a step has no field {path.fields[0]!r}; there are {', '.join(known)}"
+
+
+@cache
+def _step_fields() -> tuple[str, ...]:
+    return tuple(builtin()["thread-step"]["properties"])
 
 
 def _array_warnings(path: syntax.Path, graph: _Graph, schemas: Mapping[str, Any]) -> Iterator[str]:

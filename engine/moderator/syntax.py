@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 _COMPARISONS = frozenset(("=", "!=", "<", "<=", ">", ">=", "in"))
 _CHILDREN = (  # fields of a Symbol that hold one Symbol or a list of them
@@ -72,6 +72,17 @@ class Comparison:
     right: Path | Literal | None
 
 
+@dataclass(frozen=True)
+class Logic:
+    """`operator` (`and`, `or`, `not`) of `parts`; a part of any other form is None."""
+
+    operator: str
+    parts: tuple[Condition, ...]
+
+
+Condition: TypeAlias = Logic | Comparison | Path | None
+
+
 def names(root: Any) -> Names:
     """Returns the names in the expression whose syntax tree has this root."""
     nodes = list(_nodes(root))
@@ -84,11 +95,27 @@ def names(root: Any) -> Names:
 
 def comparisons(root: Any) -> tuple[Comparison, ...]:
     """Returns every comparison in the expression, in the order of the text."""
-    return tuple(
-        Comparison(node.value, _operand(node.lhs), _operand(node.rhs))
-        for node in _nodes(root)
-        if node.type == "binary" and node.value in _COMPARISONS
-    )
+    return tuple(_comparison(node) for node in _nodes(root) if _is_comparison(node))
+
+
+def paths(root: Any) -> tuple[Path, ...]:
+    """Returns the paths in the expression that are of the form of Path."""
+    found = (_path(node) for node in _nodes(root) if node.type == "path")
+    return tuple(path for path in found if path is not None)
+
+
+def condition(node: Any) -> Condition:
+    """Returns the expression as a condition."""
+    if node.type == "block" and len(node.expressions) == 1:
+        return condition(node.expressions[0])
+    if node.type == "binary" and node.value in ("and", "or"):
+        return Logic(node.value, (condition(node.lhs), condition(node.rhs)))
+    if node.type == "function" and node.procedure.type == "variable" and len(node.arguments) == 1:
+        if node.procedure.value == "not":
+            return Logic("not", (condition(node.arguments[0]),))
+        if node.procedure.value == "boolean":
+            return condition(node.arguments[0])
+    return _comparison(node) if _is_comparison(node) else _path(node)
 
 
 def calls(root: Any) -> tuple[tuple[str, str], ...]:
@@ -161,6 +188,14 @@ def _collect_free(node: Any, scope: frozenset[str], free: set[str]) -> None:
         scope = scope.union(*map(_introduced, node.steps))
     for child in _children(node):
         _collect_free(child, scope, free)
+
+
+def _is_comparison(node: Any) -> bool:
+    return node.type == "binary" and node.value in _COMPARISONS
+
+
+def _comparison(node: Any) -> Comparison:
+    return Comparison(node.value, _operand(node.lhs), _operand(node.rhs))
 
 
 def _operand(node: Any) -> Path | Literal | None:

@@ -49,7 +49,7 @@ REFUSED_GROUPS = {  # of a file; all else is accepted
 
 def test_json_schema_suite() -> None:
     refused: Counter[str] = Counter()
-    wrong, checked = [], 0
+    wrong, unforeseen, checked = [], [], 0
     for path, groups in suites.load(suites.JSON_SCHEMA).items():
         if path.is_relative_to(FORMATS):
             continue
@@ -57,14 +57,15 @@ def test_json_schema_suite() -> None:
             try:
                 schema = Schema(group["schema"])
             except Invalid as error:
-                assert DESIGN.search(str(error)), (path, group["description"], error)
+                reason = str(error)
+                unforeseen += [] if DESIGN.search(reason) else [(str(path), reason)]
                 refused[str(path)] += 1
                 continue
             for test in group["tests"]:
                 checked += 1
                 if _accepts(schema, test["data"]) != test["valid"]:
                     wrong.append((str(path), group["description"], test["description"]))
-    assert wrong == []
+    assert wrong == unforeseen == []
     assert refused == REFUSED_GROUPS
     assert checked > 1000
 
