@@ -24,11 +24,12 @@ class RestoreOptions:
     base: str | None
     delete_untracked: bool
     verify: bool
+    set_id: bool
     as_json: bool
 
 
 def restore_options(verb: Callable[..., None]) -> Callable[..., None]:
-    """Adds --base, --delete-untracked, --verify and --json; the verb gets RestoreOptions."""
+    """Adds the options of a restore; the verb gets RestoreOptions."""
 
     @click.option(
         "--base",
@@ -41,6 +42,11 @@ def restore_options(verb: Callable[..., None]) -> Callable[..., None]:
         help="Also delete files that are in neither tree: your own, node_modules, .git.",
     )
     @click.option("--verify", is_flag=True, help="Check every path, not only those that differ.")
+    @click.option(
+        "--preserve",
+        type=click.Choice(["mode"]),
+        help="Also restore set-id bits of preserved modes, left out otherwise.",
+    )
     @json_option
     @wraps(verb)
     def wrapped(
@@ -48,10 +54,11 @@ def restore_options(verb: Callable[..., None]) -> Callable[..., None]:
         base: str | None,
         delete_untracked: bool,
         verify: bool,
+        preserve: str | None,
         as_json: bool,
         **more: Any,
     ) -> None:
-        options = RestoreOptions(base, delete_untracked, verify, as_json)
+        options = RestoreOptions(base, delete_untracked, verify, preserve is not None, as_json)
         verb(*values, options=options, **more)
 
     return wrapped
@@ -67,6 +74,7 @@ def restore_tree(store: Store, root: str, directory: str, options: RestoreOption
             base=None if options.base is None else resolve_tree(store, options.base),
             delete_untracked=options.delete_untracked,
             verify=options.verify,
+            set_id=options.set_id,
             progress=lambda files, _: count(files),
         )
     for path in done.outcome.changed:

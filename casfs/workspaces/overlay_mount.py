@@ -93,7 +93,7 @@ def mount_fuse_overlayfs(layers: OverlayLayers) -> None:
         )
     upper = f",upperdir={layers.upper.name},workdir={layers.work.name}"
     where = f"lowerdir={layers.lower}{'' if layers.read_only else upper}"
-    options = ["-o", f"{where},writeback=0"]
+    options = ["-o", f"{where},writeback=0,nosuid,nodev"]  # it mounts with suid for root
     if layers.read_only:
         options += ["-o", "ro"]
     command = [*OUTLIVING, FUSE_OVERLAYFS, *options, str(layers.point)]

@@ -220,7 +220,7 @@ class IncrementalRestore:
         with self._renamed(fd, name):
             if isinstance(to, File):
                 content = next(iter(self._store.blobs.get_many([to.digest.hash])))
-                size = write_file(self._store, fd, self._temp, to, content)
+                size = write_file(self._store, fd, self._temp, to, content, self._mode(to))
             elif isinstance(to, Symlink):
                 write_link(fd, self._temp, to)
         self._progress.wrote(size)
@@ -256,8 +256,11 @@ class IncrementalRestore:
         elif isinstance(to, File):
             given = [one for one in map(_properties, [*was, to]) if one is not None]
             asked = any(one.unix_mode is not None for one in given)
-            if late or (asked and file_mode(to) != stat.S_IMODE(found.st_mode)):
+            if late or (asked and self._mode(to) != stat.S_IMODE(found.st_mode)):
                 self._set_mode(fd, name, to, found)
+
+    def _mode(self, to: File) -> int:
+        return file_mode(to, self._progress.set_id)
 
     def _set_mode(self, fd: int, name: bytes, to: File, found: os.stat_result) -> None:
         """A file with several links, perhaps outside of the directory, is replaced instead."""
@@ -269,7 +272,7 @@ class IncrementalRestore:
             self._place(fd, name, to)
             return
         try:
-            os.fchmod(file, file_mode(to))
+            os.fchmod(file, self._mode(to))
             if to.properties is not None and to.properties.mtime is not None:
                 os.utime(file, ns=utime_ns(to.properties.mtime))
         finally:

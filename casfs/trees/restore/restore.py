@@ -53,12 +53,14 @@ def restore(
     base: str | None = None,
     delete_untracked: bool = False,
     verify: bool = False,
+    set_id: bool = False,
     progress: Progress | None = None,
 ) -> RestoreResult:
     """Make the directory `target` hold the tree `root`.
 
     `base`: the tree that was restored there before. `delete_untracked`: also delete entries that
     are in neither tree. `verify`: look at every path, not only at those that differ.
+    `set_id`: give files the set-id bits of their preserved modes.
     Raises Refused for a directory that holds no known tree; NotFound, Conflict,
     Corrupt, Failed.
     """
@@ -66,7 +68,7 @@ def restore(
         tree.load(store, hash)
     place = _absolute(target)
     started = time.monotonic()
-    task = _Restore(store, root, place, WriteProgress(progress=progress))
+    task = _Restore(store, root, place, WriteProgress(progress=progress, set_id=set_id))
     lock = f"restore-{RestoreStates.key(place)[:32]}"
     with locks.held(store.root, lock, task.refuse_to_wait), task.errors_named():
         task.check_target(delete_untracked)

@@ -6,8 +6,9 @@ directory descriptors that were opened here, and with O_EXCL, so nothing that is
 meanwhile can lead a write out of the directory.
 
 Modes do not depend on the caller's umask: 0644 and 0755 as in the mount, or the preserved
-mode. A directory gets its own mode and time after its content. Owners are no part of a tree.
-Nothing is synced, as with `cp`.
+mode. A file gets set-id bits only where that is asked for: restored by root, a tree from
+elsewhere would bring privileges. A directory gets its own mode and time after its content.
+Owners are no part of a tree. Nothing is synced, as with `cp`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from casfs.system.paths import DIR_FLAGS
 from casfs.trees import tree
 
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+SET_ID = stat.S_ISUID | stat.S_ISGID
 FICLONE = 0x40049409  # linux/fs.h: share the source's extents
 CLONE_UNSUPPORTED = (
     errno.EXDEV,
@@ -46,11 +48,13 @@ Progress = Callable[[int, int], None]  # files and bytes so far
 
 @dataclass(slots=True)
 class WriteProgress:
-    """Counts of written files and bytes; `path`: of the current entry, for error messages."""
+    """Counts of written files and bytes; `path`: of the current entry, for error messages.
+    `set_id`: whether files get the set-id bits of their preserved modes."""
 
     files: int = 0
     bytes: int = 0
     progress: Progress | None = None
+    set_id: bool = False
     path: Names = field(default_factory=list)
 
     def wrote(self, size: int) -> None:
@@ -122,7 +126,8 @@ class _Writer:
             return
         self._progress.path.append(step.name)
         if isinstance(step, File):
-            self._progress.wrote(write_file(self._store, fd, step.name, step, content))
+            mode = file_mode(step, self._progress.set_id)
+            self._progress.wrote(write_file(self._store, fd, step.name, step, content, mode))
         elif isinstance(step, Symlink):
             write_link(fd, step.name, step)
             self._progress.wrote(0)
@@ -156,7 +161,9 @@ def _steps(store: Store, root: str) -> Iterator[_Step]:
 # -- one entry ----------------------------------------------------------------------------
 
 
-def write_file(store: Store, fd: int, name: bytes, entry: File, content: bytes | None) -> int:
+def write_file(
+    store: Store, fd: int, name: bytes, entry: File, content: bytes | None, mode: int
+) -> int:
     """Create the file `name` in `fd`, which must not exist; returns its size. `content`: as
     `Blobs.get_many` returned it."""
     out = os.open(name, NEW_FILE, 0o600, dir_fd=fd)
@@ -167,7 +174,7 @@ def write_file(store: Store, fd: int, name: bytes, entry: File, content: bytes |
         else:
             with store.blobs.open(entry.digest.hash) as source:
                 size = _copy(source, out)
-        os.fchmod(out, file_mode(entry))
+        os.fchmod(out, mode)
         if entry.properties is not None and entry.properties.mtime is not None:
             os.utime(out, ns=utime_ns(entry.properties.mtime))
     finally:
@@ -190,9 +197,9 @@ def set_directory_attributes(fd: int, own: Properties | None, default: int) -> N
         os.utime(fd, ns=utime_ns(own.mtime))
 
 
-def file_mode(entry: File) -> int:
+def file_mode(entry: File, set_id: bool) -> int:
     if entry.properties is not None and entry.properties.unix_mode is not None:
-        return stat.S_IMODE(entry.properties.unix_mode)
+        return stat.S_IMODE(entry.properties.unix_mode) & (0o7777 if set_id else ~SET_ID)
     return 0o755 if entry.executable else 0o644
 
 
