@@ -5,8 +5,9 @@ environment, the outputs, the platform and the timeout. The command sees only wh
 key: its environment is PATH and the named variables, its stdin is empty. It runs in the real
 directory, though, without a sandbox. These do *not* count, and a command whose result depends
 on them must not be cached: files outside the input directory (compilers, for example) or
-excluded by a checkpoint's rules (`node_modules`, `.casfsignore`), earlier content of the
-outputs, the network, the clock. Values of the environment are stored: pass no secrets.
+excluded by the user (`.casfsignore`, and by `--default-excludes` a checkpoint's default names),
+earlier content of the outputs, the network, the clock. Values of the environment are stored:
+pass no secrets.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Request:
     outputs: tuple[str, ...]
     env: Mapping[str, str]
     timeout_ms: int | None
-    defaults: bool = True
+    defaults: bool = False
 
     @property
     def directory(self) -> Path:
@@ -70,7 +71,7 @@ def request(
     names: Iterable[str] = (),
     outputs: Iterable[str] = (),
     timeout: float | None = None,
-    defaults: bool = True,
+    defaults: bool = False,
 ) -> Request:
     """Builds a request. The command runs in `here` if that is inside `directory`, the input
     directory, else in `directory`.
@@ -129,7 +130,7 @@ def _words(prefix: str) -> list[str]:
 
 
 class InputRules(IgnoreRules):
-    """The excludes of a checkpoint, plus the outputs and staging directories of casfs."""
+    """The excludes of the request, plus the outputs and staging directories of casfs."""
 
     def ignores(self, path: bytes, name: bytes, *, directory: bool) -> bool:
         if directory and outputs.STAGING_NAME.fullmatch(path):

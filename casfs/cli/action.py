@@ -16,7 +16,6 @@ import click
 from casfs import config
 from casfs.actions import cache, key
 from casfs.cli.common import echo, echo_json, echo_result, json_option, open_store, store_root
-from casfs.cli.tree import excludes_option
 from casfs.errors import NotFound
 
 EXIT_TIMED_OUT = 124  # as of timeout(1)
@@ -29,7 +28,11 @@ def request_options(command: F) -> F:
     """Adds the options that determine the action."""
     for option in (
         click.argument("argv", nargs=-1, required=True, metavar="-- CMD..."),
-        excludes_option,
+        click.option(
+            "--default-excludes/--no-default-excludes",
+            "defaults",
+            help="Leave node_modules, .git and the like out of the key, or not (the default).",
+        ),
         click.option("--timeout", type=float, metavar="S", help="Time limit in seconds."),
         click.option("--env", "names", multiple=True, metavar="K", help="Variable to pass on."),
         click.option("--output", "outputs", multiple=True, metavar="PATH", help="Output path."),
@@ -45,7 +48,7 @@ def action() -> None:
 
     The command runs in the current directory if that is inside DIR, else in DIR, without a
     sandbox. Its stdin is empty, its environment PATH and the variables of --env. The cache
-    key covers the files below DIR except outputs and a checkpoint's excludes, CMD, the working
+    key covers all files below DIR except outputs and what .casfsignore names, CMD, the working
     directory, that environment with its values, the outputs, the platform and the timeout.
 
     Cached are commands that begin with a prefix in the setting actions.cacheable, such as

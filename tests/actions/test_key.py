@@ -127,13 +127,21 @@ def test_all_of_the_input_is_in_the_key(bench: Bench) -> None:
 
 def test_what_is_not_in_the_key(bench: Bench) -> None:
     before = bench.key(outputs=["out/a", "gen"])
-    write_tree(bench.root, {"out": {"a": b"1"}, "gen": {"x": b"2"}, "node_modules": {"m": b""}})
+    write_tree(bench.root, {"out": {"a": b"1"}, "gen": {"x": b"2"}})
     write_tree(bench.root, {".casfs.0123456789abcdef": {"half": b"restored"}})
     assert bench.key(outputs=["out/a", "gen"]) == before
     (bench.root / "out" / "b").write_text("no output")
     assert bench.key(outputs=["out/a", "gen"]) != before
     (bench.root / "out" / "b").unlink()
-    assert bench.key(outputs=["out/a", "gen"], defaults=False) != before
+    assert bench.key(outputs=["out/a", "gen"]) == before
+
+
+@pytest.mark.parametrize("name", ["node_modules", "build", "dist", "target", ".venv", ".git"])
+def test_directories_that_a_checkpoint_leaves_out_are_input(bench: Bench, name: str) -> None:
+    before = bench.key(), bench.key(defaults=True)
+    write_tree(bench.root, {name: {"x": b"1"}})
+    assert bench.key() != before[0]
+    assert bench.key(defaults=True) == before[1]
 
 
 def test_a_store_in_the_input_is_not_part_of_it(tmp_path: Path) -> None:

@@ -135,10 +135,11 @@ def test_input_directories(cli: Cli, tmp_path: Path) -> None:
     assert "not inside the input directory" in message
 
 
-def test_default_excludes_can_be_part_of_the_input(cli: Cli) -> None:
+def test_default_excludes_are_left_out_only_by_an_option(cli: Cli) -> None:
     write_tree(Path("build"), {"x": b"1"})
-    for option, differs in (("--default-excludes", False), ("--no-default-excludes", True)):
-        argv = (option, "--", "true")
+    cases = ((), True), (("--no-default-excludes",), True), (("--default-excludes",), False)
+    for options, differs in cases:
+        argv = (*options, "--", "true")
         Path("build/x").write_text("1")
         run(cli, "--cache", *argv)
         Path("build/x").write_text("2")
