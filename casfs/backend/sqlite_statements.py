@@ -12,7 +12,7 @@ from typing import NamedTuple
 from casfs import canonical
 from casfs.backend.protocols import JOURNAL_MIN_MOVES, MAX_RECORD_BYTES, META, Head, Staged, Swap
 from casfs.backend.sqlite_connection import Connection
-from casfs.digest import hash_bytes
+from casfs.digest import Hasher
 from casfs.errors import Conflict, CorruptBlob, Invalid, NotFound
 
 TOUCH_RESOLUTION_S = 60  # seconds; a more recent `touched` is not worth a write
@@ -66,7 +66,7 @@ class BlobRow(NamedTuple):
 
 def verified(hash: str, data: bytes) -> bytes:
     """Returns the bytes of a row. Raises CorruptBlob where they do not hash to its name."""
-    if not isinstance(data, bytes) or hash_bytes(data) != hash:  # damage may make it text
+    if not isinstance(data, bytes) or Hasher(data).hexdigest() != hash:  # may be text
         raise CorruptBlob(f"blob {hash}: its bytes do not hash to its name")
     return data
 
