@@ -68,17 +68,22 @@ def announce(root: Path, path: Path) -> None:
         file.write(json.dumps({"pid": os.getpid(), "socket": str(path)}).encode())
 
 
-def find(root: Path) -> dict[str, Any] | None:
-    """Returns {"pid", "socket"} of a store's running daemon, else None."""
+def runs(root: Path) -> bool:
+    """Returns whether a process holds the lock of the store's daemon."""
     try:
         fd = os.open(root / "daemon.lock", os.O_RDWR | os.O_CLOEXEC)
     except OSError:
-        return None
+        return False
     try:
-        if try_lock(fd, shared=True):
-            return None  # no daemon holds it
+        return not try_lock(fd, shared=True)
     finally:
         os.close(fd)
+
+
+def find(root: Path) -> dict[str, Any] | None:
+    """Returns {"pid", "socket"} of a store's running daemon, else None."""
+    if not runs(root):
+        return None
     try:
         found: dict[str, Any] = json.loads((root / "daemon.json").read_text())
     except (OSError, ValueError):  # it is starting, or ending

@@ -17,7 +17,8 @@ The head `threads/<ULID>` points to the newest of these. Its record holds the mu
     intent      the pending step, else null: role, index, attempt, since; once its process
                 runs: pid and the process's start time; the newest of its `turns`, how many
                 there are (`turnCount`) and the node that holds the earlier ones (`earlier`);
-                its children (`calls`); `resumed` where a person had it run again
+                its children (`calls`); `resumed` where a person had it run again;
+                `lost`: earlier attempts that ended with the daemon
     spent       {tokens, wallMs} since it began, or was resumed with its budget spent
     compact     a summary of all steps so far (a content node) that the next step will carry
     attempts    details of the failed attempts at that step

@@ -29,9 +29,9 @@ TRUNK = """
 BRANCHES = {
     "fuse": "casfs.fuse.views casfs.fuse casfs.fuse.kernel casfs.fuse.pyfuse3 casfs.mount".split(),
     "engine": """
-        engine engine.blocking engine.processes engine.content engine.output_parser
-        engine.moderator engine.secrets engine.workflow engine.llm engine.agents
-        engine.threads engine.runtime
+        engine engine.blocking engine.cancellation engine.processes engine.content
+        engine.output_parser engine.moderator engine.secrets engine.workflow engine.llm
+        engine.agents engine.threads engine.runtime
     """.split(),
     "api": "casfs.api casfs.testing casfs".split(),
 }
@@ -55,7 +55,12 @@ LIBRARIES = {
 
 # Entry points of processes, what hands its environment on to a program, and `casfs.open()`,
 # which finds the same store as the command line.
-ENVIRONMENT = {"engine.runtime.daemon", "engine.agents.program", "casfs.api.store"}
+ENVIRONMENT = {
+    "engine.runtime.daemon",
+    "engine.agents.loader",
+    "engine.agents.program",
+    "casfs.api.store",
+}
 
 MAX_LINES = 300
 MAX_TEST_LINES = 500

@@ -22,12 +22,18 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("verb", type=click.Choice(["start", "stop"]), default="start", metavar="[stop]")
+@click.option("--hold", is_flag=True, help="Start no thread; `thread resume` starts one.")
 @foreground_option
 @ready_option
 @json_option
 @click.pass_context
 def daemon(
-    ctx: click.Context, verb: str, foreground: bool, ready_fd: int | None, as_json: bool
+    ctx: click.Context,
+    verb: str,
+    hold: bool,
+    foreground: bool,
+    ready_fd: int | None,
+    as_json: bool,
 ) -> None:
     """Run the threads of the store in the background; `casfs daemon stop` ends it.
 
@@ -41,14 +47,14 @@ def daemon(
         pid = daemon_socket.stop(root)
         echo_result(as_json, {"pid": pid}, f"{pid} stopped")
     elif foreground or ready_fd:
-        _serve(root, background.Reporter(ready_fd))
+        _serve(root, background.Reporter(ready_fd), hold)
     else:
         check_store(root)
-        pid = background.start(root, ["daemon"], "daemon.err")
+        pid = background.start(root, ["daemon", *["--hold"] * hold], "daemon.err")
         echo_result(as_json, {"pid": pid}, f"{pid} daemon of {root}")
 
 
-def _serve(root: Path, report: background.Reporter) -> None:
+def _serve(root: Path, report: background.Reporter, hold: bool) -> None:
     from casfs import daemon_socket
     from engine.llm.llm_extractor import from_settings
     from engine.runtime.daemon import serve
@@ -60,7 +66,8 @@ def _serve(root: Path, report: background.Reporter) -> None:
 
     def run(ready: Callable[[], None]) -> None:
         extractor = from_settings(values, os.environ, log)
-        serve(root, path, dict(os.environ), limit, upkeep, log, ready, workspaces, extractor)
+        env = dict(os.environ)
+        serve(root, path, env, limit, upkeep, log, ready, workspaces, extractor, hold)
 
     background.serve(run, report)
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import json
+import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -14,11 +19,24 @@ from casfs import canonical
 from casfs.agents import AgentFn
 from casfs.errors import CasfsError, Failed, Invalid, NotFound, Refused
 from casfs.nodes.schema import Schema
+from casfs.system import run_command
 from engine.secrets.config_marks import AGENT, marked_values
 from engine.secrets.redaction import secret_variables
 
 GROUP, OWN = "casfs.agents", "casfs"
-AGENT_ERRORS = (Exception, SystemExit)  # third-party code may raise anything
+IMPORT_TIMEOUT_S = 10.0
+IMPORTED = b"\x06imported"
+PROBE = f"""
+import json, sys
+from importlib.metadata import EntryPoint
+sys.path[:] = json.loads(sys.argv[1])
+try:
+    EntryPoint("", sys.argv[2], "").load()
+except BaseException as error:
+    sys.stderr.write(f"{{type(error).__name__}}: {{error}}\\n")
+    raise SystemExit(1)
+sys.stderr.write({IMPORTED.decode()!r})
+"""
 DESCRIPTOR_TYPES = {"configSchema": "an object", "schemas": "a list", "capabilities": "a list"}
 
 
@@ -71,15 +89,40 @@ def load(name: str) -> Package:
         raise NotFound(f"no agent {name!r} is installed; see `casfs agent list`")
     point = points[0]
     try:
+        _probe(point)
         exported = point.load()
         descriptor = dict(exported.package_descriptor)
         package = Package(name, _version(point), descriptor, exported.create_agent)
         check(package)
     except CasfsError as error:
         raise Failed(f"agent {name}: does not load: {error}") from error
-    except AGENT_ERRORS as error:
+    except BaseException as error:  # third-party code may raise anything
         raise Failed(f"agent {name}: does not load: {type(error).__name__}: {error}") from error
     return package
+
+
+def _probe(point: EntryPoint) -> None:
+    """Imports a third-party package in a process of its own first: an import that hangs, exits or
+    crashes ends that process and not this one. Raises Failed."""
+    if not _is_third_party(point) or point.module in sys.modules:
+        return
+    said = io.BytesIO()
+    argv = [sys.executable, "-c", PROBE, json.dumps([os.path.abspath(one) for one in sys.path])]
+    ended = run_command.run(
+        [*argv, point.value],
+        cwd=Path("/"),
+        env=os.environ,
+        timeout=IMPORT_TIMEOUT_S,
+        stdout=(),
+        stderr=(said,),
+    )
+    if ended.timed_out:
+        raise Failed(f"its import takes longer than {IMPORT_TIMEOUT_S:g} s")
+    if ended.exit_code != 0 or IMPORTED not in said.getvalue():
+        lines = said.getvalue().decode("utf-8", "replace").split("\n")
+        last = next((line for line in reversed(lines) if line.strip()), "nothing on stderr")
+        ends = f"its import ends the process (exit code {ended.exit_code}): "
+        raise Failed(f"{'' if ended.exit_code == 1 else ends}{last}")
 
 
 def _is_third_party(point: EntryPoint) -> bool:

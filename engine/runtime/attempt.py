@@ -26,8 +26,8 @@ from casfs.errors import CasfsError, Invalid, NotFound
 from casfs.nodes.schema import Schema
 from casfs.store import Store
 from casfs.threads import Thread
-from engine.agents.loader import AGENT_ERRORS
 from engine.blocking import blocking
+from engine.cancellation import reraise_cancellation
 from engine.llm.llm_extractor import Extractor
 from engine.output_parser import DanglingRef, Extracted, extract
 from engine.processes import TimedOut
@@ -140,7 +140,8 @@ class Attempt(Generic[T]):
             result = await self._role_agent.agent(context)
             if not isinstance(result, AgentResult) or not isinstance(result.output, str):
                 raise TypeError(f"{type(result).__name__} is not an AgentResult with a text")
-        except AGENT_ERRORS as error:
+        except BaseException as error:  # third-party code may raise anything
+            reraise_cancellation(error)
             if waiting := _find_waiting(error):
                 raise waiting from error
             message = str(error) if isinstance(error, CasfsError) else repr(error)

@@ -15,8 +15,8 @@ from casfs.agents.prompt import Prompt
 from casfs.errors import CasfsError, Invalid
 from casfs.store import Store
 from engine import content
-from engine.agents.loader import AGENT_ERRORS
 from engine.blocking import blocking
+from engine.cancellation import reraise_cancellation
 from engine.output_parser import extract, role_schema
 from engine.runtime.attempt import AttemptFailed
 from engine.runtime.thread_config import load_agent
@@ -79,7 +79,8 @@ async def summarise(
     try:
         function = await blocking(lambda: load_agent(store, agent))
         result = await function(context)
-    except AGENT_ERRORS as error:
+    except BaseException as error:  # third-party code may raise anything
+        reraise_cancellation(error)
         reason = str(error) if isinstance(error, CasfsError) else repr(error)
         detail = error.detail if isinstance(error, AgentFailed) else None
         raise AttemptFailed(f"{ROLE}: {reason}", detail) from error

@@ -46,12 +46,15 @@ class Daemon:
         upkeep: Upkeep | None = None,
         workspaces: Workspaces = COPYING,
         extractor: Extractor | None = None,
+        hold: bool = False,
     ) -> None:
         """`env`: the environment of agents; `limit`: threads that run at once, more wait;
-        `upkeep` is called every UPKEEP_INTERVAL_S; `extractor`: the model that finds a meta."""
+        `upkeep` is called every UPKEEP_INTERVAL_S; `extractor`: the model that finds a meta;
+        `hold`: no thread is launched at the start."""
         self._store = store
         self._log = log
         self._upkeep = upkeep
+        self._hold = hold
         self._evaluator = WorkerPool(log)
         self._supervisor = Supervisor(
             store, env, log, limit, workspaces, self._evaluator, extractor
@@ -66,7 +69,8 @@ class Daemon:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with self._evaluator, trio.open_nursery() as nursery:
                 self._supervisor.nursery = nursery
-                await self._supervisor.launch_all()
+                if not self._hold:
+                    await self._supervisor.launch_all()
                 nursery.start_soon(trio.serve_listeners, self._handle_connection, [listener])
                 if self._upkeep is not None:
                     nursery.start_soon(self._run_upkeep, self._upkeep)
@@ -138,6 +142,7 @@ def serve(
     ready: Callable[[], None],
     workspaces: Workspaces = COPYING,
     extractor: Extractor | None = None,
+    hold: bool = False,
 ) -> None:
     """Runs the daemon of the store at `root` until it is stopped. Raises Refused if there is
     one already."""
@@ -148,7 +153,7 @@ def serve(
             path.unlink(missing_ok=True)
             overlay_workspace.unmount_all(root)
             _sweep(store, log)
-            daemon = Daemon(store, env, log, limit, upkeep, workspaces, extractor)
+            daemon = Daemon(store, env, log, limit, upkeep, workspaces, extractor, hold)
 
             def announce() -> None:
                 daemon_socket.announce(root, path)

@@ -1,4 +1,4 @@
-"""The daemon's operations: start, fork, resume, cancel, compact, wait, status.
+"""The daemon's operations: start, fork, resume, suspend, cancel, compact, wait, status.
 
 Each takes the members of a request and returns those of an answer, or raises an error of
 `casfs.errors`. Every change of a thread from outside goes through here, so that it is serialised
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 from casfs import threads
@@ -18,7 +19,7 @@ from casfs.store import Store
 from casfs.threads import RUNNING, Thread
 from engine import content
 from engine.blocking import blocking
-from engine.runtime import compaction
+from engine.runtime import compaction, stop_thread
 from engine.runtime.calls import bindings
 from engine.runtime.compaction import CompactionInput, Summary
 from engine.runtime.supervisor import Supervisor
@@ -43,7 +44,8 @@ class DaemonApi:
             "start": self._start,
             "fork": self._fork,
             "resume": self._resume,
-            "cancel": self._cancel,
+            "cancel": partial(self._stop, stop_thread.cancel),
+            "suspend": partial(self._stop, stop_thread.suspend),
             "compact": self._compact,
             "wait": self._wait,
         }
@@ -105,13 +107,28 @@ class DaemonApi:
     async def _resume(self, id: str, input: str | None = None) -> Answer:
         def resume() -> Thread:
             thread = threads.get(self._store, id)
+            if input is None and (held := self._held(thread)):
+                return held
             return suspension.resume(redacting_store(self._store, thread, self._env), thread, input)
 
         self._supervisor.launch((await blocking(resume)).id)
         return {"id": id}
 
-    async def _cancel(self, id: str) -> Answer:
-        await self._supervisor.cancel(id)
+    def _held(self, thread: Thread) -> Thread | None:
+        """Returns the outermost running caller of a thread that should run and that no task runs:
+        the daemon was started with --hold. None for any other."""
+        if thread.status != RUNNING or thread.id in self._supervisor.running:
+            return None
+        above = thread.record.get("parent")
+        if above is None or self._store.heads.get(threads.HEADS + above) is None:
+            return thread
+        caller = threads.get(self._store, above)
+        if caller.status != RUNNING:
+            return thread
+        return self._held(caller)
+
+    async def _stop(self, action: stop_thread.Action, id: str) -> Answer:
+        await self._supervisor.stop(id, action)
         return {"id": id}
 
     async def _compact(

@@ -19,23 +19,25 @@ from casfs.store import Store
 from casfs.system.log import Log
 from casfs.threads import RUNNING, Thread
 from engine.blocking import blocking
+from engine.cancellation import reraise_cancellation
 from engine.llm.llm_extractor import Extractor
 from engine.moderator.decision import Evaluator
+from engine.runtime import stop_thread
 from engine.runtime.single_flight import SingleFlight
-from engine.runtime.thread_head import ThreadHead, end_orphans
+from engine.runtime.thread_head import ThreadHead
 from engine.runtime.thread_run import ThreadRun
-from engine.runtime.workspace import Workspaces, thread_workspace
-from engine.threads import call_stack, suspension, transitions
+from engine.runtime.workspace import Workspaces
+from engine.threads import suspension
 
 
 @dataclass
 class Task:
-    """The task of a running thread. `done`: the task is over; `cancelled`: the thread was ended
-    in the store after its task was cancelled."""
+    """The task of a running thread. `done`: the task is over; `stopped`: the thread was
+    cancelled or suspended in the store after its task was cancelled."""
 
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     done: trio.Event = field(default_factory=trio.Event)
-    cancelled: trio.Event = field(default_factory=trio.Event)
+    stopped: trio.Event = field(default_factory=trio.Event)
     head: ThreadHead | None = None
 
 
@@ -94,7 +96,7 @@ class Supervisor:
         finally:
             self._finish(child.id, task)
         if task.scope.cancelled_caught:
-            await task.cancelled.wait()
+            await task.stopped.wait()
         return await blocking(lambda: threads.get(self._store, child.id))
 
     async def wait(self, id: str) -> Thread:
@@ -103,25 +105,18 @@ class Supervisor:
             await task.done.wait()
         return await blocking(lambda: threads.get(self._store, id))
 
-    async def cancel(self, id: str) -> None:
-        """Cancels a thread and its children; ends their processes. Raises NotFound, Conflict."""
+    async def stop(self, id: str, action: stop_thread.Action) -> None:
+        """Cancels the task of a thread and of its children, then cancels or suspends the thread.
+        Raises NotFound, Conflict."""
         task = self._tasks.get(id)
         try:
             if task is not None:
                 task.scope.cancel()
                 await task.done.wait()
-            await blocking(lambda: self._end(id))
+            await blocking(lambda: action(self._store, id, self._workspaces))
         finally:
             if task is not None:
-                task.cancelled.set()
-
-    def _end(self, id: str) -> None:
-        thread = threads.get(self._store, id)
-        family = [thread, *call_stack.open_children(self._store, thread)]
-        transitions.cancel(self._store, thread)
-        for one in family:
-            end_orphans(one)
-            thread_workspace(self._store, one, self._workspaces).remove()
+                task.stopped.set()
 
     async def _run(self, id: str, task: Task) -> None:
         try:
@@ -144,7 +139,8 @@ class Supervisor:
             await run()
         except Conflict as error:
             self._log("conflict", thread=id, error=str(error))
-        except Exception as error:
+        except BaseException as error:
+            reraise_cancellation(error)
             fault = f"internal error: {error!r}"
             self._log("failed", thread=id, error=repr(error))
             with suppress(CasfsError, KeyError):

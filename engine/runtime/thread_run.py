@@ -40,9 +40,16 @@ from engine.runtime.thread_config import ThreadConfig
 from engine.runtime.thread_head import ThreadHead, end_orphans
 from engine.runtime.workspace import COPYING, Workspaces, thread_workspace
 from engine.secrets.redaction import redacting_store
-from engine.threads import history, suspension, transitions
+from engine.threads import call_stack, history, suspension, transitions
 from engine.threads.history import ThreadHistory
-from engine.threads.record import BUDGET, FAILURE, TIMEOUT, UNKNOWN, Intent, spent
+from engine.threads.record import (
+    BUDGET,
+    FAILURE,
+    TIMEOUT,
+    UNKNOWN,
+    Intent,
+    spent,
+)
 
 
 class ThreadRun:
@@ -126,9 +133,11 @@ class ThreadRun:
         if pending is None:
             decision, attempt = await self._decide(self._history.steps), 1
         else:
-            role = self._config.flow.roles[pending["role"]]
-            if role.suspends_unknown and not pending.get("resumed"):
-                reason = f"outcome unknown: the daemon ended during attempt {pending['attempt']}"
+            once = self._config.flow.roles[pending["role"]].suspends_unknown
+            lost = await blocking(lambda: call_stack.lost_attempts(self._store, self.thread, once))
+            if lost:
+                times = f"{lost} attempts" if lost > 1 else f"attempt {pending['attempt']}"
+                reason = f"outcome unknown: the daemon ended during {times}"
                 await self._suspend(UNKNOWN, f"{pending['role']}: {reason}")
                 return None
             decision, attempt = Next(pending["role"]), pending["attempt"] + 1
@@ -137,6 +146,17 @@ class ThreadRun:
             lambda now: transitions.begin(self._store, now, decision, done, rounds, attempt)
         )
         return self._next_intent()
+
+    def _too_many_lost(self, pending: Intent) -> int:
+        """Returns how many attempts ended with the daemon, where no further one may begin, else 0.
+        A step with a running child has twice as many: the child's own step is suspended first."""
+        limit = (
+            1 if self._config.flow.roles[pending["role"]].suspends_unknown else MAX_LOST_ATTEMPTS
+        )
+        lost = lost_attempts(pending)
+        if limit > 1 and call_stack.open_children(self._plain_store, self.thread):
+            limit *= 2
+        return lost if lost >= limit else 0
 
     async def _decide(self, steps: list[Mapping[str, Any]]) -> Decision:
         given = moderator.DecisionInput(steps, self._config.start, self.thread.id)

@@ -10,6 +10,7 @@ from casfs import threads
 from casfs.agents import CHILD
 from casfs.store import Store
 from casfs.threads import RUNNING, SUSPENDED, Thread
+from engine.threads import record
 from engine.threads.record import BUDGET, CALLER
 
 
@@ -21,6 +22,18 @@ def open_children(store: Store, thread: Thread) -> list[Thread]:
         if child.status in (RUNNING, SUSPENDED):
             found += [child, *open_children(store, child)]
     return found
+
+
+def lost_attempts(store: Store, thread: Thread, once: bool) -> int:
+    """Returns how many attempts at the pending step ended with the daemon, where no further one
+    may begin (`once`: not even a second one), else 0. A step with open children may have twice as
+    many: the step of a child is suspended first."""
+    lost, limit = record.lost_attempts(thread.record["intent"]), record.MAX_LOST_ATTEMPTS
+    if once:
+        limit = 1
+    elif open_children(store, thread):
+        limit *= 2
+    return lost if lost >= limit else 0
 
 
 def waiting_callers(store: Store, thread: Thread) -> list[Thread]:

@@ -19,6 +19,7 @@ from casfs.threads import RUNNING
 
 MAX_REASON_BYTES = 600  # as JSON
 MAX_ATTEMPTS, MAX_TURNS, MAX_CALLS = 12, 8, 12  # length of a list
+MAX_LOST_ATTEMPTS = 3  # attempts of one step that ended with the daemon
 
 FAILURE, TIMEOUT, BUDGET, UNKNOWN, RULE = "failure", "timeout", "budget", "unknown", "rule"
 CALLER = "caller"  # its caller is suspended
@@ -79,10 +80,13 @@ def initial(start: str, workflow: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def new_intent(role: str, index: int, attempt: int, calls: Sequence[str] = ()) -> Intent:
+def new_intent(
+    role: str, index: int, attempt: int, calls: Sequence[str] = (), lost: int = 0
+) -> Intent:
     """Returns the intent of an attempt. Its `run` is the token by which the attempt's processes
-    are found again."""
+    are found again; `lost`: earlier attempts that ended with the daemon."""
     return {
+        **({"lost": lost} if lost else {}),
         "role": role,
         "index": index,
         "attempt": attempt,
@@ -94,6 +98,12 @@ def new_intent(role: str, index: int, attempt: int, calls: Sequence[str] = ()) -
         "turnCount": 0,
         "calls": list(calls),
     }
+
+
+def lost_attempts(intent: Mapping[str, Any]) -> int:
+    """Returns how many attempts at a pending step ended with the daemon, the last one included,
+    since the step began or a person resumed it."""
+    return 0 if intent.get("resumed") else intent.get("lost", 0) + 1
 
 
 def with_turn(intent: Mapping[str, Any], turn: str, keep: Callable[[Sequence[str]], str]) -> Intent:

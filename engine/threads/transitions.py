@@ -80,7 +80,9 @@ def retry(
             batch,
             thread,
             thread.hash,
-            intent=record.new_intent(intent["role"], intent["index"], intent["attempt"] + 1),
+            intent=record.new_intent(
+                intent["role"], intent["index"], intent["attempt"] + 1, (), intent.get("lost", 0)
+            ),
             attempts=record.add_attempts(thread.record, details),
             spent=record.spent(thread.record, tokens),
             answer=None,
@@ -149,7 +151,8 @@ def _advance(
         state = {"status": SUSPENDED, "reason": reason, "cause": RULE}
         return move_head(batch, thread, hash, **state, intent=None, attempts=[], **changes)
     last = thread.record["intent"] if attempt > 1 else None
-    intent = record.new_intent(decision.role, done + 1, attempt, last["calls"] if last else ())
+    calls, lost = (last["calls"], record.lost_attempts(last)) if last else ((), 0)
+    intent = record.new_intent(decision.role, done + 1, attempt, calls, lost)
     attempts: list[str] = []
     if last:
         traces = attempt_traces(batch, thread, "was broken off", not last.get("resumed"))

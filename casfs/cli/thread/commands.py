@@ -202,13 +202,42 @@ def fork(
 @click.argument("id")
 @json_option
 @click.pass_context
-def cancel(ctx: click.Context, id: str, as_json: bool) -> int:
-    """End a thread and its callees with return code 130. Needs the daemon.
+def cancel(ctx: click.Context, id: str, as_json: bool) -> None:
+    """End a thread and its callees with return code 130.
 
     \b
     casfs thread cancel 01K2
     """
-    return _ask(ctx, "cancel", id, False, as_json)
+    _stop(ctx, "cancel", id, as_json)
+
+
+@thread.command()
+@click.argument("id")
+@json_option
+@click.pass_context
+def suspend(ctx: click.Context, id: str, as_json: bool) -> None:
+    """Suspend a running thread and its callees; its pending step is run again on resume.
+
+    \b
+    casfs thread suspend 01K2
+    """
+    _stop(ctx, "suspend", id, as_json)
+
+
+def _stop(ctx: click.Context, op: str, id: str, as_json: bool) -> None:
+    """Asks the daemon, or does it on the store where no daemon runs."""
+    from casfs import daemon_socket
+
+    root = store_root(ctx)
+    with open_store(ctx) as store:
+        found = threads.expand(store, id)
+    if daemon_socket.runs(root):
+        daemon_socket.request(root, op, id=found.id)
+    else:
+        from engine.runtime import stop_thread
+
+        stop_thread.without_daemon(root, found.id, stop_thread.ACTIONS[op])
+    echo_result(as_json, {"id": found.id}, found.id)
 
 
 def _ask(ctx: click.Context, op: str, id: str, wait: bool, as_json: bool, **arguments: Any) -> int:
