@@ -147,17 +147,6 @@ class ThreadRun:
         )
         return self._next_intent()
 
-    def _too_many_lost(self, pending: Intent) -> int:
-        """Returns how many attempts ended with the daemon, where no further one may begin, else 0.
-        A step with a running child has twice as many: the child's own step is suspended first."""
-        limit = (
-            1 if self._config.flow.roles[pending["role"]].suspends_unknown else MAX_LOST_ATTEMPTS
-        )
-        lost = lost_attempts(pending)
-        if limit > 1 and call_stack.open_children(self._plain_store, self.thread):
-            limit *= 2
-        return lost if lost >= limit else 0
-
     async def _decide(self, steps: list[Mapping[str, Any]]) -> Decision:
         given = moderator.DecisionInput(steps, self._config.start, self.thread.id)
         return await moderator.decide(self._config.flow.rules, given, self._evaluator)
