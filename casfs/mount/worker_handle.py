@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from casfs.errors import CasfsError
-from casfs.fuse.kernel.init import Unsupported
+from casfs.fuse.kernel.init_handshake import Unsupported
 from casfs.system.signals import Signals, blocked
 
 READY = "ready"

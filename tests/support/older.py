@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 
 from casfs.cli.main import main
-from casfs.fuse.kernel import init, protocol
+from casfs.fuse.kernel import init_handshake, protocol
 
 if __name__ == "__main__":
-    init.WANTED &= ~protocol.HAS_RESEND
+    init_handshake.WANTED &= ~protocol.HAS_RESEND
     sys.argv[1:] = sys.argv[sys.argv.index("casfs") + 1 :]
     main()

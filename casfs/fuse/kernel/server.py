@@ -27,7 +27,7 @@ from functools import partial
 
 from casfs.errors import Failed
 from casfs.fuse.kernel import attribute_requests, directory_requests, protocol
-from casfs.fuse.kernel.init import Negotiated, Unsupported, negotiate
+from casfs.fuse.kernel.init_handshake import Negotiated, Unsupported, negotiate
 from casfs.fuse.kernel.notifier import Notifier
 from casfs.fuse.kernel.protocol import Request
 from casfs.fuse.kernel.replies import Replies

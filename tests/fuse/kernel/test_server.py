@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from casfs.fuse.kernel import init as negotiations
+from casfs.fuse.kernel import init_handshake as negotiations
 from casfs.fuse.kernel import protocol
 from casfs.fuse.kernel import server as transports
-from casfs.fuse.kernel.init import Unsupported, negotiate
+from casfs.fuse.kernel.init_handshake import Unsupported, negotiate
 from casfs.fuse.kernel.server import FuseServer
 from casfs.fuse.session import Session
 from casfs.fuse.views.root import root
