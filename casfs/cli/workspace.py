@@ -58,7 +58,7 @@ def workspace() -> None:
 @click.option(
     "--via",
     type=click.Choice(VIA),
-    help="Backend. native: an overlay over an EROFS image (root); fuse: an overlay over the casfs"
+    help="Strategy. native: an overlay over an EROFS image (root); fuse: an overlay over the casfs"
     " mount, the first that works of overlay (root), namespace (namespace-only: visible inside"
     " `exec` alone) and fuse-overlayfs; copy: a plain copy.",
 )
@@ -69,7 +69,7 @@ def open_(
 ) -> None:
     """Open the tree NAME[@ID] or HASH as DIRECTORY, which must not exist or be empty.
 
-    The best backend that works here is used and printed. A workspace that a reboot has
+    The best strategy that works here is used and printed. A workspace that a reboot has
     unmounted is opened again with its changes.
 
     \b
@@ -85,26 +85,26 @@ def open_(
     echo_result(
         as_json,
         _json(found),
-        f"{found.record['base']} {found.path} backend: {found.strategy.name}{how}",
+        f"{found.record['base']} {found.path} strategy: {found.strategy.name}{how}",
     )
 
 
 def _open(
     store: Store, root: str, path: Path, via: str | None, origin: Checkpoint | None, read_only: bool
 ) -> Workspace:
-    """Opens with the backend `via`; without one, with the first that works, best first."""
+    """Opens with the strategy `via`; without one, with the first that works, best first."""
     found = strategy_choice.choose(via, store)
     if read_only and via is None:
-        found = [way for way in found if way.layered]
+        found = [one for one in found if one.layered]
     trees = implicit_mount.tree_provider(store, os.environ)
     while True:
-        way = found.pop(0)
+        strategy = found.pop(0)
         try:
             return workspaces.open(
                 store,
                 root,
                 path,
-                way,
+                strategy,
                 trees,
                 origin=origin,
                 read_only=read_only,
@@ -114,7 +114,7 @@ def _open(
         except CasfsError as error:
             if not found:
                 raise
-            warn(f"backend {way.name} failed, using {found[0].name}: {error}")
+            warn(f"strategy {strategy.name} failed, using {found[0].name}: {error}")
 
 
 @workspace.command("exec", context_settings={"ignore_unknown_options": True})
@@ -203,7 +203,7 @@ def close(ctx: click.Context, directory: str, force: bool, as_json: bool) -> Non
 @json_option
 @click.pass_context
 def list_(ctx: click.Context, as_json: bool) -> None:
-    """List the open workspaces: root, backend, state, directory.
+    """List the open workspaces: root, strategy, state, directory.
 
     \b
     casfs workspace list --json

@@ -59,7 +59,7 @@ def open(
     if old is not None:
         return _reopen(store, old, root, trees)
     if read_only and not strategy.layered:
-        raise Refused("a copy cannot be read-only; leave --read-only or use another backend")
+        raise Refused("a copy cannot be read-only; leave out --read-only or use another strategy")
     made = _check_directory(store, path)
     new = registry.new(store, path, root, strategy, origin, read_only=read_only, made=made)
     with _not_swept(new):

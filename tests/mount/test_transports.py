@@ -48,8 +48,8 @@ sys.argv[0] = "casfs"
 main()
 """
 OLDER = f"""
-from casfs.fuse.kernel import init
-init.NEEDED |= 1 << 62  # as if this kernel were too old
+from casfs.fuse.kernel import init_handshake
+init_handshake.NEEDED |= 1 << 62  # as if this kernel were too old
 {NEWER}
 """
 

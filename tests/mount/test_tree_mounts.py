@@ -166,8 +166,8 @@ def test_what_cannot_be_mounted_natively(cli: Cli, tmp_path: Path) -> None:
         in cli("workspace", "open", root, tmp_path / "m", "--via", "native", code=1).err
     )
     said = cli("workspace", "open", root, tmp_path / "m")
-    assert "backend native failed" in said.err
-    assert "backend: overlay" in said.text
+    assert "strategy native failed" in said.err
+    assert "strategy: overlay" in said.text
     cli("workspace", "close", tmp_path / "m")
     cli("umount", cli("status", "--json").json["mounts"][0])
     with pytest.raises(NotFound), Store.open(cli.root) as store:

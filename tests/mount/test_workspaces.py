@@ -377,7 +377,7 @@ def test_the_command_line(cli: Cli, work: Path, tmp_path: Path, strategy: str) -
     source, path = write_tree(tmp_path / "source", SAMPLE), work / "w"
     cli("checkpoint", "create", "ws", source)
     said = cli("workspace", "open", "ws", path, "--via", strategy)
-    assert f"backend: {strategy}" in said.text
+    assert f"strategy: {strategy}" in said.text
     (listed,) = cli("workspace", "list", "--json").json
     assert (listed["directory"], listed["root"], listed["way"]) == (str(path), said.word, strategy)
     executed = execute(cli, path, CHANGE)
@@ -418,7 +418,7 @@ def test_the_way_is_chosen_and_said(
     if read_only and strategy == strategies.COPY:
         assert "cannot be read-only" in cli(*command, code=4).err
         return
-    assert f"backend: {strategy}\n" in cli(*command).text
+    assert f"strategy: {strategy}\n" in cli(*command).text
     (listed,) = cli("workspace", "list", "--json").json
     assert (listed["way"], listed["read_only"]) == (strategy, read_only)
     if read_only:

@@ -2,9 +2,9 @@
 
     python -m tests.support.journeys NAME STORE SOURCE
 
-prints them, a line each. A process of its own, since trio keeps idle worker threads of earlier runs,
-which no profiler set later reaches. Calls in other processes (a command agent, a rule worker) are
-not traced. SOURCE is a directory that holds a file `small`; STORE is made.
+prints them, a line each. A process of its own, since trio keeps idle worker threads of earlier
+runs, which no profiler set later reaches. Calls in other processes (a command agent, a rule worker)
+are not traced. SOURCE is a directory that holds a file `small`; STORE is made.
 """
 
 from __future__ import annotations
