@@ -3,13 +3,18 @@
 A hash is BLAKE3-256 in 64 lowercase hex characters; a `Digest` is that hash with the
 size in bytes where both are known (seed 004, SPEC-08.10; REAPI's Digest message). This
 is the only module that knows the algorithm.
+
+For the type checker a hash says what is stored under it: `BlobHash` any bytes, `NodeHash` a node,
+`TreeHash` a `directory` node, the root of a tree. Each converts to the one before; the other way
+is spelled out where a value enters (a payload, a record, a person's text). Lookups of one hash
+take any `str`.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, NewType, Self, TypeGuard
 
 from blake3 import blake3
 
@@ -17,25 +22,42 @@ CHUNK = 1 << 20  # bytes
 LONG_READ_BYTES = 4 << 20
 HEX = re.compile(r"[0-9a-f]{64}\Z")
 Hasher = blake3
+BlobHash = NewType("BlobHash", str)
+NodeHash = NewType("NodeHash", BlobHash)
+TreeHash = NewType("TreeHash", NodeHash)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Digest:
     """`hash`: 64 lowercase hex characters; `size_bytes`: length of the content."""
 
-    hash: str
+    hash: BlobHash
     size_bytes: int
 
     @classmethod
-    def of(cls, data: bytes) -> Digest:
+    def of(cls, data: bytes) -> Self:
         return cls(hash_bytes(data), len(data))
 
     def __str__(self) -> str:
         return self.hash
 
 
-def hash_bytes(data: bytes | memoryview) -> str:
-    return blake3(data).hexdigest()
+if TYPE_CHECKING:  # at run time all digests are equal by value, so of one class
+
+    @dataclass(frozen=True, slots=True)
+    class NodeDigest(Digest):
+        hash: NodeHash
+
+    @dataclass(frozen=True, slots=True)
+    class TreeDigest(NodeDigest):
+        hash: TreeHash
+
+else:
+    NodeDigest = TreeDigest = Digest
+
+
+def hash_bytes(data: bytes | memoryview) -> BlobHash:
+    return BlobHash(blake3(data).hexdigest())
 
 
 def hash_stream(source: BinaryIO) -> Digest:
@@ -53,8 +75,8 @@ def hash_stream(source: BinaryIO) -> Digest:
     while count := source.readinto(piece):  # type: ignore[attr-defined]  # all of ours have it
         hasher.update(view[:count])
         size += count
-    return Digest(hasher.hexdigest(), size)
+    return Digest(BlobHash(hasher.hexdigest()), size)
 
 
-def is_hash(text: object) -> bool:
+def is_hash(text: object) -> TypeGuard[BlobHash]:
     return isinstance(text, str) and len(text) == 64 and HEX.match(text) is not None

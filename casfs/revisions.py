@@ -12,13 +12,14 @@ wins over a prefix of a hash.
 from __future__ import annotations
 
 from casfs.checkpoints import checkpoint
+from casfs.digest import TreeHash
 from casfs.errors import Invalid, NotFound
 from casfs.store import Store
 
 TREE_FIELDS = {"checkpoint": "root", "thread-step": "workspace"}  # node type: ref to its tree
 
 
-def resolve_tree(store: Store, revision: str) -> str:
+def resolve_tree(store: Store, revision: str) -> TreeHash:
     """Returns the hash of the directory node that `revision` names.
 
     Raises NotFound (also for a node without a tree), Conflict (an ambiguous prefix).
@@ -31,10 +32,10 @@ def resolve_tree(store: Store, revision: str) -> str:
     except Invalid:
         raise NotFound(f"{revision!r} is neither a hash nor a checkpoint name") from None
     if node.type == "directory":
-        return node.hash
+        return TreeHash(node.hash)
     if node.type not in TREE_FIELDS:
         raise NotFound(f"{revision} is a {node.type}, not a tree")
     root = node.payload[TREE_FIELDS[node.type]]
     if root is None:
         raise NotFound(f"{revision}: that step has no workspace")
-    return str(root)
+    return TreeHash(root)

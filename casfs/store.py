@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import BinaryIO, Self, cast
 
 from casfs.backend.derived import find_prefix
 from casfs.backend.disk import DiskBackend
 from casfs.backend.memory import MemoryBackend
 from casfs.backend.protocols import META, Backend
 from casfs.conflict_retry import retry_on_conflict
-from casfs.digest import Digest, is_hash
+from casfs.digest import BlobHash, Digest, NodeDigest, NodeHash, is_hash
 from casfs.errors import Conflict, Failed, Invalid, NotFound, Refused
 from casfs.lru_cache import LruCache
 from casfs.nodes import node
@@ -117,7 +117,7 @@ class Store:
         with self.batch() as batch:
             return batch.put_stream(source)
 
-    def put_node(self, type: str, payload: object) -> Digest:
+    def put_node(self, type: str, payload: object) -> NodeDigest:
         """Stores a node. Raises Invalid for a payload that does not fit, or dangling refs."""
         with self.batch() as batch:
             return batch.put_node(type, payload)
@@ -137,7 +137,7 @@ class Store:
         name = META if type_hash == META else self.registry.compiled(type_hash)[0]
         if type is not None and name != type:
             raise NotFound(f"{hash} is a {name}, not a {type}")
-        return Node(hash, name, type_hash, payload)
+        return Node(cast(NodeHash, hash), name, type_hash, payload)
 
     def refs(self, found: Node) -> list[Ref]:
         """Returns the refs of a node: those of its payload, then its type."""
@@ -146,7 +146,7 @@ class Store:
         _, schema = self.registry.compiled(found.type_hash)
         return [*schema.refs(found.payload), Ref(found.type_hash, META)]
 
-    def expand(self, text: str) -> str:
+    def expand(self, text: str) -> BlobHash:
         """Returns the stored hash that `text` is, or is a unique prefix of.
 
         Raises NotFound, Invalid, Conflict.
@@ -164,7 +164,7 @@ class Store:
             raise NotFound(f"no blob {text}… in this store")
         if len(found) > 1:
             raise Conflict(f"{text} is ambiguous: {found[0][:16]}…, {found[1][:16]}…; give more")
-        return found[0]
+        return BlobHash(found[0])
 
 
 def _write_format(root: Path) -> None:

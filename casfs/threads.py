@@ -41,6 +41,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from casfs.backend.protocols import Head
+from casfs.digest import NodeHash
 from casfs.errors import Conflict, Corrupt, NotFound
 from casfs.nodes.node import Node
 from casfs.store import Store
@@ -60,7 +61,7 @@ class Thread:
     head: Head
 
     @property
-    def hash(self) -> str:
+    def hash(self) -> NodeHash:
         return self.head.hash
 
     @property
@@ -83,7 +84,7 @@ class StepRef:
 
     index: int
     role: str
-    hash: str
+    hash: NodeHash
 
 
 def new_id() -> str:
@@ -126,21 +127,21 @@ def start(store: Store, thread: Thread) -> Node:
     return store.node(thread.record["start"], "thread-start")
 
 
-def agents(store: Store, thread: Thread) -> Mapping[str, str]:
+def agents(store: Store, thread: Thread) -> Mapping[str, NodeHash]:
     """Returns the agents of the next steps: role name to agent node."""
     other = thread.record.get("agents")
     node = start(store, thread) if other is None else store.node(other, "thread-agents")
-    found: Mapping[str, str] = node.payload["agents"]
+    found: Mapping[str, NodeHash] = node.payload["agents"]
     return found
 
 
-def turns(store: Store, intent: Mapping[str, Any]) -> list[str]:
+def turns(store: Store, intent: Mapping[str, Any]) -> list[NodeHash]:
     """Returns the turns of a pending step, oldest first. Those that the intent does not list are
     the artifacts of a content node, whose first artifact may be such a node again."""
     found = list(intent.get("turns") or ())
     hash = intent.get("earlier")
     while hash is not None:
-        held: list[str] = store.node(hash, "content").payload["artifacts"]
+        held: list[NodeHash] = store.node(hash, "content").payload["artifacts"]
         more = len(held) < intent["turnCount"] - len(found)
         hash, held = (held[0], held[1:]) if more else (None, held)
         found = held + found
@@ -153,11 +154,11 @@ def end(store: Store, thread: Thread) -> Node | None:
     return node if node.type == "thread-end" else None
 
 
-def last_step(store: Store, thread: Thread) -> str | None:
+def last_step(store: Store, thread: Thread) -> NodeHash | None:
     """Returns the hash of the newest step; None before the first."""
     node = store.node(thread.hash)
     if node.type == "thread-end":
-        last: str | None = node.payload["lastStep"]
+        last: NodeHash | None = node.payload["lastStep"]
         return last
     return node.hash if node.type == "thread-step" else None
 
@@ -195,20 +196,20 @@ def step_at(store: Store, thread: Thread, index: int) -> Node:
     return node
 
 
-def _nearer(step: Mapping[str, Any], back: int) -> str:
+def _nearer(step: Mapping[str, Any], back: int) -> NodeHash:
     """Returns the next hop towards the step that is `back` before this one: by a leap, or to the
     linked step from which one hop leads farthest."""
-    near = [step["previous"], *step["ancestors"]]
+    near: list[NodeHash] = [step["previous"], *step["ancestors"]]
     if back <= len(near):
-        return str(near[back - 1])
+        return near[back - 1]
     if len(near) < leap(step["index"]) <= back:
-        return str(step.get("leap", near[-1]))
+        return NodeHash(step.get("leap", near[-1]))
 
     def reached(way: int) -> int:
         far = leap(step["index"] - way)
         return way + (far if len(near) < far <= back - way else len(near))
 
-    return str(near[max(range(1, len(near) + 1), key=reached) - 1])
+    return near[max(range(1, len(near) + 1), key=reached) - 1]
 
 
 def steps(store: Store, thread: Thread) -> list[StepRef]:
@@ -233,7 +234,7 @@ def steps(store: Store, thread: Thread) -> list[StepRef]:
     return found
 
 
-def links(hashes: Sequence[str]) -> dict[str, Any]:
+def links(hashes: Sequence[NodeHash]) -> dict[str, Any]:
     """Returns the links of a new step to the earlier ones, whose hashes are given oldest first:
     `previous`, up to 10 `ancestors`, newest first, and `leap` where that is farther."""
     back = leap(len(hashes) + 1)

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Mapping
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from casfs import canonical
 from casfs.backend import protocols
 from casfs.backend.protocols import META, Backend, BlobInfo, Head, Staged, Swap, discard
-from casfs.digest import Digest
+from casfs.digest import Digest, NodeDigest, NodeHash, TreeDigest
 from casfs.errors import Conflict, Invalid, NotFound
 from casfs.nodes import node
 from casfs.nodes.registry import HEADS, Registry
@@ -89,17 +89,21 @@ class Batch:
 
     # -- nodes --------------------------------------------------------------------------
 
-    def put_node(self, type: str, payload: Any) -> Digest:
+    def put_node(self, type: str, payload: Any) -> NodeDigest:
         """Stores a node of the registered type. Raises Invalid, NotFound (the type)."""
         type_hash, schema = self._type(type)
         return self._put_node(type, type_hash, schema, payload)
 
-    def put_encoded(self, data: bytes) -> Digest:
+    def put_directory(self, payload: Any) -> TreeDigest:
+        """Stores a `directory` node. Raises Invalid."""
+        return cast(TreeDigest, self.put_node("directory", payload))
+
+    def put_encoded(self, data: bytes) -> NodeDigest:
         """Stores the bytes of a node that was made elsewhere; its type must be here by now.
 
         Raises Invalid where they are not canonical, or do not fit their type.
         """
-        digest = Digest.of(data)
+        digest = NodeDigest.of(data)
         value = canonical.parse(data)
         if not isinstance(value, dict) or value.keys() != {"payload", "type"}:
             raise Invalid(f"{digest}: not a node")
@@ -116,7 +120,7 @@ class Batch:
             self._schemas[digest.hash] = payload["$id"], Schema(payload)
         return digest
 
-    def _put_node(self, name: str, type_hash: str, schema: Schema, payload: Any) -> Digest:
+    def _put_node(self, name: str, type_hash: str, schema: Schema, payload: Any) -> NodeDigest:
         data = node.encode(type_hash, payload)  # first: the checks below need valid JSON
         schema.check(payload)
         if check := node.CHECKS.get(name):
@@ -127,20 +131,20 @@ class Batch:
 
     def _add_node(
         self, name: str, type_hash: str, schema: Schema, payload: Any, data: bytes
-    ) -> Digest:
+    ) -> NodeDigest:
         self._check_refs(name, type_hash, schema, payload)
-        digest = Digest.of(data)
+        digest = NodeDigest.of(data)
         self._add(Staged(digest, data, type=type_hash))
         return digest
 
-    def put_schema(self, document: Any, *, builtin: bool = False) -> Digest:
+    def put_schema(self, document: Any, *, builtin: bool = False) -> NodeDigest:
         """Registers a schema under its `$id`. Raises Invalid, Conflict (a built-in name).
 
         `builtin`: the document comes with casfs, and its tests have checked it.
         """
         name = document["$id"] if builtin else check_document(document)
         data = node.encode(META if name == META else self._type(META)[0], document)
-        digest = Digest.of(data)
+        digest = NodeDigest.of(data)
         old = self._head(HEADS + name)
         changed = old is None or old.hash != digest.hash
         if old is not None and changed and old.record.get("builtin") and not builtin:
@@ -213,7 +217,7 @@ class Batch:
                 return swap.new
         return self._backend.heads.get(name)
 
-    def move(self, name: str, old: Head, hash: str, record: Mapping[str, Any]) -> Head:
+    def move(self, name: str, old: Head, hash: NodeHash, record: Mapping[str, Any]) -> Head:
         """Swaps to a new pair, and returns it for the next move."""
         new = Head(hash, record)
         self.swap(name, old, new)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from casfs.digest import NodeHash
 from casfs.store import Store
 from casfs.write_batch import Batch
 
 TYPE = "content"
 
 
-def put(into: Batch | Store, text: str, artifacts: Sequence[str] = ()) -> str:
+def put(into: Batch | Store, text: str, artifacts: Sequence[str] = ()) -> NodeHash:
     """Puts a content node; returns its hash."""
     return into.put_node(TYPE, {"text": text, "artifacts": list(artifacts)}).hash
 

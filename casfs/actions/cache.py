@@ -17,13 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from casfs import canonical
 from casfs.actions.key import Action
 from casfs.backend.derived import last_use
 from casfs.backend.protocols import Head
-from casfs.digest import hash_bytes
+from casfs.digest import BlobHash, NodeHash, TreeHash, hash_bytes
 from casfs.errors import Corrupt, NotFound
 from casfs.store import Store
 from casfs.system.clock import now_ms
@@ -40,14 +40,14 @@ RESULT_FIELDS = (
 class Result:
     """An action-result node: its hash, and its fields in the order of RESULT_FIELDS."""
 
-    hash: str
-    action: str
+    hash: NodeHash
+    action: NodeHash
     exit_code: int
-    stdout: str
-    stderr: str
-    outputs: str
-    detail: str | None
-    artifacts: list[str]
+    stdout: BlobHash
+    stderr: BlobHash
+    outputs: TreeHash
+    detail: BlobHash | None
+    artifacts: list[BlobHash]
     duration_ms: int
     created_at: int
 
@@ -56,14 +56,14 @@ class Result:
 class Entry:
     """A cache entry, from its head alone. `created_at`, `used_at`: ms since 1970 UTC."""
 
-    action: str
-    result: str
+    action: NodeHash
+    result: NodeHash
     argv0: str
     created_at: int
     used_at: int
 
 
-def lookup(store: Store, key: str) -> Result | None:
+def lookup(store: Store, key: NodeHash) -> Result | None:
     """Returns the result for a key; None for a cache miss and for an unreadable result."""
     head = store.heads.get(HEADS + key)
     if head is None:
@@ -74,13 +74,13 @@ def lookup(store: Store, key: str) -> Result | None:
         return None
 
 
-def load(store: Store, hash: str) -> Result:
+def load(store: Store, hash: NodeHash) -> Result:
     """Raises NotFound, Corrupt."""
     found = store.node(hash, "action-result").payload
     return Result(hash, *(found[name] for name in RESULT_FIELDS))
 
 
-def publish(store: Store, action: Action, result: str) -> None:
+def publish(store: Store, action: Action, result: NodeHash) -> None:
     """Points the head of an action's key to a stored result. Raises Conflict, NotFound."""
     now = now_ms()
     record = {
@@ -101,7 +101,7 @@ def list_entries(store: Store) -> list[Entry]:
         made = int(head.record["createdAt"])
         used = max(made, last_use(store.heads, name))
         program = str(head.record["argv0"])
-        found.append(Entry(name[len(HEADS) :], head.hash, program, made, used))
+        found.append(Entry(cast(NodeHash, name[len(HEADS) :]), head.hash, program, made, used))
     return sorted(found, key=lambda entry: entry.used_at, reverse=True)
 
 

@@ -23,6 +23,7 @@ from typing import Any
 
 from casfs import canonical
 from casfs.actions import outputs
+from casfs.digest import NodeHash
 from casfs.errors import Invalid, NotFound
 from casfs.store import Store
 from casfs.trees.snapshot import exclusions, stat_cache, walker
@@ -54,7 +55,7 @@ class Request:
 class Action:
     """An action node and its hash, the key. `warnings`: what the input excludes."""
 
-    hash: str
+    hash: NodeHash
     payload: Mapping[str, Any]
     warnings: list[str] = field(default_factory=list)
 

@@ -14,6 +14,7 @@ from typing import Any
 from casfs.actions import cache as actions
 from casfs.actions.cache import HEADS
 from casfs.actions.key import Action
+from casfs.digest import TreeHash
 from casfs.errors import Corrupt, NotFound
 from casfs.store import Store
 from casfs.system.paths import printable
@@ -87,7 +88,7 @@ def _differences(store: Store, old: Mapping[str, Any], new: Mapping[str, Any]) -
             yield f"{part} differs"
 
 
-def _changed_paths(store: Store, old: str | None, new: str | None) -> str:
+def _changed_paths(store: Store, old: TreeHash | None, new: TreeHash | None) -> str:
     """Returns ': ' and the first paths that differ between two inputs, or nothing."""
     try:
         changes = list(

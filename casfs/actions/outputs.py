@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from casfs.digest import Digest
+from casfs.digest import TreeDigest, TreeHash
 from casfs.errors import Failed, NotFound, Refused
 from casfs.store import Store
 from casfs.system import rmtree
@@ -69,17 +69,17 @@ def make_parents(root: Path, paths: Collection[str]) -> None:
         os.close(_open(root, path.rpartition("/")[0], make=True))
 
 
-def record(batch: Batch, root: Path, paths: Collection[str]) -> Digest:
+def record(batch: Batch, root: Path, paths: Collection[str]) -> TreeDigest:
     """Stores the outputs below the input directory `root` as one tree."""
     return walker.snapshot(batch, root, OnlyPaths(paths))
 
 
-def missing(store: Store, outputs: str, paths: Collection[str]) -> list[str]:
+def missing(store: Store, outputs: TreeHash, paths: Collection[str]) -> list[str]:
     """Returns the paths that a tree lacks."""
     return [path for path in paths if not _holds(store, outputs, os.fsencode(path))]
 
 
-def _holds(store: Store, root: str, path: bytes) -> bool:
+def _holds(store: Store, root: TreeHash, path: bytes) -> bool:
     try:
         tree.resolve(store, root, path)
     except NotFound:
@@ -116,7 +116,7 @@ class StagedOutputs:
 
 @contextmanager
 def staged(
-    store: Store, outputs: str, root: Path, paths: Collection[str]
+    store: Store, outputs: TreeHash, root: Path, paths: Collection[str]
 ) -> Iterator[StagedOutputs]:
     """Writes the tree `outputs` to a staging directory. Raises Failed, NotFound, Corrupt."""
     if not paths:
@@ -171,7 +171,7 @@ def _lock(path: Path) -> int | None:
     return None
 
 
-def _write(store: Store, root: str, target: Path, fd: int) -> None:
+def _write(store: Store, root: TreeHash, target: Path, fd: int) -> None:
     progress = WriteProgress()
     try:
         write_tree(store, root, fd, progress)

@@ -26,6 +26,7 @@ from casfs.actions.key import Action, Request, identify
 from casfs.actions.miss_reason import changed_input, explain_miss
 from casfs.backend.derived import note_use
 from casfs.conflict_retry import retry_on_conflict
+from casfs.digest import NodeHash
 from casfs.errors import CasfsError, Corrupt, Failed, NotFound
 from casfs.store import Store
 from casfs.system import locks, processes, run_command
@@ -46,8 +47,8 @@ class Outcome:
     timed_out: bool = False
     duration_ms: int = 0
     saved_ms: int = 0
-    action: str | None = None
-    result: str | None = None
+    action: NodeHash | None = None
+    result: NodeHash | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ def _execute(request: Request, out: Sinks, err: Sinks, lock: Lock) -> Ended:
     )
 
 
-def _outcome(ended: Ended, action: str | None, result: str | None) -> Outcome:
+def _outcome(ended: Ended, action: NodeHash | None, result: NodeHash | None) -> Outcome:
     return Outcome(
         ended.exit_code,
         timed_out=ended.timed_out,
@@ -182,7 +183,7 @@ class _CachedRun:
                     self._log(f"not cached: {error}")
         return _outcome(ended, self.action.hash, result)
 
-    def _record(self, ended: Ended, out: BinaryIO, err: BinaryIO) -> str | None:
+    def _record(self, ended: Ended, out: BinaryIO, err: BinaryIO) -> NodeHash | None:
         """Caches the result of a run; logs why and returns None where it must not be cached."""
         changed = changed_input(self.store, self.action, identify(self.store, self.request))
         if changed:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO, TypeAlias
+from typing import BinaryIO, TypeAlias, cast
 
 from casfs.api.values import Change, Checkpoint, Entry, Restored, Step
-from casfs.digest import Digest
+from casfs.digest import Digest, TreeHash
 from casfs.errors import NotFound
 from casfs.nodes import directory
 from casfs.revisions import resolve_tree
@@ -37,7 +37,7 @@ class Trees:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def resolve(self, tree: Tree) -> str:
+    def resolve(self, tree: Tree) -> TreeHash:
         """Returns the hash of the root of `tree`."""
         if isinstance(tree, str):
             return resolve_tree(self._store, tree)
@@ -50,7 +50,7 @@ class Trees:
             found = tree.workspace if isinstance(tree, Step) else tree.hash
         if found is None:
             raise NotFound(f"{tree}: no tree")
-        return found
+        return cast(TreeHash, found)
 
     def stat(self, tree: Tree, path: TreePath = "") -> Entry:
         """Returns the entry at `path`."""
@@ -62,16 +62,13 @@ class Trees:
 
     def ls(self, tree: Tree, path: TreePath = "") -> list[Entry]:
         """Returns the entries of a directory, sorted by name."""
-        top = self._directory(tree, path)
-        below = _prefix(top)
-        return [
-            _entry(below + name, one) for name, one in trees.load(self._store, _hash(top)).items()
-        ]
+        root, below = self._directory(tree, path)
+        return [_entry(below + name, one) for name, one in trees.load(self._store, root).items()]
 
     def walk(self, tree: Tree, path: TreePath = "") -> Iterator[Entry]:
         """Yields every entry below a directory, each directory before its content."""
-        top = self._directory(tree, path)
-        for at, one in trees.walk(self._store, _hash(top), _prefix(top)):
+        root, below = self._directory(tree, path)
+        for at, one in trees.walk(self._store, root, below):
             yield _entry(at, one)
 
     def open(self, tree: Tree, path: TreePath) -> BinaryIO:
@@ -145,11 +142,13 @@ class Trees:
             done.root, done.old, done.files, done.bytes, done.outcome.deleted, changed, kept
         )
 
-    def _optional(self, tree: Tree | None) -> str | None:
+    def _optional(self, tree: Tree | None) -> TreeHash | None:
         return None if tree is None else self.resolve(tree)
 
-    def _directory(self, tree: Tree, path: TreePath) -> Entry:
-        return _checked(self.stat(tree, path), "directory")
+    def _directory(self, tree: Tree, path: TreePath) -> tuple[TreeHash, bytes]:
+        """Returns its root, and the prefix of the paths below it."""
+        found = _checked(self.stat(tree, path), "directory")
+        return cast(TreeHash, found.hash), os.fsencode(found.path) + b"/" if found.path else b""
 
     def _file(self, tree: Tree, path: TreePath) -> Entry:
         return _checked(self.stat(tree, path), "file")
@@ -170,10 +169,6 @@ def _checked(entry: Entry, kind: str) -> Entry:
 def _hash(entry: Entry) -> str:
     assert entry.hash is not None
     return entry.hash
-
-
-def _prefix(top: Entry) -> bytes:
-    return os.fsencode(top.path) + b"/" if top.path else b""
 
 
 def _entry(path: bytes, found: directory.Entry) -> Entry:

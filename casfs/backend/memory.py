@@ -24,7 +24,7 @@ from casfs.backend.protocols import (
     Swap,
     Total,
 )
-from casfs.digest import Digest, hash_bytes
+from casfs.digest import Digest, NodeHash, hash_bytes
 from casfs.errors import Conflict, CorruptBlob, Invalid, NotFound
 from casfs.system.clock import now_ms
 
@@ -41,7 +41,7 @@ class MemoryBackend:
     ) -> set[str]:
         with self.lock:
             batch, moves = list(staged), list(swaps)
-            brought = {one.digest.hash for one in batch}
+            brought: set[str] = {one.digest.hash for one in batch}
             present = self.blobs.stored.keys() | brought
             stored = brought & self.blobs.stored.keys()
             for hash in require:
@@ -130,7 +130,7 @@ class MemoryBlobs:
 
 class MemoryHeads:
     def __init__(self) -> None:
-        self._heads: dict[str, tuple[str, bytes]] = {}
+        self._heads: dict[str, tuple[NodeHash, bytes]] = {}
         self._uses: dict[str, int] = {}
         self._moves: deque[Move] = deque(maxlen=JOURNAL_MIN_MOVES)
         self._moved = 0
@@ -157,7 +157,7 @@ class MemoryHeads:
         skipped = max(after - kept[0].seq + 1, 0) if kept else 0
         return list(islice(kept, skipped, skipped + MOVES_PER_READ))
 
-    def swapped(self, swaps: Iterable[Swap]) -> dict[str, tuple[str, bytes]]:
+    def swapped(self, swaps: Iterable[Swap]) -> dict[str, tuple[NodeHash, bytes]]:
         """Returns all heads as they are after `swaps`, applied in order."""
         heads = dict(self._heads)
         for swap in swaps:
@@ -172,7 +172,7 @@ class MemoryHeads:
                 heads[swap.name] = pair
         return heads
 
-    def replace(self, heads: dict[str, tuple[str, bytes]], swaps: Iterable[Swap]) -> None:
+    def replace(self, heads: dict[str, tuple[NodeHash, bytes]], swaps: Iterable[Swap]) -> None:
         self._heads = heads
         at_ms = now_ms()
         for swap in swaps:
@@ -225,7 +225,7 @@ class MemoryGcRun:
                     yield hash, info
 
 
-def _stored_head(head: Head | None) -> tuple[str, bytes] | None:
+def _stored_head(head: Head | None) -> tuple[NodeHash, bytes] | None:
     if head is None:
         return None
     record = canonical.encode(dict(head.record))

@@ -21,7 +21,7 @@ from typing import BinaryIO
 
 from casfs.backend.protocols import INLINE_MAX_BYTES, Staged
 from casfs.backend.staging import StagingDirectory
-from casfs.digest import CHUNK, Digest, Hasher, hash_bytes, hash_stream, is_hash
+from casfs.digest import CHUNK, BlobHash, Digest, Hasher, hash_bytes, hash_stream, is_hash
 from casfs.errors import CorruptBlob, Failed, NotFound
 from casfs.system.files import NEW_FILE, copy_extents, fsync, read_up_to, syncfs, write_all, writing
 
@@ -150,7 +150,7 @@ class Objects:
             with writing(temp):
                 out.truncate(size)
                 os.fchmod(fd, 0o444)
-        return Digest(hasher.hexdigest(), size)
+        return Digest(BlobHash(hasher.hexdigest()), size)
 
     def sync(self, staged: Iterable[Staged]) -> None:
         """Makes the content of staged files durable; they are still private."""

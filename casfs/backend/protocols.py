@@ -34,7 +34,7 @@ from functools import cached_property
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
 from casfs import canonical
-from casfs.digest import Digest, is_hash
+from casfs.digest import Digest, NodeHash, is_hash
 
 META = "schema"  # the type of the meta-schema node, the only one that is not a hash
 MAX_RECORD_BYTES = 4096  # of a head's record as canonical JSON
@@ -75,7 +75,7 @@ class Head:
     """The value of a name: `hash` and a JSON object of at most MAX_RECORD_BYTES, which must not
     be mutated."""
 
-    hash: str
+    hash: NodeHash
     record: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
@@ -100,7 +100,7 @@ class Move(NamedTuple):
 
     seq: int
     name: str
-    hash: str | None
+    hash: NodeHash | None
     at_ms: int
 
 
@@ -116,7 +116,7 @@ class Total:
 def targets(head: Head) -> list[str]:
     """Returns every hash that a head keeps alive: where it points, and those in its record.
     Free text in a record (TEXT_KEYS) counts as text, whatever it looks like."""
-    found = [head.hash]
+    found: list[str] = [head.hash]
     stack: list[object] = [head.record]
     while stack:
         value = stack.pop()

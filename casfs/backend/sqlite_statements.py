@@ -7,12 +7,12 @@ Every function here takes a connection and runs inside the caller's transaction;
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from casfs import canonical
 from casfs.backend.protocols import JOURNAL_MIN_MOVES, MAX_RECORD_BYTES, META, Head, Staged, Swap
 from casfs.backend.sqlite_connection import Connection
-from casfs.digest import Hasher
+from casfs.digest import Hasher, NodeHash
 from casfs.errors import Conflict, CorruptBlob, Invalid, NotFound
 
 TOUCH_RESOLUTION_S = 60  # seconds; a more recent `touched` is not worth a write
@@ -112,7 +112,7 @@ def prepare(
     Raises NotFound.
     """
     published = {one.digest.hash for one in batch}
-    targets = {move.new.hash for move in moves if move.new}
+    targets: set[str] = {move.new.hash for move in moves if move.new}
     targets.update(one.type for one in batch if one.type is not None and one.type != META)
     needed = [key_of(hash) for hash in (targets - published).union(require)]
     is_small = len(batch) <= BATCH_ROWS
@@ -199,7 +199,7 @@ def _append_move(db: Connection, name: str, key: bytes | None, at_ms: int) -> No
 
 
 def head_of(hash: bytes, record: str) -> Head:
-    return Head(hash.hex(), canonical.decode(record.encode()))
+    return Head(cast(NodeHash, hash.hex()), canonical.decode(record.encode()))
 
 
 def _head_row(head: Head) -> tuple[bytes, str]:

@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 
 from casfs.backend.protocols import Head
-from casfs.digest import is_hash
+from casfs.digest import NodeHash, TreeHash, is_hash
 from casfs.errors import Conflict, Invalid, NotFound
 from casfs.store import Store
 
@@ -29,8 +29,8 @@ class Checkpoint:
 
     name: str
     id: str
-    hash: str
-    root: str
+    hash: NodeHash
+    root: TreeHash
     created_at: int
     message: str
 

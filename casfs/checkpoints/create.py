@@ -16,6 +16,7 @@ from typing import Any
 from casfs.backend.protocols import Head
 from casfs.checkpoints import checkpoint
 from casfs.checkpoints.checkpoint import HEADS, Checkpoint
+from casfs.digest import NodeHash, TreeHash
 from casfs.store import Store
 from casfs.system.clock import now_ms
 from casfs.system.paths import printable
@@ -33,7 +34,7 @@ COUNTERS = {"A": "added", "M": "modified", "T": "modified", "D": "deleted"}
 class Content:
     """Payload of a checkpoint. `stats` and `paths`: the changes since the previous one."""
 
-    root: str
+    root: TreeHash
     message: str
     stats: Mapping[str, int]
     paths: list[str]
@@ -87,7 +88,7 @@ def create(
 
 
 def create_from_root(
-    store: Store, batch: Batch, name: str, base: str, root: str, message: str
+    store: Store, batch: Batch, name: str, base: NodeHash, root: TreeHash, message: str
 ) -> Checkpoint:
     """Record the tree `root`, whose nodes are stored, under `name`; the caller commits.
 
@@ -132,7 +133,7 @@ def put(batch: Batch, name: str, previous: Checkpoint | None, content: Content) 
     return Checkpoint(name, id, node.hash, content.root, created_at, content.message)
 
 
-def compare(store: Store, old: str | None, new: str) -> tuple[dict[str, int], list[str]]:
+def compare(store: Store, old: TreeHash | None, new: TreeHash) -> tuple[dict[str, int], list[str]]:
     """Returns the counts of changes between two trees, and the first MAX_CHANGED_PATHS paths."""
     counts = dict.fromkeys(("added", "modified", "deleted"), 0)
     paths: list[str] = []
@@ -143,6 +144,6 @@ def compare(store: Store, old: str | None, new: str) -> tuple[dict[str, int], li
     return counts, paths
 
 
-def _id(created_at: int, hash: str) -> str:
+def _id(created_at: int, hash: NodeHash) -> str:
     moment = datetime.fromtimestamp(created_at / 1000, UTC)
     return f"{moment:%Y%m%dT%H%M%S}.{created_at % 1000:03d}Z-{hash[:8]}"

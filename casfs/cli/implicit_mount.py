@@ -7,15 +7,17 @@ served after it was unmounted, until the overlay is unmounted too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from casfs import daemon_socket
 from casfs.cli import background
+from casfs.digest import TreeHash
 from casfs.errors import CasfsError, NotFound, Refused
 from casfs.mount import mount_points
 from casfs.store import Store
+from casfs.workspaces.strategies import TreeLocator
 
 
 def mount_point(root: Path, env: Mapping[str, str]) -> Path:
@@ -23,14 +25,14 @@ def mount_point(root: Path, env: Mapping[str, str]) -> Path:
     return daemon_socket.socket_path(root, env).with_suffix(".mnt")
 
 
-def tree_provider(store: Store, env: Mapping[str, str]) -> Callable[[str], Path]:
+def tree_provider(store: Store, env: Mapping[str, str]) -> TreeLocator:
     """Returns a function from a tree's hash to a directory that shows it.
 
     That function starts a mount where none shows the tree. It raises as mounting does, and
     NotFound where the new mount does not show the tree either.
     """
 
-    def tree(hash: str) -> Path:
+    def tree(hash: TreeHash) -> Path:
         assert store.root is not None
         found = _find(store.root, hash)
         if found is None:

@@ -13,6 +13,7 @@ import click
 
 from casfs.cli.common import echo_result, json_option, warn
 from casfs.cli.terminal import progress_counter
+from casfs.digest import TreeHash
 from casfs.revisions import resolve_tree
 from casfs.store import Store
 from casfs.system.paths import printable
@@ -64,7 +65,9 @@ def restore_options(verb: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-def restore_tree(store: Store, root: str, directory: str, options: RestoreOptions) -> RestoreResult:
+def restore_tree(
+    store: Store, root: TreeHash, directory: str, options: RestoreOptions
+) -> RestoreResult:
     """Restores a tree with progress, and warns of overwritten changes and kept directories."""
     with progress_counter("files written:") as count:
         done = restore(

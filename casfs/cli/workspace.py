@@ -21,6 +21,7 @@ from casfs.cli.common import (
     open_store,
     warn,
 )
+from casfs.digest import TreeHash
 from casfs.errors import CasfsError, Refused
 from casfs.revisions import resolve_tree
 from casfs.store import Store
@@ -90,7 +91,12 @@ def open_(
 
 
 def _open(
-    store: Store, root: str, path: Path, via: str | None, origin: Checkpoint | None, read_only: bool
+    store: Store,
+    root: TreeHash,
+    path: Path,
+    via: str | None,
+    origin: Checkpoint | None,
+    read_only: bool,
 ) -> Workspace:
     """Opens with the strategy `via`; without one, with the first that works, best first."""
     found = strategy_choice.choose(via, store)

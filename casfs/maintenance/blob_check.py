@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from typing import cast
 
 from casfs import canonical
 from casfs.backend.derived import repairable
 from casfs.backend.protocols import META, BlobInfo
+from casfs.digest import NodeHash
 from casfs.errors import CasfsError, Corrupt, CorruptBlob, Invalid, NotFound
 from casfs.nodes import node
 from casfs.nodes.node import CHECKS, Node, check_targets
@@ -87,7 +89,7 @@ def _decode_checked(store: Store, hash: str, type: str) -> Node:
     schema.check(payload)
     if name in CHECKS:
         CHECKS[name](payload)
-    return Node(hash, name, type_hash, payload)
+    return Node(cast(NodeHash, hash), name, type_hash, payload)
 
 
 def _check_refs(store: Store, found: Node) -> Iterator[Fault]:

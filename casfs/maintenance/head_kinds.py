@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from casfs import canonical, threads
 from casfs.backend.protocols import MAX_RECORD_BYTES, Head
 from casfs.checkpoints import checkpoint
-from casfs.digest import is_hash
+from casfs.digest import NodeHash, is_hash
 from casfs.errors import Invalid
 from casfs.nodes.registry import HEADS as SCHEMAS
 
@@ -72,4 +72,4 @@ def parse_foreign_head(value: object) -> tuple[str, Head]:
         raise Invalid(f"the thread {name} is {record['status']}; it must be suspended or ended")
     if len(canonical.encode(record)) > MAX_RECORD_BYTES:
         raise Invalid(f"the head {name}: its record is over {MAX_RECORD_BYTES} bytes")
-    return name, Head(hash, record)
+    return name, Head(NodeHash(hash), record)

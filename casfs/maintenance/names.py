@@ -42,7 +42,7 @@ def roots(store: Store, texts: list[str]) -> tuple[list[str], list[tuple[str, He
 
 def of_type(store: Store, name: str) -> Iterator[tuple[str, BlobInfo]]:
     """Yields the nodes of a named type, of every version of its schema."""
-    hashes = {store.registry.head(name).hash}
+    hashes: set[str] = {store.registry.head(name).hash}
     hashes |= {hash for hash in count_by_type(store.blobs) if store.registry.name(hash) == name}
     return of_types(store.blobs, hashes)
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from casfs.backend.protocols import INLINE_MAX_BYTES
-from casfs.digest import is_hash
+from casfs.digest import TreeHash, is_hash
 from casfs.errors import Corrupt, Invalid, NotFound
 from casfs.native import object_protection
 from casfs.native.erofs.model import Attr, Directory, File, Node, Symlink, Whiteout
@@ -44,19 +44,19 @@ class ImageTree:
         assert store.root is not None
         self._protector = object_protection.ObjectProtector(store.root / "objects")
 
-    def root(self, hash: str) -> Directory:
+    def root(self, hash: TreeHash) -> Directory:
         """Raises Invalid for a tree that cannot be an image."""
         for name, entry in tree.load(self._store, hash).items():
             if len(name) == SHARD_LENGTH and isinstance(entry, Subdirectory):
                 self._check_paths(name, entry.digest.hash)
         return self.directory(hash)
 
-    def changes(self, old: str, new: str) -> Directory:
+    def changes(self, old: TreeHash, new: TreeHash) -> Directory:
         """Returns the layer of the differences of the tree `new` from `old`."""
         own = tree.directory_properties(self._store, new)
         return Directory(self._with_properties(self._executable, own), self._changed(old, new))
 
-    def _changed(self, old: str, new: str) -> Iterator[tuple[bytes, Node]]:
+    def _changed(self, old: TreeHash, new: TreeHash) -> Iterator[tuple[bytes, Node]]:
         before, after = tree.load(self._store, old), tree.load(self._store, new)
         for name in before.keys() - after.keys():
             yield name, Whiteout(self._regular)
@@ -70,11 +70,11 @@ class ImageTree:
                 plain[name] = entry
         yield from self._nodes(plain)
 
-    def directory(self, hash: str) -> Directory:
+    def directory(self, hash: TreeHash) -> Directory:
         own = tree.directory_properties(self._store, hash)
         return Directory(self._with_properties(self._executable, own), self._entries(hash))
 
-    def _entries(self, hash: str) -> Iterator[tuple[bytes, Node]]:
+    def _entries(self, hash: TreeHash) -> Iterator[tuple[bytes, Node]]:
         yield from self._nodes(tree.load(self._store, hash))
 
     def _nodes(self, entries: Entries) -> Iterator[tuple[bytes, Node]]:
@@ -95,7 +95,7 @@ class ImageTree:
             else:
                 yield name, self.directory(entry.digest.hash)
 
-    def _check_paths(self, shard: bytes, hash: str) -> None:
+    def _check_paths(self, shard: bytes, hash: TreeHash) -> None:
         for name, entry in tree.load(self._store, hash).items():
             path = (shard + name).decode("ascii", "replace")
             if is_hash(path) and not _is_file_of(entry, path):
@@ -106,7 +106,7 @@ class ImageTree:
 
     def _large(self, entries: Iterable[Entry]) -> set[str]:
         """Returns the hashes of entries with a file in `objects/`. Raises NotFound, Corrupt."""
-        asked = {
+        asked: dict[str, int] = {
             entry.digest.hash: entry.digest.size_bytes
             for entry in entries
             if isinstance(entry, directory.File) and entry.digest.size_bytes > INLINE_MAX_BYTES

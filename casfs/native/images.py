@@ -34,10 +34,10 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from casfs.backend.protocols import Total
-from casfs.digest import Hasher, is_hash
+from casfs.digest import Hasher, TreeHash, is_hash
 from casfs.errors import Failed, NotFound, Refused
 from casfs.native.erofs.model import Directory
 from casfs.native.erofs.writer import write
@@ -51,7 +51,7 @@ SUFFIX = ".erofs"
 VERSION = 1  # of the encoding; part of the name, so an old image is not used
 
 
-def ensure(store: Store, root: str, *, uid: int | None = None, gid: int | None = None) -> Path:
+def ensure(store: Store, root: TreeHash, *, uid: int | None = None, gid: int | None = None) -> Path:
     """Returns the image of a tree, made if it is missing. `uid`, `gid`: the owner of every file
     in it, by default this process's.
 
@@ -70,7 +70,7 @@ def ensure(store: Store, root: str, *, uid: int | None = None, gid: int | None =
     return path
 
 
-def write_layer(store: Store, old: str, new: str, path: Path) -> int:
+def write_layer(store: Store, old: TreeHash, new: TreeHash, path: Path) -> int:
     """Write to `path` an image of the differences of the tree `new` from `old`, a layer above the
     image of `old`; returns its size. The caller owns it and can make it again: it is not
     synced. Raises as `ensure`.
@@ -120,7 +120,7 @@ def evict(
     return removed
 
 
-def roots(store: Store) -> set[str]:
+def roots(store: Store) -> set[TreeHash]:
     """Returns the trees that have an image."""
     return {_root(path) for path, _ in _list(store)}
 
@@ -143,8 +143,8 @@ def _list(store: Store) -> list[tuple[Path, int]]:
     return [(path, size) for _, path, size in sorted(found, reverse=True)]
 
 
-def _root(path: Path) -> str:
-    return path.name[:64]
+def _root(path: Path) -> TreeHash:
+    return cast(TreeHash, path.name[:64])
 
 
 def _lock(name: str) -> str:
@@ -162,7 +162,7 @@ def _touch(path: Path) -> bool:
     return True
 
 
-def _make(store: Store, root: str, owner: tuple[int, int], path: Path) -> None:
+def _make(store: Store, root: TreeHash, owner: tuple[int, int], path: Path) -> None:
     """Caller holds the lock of that name."""
     try:
         path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -184,7 +184,7 @@ def _write(store: Store, top: Directory, name: str, out: BinaryIO) -> None:
     )
 
 
-def _check_stored(store: Store, root: str) -> None:
+def _check_stored(store: Store, root: TreeHash) -> None:
     if not is_hash(root) or not store.blobs.info([root]):
         raise NotFound(f"no tree {root} in this store")
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from casfs.digest import Digest
+from casfs.digest import Digest, TreeDigest
 from casfs.errors import Invalid
 
 RESERVED_NAMES = (b"", b".", b"..")
@@ -45,7 +45,7 @@ class Subdirectory:
     """A directory's own metadata is in its node: see `properties`."""
 
     name: bytes
-    digest: Digest
+    digest: TreeDigest
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +183,10 @@ def _preserved(properties: Properties | None) -> dict[str, Any]:
 def _decode(kind: type[Entry], name: bytes, item: dict[str, Any]) -> Entry:
     if kind is Symlink:
         return Symlink(name, _bytes(item, "target", "$"), properties(item))
-    digest = Digest(item["digest"]["hash"], item["digest"]["size_bytes"])
+    hash, size = item["digest"]["hash"], item["digest"]["size_bytes"]
     if kind is File:
-        return File(name, digest, item["is_executable"], properties(item))
-    return Subdirectory(name, digest)
+        return File(name, Digest(hash, size), item["is_executable"], properties(item))
+    return Subdirectory(name, TreeDigest(hash, size))
 
 
 def properties(item: dict[str, Any]) -> Properties | None:

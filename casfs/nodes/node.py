@@ -9,6 +9,7 @@ from typing import Any
 
 from casfs import canonical
 from casfs.backend.protocols import BlobInfo
+from casfs.digest import NodeHash
 from casfs.errors import Corrupt, Invalid
 from casfs.nodes import directory
 
@@ -21,7 +22,7 @@ PARENT_STATES = ("thread-start", "thread-step")
 class Node:
     """`type` is the name of the node's schema, `type_hash` the schema node itself."""
 
-    hash: str
+    hash: NodeHash
     type: str
     type_hash: str
     payload: Any

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from casfs.backend.protocols import Head
+from casfs.digest import TreeHash
 from casfs.errors import NotFound
 from casfs.store import Store
 
@@ -25,7 +26,7 @@ class Plugin:
 
     name: str
     version: str
-    root: str
+    root: TreeHash
     source: str
     commit: str | None
     synced_at: int
@@ -57,4 +58,4 @@ def of_head(key: str, head: Head) -> Plugin:
     name, _, version = key[len(HEADS) :].partition("/")
     record = head.record
     commit = record["commit"] and str(record["commit"]).removeprefix("git:")
-    return Plugin(name, version, head.hash, record["source"], commit, record["syncedAt"])
+    return Plugin(name, version, TreeHash(head.hash), record["source"], commit, record["syncedAt"])

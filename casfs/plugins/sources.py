@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 from urllib.parse import urlsplit, urlunsplit
 
-from casfs.digest import Digest
+from casfs.digest import TreeDigest
 from casfs.errors import Corrupt, Failed, Invalid, NotFound
 from casfs.nodes import directory
 from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
@@ -56,7 +56,7 @@ def is_git(source: str) -> bool:
     return bare or (REMOTE.match(source) is not None and not path.exists())
 
 
-def store_source(batch: Batch, source: Path) -> Digest:
+def store_source(batch: Batch, source: Path) -> TreeDigest:
     """Stores a directory or a tarball; returns its tree. Raises NotFound, Invalid, Failed."""
     if source.is_dir():
         return walker.snapshot(batch, source, WITHOUT_GIT)
@@ -133,7 +133,7 @@ def _git(arguments: list[str], env: Mapping[str, str], timeout: float) -> str:
 # -- tarballs ---------------------------------------------------------------------------------
 
 
-def _tarball(batch: Batch, path: Path) -> Digest:
+def _tarball(batch: Batch, path: Path) -> TreeDigest:
     top: Level = {}
     try:
         with _opened(path) as tar:
@@ -222,9 +222,9 @@ def _linked(top: Level, member: tarfile.TarInfo, name: bytes) -> Entry:
     return File(name, found.digest, found.executable)
 
 
-def _encode(batch: Batch, level: Level) -> Digest:
+def _encode(batch: Batch, level: Level) -> TreeDigest:
     entries = [
         Subdirectory(name, _encode(batch, item)) if isinstance(item, dict) else item
         for name, item in level.items()
     ]
-    return batch.put_node("directory", directory.encode(entries))
+    return batch.put_directory(directory.encode(entries))

@@ -9,7 +9,7 @@ import pytest
 
 from casfs.backend.derived import find_missing, find_prefix, of_types
 from casfs.backend.protocols import INLINE_MAX_BYTES, META, Head, Swap, discard
-from casfs.digest import CHUNK, Digest
+from casfs.digest import CHUNK, Digest, NodeHash
 from casfs.errors import Conflict, NotFound
 from casfs.testing.contract import ABSENT, Factory, checks, put, stage
 
@@ -98,9 +98,9 @@ def contents_are_given_in_the_order_asked_for(make_backend: Factory) -> None:
     for hash, data in zip(hashes, backend.blobs.get_many(hashes), strict=True):
         assert data == known[hash] or (data is None and len(known[hash]) >= CHUNK)
     assert list(backend.blobs.get_many([])) == []
-    for hash in (ABSENT, "no hash"):
+    for absent in (ABSENT, "no hash"):
         with pytest.raises(NotFound):
-            list(backend.blobs.get_many([*known, hash]))
+            list(backend.blobs.get_many([*known, absent]))
 
 
 def a_hash_has_one_spelling(make_backend: Factory) -> None:
@@ -262,7 +262,7 @@ def what_is_required_must_be_there(make_backend: Factory) -> None:
 def a_refused_publish_can_be_repeated(make_backend: Factory) -> None:
     """Nothing that the first try left behind is in the way of the second."""
     backend = make_backend()
-    hash = Digest.of(content(5000)).hash
+    hash = NodeHash(Digest.of(content(5000)).hash)
     wrong = Swap("name", Head(ABSENT), Head(hash))
     staged = stage(backend, content(5000))
     with pytest.raises(Conflict):

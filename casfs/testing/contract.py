@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from casfs.backend.protocols import Backend, Head, Staged, Swap
+from casfs.digest import NodeHash
 
 Factory = Callable[[], Backend]  # returns a new empty backend
 Check = Callable[[Factory], None]
-ABSENT = "0f" * 32  # a hash that is not stored
+ABSENT = cast(NodeHash, "0f" * 32)  # a hash that is not stored
 
 
 def checks(module: Mapping[str, Any]) -> list[Check]:
@@ -24,13 +25,13 @@ def stage(backend: Backend, data: bytes, type: str | None = None) -> Staged:
     return replace(backend.blobs.stage(io.BytesIO(data)), type=type)
 
 
-def put(backend: Backend, data: bytes, type: str | None = None) -> str:
+def put(backend: Backend, data: bytes, type: str | None = None) -> NodeHash:
     staged = stage(backend, data, type)
     backend.publish([staged])
-    return staged.digest.hash
+    return NodeHash(staged.digest.hash)
 
 
-def create(backend: Backend, name: str, hash: str, **record: object) -> Head:
+def create(backend: Backend, name: str, hash: NodeHash, **record: object) -> Head:
     head = Head(hash, record)
     backend.publish([], [Swap(name, None, head)])
     return head

@@ -14,7 +14,7 @@ from casfs.backend.protocols import (
     Swap,
     discard,
 )
-from casfs.digest import Digest
+from casfs.digest import Digest, NodeHash
 from casfs.errors import Conflict, Invalid, NotFound
 from casfs.testing.contract import ABSENT, Factory, checks, create, put
 
@@ -39,7 +39,7 @@ def a_head_is_created_moved_and_deleted(make_backend: Factory) -> None:
 def a_head_moves_with_the_blobs_it_needs(make_backend: Factory) -> None:
     backend = make_backend()
     staged = backend.blobs.stage(io.BytesIO(b"new"))
-    backend.publish([staged], [Swap("name", None, Head(staged.digest.hash))])
+    backend.publish([staged], [Swap("name", None, Head(NodeHash(staged.digest.hash)))])
     found = backend.heads.get("name")
     assert found is not None
     assert backend.blobs.get(found.hash).data == b"new"

@@ -6,6 +6,7 @@ entry never goes stale.
 
 from __future__ import annotations
 
+from casfs.digest import TreeHash
 from casfs.errors import Corrupt, Invalid
 from casfs.nodes import directory
 from casfs.nodes.directory import Entry, Properties
@@ -14,7 +15,7 @@ from casfs.store import Store
 Entries = dict[bytes, Entry]
 
 
-def load(store: Store, hash: str) -> Entries:
+def load(store: Store, hash: TreeHash) -> Entries:
     """Returns the entries of a directory node, by name in byte order; shared, not to be changed.
 
     Raises NotFound where `hash` is not a directory node, Corrupt where its names are not safe.
@@ -23,13 +24,13 @@ def load(store: Store, hash: str) -> Entries:
     return (found or _load(store, hash))[0]
 
 
-def directory_properties(store: Store, hash: str) -> Properties | None:
+def directory_properties(store: Store, hash: TreeHash) -> Properties | None:
     """Returns the mtime and mode that `--preserve` kept of the directory itself."""
     found: tuple[Entries, Properties | None] | None = store.cache.get(hash)
     return (found or _load(store, hash))[1]
 
 
-def _load(store: Store, hash: str) -> tuple[Entries, Properties | None]:
+def _load(store: Store, hash: TreeHash) -> tuple[Entries, Properties | None]:
     payload = store.node(hash, "directory").payload
     try:
         found = directory.decode(payload), directory.properties(payload)

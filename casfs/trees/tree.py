@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from casfs.digest import TreeHash
 from casfs.errors import Invalid, NotFound
 from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
 from casfs.store import Store
@@ -44,7 +45,7 @@ def split_path(path: bytes) -> list[bytes]:
     return parts
 
 
-def resolve(store: Store, root: str, path: bytes) -> Entry | None:
+def resolve(store: Store, root: TreeHash, path: bytes) -> Entry | None:
     """Returns the entry at `path`, None for the root itself; does not follow symlinks.
 
     Raises NotFound.
@@ -62,7 +63,7 @@ def resolve(store: Store, root: str, path: bytes) -> Entry | None:
     return entry
 
 
-def walk(store: Store, root: str, below: bytes = b"") -> Iterator[tuple[bytes, Entry]]:
+def walk(store: Store, root: TreeHash, below: bytes = b"") -> Iterator[tuple[bytes, Entry]]:
     """Yields every entry with its path, in name order, a directory before its entries."""
     stack = [(below, iter(load(store, root).values()))]
     while stack:
@@ -77,7 +78,7 @@ def walk(store: Store, root: str, below: bytes = b"") -> Iterator[tuple[bytes, E
             stack.append((path + b"/", iter(load(store, entry.digest.hash).values())))
 
 
-def diff(store: Store, old: str | None, new: str | None) -> Iterator[Change]:
+def diff(store: Store, old: TreeHash | None, new: TreeHash | None) -> Iterator[Change]:
     """Yields the differences in path order, a directory before its entries. None: an empty tree.
 
     An added or deleted directory is a change, followed by those of its entries; a directory on
@@ -86,7 +87,9 @@ def diff(store: Store, old: str | None, new: str | None) -> Iterator[Change]:
     yield from _diff(store, old, new, b"")
 
 
-def _diff(store: Store, old: str | None, new: str | None, prefix: bytes) -> Iterator[Change]:
+def _diff(
+    store: Store, old: TreeHash | None, new: TreeHash | None, prefix: bytes
+) -> Iterator[Change]:
     if old == new:
         return
     before = load(store, old) if old else {}
@@ -103,7 +106,7 @@ def _diff(store: Store, old: str | None, new: str | None, prefix: bytes) -> Iter
             yield from _diff(store, below_a, below_b, path + b"/")
 
 
-def _subdirectory(entry: Entry | None) -> str | None:
+def _subdirectory(entry: Entry | None) -> TreeHash | None:
     return entry.digest.hash if isinstance(entry, Subdirectory) else None
 
 

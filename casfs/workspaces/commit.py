@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from casfs.backend.protocols import Head
 from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.checkpoints.create import create_from_root
-from casfs.digest import Digest
+from casfs.digest import TreeDigest, TreeHash
 from casfs.store import Store
 from casfs.trees import tree
 from casfs.trees.snapshot import walker
@@ -26,7 +26,7 @@ from casfs.write_batch import Batch
 class Committed:
     """`checkpoint` is None for a workspace without a name, and where nothing had changed."""
 
-    root: str
+    root: TreeHash
     checkpoint: Checkpoint | None
     report: SnapshotReport
 
@@ -64,7 +64,9 @@ def is_dirty(store: Store, workspace: Workspace) -> bool:
         return _snapshot(store, batch, workspace, SnapshotReport()).hash != workspace.root
 
 
-def _snapshot(store: Store, batch: Batch, workspace: Workspace, report: SnapshotReport) -> Digest:
+def _snapshot(
+    store: Store, batch: Batch, workspace: Workspace, report: SnapshotReport
+) -> TreeDigest:
     """Store the tree that the workspace holds now; returns its root."""
     base, strategy = workspace.record["base"], workspace.strategy
     if strategy.layered:

@@ -28,6 +28,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
+from casfs.digest import TreeHash
 from casfs.errors import Failed, Invalid, NotFound
 from casfs.native import images, object_protection
 from casfs.store import Store
@@ -57,7 +58,7 @@ def unavailable(near: Path) -> str | None:
     return None
 
 
-def image(store: Store, root: str) -> Path:
+def image(store: Store, root: TreeHash) -> Path:
     """Returns the image of a tree. Raises as `images.ensure`, but Failed for Invalid."""
     try:
         return images.ensure(store, root)

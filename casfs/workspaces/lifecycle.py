@@ -24,6 +24,7 @@ from pathlib import Path
 
 from casfs.backend.protocols import Head
 from casfs.checkpoints.checkpoint import Checkpoint
+from casfs.digest import TreeHash
 from casfs.errors import Conflict, Failed, NotFound, Refused
 from casfs.store import Store
 from casfs.system import mounts, rmtree
@@ -39,7 +40,7 @@ from casfs.workspaces.strategies import Strategy, TreeLocator
 
 def open(
     store: Store,
-    root: str,
+    root: TreeHash,
     directory: Path,
     strategy: Strategy,
     trees: TreeLocator,
@@ -97,7 +98,7 @@ def _check_directory(store: Store, path: Path) -> bool:
     return False
 
 
-def _reopen(store: Store, workspace: Workspace, root: str, trees: TreeLocator) -> Workspace:
+def _reopen(store: Store, workspace: Workspace, root: TreeHash, trees: TreeLocator) -> Workspace:
     if workspace.state != "unmounted" and not _is_disconnected(workspace):
         raise Conflict(f"{workspace.path} is a workspace already; commit or close it")
     if root not in (workspace.root, workspace.record["base"]):
@@ -213,7 +214,7 @@ def _create_layers(store: Store, workspace: Workspace) -> None:
         raise Failed(f"cannot make {workspace.upper}: {error.strerror}") from None
 
 
-def create_upper(store: Store, base: str, upper: Path) -> None:
+def create_upper(store: Store, base: TreeHash, upper: Path) -> None:
     """Make an empty upper, with the mode and the time of the root of the tree `base`, and `work`
     beside it. Raises OSError."""
     upper.mkdir(parents=True)

@@ -34,7 +34,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from casfs.digest import Digest
+from casfs.digest import BlobHash, Digest, TreeDigest, TreeHash
 from casfs.errors import CasfsError, Corrupt, Failed, NotFound
 from casfs.nodes import directory
 from casfs.nodes.directory import Entry, File, Properties, Subdirectory, Symlink
@@ -70,11 +70,11 @@ FUSE = MarkerFormat(("trusted.overlay.", "user.overlay.", "user.fuseoverlayfs.")
 def snapshot(
     store: Store,
     batch: Batch,
-    base: str,
+    base: TreeHash,
     upper: Path,
     report: SnapshotReport | None = None,
     markers: MarkerFormat = TRUSTED,
-) -> Digest:
+) -> TreeDigest:
     """Store the tree that an overlay of `upper` over the tree `base` shows; returns its root.
 
     Raises NotFound (no such tree or upper), Failed naming the file that could not be read,
@@ -97,7 +97,7 @@ class _Subdirectory:
     """A directory to descend into. `fd`: of the upper; `lower`: the tree's node, if any."""
 
     fd: int
-    lower: str | None
+    lower: TreeHash | None
 
 
 class _Merge:
@@ -105,7 +105,7 @@ class _Merge:
         self,
         store: Store,
         batch: Batch,
-        base: str,
+        base: TreeHash,
         upper: Path,
         report: SnapshotReport,
         markers: MarkerFormat,
@@ -118,7 +118,7 @@ class _Merge:
         self._markers = markers
         self._preserve = encoder.preserved_names(tree.directory_properties(store, base))
 
-    def directory(self, fd: int, path: bytes, lower: str | None) -> Digest:
+    def directory(self, fd: int, path: bytes, lower: TreeHash | None) -> TreeDigest:
         """Store the directory at `path` of the overlay. `fd`: of the upper, taken over here;
         `lower`: the tree's node, if there is one."""
         try:
@@ -138,7 +138,7 @@ class _Merge:
                     entries[name] = Subdirectory(name, self.directory(found.fd, where, found.lower))
         finally:
             os.close(fd)
-        return self._batch.put_node("directory", directory.encode(entries.values(), own))
+        return self._batch.put_directory(directory.encode(entries.values(), own))
 
     def _apply(
         self,
@@ -229,7 +229,7 @@ class _Merge:
             return lower.digest
         object = OBJECT_PATH.match(redirect or b"")
         if lower is None and object is not None:
-            hash = (object[1] + object[2]).decode()
+            hash = BlobHash((object[1] + object[2]).decode())
             info = self._store.blobs.info([hash]).get(hash)
             if info is not None and info.size == size:
                 return Digest(hash, size)

@@ -30,7 +30,7 @@ from typing import Any
 
 from casfs.backend.protocols import Head
 from casfs.checkpoints.checkpoint import Checkpoint
-from casfs.digest import hash_bytes
+from casfs.digest import TreeHash, hash_bytes
 from casfs.errors import Failed, Invalid, NotFound, Refused
 from casfs.store import Store
 from casfs.system import mounts
@@ -61,9 +61,9 @@ class Workspace:
         return self.head.record
 
     @property
-    def root(self) -> str:
+    def root(self) -> TreeHash:
         """The tree that was committed last."""
-        return self.head.hash
+        return TreeHash(self.head.hash)
 
     @property
     def path(self) -> Path:
@@ -122,7 +122,7 @@ class Workspace:
 def new(
     store: Store,
     path: Path,
-    root: str,
+    root: TreeHash,
     strategy: Strategy,
     origin: Checkpoint | None,
     *,

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from casfs.digest import TreeHash
 from casfs.errors import NotFound
 from casfs.store import Store
 from casfs.workspaces import image_mount, overlay_mount, overlay_snapshot
@@ -31,7 +32,7 @@ from casfs.workspaces.overlay_snapshot import MarkerFormat
 
 NATIVE, OVERLAY, NAMESPACE = "native", "overlay", "namespace"
 FUSE, COPY = "fuse-overlayfs", "copy"
-TreeLocator = Callable[[str], Path]  # where a mount of the store shows the tree of that root
+TreeLocator = Callable[[TreeHash], Path]  # where a mount of the store shows the tree of that root
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from casfs.agents import AgentContext
 from casfs.agents.prompt import Prompt
+from casfs.digest import NodeHash, TreeHash
 from casfs.store import Store
 from casfs.threads import Thread
 from engine import content, processes
@@ -36,7 +38,7 @@ class AgentContextBuilder:
     run_child: ThreadRunner
     workspace: Path | None
 
-    async def context(self, intent: Intent, prompt: Prompt, tree: str | None) -> AgentContext:
+    async def context(self, intent: Intent, prompt: Prompt, tree: TreeHash | None) -> AgentContext:
         """Returns the context of an attempt; `tree`: root of the tree that the step starts
         from."""
         answer: str | None = self.head.thread.record["answer"]
@@ -59,7 +61,7 @@ class AgentContextBuilder:
             secrets=self.config.secrets,
         )
 
-    def step_inputs(self, intent: Intent, prompt: Prompt, tree: str | None) -> StepInputs:
+    def step_inputs(self, intent: Intent, prompt: Prompt, tree: TreeHash | None) -> StepInputs:
         """Returns the same inputs for the key of the step cache."""
         return StepInputs(
             self.config.flow.roles[intent["role"]],
@@ -82,4 +84,6 @@ class AgentContextBuilder:
         await self.head.move(update)
 
     async def _report_turn(self, hash: str) -> None:
-        await self.head.move(lambda now: transitions.add_turn(self.store, now, hash))
+        await self.head.move(
+            lambda now: transitions.add_turn(self.store, now, cast(NodeHash, hash))
+        )

@@ -17,11 +17,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import trio
 
 from casfs.agents import AgentContext, AgentFailed, AgentFn, AgentResult, Waiting
+from casfs.digest import TreeHash
 from casfs.errors import CasfsError, Invalid, NotFound
 from casfs.nodes.schema import Schema
 from casfs.store import Store
@@ -71,7 +72,7 @@ class StepResult:
     result: AgentResult
     extracted: Extracted
     extraction: str
-    workspace: str | None = None
+    workspace: TreeHash | None = None
     cached: Mapping[str, Any] | None = None
 
 
@@ -161,7 +162,8 @@ class Attempt(Generic[T]):
         except Invalid as error:
             return error
         method = "correction" if corrections else "block"
-        return self._build(StepResult(result, extracted, method, result.workspace), self.tokens)
+        tree = cast("TreeHash | None", result.workspace)
+        return self._build(StepResult(result, extracted, method, tree), self.tokens)
 
     async def _extract_by_model(
         self, context: AgentContext, result: AgentResult, corrections: int
@@ -178,7 +180,8 @@ class Attempt(Generic[T]):
             return None
         result = replace(result, artifacts=(*result.artifacts, answer.turn))
         method = "correction" if corrections else "model"
-        return StepResult(result, answer.extracted, method, result.workspace)
+        tree = cast("TreeHash | None", result.workspace)
+        return StepResult(result, answer.extracted, method, tree)
 
     def _note_failed(self, detail: str, now: Thread) -> Thread:
         return add_failed_attempt(self._store, now, detail)

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 from casfs import threads
 from casfs.agents import CHILD, Call, Called, Waiting
+from casfs.digest import TreeHash
 from casfs.errors import CasfsError, Failed
 from casfs.store import Store
 from casfs.threads import RUNNING, SUSPENDED, Thread
@@ -41,7 +42,7 @@ class ThreadCalls:
         env: Mapping[str, str],
         head: ThreadHead,
         run: ThreadRunner,
-        workspace: str | None,
+        workspace: TreeHash | None,
     ) -> None:
         self._store = store
         self._env = env
@@ -74,7 +75,7 @@ class ThreadCalls:
             workflows.find(self._store, call.workflow),
             call.input,
             bindings(call.agents),
-            self._workspace if call.workspace is None else call.workspace,
+            self._workspace if call.workspace is None else cast(TreeHash, call.workspace),
             call.max_rounds,
             Budget(Budget.of(start["budget"]).tokens),
         )

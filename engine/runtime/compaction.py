@@ -12,6 +12,7 @@ from typing import Any
 
 from casfs.agents import AgentContext, AgentFailed
 from casfs.agents.prompt import Prompt
+from casfs.digest import NodeHash
 from casfs.errors import CasfsError, Invalid
 from casfs.store import Store
 from engine import content
@@ -54,11 +55,11 @@ class Summary:
     """A summary: the text, and the content node that holds it."""
 
     text: str
-    content: str
+    content: NodeHash
 
 
 async def summarise(
-    store: Store, agent: str, given: CompactionInput, env: Mapping[str, str]
+    store: Store, agent: NodeHash, given: CompactionInput, env: Mapping[str, str]
 ) -> Summary:
     """Asks the agent of an agent node; `store` and its secrets redact what it sees. Raises
     AttemptFailed."""

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from casfs import threads
+from casfs.digest import NodeHash, TreeHash
 from casfs.errors import Conflict
 from casfs.store import Store
 from casfs.threads import RUNNING, Thread
@@ -61,7 +62,7 @@ class DaemonApi:
         workflow: str,
         input: str,
         agents: dict[str, Any],
-        workspace: str | None = None,
+        workspace: TreeHash | None = None,
         max_rounds: int = lifecycle.MAX_ROUNDS,
         tokens: int | None = None,
         wall_ms: int | None = None,
@@ -91,7 +92,7 @@ class DaemonApi:
         return {"id": thread.id, "start": thread.record["start"]}
 
     async def _fork(
-        self, id: str, at: int | str | None = None, agents: dict[str, Any] | None = None
+        self, id: str, at: int | NodeHash | None = None, agents: dict[str, Any] | None = None
     ) -> Answer:
         others = bindings(agents or {})
 
@@ -154,7 +155,7 @@ class DaemonApi:
     async def _summarise(
         self, store: Store, thread: Thread, bound: Mapping[str, Binding]
     ) -> Summary:
-        def prepare() -> tuple[str, CompactionInput]:
+        def prepare() -> tuple[NodeHash, CompactionInput]:
             packages = agent_binding.resolve(bound)
             with redacting.batch() as batch:
                 agent = agent_binding.put_agents(batch, packages, bound)[SUMMARISER]

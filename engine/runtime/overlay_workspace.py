@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from casfs.digest import TreeHash
 from casfs.errors import CasfsError, Failed
 from casfs.native import images
 from casfs.store import Store
@@ -60,14 +61,14 @@ class OverlayWorkspace(Workspace):
         self._trees = trees
         self._log = log
         self._ways = [way for way in strategy_choice.choose(None, store) if way.name in preferred]
-        self._image: str | None = None  # the tree whose image is the lowest layer
-        self._base: str | None = None  # of the overlay, None without one
+        self._image: TreeHash | None = None  # the tree whose image is the lowest layer
+        self._base: TreeHash | None = None  # of the overlay, None without one
 
     @property
     def _upper(self) -> Path:
         return self._folder / "upper"
 
-    def reset(self, root: str) -> None:
+    def reset(self, root: TreeHash) -> None:
         """Replaces its content by the tree `root`, with an empty upper layer. Raises as
         `casfs.trees.restore`."""
         if not self.root == root == self._base:
@@ -78,7 +79,7 @@ class OverlayWorkspace(Workspace):
                 super().reset(root)
         self.root = None
 
-    def _mount(self, root: str) -> bool:
+    def _mount(self, root: TreeHash) -> bool:
         """Mounts an overlay by the first strategy that works; False where none does."""
         for way in self._ways:
             try:
@@ -93,12 +94,12 @@ class OverlayWorkspace(Workspace):
                 return True
         return False
 
-    def _layers(self, way: Strategy, root: str) -> OverlayLayers:
+    def _layers(self, way: Strategy, root: TreeHash) -> OverlayLayers:
         lower, changes = self._images(root) if way.native else (self._trees(root), None)
         work = self._upper.with_name("work")
         return OverlayLayers(lower, self._upper, work, self.path, changes=changes)
 
-    def _images(self, root: str) -> tuple[Path, Path | None]:
+    def _images(self, root: TreeHash) -> tuple[Path, Path | None]:
         """Returns the base image, and the image of the changes since, if any."""
         changes = self._folder / "changes"
         if self._image not in (None, root):
@@ -111,7 +112,7 @@ class OverlayWorkspace(Workspace):
         self._image = root
         return below, None
 
-    def record(self) -> str:
+    def record(self) -> TreeHash:
         if self._base is None:
             return super().record()
         if not overlay_mount.is_mounted(self.path):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from casfs import threads
+from casfs.digest import TreeHash
 from casfs.store import Store
 from casfs.system.clock import now_ms
 from casfs.system.log import Log
@@ -113,7 +114,7 @@ class StepCommitter:
         }
         return payload if step.cached is None else {**payload, "cached": dict(step.cached)}
 
-    def _log_files_with_secrets(self, before: str | None, after: str) -> None:
+    def _log_files_with_secrets(self, before: TreeHash | None, after: TreeHash) -> None:
         """Logs the changed files that contain a secret: files are recorded unredacted. At the
         first step of a thread without a caller, all files are searched."""
         thread = self.head.thread

@@ -17,10 +17,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from casfs.agents import Waiting
 from casfs.agents.prompt import Prompt
+from casfs.digest import NodeHash
 from casfs.errors import CasfsError, Conflict
 from casfs.store import Store
 from casfs.system.log import Log, silent
@@ -212,7 +213,9 @@ class ThreadRun:
                 step.duration_ms = round((time.monotonic() - begin) * 1000)
                 return step
             except Waiting as why:
-                await self._suspend(why.cause, str(why), None, attempt.tokens, why.question)
+                await self._suspend(
+                    why.cause, str(why), None, attempt.tokens, cast("NodeHash | None", why.question)
+                )
                 return None
             except BudgetExceeded as why:
                 await self._suspend(BUDGET, str(why), None, attempt.tokens)
@@ -271,7 +274,7 @@ class ThreadRun:
         reason: str,
         detail: str | None = None,
         tokens: int = 0,
-        question: str | None = None,
+        question: NodeHash | None = None,
     ) -> None:
         if cause in (FAILURE, TIMEOUT):
             await blocking(self._cancel_children)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from casfs import threads
+from casfs.digest import TreeHash
 from casfs.errors import Failed
 from casfs.store import Store
 from casfs.system import rmtree
@@ -36,16 +37,16 @@ class Workspace:
     def __init__(self, store: Store, path: Path) -> None:
         self._store = store
         self.path = path
-        self.root: str | None = None
+        self.root: TreeHash | None = None
 
-    def reset(self, root: str) -> None:
+    def reset(self, root: TreeHash) -> None:
         """Replaces its content by the tree `root`. Raises as `casfs.trees.restore`."""
         if self.root != root:
             self.remove()
             restores.restore(self._store, root, self.path)
         self.root = None  # an agent may write from now on
 
-    def record(self) -> str:
+    def record(self) -> TreeHash:
         """Stores its content as a tree; returns the root. Raises Failed as
         `casfs.trees.snapshot`."""
         with self._store.batch() as batch:

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 from casfs.agents.secrets import NO_SECRETS, Secrets
 from casfs.backend.protocols import Backend, Head
-from casfs.digest import Digest
+from casfs.digest import Digest, NodeDigest, NodeHash, TreeHash
 from casfs.nodes.directory import File
 from casfs.nodes.registry import Registry
 from casfs.store import Store
@@ -70,15 +70,15 @@ class _RedactingBatch(Batch):
         """Unlike other batches, this one reads the whole stream into memory."""
         return super().put_stream(io.BytesIO(self._secrets.redact_bytes(source.read())))
 
-    def put_node(self, type: str, payload: Any) -> Digest:
+    def put_node(self, type: str, payload: Any) -> NodeDigest:
         return super().put_node(type, self._secrets.redact_json(payload))
 
-    def move(self, name: str, old: Head, hash: str, record: Mapping[str, Any]) -> Head:
+    def move(self, name: str, old: Head, hash: NodeHash, record: Mapping[str, Any]) -> Head:
         return super().move(name, old, hash, self._secrets.redact_json(record))
 
 
 def files_with_secrets(
-    store: Store, secrets: Secrets, before: str | None, after: str
+    store: Store, secrets: Secrets, before: TreeHash | None, after: TreeHash
 ) -> Iterator[tuple[str, list[str]]]:
     """Yields (path, names of variables) of each file that changed between two trees and contains
     a secret."""

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from casfs.digest import NodeHash
 from casfs.errors import CasfsError
 from casfs.store import Store
 from casfs.write_batch import Batch
@@ -48,7 +49,7 @@ def redacting_store(store: Store, bound: Mapping[str, Binding], env: Mapping[str
 
 def put_agents(
     batch: Batch, packages: Mapping[str, Package], bound: Mapping[str, Binding]
-) -> dict[str, str]:
+) -> dict[str, NodeHash]:
     """Puts agents and the schemas of their details; returns role name to agent node."""
     _put_schemas(batch, packages.values())
     return {role: _put_agent(batch, package, bound[role]) for role, package in packages.items()}
@@ -64,7 +65,7 @@ def _put_schemas(batch: Batch, packages: Iterable[Package]) -> None:
                 batch.put_schema(document)
 
 
-def _put_agent(batch: Batch, package: Package, binding: Binding) -> str:
+def _put_agent(batch: Batch, package: Package, binding: Binding) -> NodeHash:
     payload = {
         "package": package.name,
         "version": f"=={package.version}",

@@ -14,6 +14,7 @@ from typing import Any, overload
 
 from casfs import threads
 from casfs.agents.prompt import EarlierStep
+from casfs.digest import NodeHash, TreeHash
 from casfs.nodes.node import Node
 from casfs.store import Store
 from casfs.threads import Thread
@@ -78,11 +79,11 @@ class ThreadHistory:
         nodes = list(threads.backwards(store, thread))[::-1]
         self._store = store
         self.steps: list[Mapping[str, Any]] = [node.payload for node in nodes]
-        self.tree: str | None = (self.steps[-1] if self.steps else start)["workspace"]
+        self.tree: TreeHash | None = (self.steps[-1] if self.steps else start)["workspace"]
         self.prompt_history = prompt_history(store, thread, nodes[::-1])
         self.hashes = [node.hash for node in nodes]
 
-    def add(self, hash: str, step: Mapping[str, Any], output: str) -> None:
+    def add(self, hash: NodeHash, step: Mapping[str, Any], output: str) -> None:
         """Adds a committed step; `hash`: of the thread's newest node, which is the thread-end
         after its last step."""
         self.hashes.append(hash)

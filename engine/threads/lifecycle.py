@@ -16,7 +16,7 @@ from casfs import threads
 from casfs.agents import Call
 from casfs.backend.protocols import Head
 from casfs.conflict_retry import retry_on_conflict
-from casfs.digest import hash_bytes
+from casfs.digest import NodeHash, TreeHash, hash_bytes
 from casfs.errors import Conflict, Failed, Invalid, NotFound
 from casfs.store import Store
 from casfs.threads import CANCELLED, ENDED, Thread
@@ -49,10 +49,10 @@ class ThreadRequest:
     """A request to create a thread. `workflow`: a workflow node; `workspace`: root of a tree or
     None; `key`: idempotency key, a repeated request with it returns the same thread."""
 
-    workflow: str
+    workflow: NodeHash
     input: str
     agents: Mapping[str, Binding]
-    workspace: str | None = None
+    workspace: TreeHash | None = None
     max_rounds: int = MAX_ROUNDS
     budget: Budget = UNLIMITED
     compact: CompactPolicy | None = None
@@ -139,7 +139,7 @@ def call(
 def fork(
     store: Store,
     thread: Thread,
-    at: int | str | None = None,
+    at: int | NodeHash | None = None,
     replacements: Mapping[str, Binding] = NO_REPLACEMENTS,
 ) -> Thread:
     """Creates a thread that continues from a step of this one, with that step's workspace. `at`:
@@ -186,7 +186,7 @@ def remove(store: Store, thread: Thread) -> None:
                 batch.swap(KEY_HEADS + key, found, None)
 
 
-def _fork_point(store: Store, thread: Thread, at: int | str | None) -> tuple[str, int]:
+def _fork_point(store: Store, thread: Thread, at: int | NodeHash | None) -> tuple[NodeHash, int]:
     """Returns (node, index) of the step to fork from."""
     if isinstance(at, str):
         node = store.node(at, "thread-step")
@@ -199,7 +199,7 @@ def _fork_point(store: Store, thread: Thread, at: int | str | None) -> tuple[str
     if not 0 <= index <= length:
         raise NotFound(f"thread {thread.id} has no step {index}; it has {length}")
     if index == 0:
-        return thread.record["start"], 0
+        return NodeHash(thread.record["start"]), 0
     return threads.step_at(store, thread, index).hash, index
 
 
@@ -212,7 +212,7 @@ def _validated(
     return _ValidatedRequest(request, workflow.name, packages, caller)
 
 
-def _put_start(batch: Batch, valid: _ValidatedRequest) -> str:
+def _put_start(batch: Batch, valid: _ValidatedRequest) -> NodeHash:
     request = valid.request
     agents = agent_binding.put_agents(batch, valid.packages, request.all_agents)
     summariser = agents.pop(SUMMARISER, None)
@@ -230,7 +230,9 @@ def _put_start(batch: Batch, valid: _ValidatedRequest) -> str:
     return batch.put_node("thread-start", payload).hash
 
 
-def _new_thread(start: str, workflow: str, hash: str | None = None, **more: Any) -> Thread:
+def _new_thread(
+    start: NodeHash, workflow: str, hash: NodeHash | None = None, **more: Any
+) -> Thread:
     return Thread(threads.new_id(), Head(hash or start, record.initial(start, workflow, **more)))
 
 
@@ -239,7 +241,7 @@ def _key_hash(key: str) -> str:
     return hash_bytes(key.encode())[:32]
 
 
-def _thread_of_key(store: Store, known: Head, start: str) -> Thread:
+def _thread_of_key(store: Store, known: Head, start: NodeHash) -> Thread:
     found = threads.get(store, known.record["thread"])
     if found.record["start"] != start:
         raise Conflict(f"the idempotency key is taken by thread {found.id}, which does other work")

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from casfs.digest import NodeHash
 from casfs.system.clock import now_ms
 from casfs.threads import RUNNING
 
@@ -56,7 +57,7 @@ class Budget:
 UNLIMITED = Budget()
 
 
-def initial(start: str, workflow: str, **more: Any) -> dict[str, Any]:
+def initial(start: NodeHash, workflow: str, **more: Any) -> dict[str, Any]:
     """Returns the record of a new thread."""
     return {
         "status": RUNNING,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from casfs import threads
+from casfs.digest import NodeHash
 from casfs.errors import Invalid
 from casfs.store import Store
 from casfs.threads import Thread
@@ -44,7 +45,10 @@ class RouteComparison:
 
 
 async def compare_routes(
-    store: Store, thread: Thread, workflow: str | None = None, evaluator: Evaluator | None = None
+    store: Store,
+    thread: Thread,
+    workflow: NodeHash | None = None,
+    evaluator: Evaluator | None = None,
 ) -> list[RouteComparison]:
     """Returns the table for a workflow node, None for the thread's own. Raises NotFound."""
     start = threads.start(store, thread).payload

@@ -12,6 +12,7 @@ from typing import Any
 
 from casfs.agents import HUMAN
 from casfs.conflict_retry import retry_on_conflict
+from casfs.digest import NodeHash
 from casfs.errors import Conflict
 from casfs.store import Store
 from casfs.threads import RUNNING, SUSPENDED, Thread
@@ -29,7 +30,7 @@ def suspend(
     failed: Sequence[str] = (),
     cause: str = FAILURE,
     tokens: int = 0,
-    question: str | None = None,
+    question: NodeHash | None = None,
 ) -> Thread:
     """Suspends a thread until `resume`. `failed`: details of failed attempts to record;
     `tokens`: spent by the attempt; `question`: a content node. Children that still run are
@@ -96,7 +97,7 @@ def resume(store: Store, thread: Thread, answer: str | None = None) -> Thread:
     return moved[0]
 
 
-def _resume(batch: Batch, thread: Thread, answer: str | None) -> Thread:
+def _resume(batch: Batch, thread: Thread, answer: NodeHash | None) -> Thread:
     intent, cause = thread.record["intent"], thread.record.get("cause")
     changes: dict[str, Any] = {"status": RUNNING, "reason": None, "cause": None, "answer": answer}
     if intent is not None:

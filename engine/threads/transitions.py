@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from casfs import threads
+from casfs.digest import NodeHash
 from casfs.errors import Conflict
 from casfs.store import Store
 from casfs.system.clock import now_ms
@@ -95,7 +96,7 @@ def update_record(store: Store, thread: Thread, **changes: Any) -> Thread:
         return move_head(batch, thread, thread.hash, **changes)
 
 
-def add_turn(store: Store, thread: Thread, hash: str) -> Thread:
+def add_turn(store: Store, thread: Thread, hash: NodeHash) -> Thread:
     """Records a turn of the pending step, a node that is stored already."""
     with store.batch() as batch:
         keep = partial(content.put, batch, "earlier turns")
@@ -121,7 +122,7 @@ def cancel(store: Store, thread: Thread) -> Thread:
         return _end(batch, thread, last, End(RETURN_CANCELLED, "cancelled"), CANCELLED)
 
 
-def compact(store: Store, thread: Thread, summary: str, head: str) -> Thread:
+def compact(store: Store, thread: Thread, summary: NodeHash, head: NodeHash) -> Thread:
     """Records a summary (a content node) of all steps up to `head`; the next step carries it.
     Raises Conflict where the thread has moved on, or has ended."""
     if thread.status in (ENDED, CANCELLED):
@@ -134,7 +135,7 @@ def compact(store: Store, thread: Thread, summary: str, head: str) -> Thread:
 def _advance(
     batch: Batch,
     thread: Thread,
-    hash: str,
+    hash: NodeHash,
     decision: Decision,
     done: int,
     rounds: int,
@@ -162,7 +163,7 @@ def _advance(
     )
 
 
-def attempt_traces(batch: Batch, thread: Thread, how: str, alone: bool) -> Sequence[str]:
+def attempt_traces(batch: Batch, thread: Thread, how: str, alone: bool) -> Sequence[NodeHash]:
     """Puts a content node for an attempt that is over: how it ended, with its recorded turns.
     None where it has no turns and left a detail (not `alone`)."""
     intent = thread.record["intent"]
@@ -173,7 +174,7 @@ def attempt_traces(batch: Batch, thread: Thread, how: str, alone: bool) -> Seque
 
 
 def _end(
-    batch: Batch, thread: Thread, last: str | None, end: End, status: str, **changes: Any
+    batch: Batch, thread: Thread, last: NodeHash | None, end: End, status: str, **changes: Any
 ) -> Thread:
     payload = {
         "returnCode": end.return_code,
@@ -197,7 +198,7 @@ def _end(
     )
 
 
-def move_head(batch: Batch, thread: Thread, hash: str, **changes: Any) -> Thread:
+def move_head(batch: Batch, thread: Thread, hash: NodeHash, **changes: Any) -> Thread:
     """Moves a head to `hash`, with changes to its record. Raises Conflict."""
     fresh = {**thread.record, "updatedAt": now_ms(), **changes}
     return Thread(thread.id, batch.move(thread.name, thread.head, hash, fresh))

@@ -13,7 +13,7 @@ from typing import Any
 
 from casfs.backend.protocols import Head
 from casfs.conflict_retry import retry_on_conflict
-from casfs.digest import is_hash
+from casfs.digest import NodeHash, is_hash
 from casfs.errors import Invalid, NotFound
 from casfs.store import Store
 from engine.moderator.decision import Rule
@@ -28,7 +28,7 @@ class Role:
     `retries` after a failed attempt, `timeout` of one in seconds, and whether an attempt with
     an unknown outcome suspends the thread."""
 
-    hash: str
+    hash: NodeHash
     name: str
     description: str
     system_prompt: str
@@ -42,14 +42,14 @@ class Role:
 
 @dataclass(frozen=True)
 class Workflow:
-    hash: str
+    hash: NodeHash
     name: str
     description: str
     roles: Mapping[str, Role]
     rules: list[Rule]
 
 
-def add(store: Store, definition: Any) -> tuple[str, CheckReport]:
+def add(store: Store, definition: Any) -> tuple[NodeHash, CheckReport]:
     """Stores a definition under its name; returns the workflow's hash and the report.
 
     Raises Invalid with every error; nothing is stored then.
@@ -60,7 +60,7 @@ def add(store: Store, definition: Any) -> tuple[str, CheckReport]:
     return retry_on_conflict(lambda: _put(store, definition)), report
 
 
-def _put(store: Store, definition: Mapping[str, Any]) -> str:
+def _put(store: Store, definition: Mapping[str, Any]) -> NodeHash:
     name = definition["name"]
     old = store.heads.get(HEADS + name)
     with store.batch() as batch:
@@ -74,12 +74,12 @@ def _put(store: Store, definition: Mapping[str, Any]) -> str:
     return node.hash
 
 
-def listing(store: Store) -> list[tuple[str, str]]:
+def listing(store: Store) -> list[tuple[str, NodeHash]]:
     """Returns (name, hash) of every registered workflow, sorted by name."""
     return [(name[len(HEADS) :], head.hash) for name, head in store.heads.list(HEADS)]
 
 
-def find(store: Store, name: str) -> str:
+def find(store: Store, name: str) -> NodeHash:
     """Returns the hash of a workflow, given its name, its hash or a prefix of it.
 
     Raises NotFound.
@@ -93,14 +93,14 @@ def find(store: Store, name: str) -> str:
         raise NotFound(f"no workflow {name!r}; see `casfs workflow list`") from None
 
 
-def load(store: Store, hash: str) -> Workflow:
+def load(store: Store, hash: NodeHash) -> Workflow:
     """Loads a workflow. Raises NotFound where `hash` is not a workflow node."""
     flow = store.node(hash, "workflow").payload
     roles = {key: _loaded(store, ref) for key, ref in flow["roles"].items()}
     return Workflow(hash, flow["name"], flow["description"], roles, flow["moderator"])
 
 
-def _loaded(store: Store, hash: str) -> Role:
+def _loaded(store: Store, hash: NodeHash) -> Role:
     role = _role(store, hash)
     policy = role.get("policy", {})
     return Role(
@@ -117,13 +117,13 @@ def _loaded(store: Store, hash: str) -> Role:
     )
 
 
-def definition(store: Store, hash: str) -> dict[str, Any]:
+def definition(store: Store, hash: NodeHash) -> dict[str, Any]:
     """Returns the whole definition with its roles and role-schemas inline."""
     payload = dict(store.node(hash, "workflow").payload)
     payload["roles"] = {key: _role(store, ref) for key, ref in payload["roles"].items()}
     return payload
 
 
-def _role(store: Store, hash: str) -> dict[str, Any]:
+def _role(store: Store, hash: NodeHash) -> dict[str, Any]:
     payload = dict(store.node(hash, "role").payload)
     return {**payload, "schema": store.node(payload["schema"], "role-schema").payload}

@@ -12,6 +12,7 @@ import click
 
 from casfs import threads
 from casfs.cli.common import echo, echo_json, json_option, open_store
+from casfs.digest import TreeHash
 from casfs.errors import CasfsError
 from casfs.nodes.node import Node
 from casfs.store import Store
@@ -115,7 +116,7 @@ def _details(store: Store, found: Thread, count: int | None) -> dict[str, Any]:
 
 
 def _steps(
-    store: Store, found: Thread, first: str | None, count: int | None
+    store: Store, found: Thread, first: TreeHash | None, count: int | None
 ) -> Iterator[dict[str, Any]]:
     nodes = threads.last_steps(store, found, None if count is None else count + 1)
     before = first
@@ -126,7 +127,7 @@ def _steps(
         before = node.payload["workspace"]
 
 
-def _step(store: Store, node: Node, before: str | None) -> dict[str, Any]:
+def _step(store: Store, node: Node, before: TreeHash | None) -> dict[str, Any]:
     keys = ["index", "role", "agent", "meta", "workspace", "startedAt", "completedAt"]
     keys += ["attempts", "childThreads", "compact"]
     changed = [printable(one.path) for one in _changes(store, before, node)]
@@ -140,7 +141,7 @@ def _step(store: Store, node: Node, before: str | None) -> dict[str, Any]:
     }
 
 
-def _changes(store: Store, before: str | None, node: Node) -> Iterable[tree.Change]:
+def _changes(store: Store, before: TreeHash | None, node: Node) -> Iterable[tree.Change]:
     after = node.payload["workspace"]
     return () if after is None or after == before else tree.diff(store, before, after)
 

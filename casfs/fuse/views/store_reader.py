@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeVar
 from casfs import threads
 from casfs.backend.derived import note_use
 from casfs.backend.protocols import META, BlobInfo
+from casfs.digest import TreeHash
 from casfs.errors import Corrupt, NotFound
 from casfs.fuse.views.blobs import BlobReader
 from casfs.fuse.views.change_times import ChangeTime, ChangeTimes
@@ -65,11 +66,11 @@ class StoreReader:
             raise Corrupt(f"{hash} is a {found.type} where a {type} should be")
         return found
 
-    def entries(self, hash: str) -> Mapping[bytes, Entry]:
+    def entries(self, hash: TreeHash) -> Mapping[bytes, Entry]:
         """Returns the entries of a directory node that is referred to. Raises Corrupt."""
         return self._load(lambda: tree.load(self.store, hash), hash)
 
-    def preserved(self, hash: str) -> Properties | None:
+    def preserved(self, hash: TreeHash) -> Properties | None:
         """Returns the preserved properties of a directory itself. Raises Corrupt."""
         return self._load(lambda: tree.directory_properties(self.store, hash), hash)
 

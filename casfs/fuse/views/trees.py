@@ -16,8 +16,10 @@ from __future__ import annotations
 import stat
 from collections.abc import Iterable
 from itertools import islice
+from typing import cast
 
 from casfs.checkpoints import checkpoint
+from casfs.digest import TreeHash
 from casfs.errors import CasfsError
 from casfs.fuse.views.blobs import BlobFile
 from casfs.fuse.views.directories import parse_hash
@@ -50,7 +52,9 @@ class TreeDirectory(Directory):
 
     __slots__ = ("_hash", "_inner", "_reader")
 
-    def __init__(self, key: bytes, reader: StoreReader, hash: str, inner: bytes = ROOT_KEY) -> None:
+    def __init__(
+        self, key: bytes, reader: StoreReader, hash: TreeHash, inner: bytes = ROOT_KEY
+    ) -> None:
         super().__init__(key)
         self._reader = reader
         self._hash = hash
@@ -141,7 +145,7 @@ class Trees(Directory):
             if info is None or info.type is None:
                 return None
             is_tree = self._reader.type_name(info.type) == "directory"
-            return TreeDirectory(key, self._reader, hash) if is_tree else None
+            return TreeDirectory(key, self._reader, cast(TreeHash, hash)) if is_tree else None
         found = Checkpoints(key, self._reader, name.decode("ascii", "replace"))
         return found if found.exists() else None
 
@@ -199,7 +203,7 @@ class Checkpoints(Directory):
         if id:
             yield LATEST, self._latest(id)
 
-    def _tree(self, name: bytes, root: str) -> TreeDirectory:
+    def _tree(self, name: bytes, root: TreeHash) -> TreeDirectory:
         return TreeDirectory(child_key(self.key, name), self._reader, root)
 
     def _latest(self, id: bytes) -> Link:
@@ -280,12 +284,12 @@ class Versions(Directory):
         if head is None:
             return None
         self._reader.uses.add(key)
-        return self._tree(name, head.hash)
+        return self._tree(name, TreeHash(head.hash))
 
     def entries(self) -> Iterable[tuple[bytes, Vnode]]:
         for one in registry.listing(self._reader.store, self._name):
             name = one.version.encode("ascii")
             yield name, self._tree(name, one.root)
 
-    def _tree(self, name: bytes, root: str) -> TreeDirectory:
+    def _tree(self, name: bytes, root: TreeHash) -> TreeDirectory:
         return TreeDirectory(child_key(self.key, name + b"/" + root.encode()), self._reader, root)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from casfs.digest import TreeHash
 from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
 from casfs.store import Store
 from casfs.trees import tree
@@ -27,7 +28,9 @@ ESCAPES = {7: b"\\a", 8: b"\\b", 9: b"\\t", 10: b"\\n", 11: b"\\v", 12: b"\\f", 
 ESCAPES |= {34: b'\\"', 92: b"\\\\"}
 
 
-def patch(store: Store, old: str | None, new: str | None, limit: int = MAX_PATCH_BYTES) -> bytes:
+def patch(
+    store: Store, old: TreeHash | None, new: TreeHash | None, limit: int = MAX_PATCH_BYTES
+) -> bytes:
     """Returns the unified diff of two trees, at most `limit` bytes; empty if they are equal."""
     parts: list[bytes] = []
     left = limit - TRAILER_BYTES

@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
+from casfs.digest import TreeHash
 from casfs.nodes.directory import Entry, File, Properties, Subdirectory, Symlink
 from casfs.store import Store
 from casfs.system.paths import DIR_FLAGS, FILE_FLAGS
@@ -48,7 +49,7 @@ from casfs.trees.restore.write import (
 )
 
 Path = bytes  # relative to the directory
-Olds = list[str | None]  # roots of subtrees; None: nothing is there
+Olds = list[TreeHash | None]  # roots of subtrees; None: nothing is there
 
 
 @dataclass(slots=True)
@@ -80,7 +81,7 @@ class IncrementalRestore:
         self._delete_untracked = delete_untracked
         self.outcome = Outcome()
 
-    def directory(self, fd: int, path: Path, olds: Olds, new: str | None) -> None:
+    def directory(self, fd: int, path: Path, olds: Olds, new: TreeHash | None) -> None:
         """Make the directory `fd` hold the tree `new`; None: nothing of the trees may remain.
 
         Raises OSError with `progress.path` at the entry that failed; NotFound, Corrupt.
@@ -99,7 +100,7 @@ class IncrementalRestore:
         if new is not None:
             self._set_own_properties(fd, olds, new)
 
-    def _load(self, hash: str | None) -> tree.Entries:
+    def _load(self, hash: TreeHash | None) -> tree.Entries:
         return {} if hash is None else tree.load(self._store, hash)
 
     def _restore_entry(
@@ -149,7 +150,7 @@ class IncrementalRestore:
                 self.outcome.deleted += host_entries.remove(fd, name)
                 self._progress.path.pop()
 
-    def _set_own_properties(self, fd: int, olds: Olds, new: str) -> None:
+    def _set_own_properties(self, fd: int, olds: Olds, new: TreeHash) -> None:
         """Set the mode and time of the directory itself, where a tree has preserved any."""
         own = tree.directory_properties(self._store, new)
         trees = (
@@ -280,7 +281,7 @@ class IncrementalRestore:
         self._progress.wrote(0)
 
 
-def _subdirectory(entry: Entry | None) -> str | None:
+def _subdirectory(entry: Entry | None) -> TreeHash | None:
     return entry.digest.hash if isinstance(entry, Subdirectory) else None
 
 

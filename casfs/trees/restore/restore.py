@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from casfs.digest import TreeHash
 from casfs.errors import Conflict, Failed, NotFound, Refused
 from casfs.store import Store
 from casfs.system import locks, rmtree
@@ -37,8 +38,8 @@ class RestoreResult:
     """`files`: files and links that were written or corrected; `old`: the previous tree, None for
     a full restore."""
 
-    root: str
-    old: str | None = None
+    root: TreeHash
+    old: TreeHash | None = None
     files: int = 0
     bytes: int = 0
     seconds: float = 0.0
@@ -47,10 +48,10 @@ class RestoreResult:
 
 def restore(
     store: Store,
-    root: str,
+    root: TreeHash,
     target: Path,
     *,
-    base: str | None = None,
+    base: TreeHash | None = None,
     delete_untracked: bool = False,
     verify: bool = False,
     set_id: bool = False,
@@ -106,7 +107,7 @@ def _absolute(target: Path) -> Path:
 
 
 class _Restore:
-    def __init__(self, store: Store, root: str, target: Path, progress: WriteProgress) -> None:
+    def __init__(self, store: Store, root: TreeHash, target: Path, progress: WriteProgress) -> None:
         self._store = store
         self._root = root
         self._target = target
@@ -164,7 +165,7 @@ class _Restore:
         except FileNotFoundError:
             return True
 
-    def possible_trees(self, state: RestoreState | None, base: str | None) -> Olds:
+    def possible_trees(self, state: RestoreState | None, base: TreeHash | None) -> Olds:
         """Returns the trees that the directory may hold. Raises Refused when they are unknown."""
         roots = list(state.roots) if state is not None else []
         if base is not None:

@@ -18,7 +18,7 @@ import secrets
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from casfs.digest import hash_bytes, is_hash
+from casfs.digest import TreeHash, hash_bytes, is_hash
 from casfs.system.files import replacing
 
 FOLDER = "restored"
@@ -31,7 +31,7 @@ class RestoreState:
     path: str
     device: int
     inode: int
-    roots: tuple[str | None, ...]
+    roots: tuple[TreeHash | None, ...]
 
     def is_of(self, found: os.stat_result) -> bool:
         return (self.device, self.inode) == (found.st_dev, found.st_ino)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from casfs.digest import CHUNK
+from casfs.digest import CHUNK, TreeHash
 from casfs.nodes.directory import File, Properties, Subdirectory, Symlink
 from casfs.store import Store
 from casfs.system.files import data_extents, write_all
@@ -74,7 +74,7 @@ class _DirectoryEnd:
 _Step = File | Symlink | Subdirectory | _DirectoryEnd
 
 
-def write_tree(store: Store, root: str, fd: int, progress: WriteProgress) -> None:
+def write_tree(store: Store, root: TreeHash, fd: int, progress: WriteProgress) -> None:
     """Write the tree `root` into the empty directory `fd`, which stays open.
 
     Raises OSError with `progress.path` at the entry that failed; NotFound, Corrupt.
@@ -88,7 +88,7 @@ def write_tree(store: Store, root: str, fd: int, progress: WriteProgress) -> Non
         writer.close()
 
 
-def _batches(store: Store, root: str) -> Iterator[list[tuple[_Step, bytes | None]]]:
+def _batches(store: Store, root: TreeHash) -> Iterator[list[tuple[_Step, bytes | None]]]:
     """Yields the steps with the contents of small files, in batches of bounded memory."""
     batch: list[_Step] = []
     size = 0
@@ -142,7 +142,7 @@ class _Writer:
             os.close(fd)
 
 
-def _steps(store: Store, root: str) -> Iterator[_Step]:
+def _steps(store: Store, root: TreeHash) -> Iterator[_Step]:
     """Yields every entry of the tree in order, and the end of each directory."""
     stack = [(root, iter(tree.load(store, root).values()))]
     while stack:

@@ -11,8 +11,9 @@ import os
 import stat
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from typing import cast
 
-from casfs.digest import Digest
+from casfs.digest import Digest, TreeDigest
 from casfs.nodes import directory
 from casfs.nodes.directory import Entry, File, Properties, Subdirectory, Symlink
 from casfs.trees.snapshot import stat_cache
@@ -66,7 +67,7 @@ class Encoder:
         self._racy_after = racy_after
         self._vanished = vanished
 
-    def encode(self, scanned: ScannedDirectory) -> tuple[Digest, bool]:
+    def encode(self, scanned: ScannedDirectory) -> tuple[TreeDigest, bool]:
         """Returns (the directory node, whether it is the one in the stat cache)."""
         for entry in scanned.entries.values():
             if entry.below is not None:
@@ -91,7 +92,7 @@ class Encoder:
             for name, digest in zip(names, digests, strict=True)
         ]
         own = properties(scanned.stat, self._options.preserve)
-        node = self._batch.put_node("directory", directory.encode(entries, own))
+        node = self._batch.put_directory(directory.encode(entries, own))
         if self._cache is not None:
             self._cache.put(scanned.path, row.with_node(node))
         return node, False
@@ -140,7 +141,7 @@ class Encoder:
 
     def _entry(self, name: bytes, scanned: ScannedEntry, digest: Digest) -> Entry:
         if scanned.below is not None:
-            return Subdirectory(name, digest)
+            return Subdirectory(name, cast(TreeDigest, digest))
         own = properties(scanned.stat, self._options.preserve)
         if stat.S_ISLNK(scanned.stat.st_mode):
             return Symlink(name, scanned.target, own)

@@ -20,10 +20,10 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from casfs.backend.sqlite_connection import Database
-from casfs.digest import Digest
+from casfs.digest import BlobHash, Digest, TreeDigest, TreeHash
 from casfs.store import Store
 from casfs.trees.snapshot.file_reader import Stat
 from casfs.trees.snapshot.ignore import IgnoreRules
@@ -32,7 +32,7 @@ RACY_WINDOW_NS = 2_000_000_000  # as coarse as the coarsest mtime in use
 STAT = struct.Struct("<qqqQI")
 RACY = STAT.pack(-1, 0, 0, 0, 0)  # of an entry whose stat cannot be relied on
 DIRECTORY = STAT.pack(0, 0, 0, 0, stat.S_IFDIR)
-NO_BLOB = Digest("0" * 64, 0)  # recorded of an entry without a blob, as a link
+NO_BLOB = Digest(BlobHash("0" * 64), 0)  # recorded of an entry without a blob, as a link
 DIGEST = struct.Struct("<32sq")
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS directories (
@@ -54,10 +54,10 @@ class CachedDirectory(NamedTuple):
     size: int
 
     @property
-    def digest(self) -> Digest:
-        return Digest(self.node.hex(), self.size)
+    def digest(self) -> TreeDigest:
+        return TreeDigest(cast(TreeHash, self.node.hex()), self.size)
 
-    def with_node(self, node: Digest) -> CachedDirectory:
+    def with_node(self, node: TreeDigest) -> CachedDirectory:
         return self._replace(node=bytes.fromhex(node.hash), size=node.size_bytes)
 
     def split_names(self) -> list[bytes]:

@@ -21,7 +21,7 @@ import stat
 import time
 from pathlib import Path
 
-from casfs.digest import Digest
+from casfs.digest import TreeDigest
 from casfs.errors import Failed, Invalid, NotFound, Refused
 from casfs.system.paths import DIR_FLAGS, printable
 from casfs.trees.snapshot import stat_cache
@@ -52,7 +52,7 @@ def snapshot(
     *,
     options: SnapshotOptions | None = None,
     cache: StatCache | None = None,
-) -> Digest:
+) -> TreeDigest:
     """Store the tree under `root`; returns its root directory node.
 
     Raises NotFound where there is no directory, Failed naming the file that could not be
@@ -106,7 +106,7 @@ class _Snapshot:
         self._queue = ReadQueue(batch, root_fd, self._root, report, self._racy_after)
         self._encoder = Encoder(batch, report, options, cache, self._racy_after, self._vanished)
 
-    def take(self) -> Digest:
+    def take(self) -> TreeDigest:
         """Raises _StaleCache and what `snapshot` raises."""
         try:
             top = self._scan(os.dup(self._root_fd), b"", Stat.of(os.fstat(self._root_fd)))
