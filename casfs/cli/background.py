@@ -34,7 +34,7 @@ def start(root: Path, arguments: list[str], log: str) -> int:
 
     Its stdout and stderr are appended to `log` in the store's log directory. Raises StartFailed.
     """
-    command = [sys.executable, "-m", "casfs", "--store", str(root), *arguments]
+    command = [sys.executable, "-P", "-m", "casfs", "--store", str(root), *arguments]
     path = root / "log" / log
     read_end, write_end = os.pipe()
     with open(path, "ab") as output:

@@ -115,7 +115,7 @@ def _serve(
         options = make()
 
         def command(transport: str, state: str) -> list[str]:
-            program = [sys.executable, "-m", "casfs", "--store", str(options.store)]
+            program = [sys.executable, "-P", "-m", "casfs", "--store", str(options.store)]
             chosen = ["--foreground", "--transport", transport, *flags]
             return [*program, "mount", str(options.point), *chosen, "--resume", state]
 

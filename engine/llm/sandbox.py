@@ -3,10 +3,12 @@
 Visible read-only are programs and libraries, the part of /etc that they need, and the `paths` of
 the config; /tmp, /proc and /dev are private. Not visible are homes, the store beside the
 workspace and other processes; the network only where the config allows it. The environment is
-a new one, without keys of the daemon. All processes end with bwrap.
+a new one, without keys of the daemon, and so is the session keyring. Memory and processes are
+limited (`engine.llm.confine`). All processes end with bwrap.
 
 Commands of a daemon that runs as root are root's for the kernel too. So they get no capabilities,
 with which they could mount the system writable, and the host's entries in /proc are read-only.
+From bubblewrap 0.8 on they cannot make user namespaces either, where they would have them again.
 
 Where bubblewrap is missing, or the kernel forbids it namespaces, a command is refused, unless the
 config has `allowShell`: then it runs with all rights of the daemon's user (but not its
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +27,7 @@ from pathlib import Path
 import trio
 
 from casfs.errors import Refused
+from engine.llm import confine
 from engine.processes import RUN_VARIABLE
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/nix/store")
@@ -48,7 +52,9 @@ PASSED_VARIABLES = (
     "TERM",
 )  # from the daemon's environment
 PROBE_TIMEOUT_S = 10.0
-_PROBED: set[str] = set()  # by this process's trials
+NO_USERNS = ("--unshare-user", "--disable-userns")
+_PROBED: dict[str, list[str]] = {}  # program -> options that work, by this process's trials
+CONFINE = [sys.executable, "-I", "-S", confine.__file__]
 
 
 @dataclass(frozen=True)
@@ -68,8 +74,10 @@ async def sandboxed_command(
     """Returns argv and environment to run a shell command in the sandbox. Raises Refused."""
     bwrap = shutil.which("bwrap", path=env.get("PATH", os.defpath))
     clean = _environment(env, workspace, run)
-    if bwrap is not None and await _works(bwrap):
-        return [*_argv(bwrap, workspace, settings), "sh", "-c", command], clean
+    options = None if bwrap is None else await _working_options(bwrap)
+    if bwrap is not None and options is not None:
+        argv = [*CONFINE, bwrap, *options, *_visible(workspace, settings)]
+        return [*argv, "sh", "-c", command], clean
     if settings.allow_shell:
         return ["sh", "-c", command], clean
     why = "cannot make namespaces here" if bwrap else "is not installed"
@@ -81,12 +89,10 @@ def _environment(env: Mapping[str, str], workspace: Path, run: str) -> dict[str,
     return {"PATH": os.defpath, **kept, "HOME": "/tmp", "PWD": str(workspace), RUN_VARIABLE: run}
 
 
-def _argv(bwrap: str, workspace: Path, settings: Settings) -> list[str]:
-    seen = [*SYSTEM, *(f"/etc/{name}" for name in ETC), *settings.paths]
-    argv = [bwrap, *_walls()]
-    if settings.network:
-        argv.append("--share-net")
-    for path in seen:
+def _visible(workspace: Path, settings: Settings) -> list[str]:
+    """Returns the options for what a command sees of the system."""
+    argv = ["--share-net"] if settings.network else []
+    for path in [*SYSTEM, *(f"/etc/{name}" for name in ETC), *settings.paths]:
         argv += ["--ro-bind-try", path, path]
     where = str(workspace)
     return [*argv, "--bind", where, where, "--chdir", where, "--"]
@@ -103,15 +109,14 @@ def _walls() -> list[str]:
     return argv
 
 
-async def _works(bwrap: str) -> bool:
-    """Probes whether bubblewrap works: the kernel, or a container around us, may forbid it. A
-    success is cached."""
-    if bwrap in _PROBED:
-        return True
-    argv = [bwrap, "--ro-bind", "/", "/", *_walls(), "true"]
-    with trio.move_on_after(PROBE_TIMEOUT_S):
-        ended = await trio.run_process(argv, check=False, capture_stderr=True)
-        if ended.returncode == 0:
-            _PROBED.add(bwrap)
-            return True
-    return False
+async def _working_options(bwrap: str) -> list[str] | None:
+    """Returns the isolating options that work here, None where none do: the kernel, or a container
+    around us, may forbid it; an old bubblewrap lacks NO_USERNS. A success is cached."""
+    for options in () if bwrap in _PROBED else ([*_walls(), *NO_USERNS], _walls()):
+        argv = [*CONFINE, bwrap, "--ro-bind", "/", "/", *options, "true"]
+        with trio.move_on_after(PROBE_TIMEOUT_S):
+            ended = await trio.run_process(argv, check=False, capture_stderr=True)
+            if ended.returncode == 0:
+                _PROBED[bwrap] = options
+                break
+    return _PROBED.get(bwrap)
