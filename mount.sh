@@ -43,7 +43,7 @@ fail() {
 # Print the missing Debian packages without which nothing works, one a line.
 required_packages() {
     command -v fusermount3 >/dev/null || say fuse3
-    "$1" -c 'import ensurepip, venv' 2>/dev/null || say python3-venv
+    "$1" -I -c 'import ensurepip, venv' 2>/dev/null || say python3-venv
     command -v git >/dev/null || say git
 }
 
@@ -60,7 +60,7 @@ build_packages() {
     [ -e /usr/include/stdio.h ] || say libc6-dev
     command -v pkg-config >/dev/null || say pkg-config
     pkg-config --exists fuse3 2>/dev/null || say libfuse3-dev
-    "$1" - <<'END' || say python3-dev
+    "$1" -I - <<'END' || say python3-dev
 import os, sys, sysconfig
 sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))
 END
@@ -105,13 +105,13 @@ make_env() {
         command -v fusermount3 >/dev/null && command -v git >/dev/null; then
         return
     fi
-    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
+    "$python" -I -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
         fail "$python is missing or older than 3.11; install Python 3.11 or set PYTHON"
     install_packages "$python"
     say "making $VENV (a minute at the first time)"
     rm -f "$stamp"
-    "$VENV/bin/python" -m pip --version >/dev/null 2>&1 || "$python" -m venv --clear "$VENV"
-    local pip=("$VENV/bin/python" -m pip --disable-pip-version-check install -qq)
+    "$VENV/bin/python" -P -m pip --version >/dev/null 2>&1 || "$python" -P -m venv --clear "$VENV"
+    local pip=("$VENV/bin/python" -P -m pip --disable-pip-version-check install -qq)
     # pip warns a root user about a system-wide environment; this one is not.
     export PIP_ROOT_USER_ACTION=ignore
     "${pip[@]}" --require-hashes -r "$ROOT/requirements.lock"
@@ -137,7 +137,7 @@ with --device /dev/fuse --cap-add SYS_ADMIN"
 # Print a part of $STATUS, a `casfs status --json`: store, daemon (its pid, or nothing),
 # mounts (one a line).
 status_of() {
-    "$VENV/bin/python" -c '
+    "$VENV/bin/python" -P -c '
 import json, sys
 part = json.loads(sys.argv[1])[sys.argv[2]]
 if isinstance(part, dict):
@@ -213,7 +213,7 @@ unmount_workspaces() {
             casfs umount "$dir" >/dev/null || fail "$dir is in use: leave it, then stop again"
             say "unmounted the workspace $(short "$dir"); \`casfs workspace open\` shows it again"
         fi
-    done < <(casfs workspace list --json | "$VENV/bin/python" -c '
+    done < <(casfs workspace list --json | "$VENV/bin/python" -P -c '
 import json, sys
 for one in json.load(sys.stdin):
     print(one["directory"])
@@ -352,7 +352,7 @@ show_thread() {
     show_difference "diff -r -x .git $first/workspace $last/workspace"
     show "cp -a $last/workspace/. $(quoted "$copy")"
     show "git -C $(quoted "$copy") log -1 --stat --format='%h %an: %s'"
-    sha=$("$VENV/bin/python" -c 'import json, sys; print(json.load(sys.stdin)["commitSha"])' \
+    sha=$("$VENV/bin/python" -P -c 'import json, sys; print(json.load(sys.stdin)["commitSha"])' \
         <"$last/meta.json")
     same "commit in meta.json and in the copy" "$sha" "$(git -C "$copy" rev-parse HEAD)"
     [ -z "$(git -C "$copy" status --porcelain)" ] || fail "the committed copy is not clean"

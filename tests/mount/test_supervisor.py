@@ -294,3 +294,23 @@ def test_replace_takes_no_other_option(disk_store: Store, tmp_path: Path) -> Non
     assert subprocess.run([*command, "--xattr"], capture_output=True).returncode == 2
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, "no casfs mount" in done.stderr) == (3, True)
+
+
+def test_a_foreign_directory_lends_no_code(disk_store: Store, tmp_path: Path) -> None:
+    """The supervisor starts its successor in its own working directory."""
+    (tmp_path / "casfs").mkdir()
+    (tmp_path / "casfs" / "__init__.py").write_text("import sys\nsys.exit('planted')\n")
+    (tmp_path / "mnt").mkdir()
+    command = [sys.executable, "-P", "-m", "casfs", "--store", str(disk_store.root), "mount"]
+    ours, theirs = os.pipe()
+    foreground = [*command, "mnt", "--foreground", "--ready-fd", str(theirs)]
+    supervisor = subprocess.Popen(foreground, cwd=tmp_path, pass_fds=(theirs,))
+    os.close(theirs)
+    try:
+        with open(ours) as pipe:
+            assert pipe.readline() == "ready\n"
+        replaced = [*command, "--replace", str(tmp_path / "mnt")]
+        done = subprocess.run(replaced, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    finally:
+        end(tmp_path / "mnt", supervisor)
