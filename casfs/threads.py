@@ -11,7 +11,8 @@ The head `threads/<ULID>` points to the newest of these. Its record holds the mu
     updatedAt   when the head last moved; of a thread that has ended, when it ended
     reason      why it is suspended, else null
     cause       the same in one word: failure, timeout, budget, human, child (its child is
-                suspended), caller (its caller is), unknown (a crash interrupted an attempt), rule
+                suspended), caller (its caller is), unknown (a crash interrupted an attempt), rule,
+                rounds (the step limit)
     question    of the human agent: a content node, else null
     answer      to that question, until the step that needed it is committed
     intent      the pending step, else null: role, index, attempt, since; once its process
@@ -20,6 +21,8 @@ The head `threads/<ULID>` points to the newest of these. Its record holds the mu
                 its children (`calls`); `resumed` where a person had it run again;
                 `lost`: earlier attempts that ended with the daemon
     spent       {tokens, wallMs} since it began, or was resumed with its budget spent
+    rounds      the step limit, where it is not that of the thread-start
+    onLimit     `end` where the thread ends at its limit with return code 2
     compact     a summary of all steps so far (a content node) that the next step will carry
     attempts    details of the failed attempts at that step
     parent      the thread that called this one, or null

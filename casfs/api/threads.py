@@ -100,11 +100,17 @@ class Threads:
         return self.get(made["id"])
 
     def fork(
-        self, id: str, *, at: int | None = None, agents: Mapping[str, Agent] | None = None
+        self,
+        id: str,
+        *,
+        at: int | None = None,
+        agents: Mapping[str, Agent] | None = None,
+        max_steps: int | None = None,
     ) -> Thread:
         """Starts a new thread that goes on after step `at` (the last) of this one, on the
-        workspace as it was then. `agents` replaces those of some roles."""
-        made = self._ask("fork", id=self._id(id), at=at, agents=_bindings(agents or {}))
+        workspace as it was then. `agents` replaces those of some roles, `max_steps` its limit."""
+        bound = _bindings(agents or {})
+        made = self._ask("fork", id=self._id(id), at=at, agents=bound, max_rounds=max_steps)
         return self.get(made["id"])
 
     def resume(self, id: str, input: str | None = None) -> Thread:

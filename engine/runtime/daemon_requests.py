@@ -29,7 +29,7 @@ from engine.runtime.thread_head import ThreadHead
 from engine.threads import agent_binding, history, lifecycle, suspension, transitions
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import SUMMARISER, CompactPolicy, ThreadRequest
-from engine.threads.record import Budget
+from engine.threads.record import SUSPEND_ON_LIMIT, Budget
 from engine.workflow import registry as workflows
 
 Answer = dict[str, Any]
@@ -68,6 +68,7 @@ class DaemonApi:
         wall_ms: int | None = None,
         compact: dict[str, Any] | None = None,
         key: str | None = None,
+        on_limit: str = SUSPEND_ON_LIMIT,
     ) -> Answer:
         """`compact`: {above, agent: {name, config, version}}."""
 
@@ -81,6 +82,7 @@ class DaemonApi:
                 Budget(tokens, wall_ms),
                 _compact(compact),
                 key,
+                on_limit,
             )
             store = agent_binding.redacting_store(self._store, request.all_agents, self._env)
             thread = lifecycle.create(store, request)
@@ -92,14 +94,18 @@ class DaemonApi:
         return {"id": thread.id, "start": thread.record["start"]}
 
     async def _fork(
-        self, id: str, at: int | NodeHash | None = None, agents: dict[str, Any] | None = None
+        self,
+        id: str,
+        at: int | NodeHash | None = None,
+        agents: dict[str, Any] | None = None,
+        max_rounds: int | None = None,
     ) -> Answer:
         others = bindings(agents or {})
 
         def fork() -> Thread:
             found = threads.get(self._store, id)
             store = agent_binding.redacting_store(self._store, others, self._env)
-            return lifecycle.fork(store, found, at, others)
+            return lifecycle.fork(store, found, at, others, max_rounds)
 
         thread = await blocking(fork)
         self._supervisor.launch(thread.id)

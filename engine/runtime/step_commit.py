@@ -29,7 +29,7 @@ from engine.runtime.workspace import Workspace, Workspaces
 from engine.secrets import redaction
 from engine.threads import transitions
 from engine.threads.history import ThreadHistory
-from engine.threads.record import Intent
+from engine.threads.record import Intent, step_limit
 
 
 @dataclass
@@ -80,7 +80,7 @@ class StepCommitter:
         now = self.head.thread
         step.payload["compact"] = now.record["compact"]  # may have changed since it was built
         with step.batch as batch:
-            rounds, budget = self.config.start["maxRounds"], self.config.budget
+            rounds, budget = step_limit(now.record, self.config.start), self.config.budget
             moved = transitions.commit_step(
                 batch, now, step.payload, decision, rounds, step.tokens, budget
             )

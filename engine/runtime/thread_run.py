@@ -50,6 +50,7 @@ from engine.threads.record import (
     UNKNOWN,
     Intent,
     spent,
+    step_limit,
 )
 
 
@@ -142,7 +143,7 @@ class ThreadRun:
                 await self._suspend(UNKNOWN, f"{pending['role']}: {reason}")
                 return None
             decision, attempt = Next(pending["role"]), pending["attempt"] + 1
-        done, rounds = len(self._history.steps), self._config.start["maxRounds"]
+        done, rounds = len(self._history.steps), step_limit(self.thread.record, self._config.start)
         await self.head.move(
             lambda now: transitions.begin(self._store, now, decision, done, rounds, attempt)
         )

@@ -25,7 +25,7 @@ from engine import content
 from engine.agents.loader import Package
 from engine.threads import agent_binding, record
 from engine.threads.agent_binding import Binding
-from engine.threads.record import UNLIMITED, Budget
+from engine.threads.record import END_ON_LIMIT, ON_LIMIT, SUSPEND_ON_LIMIT, UNLIMITED, Budget
 from engine.workflow import registry as workflows
 
 MAX_ROUNDS = Call.max_rounds
@@ -47,7 +47,8 @@ class CompactPolicy:
 @dataclass(frozen=True)
 class ThreadRequest:
     """A request to create a thread. `workflow`: a workflow node; `workspace`: root of a tree or
-    None; `key`: idempotency key, a repeated request with it returns the same thread."""
+    None; `on_limit`: at the step limit, one of ON_LIMIT; `key`: idempotency key, a repeated request
+    with it returns the same thread."""
 
     workflow: NodeHash
     input: str
@@ -57,6 +58,7 @@ class ThreadRequest:
     budget: Budget = UNLIMITED
     compact: CompactPolicy | None = None
     key: str | None = None
+    on_limit: str = SUSPEND_ON_LIMIT
 
     @property
     def all_agents(self) -> dict[str, Binding]:
@@ -96,7 +98,8 @@ def _create(store: Store, valid: _ValidatedRequest) -> Thread:
         start = _put_start(batch, valid)
         if known is not None:
             return _thread_of_key(store, known, start)
-        created = _new_thread(start, valid.name, key=key)
+        more = {} if valid.request.on_limit == SUSPEND_ON_LIMIT else {"onLimit": END_ON_LIMIT}
+        created = _new_thread(start, valid.name, key=key, **more)
         batch.swap(created.name, None, created.head)
         if key is not None:
             batch.swap(KEY_HEADS + key, None, Head(start, {"thread": created.id}))
@@ -141,10 +144,12 @@ def fork(
     thread: Thread,
     at: int | NodeHash | None = None,
     replacements: Mapping[str, Binding] = NO_REPLACEMENTS,
+    max_rounds: int | None = None,
 ) -> Thread:
     """Creates a thread that continues from a step of this one, with that step's workspace. `at`:
     index of the step (0: the start), its hash, or None for the last. No node is copied.
-    `replacements`: agents that play their roles from there on.
+    `replacements`: agents that play their roles from there on; `max_rounds`: its step limit, that
+    of this thread by default.
 
     Raises NotFound where there is no such step, and for `replacements` as `create`.
     """
@@ -155,6 +160,9 @@ def fork(
         raise Invalid(f"thread {thread.id}: no role {unknown[0]!r}; it has {roles}")
     packages = agent_binding.resolve(replacements)
     agents = thread.record.get("agents")
+    limits = {key: thread.record[key] for key in ("rounds", "onLimit") if key in thread.record}
+    if max_rounds is not None:
+        limits["rounds"] = max_rounds
     with store.batch() as batch:
         if replacements:
             bound |= agent_binding.put_agents(batch, packages, replacements)
@@ -165,6 +173,7 @@ def fork(
             origin,
             fork={"thread": thread.id, "step": index},
             agents=agents,
+            **limits,
         )
         batch.swap(created.name, None, created.head)
     return created
@@ -206,6 +215,8 @@ def _fork_point(store: Store, thread: Thread, at: int | NodeHash | None) -> tupl
 def _validated(
     store: Store, request: ThreadRequest, caller: Mapping[str, Any] = NO_CALLER
 ) -> _ValidatedRequest:
+    if request.on_limit not in ON_LIMIT:
+        raise Invalid(f"on_limit must be one of {', '.join(ON_LIMIT)}")
     workflow = workflows.load(store, request.workflow)
     _check_roles(workflow, request.agents)
     packages = agent_binding.resolve(request.all_agents)

@@ -24,6 +24,8 @@ MAX_LOST_ATTEMPTS = 3  # attempts of one step that ended with the daemon
 
 FAILURE, TIMEOUT, BUDGET, UNKNOWN, RULE = "failure", "timeout", "budget", "unknown", "rule"
 CALLER = "caller"  # its caller is suspended
+ROUNDS = "rounds"  # the step limit is reached
+ON_LIMIT = (SUSPEND_ON_LIMIT, END_ON_LIMIT) = ("suspend", "end")
 
 Intent = dict[str, Any]
 
@@ -125,6 +127,12 @@ def without_turns(intent: Mapping[str, Any]) -> Intent:
     """Returns the intent of an attempt that is over and whose turns are recorded elsewhere."""
     rest = {key: value for key, value in intent.items() if key != "earlier"}
     return {**rest, "turns": [], "turnCount": 0}
+
+
+def step_limit(record: Mapping[str, Any], start: Mapping[str, Any]) -> int:
+    """Returns the number of steps at which a thread is suspended; `start`: its thread-start."""
+    limit: int = record.get("rounds", start["maxRounds"])
+    return limit
 
 
 def spent(record: Mapping[str, Any], tokens: int) -> dict[str, int]:

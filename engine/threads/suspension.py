@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from casfs import threads
 from casfs.agents import HUMAN
 from casfs.conflict_retry import retry_on_conflict
 from casfs.digest import NodeHash
@@ -19,7 +20,7 @@ from casfs.threads import RUNNING, SUSPENDED, Thread
 from casfs.write_batch import Batch
 from engine import content
 from engine.threads import call_stack, record
-from engine.threads.record import BUDGET, CALLER, FAILURE, TIMEOUT, UNKNOWN
+from engine.threads.record import BUDGET, CALLER, FAILURE, ROUNDS, TIMEOUT, UNKNOWN
 from engine.threads.transitions import attempt_traces, move_head
 
 
@@ -75,7 +76,8 @@ def _pause(batch: Batch, thread: Thread, caller: Thread) -> None:
 
 def resume(store: Store, thread: Thread, answer: str | None = None) -> Thread:
     """Sets a suspended thread running, with the callers that wait for it and the children that
-    it waits for. `answer`: to the human's question among them. A spent budget is granted anew.
+    it waits for. `answer`: to the human's question among them. A spent budget, and
+    a step limit, are granted anew.
     Returns the outermost thread, which is the one to run.
 
     Raises Conflict where it is not suspended, has no question for an answer, or an open
@@ -93,15 +95,20 @@ def resume(store: Store, thread: Thread, answer: str | None = None) -> Thread:
         raise Conflict(f"thread {thread.id} has asked nothing; resume it without an input")
     with store.batch() as batch:
         node = None if answer is None else content.put(batch, answer)
-        moved = [_resume(batch, one, node if one is resumed[-1] else None) for one in resumed]
+        moved = [
+            _resume(store, batch, one, node if one is resumed[-1] else None) for one in resumed
+        ]
     return moved[0]
 
 
-def _resume(batch: Batch, thread: Thread, answer: NodeHash | None) -> Thread:
+def _resume(store: Store, batch: Batch, thread: Thread, answer: NodeHash | None) -> Thread:
     intent, cause = thread.record["intent"], thread.record.get("cause")
     changes: dict[str, Any] = {"status": RUNNING, "reason": None, "cause": None, "answer": answer}
     if intent is not None:
         changes["intent"] = {**intent, "resumed": True}
     if cause == BUDGET:
         changes["spent"] = {"tokens": 0, "wallMs": 0}
+    if cause == ROUNDS:
+        start = threads.start(store, thread).payload
+        changes["rounds"] = record.step_limit(thread.record, start) + start["maxRounds"]
     return move_head(batch, thread, thread.hash, **changes)

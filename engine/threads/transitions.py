@@ -22,7 +22,7 @@ from casfs.write_batch import Batch
 from engine import content
 from engine.moderator.decision import Decision, End, Next, RuleFailed
 from engine.threads import call_stack, record
-from engine.threads.record import BUDGET, RULE, UNLIMITED, Budget
+from engine.threads.record import BUDGET, END_ON_LIMIT, ROUNDS, RULE, UNLIMITED, Budget
 
 RETURN_MAX_ROUNDS, RETURN_CANCELLED = 2, 130
 
@@ -143,14 +143,17 @@ def _advance(
     **changes: Any,
 ) -> Thread:
     """Moves the head to `hash`, the newest of `done` steps, with the decision made there."""
+    reason = f"step limit (--max-steps) reached after {done} steps"
+    stop: dict[str, Any] = {"status": SUSPENDED, "intent": None, "attempts": []}
     if isinstance(decision, Next) and done >= rounds:
-        decision = End(RETURN_MAX_ROUNDS, f"step limit (--max-steps) reached after {done} steps")
+        if thread.record.get("onLimit") != END_ON_LIMIT:
+            return move_head(batch, thread, hash, **stop, reason=reason, cause=ROUNDS, **changes)
+        decision = End(RETURN_MAX_ROUNDS, reason)
     if isinstance(decision, End):
         return _end(batch, thread, hash if done else None, decision, ENDED, **changes)
     if isinstance(decision, RuleFailed):
         reason = record.truncate_reason(decision.reason)
-        state = {"status": SUSPENDED, "reason": reason, "cause": RULE}
-        return move_head(batch, thread, hash, **state, intent=None, attempts=[], **changes)
+        return move_head(batch, thread, hash, **stop, reason=reason, cause=RULE, **changes)
     last = thread.record["intent"] if attempt > 1 else None
     calls, lost = (last["calls"], record.lost_attempts(last)) if last else ((), 0)
     intent = record.new_intent(decision.role, done + 1, attempt, calls, lost)

@@ -106,6 +106,11 @@ def test_a_bad_file(
         (["thread", "resume", ""], 3, "no thread ''"),
         (["thread", "start", "w", "--input", "@/no/such"], 3, "no file /no/such"),
         (["thread", "start", "w", "--input", "x", "--max-steps", "0"], 2, "--max-steps"),
+        (
+            ["thread", "start", "w", "--input", "x", "--agent", "a=human", "--agent", "a=human"],
+            2,
+            "--agent a: the role has an agent already",
+        ),
         (["umount", "/no/such"], 3, "no casfs mount at /no/such"),
         (["mount", "/no/such"], 3, "no directory /no/such"),
         (["mount", "/etc"], 4, "/etc is not empty"),

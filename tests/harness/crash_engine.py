@@ -43,7 +43,7 @@ from casfs.system import processes
 from casfs.system.log import silent
 from casfs.threads import ENDED, RUNNING
 from engine.runtime import daemon
-from engine.threads import lifecycle
+from engine.threads import lifecycle, record
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest
 from tests.support.engine import role, rule, shell, steps
@@ -106,7 +106,9 @@ class OneRun:
             hash = put_workflow(store)
             tree = store.put_node("directory", {"files": [], "directories": [], "symlinks": []})
             bound = {"a": Binding("command", shell(AGENT, str(self.log)))}
-            lifecycle.create(store, ThreadRequest(hash, "Do it.", bound, tree.hash, LENGTH))
+            lifecycle.create(
+                store, ThreadRequest(hash, "Do it.", bound, tree.hash, LENGTH, on_limit="end")
+            )
 
     # -- what happens -------------------------------------------------------------------------
 
@@ -215,6 +217,7 @@ def put_workflow(store: Store) -> str:
 
 def serve(root: Path, socket: Path) -> None:
     """Be a daemon, in a process that was forked."""
+    record.MAX_LOST_ATTEMPTS = KILLS + 1  # every kill may hit the same step
     daemon.serve(root, socket, dict(os.environ), 8, None, silent, lambda: None)
 
 

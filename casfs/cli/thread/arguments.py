@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ def start_options(
     compact_above: int | None,
     compact_by: str | None,
     idempotency_key: str | None,
+    on_limit: str,
 ) -> dict[str, Any]:
     """Returns the optional fields of a start request, under the daemon's names."""
     if (compact_above is None) != (compact_by is None):
@@ -39,6 +41,7 @@ def start_options(
         "wall_ms": None if max_seconds is None else max(1, round(max_seconds * 1000)),
         "compact": compact,
         "key": idempotency_key,
+        "on_limit": on_limit,
     }
 
 
@@ -52,6 +55,17 @@ def _text(file: str) -> str:
         return read_input(file).decode("utf-8")
     except UnicodeDecodeError as error:
         raise Invalid(f"{input_name(file)}: byte {error.start} is not UTF-8") from None
+
+
+def agent_bindings(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Parses --agent options. Raises Usage, also for a role that is named twice."""
+    found: dict[str, dict[str, Any]] = {}
+    for text in texts:
+        role, agent = agent_binding(text)
+        if role in found:
+            raise Usage(f"--agent {role}: the role has an agent already")
+        found[role] = agent
+    return found
 
 
 def agent_binding(text: str) -> tuple[str, dict[str, Any]]:

@@ -12,7 +12,7 @@ import click
 from casfs import threads
 from casfs.cli.common import echo_json, echo_result, json_option, open_store, store_root
 from casfs.cli.thread.arguments import (
-    agent_binding,
+    agent_bindings,
     parse_agent,
     record_workspace,
     start_options,
@@ -65,6 +65,13 @@ for one in (list_, show, log, context, replay, graph, rm):
     help="Step limit.",
 )
 @click.option(
+    "--on-limit",
+    type=click.Choice(["suspend", "end"]),
+    default="suspend",
+    show_default=True,
+    help="At the step limit: suspend, or end with return code 2.",
+)
+@click.option(
     "--max-tokens", type=click.IntRange(1), help="Token budget; suspended when it is spent."
 )
 @click.option(
@@ -102,7 +109,7 @@ def start(
     """
     from casfs import daemon_socket
 
-    bindings = dict(agent_binding(one) for one in agents)
+    bindings = agent_bindings(agents)
     options = {**start_options(**more), "input": text_or_file(text)}
     root = store_root(ctx)
     daemon_socket.request(root, "status")  # fails before a large workspace is read
@@ -176,6 +183,9 @@ def compact(
     "--at", type=click.IntRange(0), metavar="STEP", help="Step to fork after (default: the last)."
 )
 @agent_option
+@click.option(
+    "--max-steps", "--max-rounds", "max_rounds", type=click.IntRange(1), help="Step limit."
+)
 @wait_option
 @json_option
 @click.pass_context
@@ -184,6 +194,7 @@ def fork(
     id: str,
     at: int | None,
     agents: tuple[str, ...],
+    max_rounds: int | None,
     wait: bool,
     as_json: bool,
 ) -> int:
@@ -195,7 +206,8 @@ def fork(
     casfs thread fork 01K2 --at 3
     casfs thread fork 01K2 --at 3 --agent coder='command:{"argv": ["./other"]}'
     """
-    return _ask(ctx, "fork", id, wait, as_json, at=at, agents=dict(map(agent_binding, agents)))
+    options = {"agents": agent_bindings(agents), "max_rounds": max_rounds}
+    return _ask(ctx, "fork", id, wait, as_json, at=at, **options)
 
 
 @thread.command()

@@ -210,6 +210,7 @@ def test_a_step_is_not_recorded_twice(store: Store, thread: Thread) -> None:
 def test_endings(
     decision: End | Next, rounds: int, code: int, summary: str, store: Store, thread: Thread
 ) -> None:
+    thread = transitions.update_record(store, thread, onLimit="end")
     running = transitions.begin(store, thread, Next("a"), 0, rounds, 1)
     ended = transitions.commit_step(
         store.batch(), running, put_step(store, running), decision, rounds
