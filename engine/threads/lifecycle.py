@@ -98,7 +98,8 @@ def _create(store: Store, valid: _ValidatedRequest) -> Thread:
         start = _put_start(batch, valid)
         if known is not None:
             return _thread_of_key(store, known, start)
-        more = {} if valid.request.on_limit == SUSPEND_ON_LIMIT else {"onLimit": END_ON_LIMIT}
+        ends = valid.request.on_limit == END_ON_LIMIT
+        more: dict[str, Any] = {"onLimit": END_ON_LIMIT} if ends else {}
         created = _new_thread(start, valid.name, key=key, **more)
         batch.swap(created.name, None, created.head)
         if key is not None:
