@@ -24,20 +24,21 @@ import jsonschema_rs
 from casfs import canonical
 from casfs.digest import HEX
 from casfs.errors import Invalid
+from casfs.nodes.schema_cost import Cost
 from casfs.nodes.schema_dialect import (
     DIALECT,
     Document,
     assert_refs,
     has_refs,
     line,
-    path,
     place_of,
-    refuse_bad_targets,
     walk,
 )
 
 NAME = re.compile(r"[a-z][a-z0-9-]{0,63}\Z")
 ROOT = "casfs:///root"
+BACKTRACK_LIMIT = 10_000  # steps of a pattern with look-around; without, matching is linear
+PATTERNS = jsonschema_rs.FancyRegexOptions(backtrack_limit=BACKTRACK_LIMIT)
 Collect = Callable[[Any, "list[Ref]"], None]
 
 
@@ -58,7 +59,7 @@ class Schema:
         canonical.encode(document)  # valid JSON of bounded depth, or Invalid
         root = {key: value for key, value in document.items() if key not in extra}
         self._places = dict(walk(root, ()))
-        refuse_bad_targets(self._places)
+        self._cost = Cost(self._places)
         try:
             asserted = assert_refs(root)
             self._registry = jsonschema_rs.Registry([(ROOT, asserted)])
@@ -70,22 +71,28 @@ class Schema:
 
     def check(self, payload: Any) -> None:
         """Raises Invalid with the JSON path of the first fault and its reason."""
+        self._cost.limit(payload)
         if not self._validator.is_valid(payload):
-            error = min(self._validator.iter_errors(payload), key=lambda e: len(e.instance_path))
-            raise Invalid(f"{path(error.instance_path)}: {line(error.message)}")
+            raise Invalid(self._cost.explain(self._validator, payload))
 
     def refs(self, payload: Any) -> list[Ref]:
-        """Returns the references of a valid payload in its order, with repetitions."""
+        """Returns the references of a valid payload in its order, with repetitions. Raises Invalid
+        where it is nested too deep to follow them."""
         found: list[Ref] = []
         if self._collect is not None:
-            self._collect(payload, found)
+            try:
+                self._collect(payload, found)
+            except RecursionError:
+                raise Invalid("$: nested too deep to follow its references") from None
         return found
 
     # -- compiling --------------------------------------------------------------------
 
     def _compile(self, pointer: str) -> jsonschema_rs.Validator:
         return jsonschema_rs.validator_for(
-            {"$schema": DIALECT, "$ref": f"{ROOT}#{pointer}"}, registry=self._registry
+            {"$schema": DIALECT, "$ref": f"{ROOT}#{pointer}"},
+            registry=self._registry,
+            pattern_options=PATTERNS,
         )
 
     def _collector(self, schema: Document, pointer: str) -> Collect | None:
@@ -197,7 +204,8 @@ def _escape(name: str) -> str:
 
 def _matcher(text: str) -> Callable[[str], bool]:
     """Matches a pattern as the validator does: Python's `re` differs, in `$` for one."""
-    return jsonschema_rs.validator_for({"$schema": DIALECT, "pattern": text}).is_valid
+    document = {"$schema": DIALECT, "pattern": text}
+    return jsonschema_rs.validator_for(document, pattern_options=PATTERNS).is_valid
 
 
 # -- collectors --------------------------------------------------------------------------

@@ -52,12 +52,12 @@ def walk(schema: Document, place: Place) -> Iterator[tuple[Place, Document]]:
     if isinstance(schema, bool):
         return
     if not isinstance(schema, dict):
-        raise Invalid(f"{_spot(place)}: a schema must be an object or a boolean")
-    _refuse_unknown(schema, _spot(place))
+        raise Invalid(f"{spot(place)}: a schema must be an object or a boolean")
+    _refuse_unknown(schema, spot(place))
     try:
         below = list(subschemas(schema))
     except (TypeError, AttributeError):
-        raise Invalid(f"{_spot(place)}: a keyword's value is not a schema") from None
+        raise Invalid(f"{spot(place)}: a keyword's value is not a schema") from None
     for step, sub in below:
         yield from walk(sub, place + step)
 
@@ -81,30 +81,6 @@ def _refuse_unknown(schema: dict[str, Any], path: str) -> None:
     for key in ("not", "propertyNames"):
         if isinstance(schema.get(key), dict) and has_refs(schema[key]):
             raise Invalid(f"{path}.{key}: a cas_ref there could never be followed")
-
-
-def refuse_bad_targets(places: dict[Place, Document]) -> None:
-    """Raises Invalid for a `$ref` that leads to no subschema, and for a cycle of them that does
-    not descend into the value: following it would never end."""
-    done: set[Place] = set()
-
-    def visit(place: Place, trail: tuple[Place, ...]) -> None:
-        if place in trail:
-            raise Invalid(f"{_spot(place)}: a $ref leads back here without going into the value")
-        schema = places[place]
-        if place in done or not isinstance(schema, dict):
-            return
-        if "$ref" in schema and place_of(schema["$ref"]) not in places:
-            raise Invalid(f"{_spot(place)}: $ref {schema['$ref']!r} leads to no subschema")
-        for step, _ in subschemas(schema):
-            if step[0] in IN_PLACE:
-                visit(place + step, (*trail, place))
-        if "$ref" in schema:
-            visit(place_of(schema["$ref"]), (*trail, place))
-        done.add(place)
-
-    for place in places:
-        visit(place, ())
 
 
 def has_refs(schema: dict[str, Any]) -> bool:
@@ -150,7 +126,7 @@ def place_of(target: str) -> Place:
     return tuple(part.replace("~1", "/").replace("~0", "~") for part in parts)
 
 
-def _spot(place: Place) -> str:
+def spot(place: Place) -> str:
     """Returns a place in a schema as a JSON path."""
     return path(int(part) if part.isdecimal() else part for part in place)
 

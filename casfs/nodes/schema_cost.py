@@ -1,0 +1,169 @@
+"""What it costs to validate with a schema, in evaluations of a subschema at a place of the value.
+
+Combinators and `$ref`s multiply: 40 levels of `anyOf` with twice the same `$ref` are 2^40
+evaluations of 3 KB. Two bounds keep every validation short, on any machine alike:
+
+- at registration, a schema may apply at most MAX_IN_PLACE subschemas to one place of a value, in
+  chains of at most MAX_CHAIN;
+- a schema that multiplies on the way down into the value (recursion, or more than MAX_IN_PLACE
+  evaluations in all) counts before each validation, at most MAX_EVALUATIONS. The count
+  is an upper bound: a validator stops earlier at most combinators.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from casfs.errors import Invalid
+from casfs.nodes.schema_dialect import (
+    IN_PLACE,
+    Document,
+    Place,
+    line,
+    path,
+    place_of,
+    spot,
+    subschemas,
+)
+
+MAX_IN_PLACE = 1000
+MAX_CHAIN = 64
+MAX_EVALUATIONS = 10_000_000  # some 0.2 s
+MAX_EXPLAINED = 10_000  # evaluations of a payload whose errors are all looked at
+MAX_LEVELS = 100  # of a schema without recursion; a deeper one counts as recursive
+
+
+class Cost:
+    def __init__(self, places: dict[Place, Document]) -> None:
+        """Raises Invalid for a `$ref` that leads to no subschema, for a cycle of them that does not
+        descend into the value, and for a schema that costs too much at one place."""
+        self._places = places
+        self._closures: dict[Place, tuple[Counter[Place], int]] = {}
+        for place in places:
+            self._closure(place, ())
+        self._static: dict[Place, float] = {}
+        self._multiplies = self._total((), 0) > MAX_IN_PLACE
+
+    def evaluations(self, payload: Any, limit: int) -> int:
+        """Returns an upper bound for a payload; stops above `limit`."""
+        known: dict[tuple[Place, int], int] = {}
+
+        def count(place: Place, value: Any) -> int:
+            if not isinstance(value, dict | list | tuple):
+                return self._closures[place][0].total()
+            if (found := known.get((place, id(value)))) is not None:
+                return found
+            if len(known) > limit:
+                return limit + 1
+            total = 0
+            for at, times in self._closures[place][0].items():
+                below = 1
+                for sub, item in _descents(self._places[at], at, value):
+                    below += count(sub, item)
+                    if below > limit:
+                        break
+                total += times * below
+            known[place, id(value)] = total
+            return total
+
+        return count((), payload)
+
+    def limit(self, payload: Any) -> None:
+        """Raises Invalid for a payload that costs too much."""
+        if self._multiplies and self.evaluations(payload, MAX_EVALUATIONS) > MAX_EVALUATIONS:
+            raise Invalid("$: too costly to validate: the schema multiplies at each level of it")
+
+    def explain(self, validator: Any, payload: Any) -> str:
+        """Returns the fault that lies least deep; of a large payload the first one. (The validator
+        collects all errors, each with those of every branch: 100 µs and more for each.)"""
+        if self.evaluations(payload, MAX_EXPLAINED) <= MAX_EXPLAINED:
+            error = min(validator.iter_errors(payload), key=lambda e: len(e.instance_path))
+        elif self._multiplies:
+            return "$: does not fit the schema; it is too large to say where"
+        else:
+            error = _first_error(validator, payload)
+        return f"{path(error.instance_path)}: {line(error.message)}"
+
+    def _closure(self, place: Place, trail: tuple[Place, ...]) -> tuple[Counter[Place], int]:
+        """Returns the subschemas that are applied to the same place of the value, with how often,
+        and the length of their longest chain."""
+        if place in trail:
+            raise Invalid(f"{spot(place)}: a $ref leads back here without going into the value")
+        if (known := self._closures.get(place)) is not None:
+            return known
+        if len(trail) > MAX_CHAIN:
+            raise Invalid(_too_costly(place))
+        schema, found, chain = self._places[place], Counter([place]), 1
+        for target in _in_place(schema, place):
+            if target not in self._places:
+                raise Invalid(f"{spot(place)}: $ref {schema['$ref']!r} leads to no subschema")
+            more, length = self._closure(target, (*trail, place))
+            found, chain = found + more, max(chain, length + 1)
+            if found.total() > MAX_IN_PLACE or chain > MAX_CHAIN:
+                raise Invalid(_too_costly(place))
+        return self._closures.setdefault(place, (found, chain))
+
+    def _total(self, place: Place, level: int) -> float:
+        """Returns the evaluations of the whole schema, each value there once; infinite where it
+        is recursive."""
+        if level > MAX_LEVELS:
+            return float("inf")
+        if place not in self._static:
+            self._static[place] = float("inf")  # while it is counted: met again, it is recursive
+            self._static[place] = sum(
+                times
+                * (1 + sum(self._total(sub, level + 1) for sub in _below(self._places[at], at)))
+                for at, times in self._closures[place][0].items()
+            )
+        return self._static[place]
+
+
+def _too_costly(place: Place) -> str:
+    return (
+        f"{spot(place)}: too costly: more than {MAX_IN_PLACE} subschemas, or a chain of more than "
+        f"{MAX_CHAIN}, apply to one place of the value"
+    )
+
+
+def _first_error(validator: Any, payload: Any) -> Any:
+    try:
+        validator.validate(payload)
+    except ValueError as error:  # the validator's ValidationError
+        return error
+    raise AssertionError("the payload is valid")
+
+
+def _in_place(schema: Document, place: Place) -> Iterator[Place]:
+    if isinstance(schema, dict):
+        if "$ref" in schema:
+            yield place_of(schema["$ref"])
+        yield from (place + step for step, _ in subschemas(schema) if step[0] in IN_PLACE)
+
+
+def _below(schema: Document, place: Place) -> Iterator[Place]:
+    """Yields the subschemas for parts of the value."""
+    if isinstance(schema, dict):
+        for step, _ in subschemas(schema):
+            if step[0] not in IN_PLACE and step[0] != "$defs":
+                yield place + step
+
+
+def _descents(schema: Document, place: Place, value: Any) -> Iterator[tuple[Place, Any]]:
+    """Yields (subschema, part of the value) for each pair that may be evaluated."""
+    for sub in _below(schema, place):
+        keyword = sub[len(place)]
+        if isinstance(value, dict):
+            if keyword == "properties":
+                if sub[-1] in value:
+                    yield sub, value[sub[-1]]
+            elif keyword == "propertyNames":
+                yield from ((sub, name) for name in value)
+            elif keyword in ("patternProperties", "additionalProperties"):
+                yield from ((sub, item) for item in value.values())
+        elif keyword == "prefixItems":
+            if int(sub[-1]) < len(value):
+                yield sub, value[int(sub[-1])]
+        elif keyword in ("items", "contains"):
+            yield from ((sub, item) for item in value)
