@@ -8,40 +8,18 @@ the agent, not by the extractor model.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
-from casfs import canonical
 from casfs.errors import Invalid
 from casfs.nodes.schema import Schema
 from casfs.store import Store
+from engine import output_process
+from engine.output_blocks import parse_json
+from engine.output_process import ROLE_KEYWORDS, references
 
-FENCE = re.compile(
-    r"^ {0,3}(`{3,}|~{3,})[ \t]*(\w*)[^\n`]*\n(.*?)^ {0,3}\1[`~]*[ \t]*$", re.M | re.S
-)
-FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?)^---[ \t]*$", re.M | re.S)
-LEADING_BLANKS = "\ufeff \t\r\n"  # byte order mark and blanks
-TIMESTAMP = "tag:yaml.org,2002:timestamp"
-
-
-class Loader(yaml.SafeLoader):
-    """YAML as far as it has a JSON form: a date is a string, and an alias, by which a few
-    lines could expand to gigabytes, is refused."""
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("an alias is not accepted")
-        return super().compose_node(parent, index)
-
-
-Loader.yaml_implicit_resolvers = {
-    first: [pair for pair in pairs if pair[0] != TIMESTAMP]
-    for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
+MAX_INLINE_CHARS = 64 << 10  # of an output that is parsed here; a longer one in a subprocess
 
 
 @dataclass(frozen=True)
@@ -58,79 +36,48 @@ class DanglingRef(Invalid):
 
 def role_schema(document: Mapping[str, Any]) -> Schema:
     """Compiles the payload of a role-schema node."""
-    return Schema(dict(document), extra=frozenset({"name", "$id"}))
+    return Schema(dict(document), extra=ROLE_KEYWORDS)
 
 
 def extract(output: str, schema: Schema, store: Store) -> Extracted:
     """Returns the meta of an output. Raises Invalid with the fault of the first candidate, the
     likeliest one; DanglingRef where the fault is only a ref."""
-    faults: list[Invalid] = []
-    for source, candidate in _candidates(output.lstrip(LEADING_BLANKS).replace("\r\n", "\n")):
-        if isinstance(candidate, Invalid):
-            faults.append(Invalid(f"the {source} is {candidate}"))
-            continue
+    if len(output) <= MAX_INLINE_CHARS:
+        readings = output_process.read(output, schema)
+    else:
+        readings = output_process.read_apart(output, schema)
+    first: Invalid | None = None
+    for source, meta, refs, fault in readings:
         try:
-            return _validated(candidate, schema, store)
+            if meta is None:
+                raise Invalid(fault)
+            return Extracted(meta, _stored(refs, store))
+        except DanglingRef as error:
+            first = first or DanglingRef(f"the {source} does not fit: {error}")
         except Invalid as error:
-            kind = DanglingRef if isinstance(error, DanglingRef) else Invalid
-            faults.append(kind(f"the {source} does not fit: {error}"))
-    raise faults[0] if faults else Invalid("it has no fenced JSON block and no front matter")
+            first = first or error
+    raise first or Invalid("it has no fenced JSON block and no front matter")
 
 
 def parse_exact(text: str, schema: Schema, store: Store) -> Extracted:
     """Returns the meta of a text that is a JSON object and nothing else. Raises Invalid."""
-    candidate = _parsed(text)
-    if isinstance(candidate, Invalid):
-        raise candidate
-    return _validated(candidate, schema, store)
+    value = parse_json(text)
+    if isinstance(value, Invalid):
+        raise value
+    return Extracted(value, _stored(references(value, schema), store))
 
 
-def _validated(candidate: Any, schema: Schema, store: Store) -> Extracted:
-    canonical.encode(candidate)  # first: validators disagree on what JSON cannot hold
-    if not isinstance(candidate, dict):
-        raise Invalid("$: must be an object")
-    schema.check(candidate)
-    return Extracted(candidate, _refs(candidate, schema, store))
-
-
-def _refs(meta: Any, schema: Schema, store: Store) -> tuple[str, ...]:
-    refs = schema.refs(meta)
+def _stored(refs: Sequence[tuple[str, str | None]], store: Store) -> tuple[str, ...]:
+    """Returns the digests, each once. Raises DanglingRef."""
     if not refs:
         return ()
-    found = store.blobs.info({ref.hash for ref in refs})
-    for ref in refs:
-        if ref.hash not in found:
-            raise DanglingRef(f"{ref.hash} is not in the store")
-        if ref.cas_type is not None:
-            type_hash = found[ref.hash].type
+    found = store.blobs.info({hash for hash, _ in refs})
+    for hash, cas_type in refs:
+        if hash not in found:
+            raise DanglingRef(f"{hash} is not in the store")
+        if cas_type is not None:
+            type_hash = found[hash].type
             name = "blob" if type_hash is None else store.registry.compiled(type_hash)[0]
-            if name != ref.cas_type:
-                raise DanglingRef(f"{ref.hash} is a {name}, and must be a {ref.cas_type}")
-    return tuple(dict.fromkeys(ref.hash for ref in refs))
-
-
-def _candidates(output: str) -> Iterator[tuple[str, Any]]:
-    """Yields (source, value): JSON blocks from the last to the first, then front matter; the
-    value is an Invalid where it does not parse."""
-    blocks = [match for match in FENCE.finditer(output) if match[2].lower() in ("json", "")]
-    for match in reversed(blocks):
-        candidate = _parsed(match[3])
-        if match[2] or isinstance(candidate, dict):
-            yield "JSON block", candidate
-    front = FRONT_MATTER.match(output.lstrip())
-    if front:
-        yield "front matter", _yaml(front[1])
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return canonical.parse(text)
-    except Invalid as error:
-        return error
-
-
-def _yaml(text: str) -> Any:
-    try:
-        return yaml.load(text, Loader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        return Invalid("not YAML: " + " ".join(str(error).split()))
+            if name != cas_type:
+                raise DanglingRef(f"{hash} is a {name}, and must be a {cas_type}")
+    return tuple(dict.fromkeys(hash for hash, _ in refs))

@@ -30,8 +30,8 @@ BRANCHES = {
     "fuse": "casfs.fuse.views casfs.fuse casfs.fuse.kernel casfs.fuse.pyfuse3 casfs.mount".split(),
     "engine": """
         engine engine.blocking engine.cancellation engine.processes engine.content
-        engine.output_parser engine.moderator engine.secrets engine.workflow engine.llm
-        engine.agents engine.threads engine.runtime
+        engine.output_blocks engine.output_process engine.output_parser engine.moderator
+        engine.secrets engine.workflow engine.llm engine.agents engine.threads engine.runtime
     """.split(),
     "api": "casfs.api casfs.testing casfs".split(),
 }
@@ -50,7 +50,7 @@ LIBRARIES = {
     "sqlite3": "casfs.backend.sqlite_connection",
     "ulid": "casfs.threads",
     "zstandard": "casfs.system.zstd",
-    "yaml": "engine.output_parser",
+    "yaml": "engine.output_blocks",
 }
 
 # Entry points of processes, what hands its environment on to a program, and `casfs.open()`,

@@ -57,6 +57,7 @@ class Schema:
         if not isinstance(document, dict):
             raise Invalid("a schema must be an object")
         canonical.encode(document)  # valid JSON of bounded depth, or Invalid
+        self.document = document
         root = {key: value for key, value in document.items() if key not in extra}
         self._places = dict(walk(root, ()))
         self._cost = Cost(self._places)

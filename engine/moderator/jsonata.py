@@ -46,6 +46,7 @@ from casfs.errors import Invalid
 from engine.moderator import syntax
 from engine.moderator.sealed import SealedArray, SealedObject, SealedWrite
 
+MAX_EXPRESSION_CHARS = 1 << 16  # the library parses some 100,000 in a second
 BUILTINS: frozenset[str] = frozenset(Jsonata.static_frame.bindings)
 """The names of JSONata's own functions, without the dollar sign."""
 
@@ -125,6 +126,8 @@ class Expression:
 
 def compile(text: str) -> Expression:
     """Parses an expression. Raises Invalid with the reason and the position."""
+    if len(text) > MAX_EXPRESSION_CHARS:
+        raise Invalid(f"is longer than {MAX_EXPRESSION_CHARS} characters")
     try:
         program = Jsonata(text)
     except Exception as error:

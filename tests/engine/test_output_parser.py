@@ -8,7 +8,8 @@ import pytest
 
 from casfs.errors import Invalid
 from casfs.store import Store
-from engine.output_parser import extract, role_schema
+from engine import output_blocks, output_process
+from engine.output_parser import MAX_INLINE_CHARS, extract, role_schema
 
 DOCUMENT = {
     "name": "report",
@@ -154,3 +155,67 @@ def test_a_schema_that_takes_anything_still_gives_an_object(store: Store) -> Non
 
 
 EMPTY: dict[str, Any] = {"files": [], "directories": [], "symlinks": []}
+
+
+FENCES = "```json\n"
+REPEATED = {
+    "opening fences": FENCES * 20_000,
+    "two lengths of fences": "`````json\n```\n" * 20_000,
+    "a word that does not end": "``` " + "x" * 4_000_000 + "`\n",
+    "short words": ("``` " + "x" * 4_000 + "`\n") * 5,
+    "tildes": "~~~~~~~~\n~~~\n" * 100_000,
+    "tildes of all lengths": "\n".join("~" * (3000 - n) + "x" for n in range(2_900)),
+    "blocks": "```json\n{}\n```\n" * 100_000,
+    "blocks that do not parse": "```json\n{\n```\n" * 100_000,
+    "brackets": "```json\n" + "[" * 1_000_000 + "\n```",
+    "equal keys": "```json\n{" + '"a":1,' * 300_000 + '"a":1}\n```',
+    "a key twice among many": "```json\n{"
+    + ",".join(f'"{n}":1' for n in range(100_000))
+    + ',"99999":1}\n```',
+    "rules": "---\n" + "--- x\n" * 100_000,
+    "blanks": ("---" + " " * 50_000 + "x\n") * 20,
+}
+
+
+@pytest.mark.parametrize("kind", REPEATED)
+def test_an_output_that_repeats_itself(kind: str, store: Store) -> None:
+    assert fault(REPEATED[kind], store)
+    if kind != "opening fences":  # the fence that closes the block closes the first of them
+        assert meta(REPEATED[kind] + "\n\n" + BLOCK, store) == DONE
+
+
+def test_an_output_is_read_from_its_end(store: Store) -> None:
+    end = "x\n" * (2 << 20)
+    assert meta(f"{FAILED}\n{end}\n{BLOCK}", store) == DONE
+    assert fault(f"{BLOCK}\n{end}", store) == "it has no fenced JSON block and no front matter"
+    assert fault(f"---\nstatus: done\n---\n{end}", store)
+    assert meta(f"---\nstatus: done\n---\n{end[: 1 << 20]}", store) == DONE
+
+
+def test_many_blocks(store: Store) -> None:
+    others = OTHER + "\n"
+    assert meta(f"{BLOCK}\n{others * (output_blocks.MAX_BLOCKS - 1)}", store) == DONE
+    assert fault(f"{BLOCK}\n{others * output_blocks.MAX_BLOCKS}", store)
+
+
+def test_a_large_output_is_read_in_a_process_that_can_be_killed(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "x\n" * MAX_INLINE_CHARS
+    schema = role_schema({"name": "s", "properties": {"s": {"pattern": "(?=a)(a|a)*b$"}}})
+    block = '```json\n{"s": "%s"}\n```' % ("a" * 3_000_000)  # minutes of backtracking
+    monkeypatch.setattr(output_process, "CPU_LIMIT_S", 1)
+    with pytest.raises(Invalid, match="cannot be parsed within 1 s of processor time"):
+        extract(text + block, schema, store)
+
+
+@pytest.mark.parametrize(
+    "value", ['!!int ""', "!!bool zz", "!!timestamp x", "!!float x", "!!set x"]
+)
+def test_a_tag_that_does_not_fit(value: str, store: Store) -> None:
+    assert fault(f"---\nstatus: {value}\n---\n", store).startswith("the front matter is not YAML")
+
+
+def test_long_front_matter(store: Store) -> None:
+    text = "a: [" + "x, " * 30_000 + "]"
+    assert "longer than 64 KiB" in fault(f"---\n{text}\n---\n", store)

@@ -51,6 +51,11 @@ def test_default_and_coalescing_after_a_negative_index(text: str, value: Any) ->
     assert evaluate(text, {"a": [7, 0, 3], "b": [{"s": "x"}, {"s": "approved"}]}) == value
 
 
+def test_a_long_expression_is_refused() -> None:
+    with pytest.raises(Invalid, match="is longer than 65536 characters"):
+        jsonata.compile("'" + "x" * (1 << 20) + "'")
+
+
 def test_nested_defaults_do_not_double_without_a_bound() -> None:
     with pytest.raises(Invalid, match="too large"):
         jsonata.compile("(" * 40 + "a" + " ?: b)" * 40)

@@ -1,0 +1,128 @@
+"""Finds the values in an output that may be its meta: fenced JSON blocks and YAML front matter.
+
+Linear in the output, whatever is in it, and bounded: the last MAX_OUTPUT_CHARS are read, the last
+MAX_BLOCKS blocks parsed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from casfs import canonical
+from casfs.errors import Invalid
+
+MAX_OUTPUT_CHARS = 4 << 20
+MAX_BLOCKS = 64
+MAX_FRONT_MATTER_CHARS = 64 << 10  # the YAML parser takes 50 µs for a token
+LEADING_BLANKS = "\ufeff \t\r\n"  # byte order mark and blanks
+FENCE = re.compile(r" {0,3}(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>\w*)")
+RULE = "---"
+TIMESTAMP = "tag:yaml.org,2002:timestamp"
+
+
+class Loader(yaml.SafeLoader):
+    """YAML as far as it has a JSON form: a date is a string, and an alias, by which a few
+    lines could expand to gigabytes, is refused."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("an alias is not accepted")
+        return super().compose_node(parent, index)
+
+
+Loader.yaml_implicit_resolvers = {
+    first: [pair for pair in pairs if pair[0] != TIMESTAMP]
+    for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def candidates(output: str) -> Iterator[tuple[str, Any]]:
+    """Yields (source, value): JSON blocks from the last to the first, then front matter; the
+    value is an Invalid where it does not parse."""
+    whole = len(output) <= MAX_OUTPUT_CHARS
+    text = output[-MAX_OUTPUT_CHARS:].lstrip(LEADING_BLANKS).replace("\r\n", "\n")
+    lines = text.split("\n")
+    for language, first, last in reversed(_blocks(lines)[-MAX_BLOCKS:]):
+        value = parse_json("\n".join(lines[first:last]))
+        if language or isinstance(value, dict):
+            yield "JSON block", value
+    front = _front_matter(lines) if whole else None
+    if front is not None:
+        yield "front matter", _yaml(front)
+
+
+def parse_json(text: str) -> Any:
+    """Returns the JSON value of a text, an Invalid where it has none."""
+    try:
+        return canonical.parse(text)
+    except Invalid as error:
+        return error
+
+
+def _blocks(lines: list[str]) -> list[tuple[str, int, int]]:
+    """Returns (language, first line, line after the last) of each block that may be JSON. A fence
+    that nothing closes is text."""
+    fences = [_fence(line) for line in lines]
+    longest = {"`": [0], "~": [0]}  # closing fence from the line on, to the end; last line first
+    for fence in reversed(fences):
+        for kind, lengths in longest.items():
+            closes = fence is not None and fence[0] == kind and fence[3]
+            lengths.append(max(lengths[-1], fence[1] if fence is not None and closes else 0))
+    found, at = [], 0
+    while at < len(lines):
+        opening, at = fences[at], at + 1
+        if opening is None or not opening[4]:
+            continue
+        kind, length, language = opening[:3]
+        if longest[kind][len(lines) - at] < length:
+            continue
+        first = at
+        while not _closes(fences[at], kind, length):
+            at += 1
+        if language.lower() in ("json", ""):
+            found.append((language, first, at))
+        at += 1
+    return found
+
+
+def _fence(line: str) -> tuple[str, int, str, bool, bool] | None:
+    """Returns (character, length, language, may close, may open) of a fence."""
+    match = FENCE.match(line)
+    if match is None:
+        return None
+    fence, end = match["fence"], match.end("fence")
+    return (
+        fence[0],
+        len(fence),
+        match["language"],
+        not line[end:].strip(" \t"),
+        "`" not in line[end:],
+    )
+
+
+def _closes(fence: tuple[str, int, str, bool, bool] | None, kind: str, length: int) -> bool:
+    return fence is not None and fence[3] and fence[0] == kind and fence[1] >= length
+
+
+def _front_matter(lines: list[str]) -> str | None:
+    if lines[0].rstrip(" \t") != RULE:
+        return None
+    for index, line in enumerate(lines[1:], 1):
+        if line.rstrip(" \t") == RULE:
+            return "\n".join(lines[1:index])
+    return None
+
+
+def _yaml(text: str) -> Any:
+    if len(text) > MAX_FRONT_MATTER_CHARS:
+        return Invalid(f"longer than {MAX_FRONT_MATTER_CHARS >> 10} KiB")
+    try:
+        return yaml.load(text, Loader)
+    except (yaml.YAMLError, RecursionError) as error:
+        return Invalid("not YAML: " + " ".join(str(error).split()))
+    except Exception as error:  # a tag whose value is of another kind: whatever Python says then
+        return Invalid(f"not YAML: a tag does not fit its value ({error!r})")
