@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +25,7 @@ from casfs.backend.staging import StagingDirectory
 from casfs.digest import CHUNK, BlobHash, Digest, Hasher, hash_bytes, hash_stream, is_hash
 from casfs.errors import CorruptBlob, Failed, NotFound
 from casfs.system.files import NEW_FILE, copy_extents, fsync, read_up_to, syncfs, write_all, writing
+from casfs.system.paths import FILE_FLAGS
 
 FSYNC_MAX_FILES = 8  # up to this many fsyncs are cheaper than one syncfs
 VERIFIED_MAX_FILES = 1 << 17  # whose verification a process caches
@@ -38,6 +40,7 @@ UNSUPPORTED_COPY = (
     errno.EPERM,
 )
 FIRST_READ_BYTES = 1 << 16  # a larger buffer is mapped and unmapped each time
+NOT_A_FILE = (errno.ELOOP, errno.ENXIO, errno.ENODEV)  # a link, a socket, a device
 Stamp = tuple[int, int, int, int]  # inode, size, mtime, ctime
 
 
@@ -185,12 +188,7 @@ class Objects:
 
     def open(self, hash: str) -> BinaryIO:
         """Opens the file of a blob; verified the first time, and again when it has changed."""
-        try:
-            source = self.path(hash).open("rb", buffering=0)
-        except FileNotFoundError:
-            raise NotFound(f"blob {hash}: its file is missing from {self.root}") from None
-        except OSError as error:
-            raise Failed(f"blob {hash}: {error.strerror}") from error
+        source = os.fdopen(self._open(hash), "rb", buffering=0)
         try:
             self._verify(hash, source)
         except OSError as error:
@@ -203,16 +201,14 @@ class Objects:
 
     def content(self, hash: str, size: int = FIRST_READ_BYTES - 1) -> bytes | None:
         """Returns the verified bytes of a blob's file; None when it is large. `size` is a hint."""
+        fd = self._open(hash)
         try:
-            fd = os.open(f"{self._prefix}{hash[:2]}/{hash[2:]}", os.O_RDONLY | os.O_CLOEXEC)
             try:
                 data = os.read(fd, min(size + 1, CHUNK))
                 if len(data) > size:
                     data += os.read(fd, CHUNK - len(data))
             finally:
                 os.close(fd)
-        except FileNotFoundError:
-            raise NotFound(f"blob {hash}: its file is missing from {self.root}") from None
         except OSError as error:
             raise Failed(f"blob {hash}: {error.strerror}") from error
         if len(data) == CHUNK:
@@ -221,9 +217,27 @@ class Objects:
             raise CorruptBlob(f"blob {hash}: its file does not hash to its name")
         return data
 
+    def _open(self, hash: str) -> int:
+        """Opens a blob's file, without waiting for whatever stands in its place."""
+        try:
+            fd = os.open(f"{self._prefix}{hash[:2]}/{hash[2:]}", FILE_FLAGS)
+        except FileNotFoundError:
+            raise NotFound(f"blob {hash}: its file is missing from {self.root}") from None
+        except OSError as error:
+            if error.errno not in NOT_A_FILE:
+                raise Failed(f"blob {hash}: {error.strerror}") from error
+        else:
+            mode = os.fstat(fd).st_mode
+            if stat.S_ISREG(mode):
+                return fd
+            os.close(fd)
+            if stat.S_ISDIR(mode):
+                raise Failed(f"blob {hash}: {os.strerror(errno.EISDIR)}")
+        raise CorruptBlob(f"blob {hash}: its file is not a regular file")
+
     def _verify(self, hash: str, source: BinaryIO) -> None:
-        stat = os.fstat(source.fileno())
-        stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+        found = os.fstat(source.fileno())
+        stamp = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
         if self._verified.get(hash) == stamp:
             return
         if hash_stream(source).hash != hash:
@@ -257,7 +271,7 @@ class Objects:
             folder.mkdir(mode=0o700, exist_ok=True)
             if data is not None:
                 (folder / hash).write_bytes(data)
-            elif self.path(hash).exists():
+            elif os.path.lexists(self.path(hash)):
                 self.path(hash).rename(folder / hash)
         except OSError as error:
             raise Failed(f"cannot move blob {hash} to {folder}: {error.strerror}") from error

@@ -119,7 +119,7 @@ class ImageTree:
                 raise Corrupt(f"blob {hash} has {found[hash].size} bytes, its tree says {size}")
         large = {hash for hash, info in found.items() if info.type is None}
         for hash in large:
-            self._protector.protect(hash)
+            self._protector.protect(hash, asked[hash])
         return large
 
     def _with_properties(self, attr: Attr, own: Properties | None) -> Attr:

@@ -5,7 +5,8 @@ Its integrity rests on permissions: the directories and the files belong to the 
 mounts, without write permission (`check_owner`, `ObjectProtector`); and, where the kernel and
 the file system have it, on fs-verity, by which the kernel verifies what it reads and refuses
 every write, even root's. It is tried on the first object that an image needs, and for the rest
-where that succeeded; it is enabled for good. Without it, `casfs fsck` reads every object and
+where that succeeded; it is enabled for good. Size and kind of each
+object are looked at when an image is made. Without fs-verity, `casfs fsck` reads every object and
 finds the damaged ones.
 """
 
@@ -18,7 +19,8 @@ import stat
 import struct
 from pathlib import Path
 
-from casfs.errors import Failed, NotFound
+from casfs.errors import CorruptBlob, Failed, NotFound
+from casfs.system.paths import FILE_FLAGS
 
 FS_IOC_ENABLE_VERITY = 0x4080_6685  # linux/fsverity.h
 VERITY_OPTIONS = struct.pack(
@@ -54,13 +56,17 @@ class ObjectProtector:
         self._user = os.geteuid()
         self.verity = True
 
-    def protect(self, hash: str) -> None:
-        """Raises NotFound (no such file), Failed (another user's)."""
+    def protect(self, hash: str, size: int) -> None:
+        """Raises NotFound (no such file), CorruptBlob (of another size), Failed (another user's,
+        or not a regular file)."""
         path = f"{self._prefix}{hash[:2]}/{hash[2:]}"
         try:
             info = os.lstat(path)
             if not stat.S_ISREG(info.st_mode) or info.st_uid != self._user:
                 raise Failed(f"{path} is not a file of this user (uid {self._user})")
+            if info.st_size != size:
+                wrong = f"blob {hash}: its file is not {size} bytes long"
+                raise CorruptBlob(f"{wrong}; run `casfs fsck`")
             if info.st_mode & ANY_WRITE:
                 os.chmod(path, 0o444)
             if self.verity:
@@ -73,7 +79,7 @@ class ObjectProtector:
 
 def _enable_verity(path: str) -> bool:
     """Enables fs-verity. Returns False where it is unavailable. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(path, FILE_FLAGS)
     try:
         fcntl.ioctl(fd, FS_IOC_ENABLE_VERITY, VERITY_OPTIONS)
     except OSError as error:

@@ -4,6 +4,8 @@ import errno
 import gzip
 import io
 import os
+import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -277,3 +279,29 @@ def test_a_decompressor_is_read_and_not_the_file_below_it(
         out.write(content)
     with gzip.open(tmp_path / "large.gz") as source:
         assert disk_store.put_stream(source) == Digest.of(content)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["fifo", "socket", "device", "link"])
+def test_what_stands_in_place_of_an_object_is_damage(
+    disk_store: Store, tmp_path: Path, kind: str
+) -> None:
+    """Nothing waits for it: neither a read, nor fsck."""
+    hash = disk_store.put(LARGE).hash
+    assert disk_store.root is not None
+    path = disk_store.root / "objects" / hash[:2] / hash[2:]
+    path.rename(tmp_path / "moved")
+    with socket.socket(socket.AF_UNIX) as bound:
+        if kind == "fifo":
+            os.mkfifo(path)
+        elif kind == "socket":
+            os.chdir(path.parent)  # the path is longer than a socket's address may be
+            bound.bind(path.name)
+        elif kind == "device":
+            if os.geteuid() != 0:
+                pytest.skip("only root makes devices")
+            os.mknod(path, stat.S_IFCHR | 0o444, os.makedev(5, 0))
+        else:
+            path.symlink_to(tmp_path / "moved")
+        for read in (disk_store.get, disk_store.blobs.open, disk_store.blobs.verify):
+            with pytest.raises(CorruptBlob, match="not a regular file"):
+                read(hash)

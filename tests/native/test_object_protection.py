@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from casfs.errors import Failed, NotFound
-from casfs.native import object_protection
+from casfs.errors import CorruptBlob, Failed, NotFound
+from casfs.native import images, object_protection
 from casfs.store import Store
-from tests.support.helpers import ABSENT, LARGE
+from tests.support.helpers import ABSENT, LARGE, put_tree
 
 
 def objects(store: Store) -> Path:
@@ -30,8 +30,8 @@ def test_a_store_as_it_is_made_will_do(disk_store: Store) -> None:
     hash, path = put(disk_store)
     object_protection.check_owner(objects(disk_store))
     protector = object_protection.ObjectProtector(objects(disk_store))
-    protector.protect(hash)
-    protector.protect(hash)
+    protector.protect(hash, len(LARGE))
+    protector.protect(hash, len(LARGE))
     assert path.stat().st_mode & 0o777 == 0o444
     assert path.read_bytes() == LARGE
 
@@ -49,7 +49,7 @@ def test_what_belongs_to_others(disk_store: Store) -> None:
     hash, path = put(disk_store)
     os.chown(path, 65534, 65534)
     with pytest.raises(Failed, match="not a file of this user"):
-        object_protection.ObjectProtector(objects(disk_store)).protect(hash)
+        object_protection.ObjectProtector(objects(disk_store)).protect(hash, len(LARGE))
     os.chown(objects(disk_store) / "ab", 65534, 65534)
     with pytest.raises(Failed, match="alone to write"):
         object_protection.check_owner(objects(disk_store))
@@ -58,7 +58,7 @@ def test_what_belongs_to_others(disk_store: Store) -> None:
 def test_a_write_permission_is_taken_away(disk_store: Store) -> None:
     hash, path = put(disk_store)
     path.chmod(0o666)
-    object_protection.ObjectProtector(objects(disk_store)).protect(hash)
+    object_protection.ObjectProtector(objects(disk_store)).protect(hash, len(LARGE))
     assert path.stat().st_mode & 0o777 == 0o444
 
 
@@ -66,18 +66,18 @@ def test_what_is_no_plain_file_or_not_there(disk_store: Store) -> None:
     hash, path = put(disk_store)
     protector = object_protection.ObjectProtector(objects(disk_store))
     with pytest.raises(NotFound, match="fsck"):
-        protector.protect(ABSENT)
+        protector.protect(ABSENT, 1)
     path.unlink()
     path.symlink_to("/etc/passwd")
     with pytest.raises(Failed, match="not a file of this user"):
-        protector.protect(hash)
+        protector.protect(hash, len(LARGE))
 
 
 def test_verity_is_given_up_where_there_is_none(disk_store: Store) -> None:
     """Where there is, nobody can write any more, not even root."""
     hash, path = put(disk_store)
     protector = object_protection.ObjectProtector(objects(disk_store))
-    protector.protect(hash)
+    protector.protect(hash, len(LARGE))
     path.chmod(0o644)
     if protector.verity:
         with pytest.raises(PermissionError):
@@ -92,7 +92,7 @@ def test_verity_is_switched_on_for_every_object(
 ) -> None:
     """A stand-in answers for kernels that have it: well, that it was on already, or that this
     file system has none; in which case it is not asked again."""
-    hashes = [disk_store.put(LARGE + bytes(number)).hash for number in range(3)]
+    hashes = [disk_store.put(LARGE + bytes(number)).hash for number in range(1, 4)]
     asked = []
 
     def ioctl(fd: int, request: int, argument: bytes) -> int:
@@ -103,8 +103,8 @@ def test_verity_is_switched_on_for_every_object(
 
     monkeypatch.setattr(fcntl, "ioctl", ioctl)
     protector = object_protection.ObjectProtector(objects(disk_store))
-    for hash in hashes:
-        protector.protect(hash)
+    for number, hash in enumerate(hashes, 1):
+        protector.protect(hash, len(LARGE) + number)
     is_there = code in (None, errno.EEXIST)
     assert protector.verity == is_there
     paths = [str(objects(disk_store) / hash[:2] / hash[2:]) for hash in hashes]
@@ -112,3 +112,14 @@ def test_verity_is_switched_on_for_every_object(
     # _IOW('f', 133, struct fsverity_enable_arg): version 1, SHA-256, blocks of 4096, no salt
     request = 1 << 30 | 128 << 16 | ord("f") << 8 | 133
     assert all(rest == [request, 128, struct.pack("<4I", 1, 1, 4096, 0)] for _, *rest in asked)
+
+
+@pytest.mark.parametrize("size", [0, 1000, len(LARGE) + 1])
+def test_an_object_of_another_size_is_refused(disk_store: Store, size: int) -> None:
+    hash, path = put(disk_store)
+    path.chmod(0o644)
+    os.truncate(path, size)
+    with pytest.raises(CorruptBlob, match="bytes long; run `casfs fsck`"):
+        object_protection.ObjectProtector(objects(disk_store)).protect(hash, len(LARGE))
+    with pytest.raises(CorruptBlob, match="bytes long"):
+        images.ensure(disk_store, put_tree(disk_store, {"large": LARGE}))
