@@ -8,7 +8,7 @@ import click
 
 from casfs import graph
 from casfs.backend.derived import find_missing
-from casfs.cli.common import echo, echo_json, echo_result, json_option, open_store, store_root
+from casfs.cli.common import echo_lines, echo_result, json_option, open_store, store_root
 from casfs.digest import is_hash
 from casfs.errors import Failed, Invalid, NotFound
 from casfs.store import Store
@@ -85,11 +85,8 @@ def has(ctx: click.Context, hashes: tuple[str, ...], as_json: bool) -> int:
     _check(hashes)
     with open_store(ctx) as store:
         found = store.blobs.info(hashes)
-    if as_json:
-        echo_json({hash: hash in found for hash in hashes})
-    else:
-        for hash in hashes:
-            echo(f"{hash} {'yes' if hash in found else 'no'}")
+    lines = (f"{hash} {'yes' if hash in found else 'no'}" for hash in hashes)
+    echo_lines(as_json, {hash: hash in found for hash in hashes}, lines)
     return 0 if len(found) == len(set(hashes)) else NotFound.exit_code
 
 
@@ -106,11 +103,7 @@ def missing(ctx: click.Context, as_json: bool) -> None:
     _check(hashes)
     with open_store(ctx) as store:
         lacking = find_missing(store.blobs, hashes)
-    if as_json:
-        echo_json(lacking)
-    else:
-        for hash in lacking:
-            echo(hash)
+    echo_lines(as_json, lacking, lacking)
 
 
 @click.command()
@@ -125,11 +118,7 @@ def refs(ctx: click.Context, hash: str, as_json: bool) -> None:
     """
     with open_store(ctx) as store:
         found = graph.refs(store, store.expand(hash))
-    if as_json:
-        echo_json(found)
-    else:
-        for ref in found:
-            echo(ref)
+    echo_lines(as_json, found, found)
 
 
 @click.command()
@@ -144,11 +133,7 @@ def walk(ctx: click.Context, hash: str, as_json: bool) -> None:
     """
     with open_store(ctx) as store:
         found = graph.walk(store, [store.expand(hash)])
-        if as_json:
-            echo_json(list(found))
-        else:
-            for one in found:
-                echo(one)
+        echo_lines(as_json, list(found) if as_json else None, found)
 
 
 @click.command()
@@ -163,11 +148,8 @@ def heads(ctx: click.Context, prefix: str, as_json: bool) -> None:
     """
     with open_store(ctx) as store:
         found = list(store.heads.list(prefix))
-    if as_json:
-        echo_json([{"name": n, "hash": h.hash, "record": h.record} for n, h in found])
-    else:
-        for name, head in found:
-            echo(f"{name} {head.hash}")
+    value = [{"name": name, "hash": head.hash, "record": head.record} for name, head in found]
+    echo_lines(as_json, value, (f"{name} {head.hash}" for name, head in found))
 
 
 def _check(hashes: tuple[str, ...] | list[str]) -> None:

@@ -12,8 +12,7 @@ from casfs.checkpoints import checkpoint as checkpoints
 from casfs.checkpoints.create import Created
 from casfs.checkpoints.create import create as create_checkpoint
 from casfs.cli.common import (
-    echo,
-    echo_json,
+    echo_lines,
     echo_result,
     force_option,
     json_option,
@@ -23,12 +22,7 @@ from casfs.cli.common import (
     warn,
 )
 from casfs.cli.diff_output import DiffFormat, diff_options, print_diff
-from casfs.cli.restore_options import (
-    RestoreOptions,
-    print_restored,
-    restore_options,
-    restore_tree,
-)
+from casfs.cli.restore_options import RestoreOptions, print_restored, restore_options, restore_tree
 from casfs.cli.terminal import Size, progress_counter
 from casfs.cli.tree import excludes_option
 from casfs.errors import NotFound, Usage
@@ -126,11 +120,8 @@ def list_(ctx: click.Context, name: str | None, as_json: bool) -> None:
         found = checkpoints.listing(store, name)
     if name is not None and not found:
         raise NotFound(f"no checkpoint {name!r}; see `casfs checkpoint list`")
-    if as_json:
-        echo_json([asdict(one) for one in found])
-    else:
-        for one in found:
-            echo(f"{one.name}@{one.id} {one.root[:12]} {one.message}".rstrip())
+    lines = (f"{one.name}@{one.id} {one.root[:12]} {one.message}".rstrip() for one in found)
+    echo_lines(as_json, [asdict(one) for one in found], lines)
 
 
 @checkpoint.command()

@@ -6,7 +6,7 @@ import json
 import os
 import pwd
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -73,6 +73,15 @@ def echo_result(as_json: bool, value: Any, line: str | bytes) -> None:
     if as_json:
         echo_json(value)
     else:
+        echo(line)
+
+
+def echo_lines(as_json: bool, value: Any, lines: Iterable[str | bytes]) -> None:
+    """Prints a verb's result: `value` as JSON, or the lines, each as soon as it is made."""
+    if as_json:
+        echo_json(value)
+        return
+    for line in lines:
         echo(line)
 
 

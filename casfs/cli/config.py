@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from casfs import config as settings
-from casfs.cli.common import echo, echo_json, json_option
+from casfs.cli.common import echo_lines, json_option
 
 
 @click.command()
@@ -18,11 +18,10 @@ def config(ctx: click.Context, as_json: bool) -> None:
     """Print each setting, its value and its origin."""
     root = settings.store_root(ctx.find_root().obj, os.environ)
     values = [root, *settings.load(root.value, os.environ)]
-    if as_json:
-        echo_json([_json(value) for value in values])
-        return
-    for value in values:
-        echo(f"{value.setting.name} = {value.value}  ({value.origin}; {value.setting.help})")
+    lines = (
+        f"{one.setting.name} = {one.value}  ({one.origin}; {one.setting.help})" for one in values
+    )
+    echo_lines(as_json, [_json(value) for value in values], lines)
 
 
 def _json(value: settings.Value) -> dict[str, object]:

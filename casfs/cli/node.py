@@ -7,8 +7,8 @@ from itertools import islice
 import click
 
 from casfs.cli.common import (
-    echo,
     echo_json,
+    echo_lines,
     echo_result,
     input_name,
     json_option,
@@ -82,8 +82,4 @@ def list_(ctx: click.Context, type: str, limit: int | None, offset: int, as_json
     with open_store(ctx) as store:
         end = None if limit is None else offset + limit
         found = (hash for hash, _ in islice(names.of_type(store, type), offset, end))
-        if as_json:
-            echo_json(list(found))
-        else:
-            for hash in found:
-                echo(hash)
+        echo_lines(as_json, list(found) if as_json else None, found)

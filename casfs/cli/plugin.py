@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from casfs.cli.common import echo, echo_json, echo_result, json_option, open_store, warn
+from casfs.cli.common import echo_lines, echo_result, json_option, open_store, warn
 from casfs.plugins import registry
 
 
@@ -84,8 +84,5 @@ def list_(ctx: click.Context, as_json: bool) -> None:
     """
     with open_store(ctx) as store:
         found = registry.listing(store)
-    if as_json:
-        echo_json([asdict(one) for one in found])
-    else:
-        for one in found:
-            echo(f"{one.name} {one.version} {one.root[:12]} {one.source}")
+    lines = (f"{one.name} {one.version} {one.root[:12]} {one.source}" for one in found)
+    echo_lines(as_json, [asdict(one) for one in found], lines)

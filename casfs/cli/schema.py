@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from casfs.cli.common import (
-    echo,
     echo_json,
+    echo_lines,
     echo_result,
     input_name,
     json_option,
@@ -57,11 +57,8 @@ def list_(ctx: click.Context, as_json: bool) -> None:
     """
     with open_store(ctx) as store:
         found = [(name, store.registry.head(name).hash) for name in store.registry.names()]
-    if as_json:
-        echo_json([{"name": name, "hash": hash} for name, hash in found])
-    else:
-        for name, hash in found:
-            echo(f"{name} {hash}")
+    value = [{"name": name, "hash": hash} for name, hash in found]
+    echo_lines(as_json, value, (f"{name} {hash}" for name, hash in found))
 
 
 @schema.command()

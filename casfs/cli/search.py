@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from casfs.cli.common import echo, echo_json, json_option, open_store
+from casfs.cli.common import echo_lines, json_option, open_store
 
 
 @click.command()
@@ -17,12 +17,7 @@ from casfs.cli.common import echo, echo_json, json_option, open_store
 @json_option
 @click.pass_context
 def search(
-    ctx: click.Context,
-    text: str,
-    type: str | None,
-    thread: str | None,
-    limit: int,
-    as_json: bool,
+    ctx: click.Context, text: str, type: str | None, thread: str | None, limit: int, as_json: bool
 ) -> None:
     """Find nodes that contain all words of TEXT; prints their paths in a mount.
 
@@ -35,8 +30,4 @@ def search(
     with open_store(ctx) as store, Index(store) as index:
         id = threads.expand(store, thread).id if thread else None
         hits = list(index.search(text, type=type, thread=id, limit=limit))
-    if as_json:
-        echo_json([asdict(hit) for hit in hits])
-    else:
-        for hit in hits:
-            echo(f"{hit.path}: {hit.snippet}")
+    echo_lines(as_json, [asdict(hit) for hit in hits], (f"{h.path}: {h.snippet}" for h in hits))

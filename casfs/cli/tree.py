@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from casfs.cli.common import (
-    echo,
-    echo_json,
+    echo_lines,
     echo_result,
     force_option,
     json_option,
@@ -19,12 +18,7 @@ from casfs.cli.common import (
     warn,
 )
 from casfs.cli.diff_output import DiffFormat, diff_options, print_diff
-from casfs.cli.restore_options import (
-    RestoreOptions,
-    print_restored,
-    restore_options,
-    restore_tree,
-)
+from casfs.cli.restore_options import RestoreOptions, print_restored, restore_options, restore_tree
 from casfs.errors import Refused
 from casfs.nodes.directory import Entry, File, Symlink
 from casfs.revisions import resolve_tree
@@ -91,11 +85,7 @@ def ls(ctx: click.Context, tree: str, path: str, as_json: bool) -> None:
             entries: list[Entry] = [found]
         else:
             entries = list(trees.load(store, found.digest.hash if found else root).values())
-    if as_json:
-        echo_json([_json(entry) for entry in entries])
-    else:
-        for entry in entries:
-            echo(_line(entry))
+    echo_lines(as_json, [_json(entry) for entry in entries], map(_line, entries))
 
 
 @tree.command()

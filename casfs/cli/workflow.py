@@ -9,6 +9,7 @@ import click
 from casfs.cli.common import (
     echo,
     echo_json,
+    echo_lines,
     echo_result,
     input_name,
     json_option,
@@ -54,9 +55,7 @@ def add(ctx: click.Context, file: str, as_json: bool) -> None:
         warn(f"{input_name(file)}: {warning}")
     name = definition["name"]
     echo_result(
-        as_json,
-        {"hash": hash, "name": name, "warnings": report.warnings},
-        f"{hash} {name}",
+        as_json, {"hash": hash, "name": name, "warnings": report.warnings}, f"{hash} {name}"
     )
 
 
@@ -93,11 +92,8 @@ def list_(ctx: click.Context, as_json: bool) -> None:
     """
     with open_store(ctx) as store:
         found = workflows.listing(store)
-    if as_json:
-        echo_json([{"name": name, "hash": hash} for name, hash in found])
-    else:
-        for name, hash in found:
-            echo(f"{name} {hash}")
+    value = [{"name": name, "hash": hash} for name, hash in found]
+    echo_lines(as_json, value, (f"{name} {hash}" for name, hash in found))
 
 
 @workflow.command()

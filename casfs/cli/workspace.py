@@ -107,13 +107,7 @@ def _open(
         strategy = found.pop(0)
         try:
             return workspaces.open(
-                store,
-                root,
-                path,
-                strategy,
-                trees,
-                origin=origin,
-                read_only=read_only,
+                store, root, path, strategy, trees, origin=origin, read_only=read_only
             )
         except Refused:
             raise

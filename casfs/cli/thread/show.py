@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from casfs import threads
-from casfs.cli.common import echo, echo_json, json_option, open_store
+from casfs.cli.common import echo, echo_json, echo_lines, json_option, open_store
 from casfs.digest import TreeHash
 from casfs.errors import CasfsError
 from casfs.nodes.node import Node
@@ -61,11 +61,7 @@ def show(ctx: click.Context, id: str, everything: bool, as_json: bool) -> None:
         found = threads.expand(store, id)
         count = None if everything or as_json else PAGE_STEPS
         value = {**summary(found), **_details(store, found, count)}
-    if as_json:
-        echo_json(value)
-    else:
-        for line in _page(value):
-            echo(line)
+    echo_lines(as_json, value, _page(value))
 
 
 def summary(found: Thread) -> dict[str, Any]:
