@@ -43,7 +43,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from casfs.backend.protocols import Head
+from casfs.backend.protocols import Head, HeadName
 from casfs.digest import NodeHash
 from casfs.errors import Conflict, Corrupt, NotFound
 from casfs.nodes.node import Node
@@ -76,9 +76,9 @@ class Thread:
         return str(self.record.get("status", "broken"))
 
     @property
-    def name(self) -> str:
+    def name(self) -> HeadName:
         """The head's name."""
-        return HEADS + self.id
+        return head_name(self.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,10 @@ class StepRef:
     index: int
     role: str
     hash: NodeHash
+
+
+def head_name(id: str) -> HeadName:
+    return HeadName(HEADS + id)
 
 
 def new_id() -> str:
@@ -105,7 +109,7 @@ def list_threads(store: Store, newest_first: bool = False) -> list[Thread]:
 
 def get(store: Store, id: str) -> Thread:
     """Returns a thread. Raises NotFound."""
-    head = store.heads.get(HEADS + id)
+    head = store.heads.get(head_name(id))
     if head is None:
         raise NotFound(f"no thread {id!r}; see `casfs thread list`")
     return Thread(id, head)

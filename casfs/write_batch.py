@@ -16,11 +16,11 @@ from typing import Any, BinaryIO, cast
 
 from casfs import canonical
 from casfs.backend import protocols
-from casfs.backend.protocols import META, Backend, BlobInfo, Head, Staged, Swap, discard
+from casfs.backend.protocols import META, Backend, BlobInfo, Head, HeadName, Staged, Swap, discard
 from casfs.digest import Digest, NodeDigest, NodeHash, TreeDigest
 from casfs.errors import Conflict, Invalid, NotFound
 from casfs.nodes import node
-from casfs.nodes.registry import HEADS, Registry
+from casfs.nodes.registry import Registry, head_name
 from casfs.nodes.schema import Schema, check_document
 
 PUBLISH_BATCH_BLOBS = 16384
@@ -145,7 +145,7 @@ class Batch:
         name = document["$id"] if builtin else check_document(document)
         data = node.encode(META if name == META else self._type(META)[0], document)
         digest = NodeDigest.of(data)
-        old = self._head(HEADS + name)
+        old = self._head(head_name(name))
         changed = old is None or old.hash != digest.hash
         if old is not None and changed and old.record.get("builtin") and not builtin:
             raise Conflict(f"the type {name!r} is built in; choose another $id")
@@ -159,7 +159,7 @@ class Batch:
         self._types[name] = digest.hash, compiled
         self._schemas[digest.hash] = name, compiled
         if changed:
-            self.swap(HEADS + name, old, Head(digest.hash, {"builtin": builtin}))
+            self.swap(head_name(name), old, Head(digest.hash, {"builtin": builtin}))
         return digest
 
     def _type(self, name: str) -> tuple[str, Schema]:
@@ -206,18 +206,18 @@ class Batch:
 
     # -- heads --------------------------------------------------------------------------
 
-    def swap(self, name: str, old: Head | None, new: Head | None) -> None:
+    def swap(self, name: HeadName, old: Head | None, new: Head | None) -> None:
         """Moves a head at commit, which raises Conflict when it is not `old` any more."""
         self._swaps.append(Swap(name, old, new))
 
-    def _head(self, name: str) -> Head | None:
+    def _head(self, name: HeadName) -> Head | None:
         """Returns the value of a head after the moves so far."""
         for swap in reversed(self._swaps):
             if swap.name == name:
                 return swap.new
         return self._backend.heads.get(name)
 
-    def move(self, name: str, old: Head, hash: NodeHash, record: Mapping[str, Any]) -> Head:
+    def move(self, name: HeadName, old: Head, hash: NodeHash, record: Mapping[str, Any]) -> Head:
         """Swaps to a new pair, and returns it for the next move."""
         new = Head(hash, record)
         self.swap(name, old, new)

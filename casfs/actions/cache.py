@@ -22,7 +22,7 @@ from typing import Any, cast
 from casfs import canonical
 from casfs.actions.key import Action
 from casfs.backend.derived import last_use
-from casfs.backend.protocols import Head
+from casfs.backend.protocols import Head, HeadName
 from casfs.digest import BlobHash, NodeHash, TreeHash, hash_bytes
 from casfs.errors import Corrupt, NotFound
 from casfs.store import Store
@@ -63,9 +63,13 @@ class Entry:
     used_at: int
 
 
+def head_name(action: NodeHash) -> HeadName:
+    return HeadName(HEADS + action)
+
+
 def lookup(store: Store, key: NodeHash) -> Result | None:
     """Returns the result for a key; None for a cache miss and for an unreadable result."""
-    head = store.heads.get(HEADS + key)
+    head = store.heads.get(head_name(key))
     if head is None:
         return None
     try:
@@ -89,7 +93,7 @@ def publish(store: Store, action: Action, result: NodeHash) -> None:
         "argv0": argv0(action.payload),
         "command": fingerprint(action.payload),
     }
-    name = HEADS + action.hash
+    name = head_name(action.hash)
     with store.batch() as batch:
         batch.swap(name, store.heads.get(name), Head(result, record))
 

@@ -143,7 +143,7 @@ class _CachedRun:
         except (Corrupt, NotFound, Failed) as error:
             self._log(f"the result of {self._name} cannot be replayed: {error}")
             return None
-        note_use(self.store.heads, [actions.HEADS + self.action.hash])
+        note_use(self.store.heads, [actions.head_name(self.action.hash)])
         took = round((time.monotonic() - self.begin) * 1000)
         saved = max(0, result.duration_ms - took)
         self._log(f"hit {self._name}: {saved / 1000:.2f} s saved")

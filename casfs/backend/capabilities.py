@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from casfs.backend.protocols import BlobInfo, Staged, Total
+from casfs.backend.protocols import BlobInfo, HeadName, Staged, Total
 from casfs.digest import Digest
 
 
@@ -52,10 +52,10 @@ class Indexed(Protocol):
 class UsageTracking(Protocol):
     """Heads: cache entries are evicted by their last use."""
 
-    def note_use(self, names: Collection[str]) -> None:
+    def note_use(self, names: Collection[HeadName]) -> None:
         """Records that these were used now; names without a head are ignored."""
 
-    def last_use(self, name: str) -> int:
+    def last_use(self, name: HeadName) -> int:
         """Returns the time of the last use in ms since 1970 UTC; 0 where none is recorded."""
 
 

@@ -19,7 +19,7 @@ from casfs.backend.capabilities import (
     UsageTracking,
     Versioned,
 )
-from casfs.backend.protocols import Backend, BlobInfo, Blobs, Heads, Staged, Total
+from casfs.backend.protocols import Backend, BlobInfo, Blobs, HeadName, Heads, Staged, Total
 from casfs.digest import Digest
 from casfs.errors import Refused
 
@@ -94,13 +94,13 @@ def version_of(backend: Backend) -> Callable[[], int]:
     )
 
 
-def note_use(heads: Heads, names: Collection[str]) -> None:
+def note_use(heads: Heads, names: Collection[HeadName]) -> None:
     """Records that these heads were used now, where the backend tracks usage."""
     if isinstance(heads, UsageTracking):
         heads.note_use(names)
 
 
-def last_use(heads: Heads, name: str) -> int:
+def last_use(heads: Heads, name: HeadName) -> int:
     """Returns the time of a head's last use in ms since 1970 UTC; 0 where none is recorded."""
     return heads.last_use(name) if isinstance(heads, UsageTracking) else 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterator, Sequence
 
-from casfs.backend.protocols import MOVES_PER_READ, Head, Move
+from casfs.backend.protocols import MOVES_PER_READ, Head, HeadName, Move
 from casfs.backend.sqlite_connection import Database
 from casfs.backend.sqlite_statements import BATCH_ROWS, head_of, is_storable
 from casfs.system.clock import now_ms
@@ -17,14 +17,14 @@ class DiskHeads:
     def __init__(self, db: Database) -> None:
         self._db = db
 
-    def get(self, name: str) -> Head | None:
+    def get(self, name: HeadName) -> Head | None:
         if not is_storable(name):
             return None
         with self._db.read() as db:
             row = db.execute("SELECT hash, record FROM heads WHERE name = ?", (name,)).fetchone()
         return None if row is None else head_of(*row)
 
-    def list(self, prefix: str = "", *, reverse: bool = False) -> Iterator[tuple[str, Head]]:
+    def list(self, prefix: str = "", *, reverse: bool = False) -> Iterator[tuple[HeadName, Head]]:
         if not is_storable(prefix):
             return
         low, high = prefix, prefix + chr(sys.maxunicode)
@@ -43,7 +43,7 @@ class DiskHeads:
             limit = BATCH_ROWS
             low, high = (low, rows[-1][0]) if reverse else (rows[-1][0] + "\0", high)
 
-    def note_use(self, names: Collection[str]) -> None:
+    def note_use(self, names: Collection[HeadName]) -> None:
         now = now_ms()
         with self._db.write() as db:
             db.executemany(
@@ -51,7 +51,7 @@ class DiskHeads:
                 [(now, name) for name in names],
             )
 
-    def last_use(self, name: str) -> int:
+    def last_use(self, name: HeadName) -> int:
         with self._db.read() as db:
             row = db.execute("SELECT at FROM uses WHERE name = ?", (name,)).fetchone()
         return 0 if row is None else int(row[0])

@@ -19,6 +19,7 @@ from casfs.backend.protocols import (
     Blob,
     BlobInfo,
     Head,
+    HeadName,
     Move,
     Staged,
     Swap,
@@ -130,25 +131,25 @@ class MemoryBlobs:
 
 class MemoryHeads:
     def __init__(self) -> None:
-        self._heads: dict[str, tuple[NodeHash, bytes]] = {}
-        self._uses: dict[str, int] = {}
+        self._heads: dict[HeadName, tuple[NodeHash, bytes]] = {}
+        self._uses: dict[HeadName, int] = {}
         self._moves: deque[Move] = deque(maxlen=JOURNAL_MIN_MOVES)
         self._moved = 0
 
-    def get(self, name: str) -> Head | None:
+    def get(self, name: HeadName) -> Head | None:
         found = self._heads.get(name)
         return None if found is None else Head(found[0], canonical.decode(found[1]))
 
-    def list(self, prefix: str = "", *, reverse: bool = False) -> Iterator[tuple[str, Head]]:
+    def list(self, prefix: str = "", *, reverse: bool = False) -> Iterator[tuple[HeadName, Head]]:
         for name, (hash, record) in sorted(self._heads.items(), reverse=reverse):
             if name.startswith(prefix):
                 yield name, Head(hash, canonical.decode(record))
 
-    def note_use(self, names: Collection[str]) -> None:
+    def note_use(self, names: Collection[HeadName]) -> None:
         now = now_ms()
         self._uses.update({name: now for name in names if name in self._heads})
 
-    def last_use(self, name: str) -> int:
+    def last_use(self, name: HeadName) -> int:
         return self._uses.get(name, 0) if name in self._heads else 0
 
     def moves(self, after: int = 0) -> Sequence[Move]:
@@ -157,7 +158,7 @@ class MemoryHeads:
         skipped = max(after - kept[0].seq + 1, 0) if kept else 0
         return list(islice(kept, skipped, skipped + MOVES_PER_READ))
 
-    def swapped(self, swaps: Iterable[Swap]) -> dict[str, tuple[NodeHash, bytes]]:
+    def swapped(self, swaps: Iterable[Swap]) -> dict[HeadName, tuple[NodeHash, bytes]]:
         """Returns all heads as they are after `swaps`, applied in order."""
         heads = dict(self._heads)
         for swap in swaps:
@@ -172,7 +173,7 @@ class MemoryHeads:
                 heads[swap.name] = pair
         return heads
 
-    def replace(self, heads: dict[str, tuple[NodeHash, bytes]], swaps: Iterable[Swap]) -> None:
+    def replace(self, heads: dict[HeadName, tuple[NodeHash, bytes]], swaps: Iterable[Swap]) -> None:
         self._heads = heads
         at_ms = now_ms()
         for swap in swaps:

@@ -31,7 +31,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple, NewType, Protocol
 
 from casfs import canonical
 from casfs.digest import Digest, NodeHash, is_hash
@@ -42,6 +42,7 @@ TEXT_KEYS = ("message", "reason")  # keys of records whose values are free text
 INLINE_MAX_BYTES = 1024  # up to here a blob is cheaper as a row than as a file
 JOURNAL_MIN_MOVES = 10_000  # that the journal keeps at least
 MOVES_PER_READ = 1000  # limit of one `Heads.moves`
+HeadName = NewType("HeadName", str)  # made by the `head_name` of each namespace
 
 
 class BlobInfo(NamedTuple):
@@ -88,7 +89,7 @@ class Head:
 class Swap:
     """A compare-and-swap of `name` from `old` to `new`; None stands for "absent"."""
 
-    name: str
+    name: HeadName
     old: Head | None
     new: Head | None
 
@@ -99,7 +100,7 @@ class Move(NamedTuple):
     without a gap."""
 
     seq: int
-    name: str
+    name: HeadName
     hash: NodeHash | None
     at_ms: int
 
@@ -170,10 +171,10 @@ class Blobs(Protocol):
 
 
 class Heads(Protocol):
-    def get(self, name: str) -> Head | None:
+    def get(self, name: HeadName) -> Head | None:
         """Returns the value of a name, None where there is none."""
 
-    def list(self, prefix: str = "", *, reverse: bool = False) -> Iterator[tuple[str, Head]]:
+    def list(self, prefix: str = "", *, reverse: bool = False) -> Iterator[tuple[HeadName, Head]]:
         """Yields the heads whose names start with `prefix`, sorted by code point. Heads may
         move meanwhile."""
 

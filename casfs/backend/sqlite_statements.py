@@ -10,7 +10,15 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, cast
 
 from casfs import canonical
-from casfs.backend.protocols import JOURNAL_MIN_MOVES, MAX_RECORD_BYTES, META, Head, Staged, Swap
+from casfs.backend.protocols import (
+    JOURNAL_MIN_MOVES,
+    MAX_RECORD_BYTES,
+    META,
+    Head,
+    HeadName,
+    Staged,
+    Swap,
+)
 from casfs.backend.sqlite_connection import Connection
 from casfs.digest import Hasher, NodeHash
 from casfs.errors import Conflict, CorruptBlob, Invalid, NotFound
@@ -190,7 +198,7 @@ def swap(db: Connection, swap: Swap, at_ms: int) -> None:
     _append_move(db, name, None if new is None else new[0], at_ms)
 
 
-def _append_move(db: Connection, name: str, key: bytes | None, at_ms: int) -> None:
+def _append_move(db: Connection, name: HeadName, key: bytes | None, at_ms: int) -> None:
     """Appends to the journal, which is pruned at intervals."""
     row = db.execute("INSERT INTO moves (name, hash, at) VALUES (?, ?, ?)", (name, key, at_ms))
     seq = row.lastrowid

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from casfs.backend.protocols import Head
+from casfs.backend.protocols import Head, HeadName
 from casfs.digest import NodeHash, TreeHash, is_hash
 from casfs.errors import Conflict, Invalid, NotFound
 from casfs.store import Store
@@ -33,6 +33,10 @@ class Checkpoint:
     root: TreeHash
     created_at: int
     message: str
+
+
+def head_name(name: str, id: str) -> HeadName:
+    return HeadName(f"{HEADS}{name}/{id}")
 
 
 def names(store: Store) -> list[str]:
@@ -94,7 +98,7 @@ def _listing(store: Store, prefix: str) -> list[Checkpoint]:
     return [_checkpoint(key, head) for key, head in store.heads.list(prefix)]
 
 
-def _checkpoint(key: str, head: Head) -> Checkpoint:
+def _checkpoint(key: HeadName, head: Head) -> Checkpoint:
     name, _, id = key[len(HEADS) :].partition("/")
     record = head.record
     return Checkpoint(name, id, head.hash, record["root"], record["createdAt"], record["message"])

@@ -15,7 +15,7 @@ from typing import Any
 
 from casfs.backend.protocols import Head
 from casfs.checkpoints import checkpoint
-from casfs.checkpoints.checkpoint import HEADS, Checkpoint
+from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.digest import NodeHash, TreeHash
 from casfs.store import Store
 from casfs.system.clock import now_ms
@@ -129,7 +129,7 @@ def put(batch: Batch, name: str, previous: Checkpoint | None, content: Content) 
         "createdAt": created_at,
         "message": content.message[:MAX_RECORD_MESSAGE],
     }
-    batch.swap(f"{HEADS}{name}/{id}", None, Head(node.hash, record))
+    batch.swap(checkpoint.head_name(name, id), None, Head(node.hash, record))
     return Checkpoint(name, id, node.hash, content.root, created_at, content.message)
 
 

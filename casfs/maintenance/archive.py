@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from casfs import canonical, graph
-from casfs.backend.protocols import Backend, Head, targets
+from casfs.backend.protocols import Backend, Head, HeadName, targets
 from casfs.digest import Digest, Hasher, is_hash
 from casfs.errors import Conflict, Corrupt, CorruptBlob, Failed, Invalid, NotFound
 from casfs.maintenance.head_kinds import parse_foreign_head
@@ -61,7 +61,7 @@ class Imported:
 def export(
     store: Store,
     roots: Iterable[str],
-    heads: Iterable[tuple[str, Head]],
+    heads: Iterable[tuple[HeadName, Head]],
     target: BinaryIO,
     *,
     have: Collection[str] = (),
@@ -129,7 +129,7 @@ def _member(name: str, size: int) -> tarfile.TarInfo:
 class Manifest:
     data: bytes
     roots: list[str]
-    heads: list[tuple[str, Head]]
+    heads: list[tuple[HeadName, Head]]
 
 
 def load(store: Store, source: Path) -> Imported:
@@ -219,7 +219,7 @@ def _put_node(batch: Batch, name: str, data: bytes) -> None:
 
 def _heads(backend: Backend, batch: Batch, manifest: Manifest) -> list[str]:
     """Creates the manifest's heads, except those that exist with an equal value."""
-    made = []
+    made: list[str] = []
     for name, new in manifest.heads:
         old = backend.heads.get(name)
         if old is not None and (name.startswith("schemas/") or _same(name, old, new)):
@@ -231,7 +231,7 @@ def _heads(backend: Backend, batch: Batch, manifest: Manifest) -> list[str]:
     return made
 
 
-def _same(name: str, old: Head, new: Head) -> bool:
+def _same(name: HeadName, old: Head, new: Head) -> bool:
     """Are two heads equal? A workflow by its definition, the others by their record too."""
     return old.hash == new.hash and (name.startswith("workflows/") or old == new)
 

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from casfs.backend.derived import repairable
-from casfs.backend.protocols import BlobInfo, targets
+from casfs.backend.protocols import BlobInfo, HeadName, targets
 from casfs.errors import CasfsError
 from casfs.maintenance.blob_check import LOST_TYPE, Fault, check_blob, has_type, lost_type
 from casfs.maintenance.head_kinds import allowed_types
@@ -86,7 +86,7 @@ def _check_heads(store: Store) -> Iterator[Fault]:
 
 
 def _wrong_head(
-    store: Store, name: str, hash: str, info: BlobInfo, names: tuple[str, ...]
+    store: Store, name: HeadName, hash: str, info: BlobInfo, names: tuple[str, ...]
 ) -> Fault:
     if lost_type(store, hash, info, names):
         return Fault(LOST_TYPE, hash, f"head {name}: {hash} has lost its type", [name])

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from casfs import graph
 from casfs.backend.capabilities import GcRun
 from casfs.backend.derived import find_missing, last_use, start_gc, total_stored
-from casfs.backend.protocols import Head, Swap, Total, targets
+from casfs.backend.protocols import Head, HeadName, Swap, Total, targets
 from casfs.checkpoints import checkpoint
 from casfs.errors import CasfsError, Conflict, Corrupt, Invalid, NotFound
 from casfs.native import images
@@ -154,7 +154,7 @@ def _mark_kept(
     before: int,
     limits: Limits,
     keep: int,
-) -> list[tuple[str, Head]]:
+) -> list[tuple[HeadName, Head]]:
     """Marks the blobs to keep; returns the cache heads to evict."""
     cache = _cache(store, keep)
     names = {name for name, _ in cache}
@@ -171,7 +171,7 @@ def _mark_kept(
 
 
 def _mark_roots(
-    store: Store, collection: GcRun, marker: _Marker, before: int, cache: set[str]
+    store: Store, collection: GcRun, marker: _Marker, before: int, cache: set[HeadName]
 ) -> None:
     """Marks blobs in the grace period and all that heads other than cache reach."""
     for portion in collection.recent(before):
@@ -181,28 +181,28 @@ def _mark_roots(
             marker.follow(targets(head))
 
 
-def _cache(store: Store, keep: int) -> list[tuple[str, Head]]:
+def _cache(store: Store, keep: int) -> list[tuple[HeadName, Head]]:
     """Returns the heads that may be evicted, the most recently used first."""
     found = [(name, head) for prefix in CACHE_PREFIXES for name, head in store.heads.list(prefix)]
     if keep:
         for name in checkpoint.names(store):
             for old in checkpoint.listing(store, name)[:-keep]:
-                key = f"{checkpoint.HEADS}{name}/{old.id}"
+                key = checkpoint.head_name(name, old.id)
                 head = store.heads.get(key)
                 if head is not None:
                     found.append((key, head))
     return sorted(found, key=lambda one: _used_at(store, *one), reverse=True)
 
 
-def _used_at(store: Store, name: str, head: Head) -> int:
+def _used_at(store: Store, name: HeadName, head: Head) -> int:
     """Returns when a cache head was made or last used, in ms since 1970 UTC."""
     made = head.record.get("usedAt") or head.record.get("createdAt") or 0
     return max(int(made), last_use(store.heads, name))
 
 
-def _evict(store: Store, heads: list[tuple[str, Head]], marker: _Marker) -> list[str]:
+def _evict(store: Store, heads: list[tuple[HeadName, Head]], marker: _Marker) -> list[str]:
     """Deletes cache heads; one that has moved meanwhile is kept, with all that it reaches."""
-    dropped = []
+    dropped: list[str] = []
     for name, head in heads:
         try:
             store.backend.publish([], [Swap(name, head, None)])

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from casfs import canonical, threads
-from casfs.backend.protocols import MAX_RECORD_BYTES, Head
+from casfs.backend.protocols import MAX_RECORD_BYTES, Head, HeadName
 from casfs.checkpoints import checkpoint
 from casfs.digest import NodeHash, is_hash
 from casfs.errors import Invalid
@@ -47,12 +47,12 @@ HEAD_KINDS = (
 )
 
 
-def allowed_types(name: str) -> tuple[str, ...]:
+def allowed_types(name: HeadName) -> tuple[str, ...]:
     """Returns the types of nodes that a head of this name may lead to; empty: any."""
     return next((kind.types for kind in HEAD_KINDS if name.startswith(kind.prefix)), ())
 
 
-def parse_foreign_head(value: object) -> tuple[str, Head]:
+def parse_foreign_head(value: object) -> tuple[HeadName, Head]:
     """Parses {name, hash, record}, a head from another store, to (name, head).
 
     Raises Invalid for a malformed head, and for one that cannot leave its store.
@@ -72,4 +72,4 @@ def parse_foreign_head(value: object) -> tuple[str, Head]:
         raise Invalid(f"the thread {name} is {record['status']}; it must be suspended or ended")
     if len(canonical.encode(record)) > MAX_RECORD_BYTES:
         raise Invalid(f"the head {name}: its record is over {MAX_RECORD_BYTES} bytes")
-    return name, Head(NodeHash(hash), record)
+    return HeadName(name), Head(NodeHash(hash), record)

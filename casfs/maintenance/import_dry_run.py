@@ -10,7 +10,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any, BinaryIO
 
-from casfs.backend.protocols import Backend, Blob, BlobInfo, Head, Heads, Staged, Swap, targets
+from casfs.backend.protocols import (
+    Backend,
+    Blob,
+    BlobInfo,
+    Head,
+    HeadName,
+    Heads,
+    Staged,
+    Swap,
+    targets,
+)
 from casfs.digest import hash_stream
 from casfs.errors import Corrupt
 from casfs.maintenance.head_kinds import allowed_types
@@ -33,7 +43,7 @@ class DryRunBackend:
                 self._check(swap.name, swap.new)
         return set()
 
-    def _check(self, name: str, head: Head) -> None:
+    def _check(self, name: HeadName, head: Head) -> None:
         """Raises Corrupt for a head with a missing target or one of the wrong type."""
         known = self.blobs.info(targets(head))
         for hash in targets(head):

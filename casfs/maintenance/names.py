@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from casfs import threads
 from casfs.backend.derived import count_by_type, of_types
-from casfs.backend.protocols import BlobInfo, Head
+from casfs.backend.protocols import BlobInfo, Head, HeadName
 from casfs.checkpoints import checkpoint
 from casfs.digest import is_hash
 from casfs.errors import CasfsError, Conflict, Invalid, NotFound, Refused
@@ -15,14 +15,14 @@ from casfs.nodes.registry import HEADS as SCHEMAS
 from casfs.store import Store
 
 
-def roots(store: Store, texts: list[str]) -> tuple[list[str], list[tuple[str, Head]]]:
+def roots(store: Store, texts: list[str]) -> tuple[list[str], list[tuple[HeadName, Head]]]:
     """Resolves export roots to (hashes, heads); the heads include all non-builtin schemas.
 
     A root is a thread's id, a workflow's name, a checkpoint NAME[@ID], a head's full name or
     a hash. Raises NotFound, Conflict for an ambiguous name, Refused for a running thread.
     """
     hashes: list[str] = []
-    heads: list[tuple[str, Head]] = []
+    heads: list[tuple[HeadName, Head]] = []
     for text in texts:
         found = [] if is_hash(text) else list(_matching_heads(store, text))
         if len(found) > 1:
@@ -47,9 +47,9 @@ def of_type(store: Store, name: str) -> Iterator[tuple[str, BlobInfo]]:
     return of_types(store.blobs, hashes)
 
 
-def _matching_heads(store: Store, text: str) -> Iterator[tuple[str, Head]]:
+def _matching_heads(store: Store, text: str) -> Iterator[tuple[HeadName, Head]]:
     """Yields the heads that a text may name."""
-    names = [text] if "/" in text else [WORKFLOWS + text]
+    names = [HeadName(text if "/" in text else WORKFLOWS + text)]
     if "/" not in text:
         for find in (_thread_head, _checkpoint_head):
             try:
@@ -62,13 +62,13 @@ def _matching_heads(store: Store, text: str) -> Iterator[tuple[str, Head]]:
             yield name, head
 
 
-def _thread_head(store: Store, text: str) -> str:
+def _thread_head(store: Store, text: str) -> HeadName:
     return threads.expand(store, text).name
 
 
-def _checkpoint_head(store: Store, text: str) -> str:
+def _checkpoint_head(store: Store, text: str) -> HeadName:
     found = checkpoint.find(store, text)
-    return f"{checkpoint.HEADS}{found.name}/{found.id}"
+    return checkpoint.head_name(found.name, found.id)
 
 
 def _hash(store: Store, text: str) -> str:
@@ -78,7 +78,7 @@ def _hash(store: Store, text: str) -> str:
         raise NotFound(f"no thread, checkpoint, workflow or hash {text!r}") from error
 
 
-def _user_schemas(store: Store) -> list[tuple[str, Head]]:
+def _user_schemas(store: Store) -> list[tuple[HeadName, Head]]:
     """Returns the heads of schemas that users or agents registered."""
     found = store.heads.list(SCHEMAS)
     return [(name, head) for name, head in found if not head.record.get("builtin")]

@@ -16,13 +16,17 @@ from collections.abc import Collection, Mapping
 from importlib import resources
 from typing import Any
 
-from casfs.backend.protocols import META, Backend, Head
+from casfs.backend.protocols import META, Backend, Head, HeadName
 from casfs.errors import Corrupt, NotFound
 from casfs.nodes import node
 from casfs.nodes.schema import Schema
 
 HEADS = "schemas/"
 TYPE_CACHE_NODES = 20_000
+
+
+def head_name(type_name: str) -> HeadName:
+    return HeadName(HEADS + type_name)
 
 
 class Registry:
@@ -34,7 +38,7 @@ class Registry:
 
     def head(self, name: str) -> Head:
         """Returns the head of a type. Raises NotFound when no schema of that name is registered."""
-        head = self._backend.heads.get(HEADS + name)
+        head = self._backend.heads.get(head_name(name))
         if head is None:
             raise NotFound(f"no type {name!r}; see `casfs schema list`")
         return head

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from casfs.backend.protocols import Head
+from casfs.backend.protocols import Head, HeadName
 from casfs.digest import TreeHash
 from casfs.errors import NotFound
 from casfs.store import Store
@@ -32,6 +32,10 @@ class Plugin:
     synced_at: int
 
 
+def head_name(name: str, version: str) -> HeadName:
+    return HeadName(f"{HEADS}{name}/{version}")
+
+
 def find(store: Store, name: str, version: str) -> Plugin:
     """Returns a plugin. Raises NotFound."""
     found = get(store, name, version)
@@ -48,12 +52,12 @@ def listing(store: Store, name: str | None = None) -> list[Plugin]:
 
 def get(store: Store, name: str, version: str) -> Plugin | None:
     """Returns a plugin, or None."""
-    key = f"{HEADS}{name}/{version}"
+    key = head_name(name, version)
     head = store.heads.get(key)
     return None if head is None else of_head(key, head)
 
 
-def of_head(key: str, head: Head) -> Plugin:
+def of_head(key: HeadName, head: Head) -> Plugin:
     """Returns the plugin of a head."""
     name, _, version = key[len(HEADS) :].partition("/")
     record = head.record

@@ -18,7 +18,7 @@ from casfs.checkpoints.checkpoint import NAME
 from casfs.digest import is_hash
 from casfs.errors import Failed, Invalid, NotFound
 from casfs.plugins import sources
-from casfs.plugins.registry import HEADS, Plugin, find, get, of_head
+from casfs.plugins.registry import Plugin, find, get, head_name, of_head
 from casfs.store import Store
 from casfs.system.clock import now_ms
 from casfs.trees.restore.restore import restore
@@ -55,7 +55,7 @@ def sync(
         source = str(Path(source).absolute())
     old = get(store, name, version)
     if old is not None and not refresh:
-        note_use(store.heads, [f"{HEADS}{name}/{version}"])
+        note_use(store.heads, [head_name(name, version)])
         return Synced(old, stored=False, warning=_upstream_warning(old, source, env))
     if not sources.is_git(source):
         return _store(store, name, version, source, Path(source), None)
@@ -68,7 +68,7 @@ def materialize(store: Store, name: str, version: str, target: Path) -> Plugin:
     """Restores a plugin to `target`. Raises NotFound, and as `casfs.trees.restore`."""
     found = find(store, name, version)
     restore(store, found.root, target)
-    note_use(store.heads, [f"{HEADS}{name}/{version}"])
+    note_use(store.heads, [head_name(name, version)])
     return found
 
 
@@ -86,7 +86,7 @@ def _store(
     now = now_ms()
     with store.batch() as batch:
         root = sources.store_source(batch, path).hash
-        key = f"{HEADS}{name}/{version}"
+        key = head_name(name, version)
         old = store.heads.get(key)
         record: dict[str, Any] = {
             "root": root,

@@ -8,10 +8,10 @@ import os
 import pytest
 
 from casfs.backend.derived import find_missing, find_prefix, of_types
-from casfs.backend.protocols import INLINE_MAX_BYTES, META, Head, Swap, discard
+from casfs.backend.protocols import INLINE_MAX_BYTES, META, Head, discard
 from casfs.digest import CHUNK, Digest, NodeHash
 from casfs.errors import Conflict, NotFound
-from casfs.testing.contract import ABSENT, Factory, checks, put, stage
+from casfs.testing.contract import ABSENT, Factory, checks, put, stage, swap
 
 SIZES = (0, 1, INLINE_MAX_BYTES, INLINE_MAX_BYTES + 1, (1 << 20) + 1)
 
@@ -263,7 +263,7 @@ def a_refused_publish_can_be_repeated(make_backend: Factory) -> None:
     """Nothing that the first try left behind is in the way of the second."""
     backend = make_backend()
     hash = NodeHash(Digest.of(content(5000)).hash)
-    wrong = Swap("name", Head(ABSENT), Head(hash))
+    wrong = swap("name", Head(ABSENT), Head(hash))
     staged = stage(backend, content(5000))
     with pytest.raises(Conflict):
         backend.publish([staged], [wrong])

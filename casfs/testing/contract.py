@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from casfs.backend.protocols import Backend, Head, Staged, Swap
+from casfs.backend.protocols import Backend, Head, HeadName, Staged, Swap
 from casfs.digest import NodeHash
 
 Factory = Callable[[], Backend]  # returns a new empty backend
@@ -31,7 +31,15 @@ def put(backend: Backend, data: bytes, type: str | None = None) -> NodeHash:
     return NodeHash(staged.digest.hash)
 
 
+def swap(name: str, old: Head | None, new: Head | None) -> Swap:
+    return Swap(HeadName(name), old, new)
+
+
+def get(backend: Backend, name: str) -> Head | None:
+    return backend.heads.get(HeadName(name))
+
+
 def create(backend: Backend, name: str, hash: NodeHash, **record: object) -> Head:
     head = Head(hash, record)
-    backend.publish([], [Swap(name, None, head)])
+    backend.publish([], [swap(name, None, head)])
     return head

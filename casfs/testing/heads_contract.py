@@ -11,12 +11,11 @@ from casfs.backend.protocols import (
     MAX_RECORD_BYTES,
     Backend,
     Head,
-    Swap,
     discard,
 )
 from casfs.digest import Digest, NodeHash
 from casfs.errors import Conflict, Invalid, NotFound
-from casfs.testing.contract import ABSENT, Factory, checks, create, put
+from casfs.testing.contract import ABSENT, Factory, checks, create, get, put, swap
 
 NAMES = ["a", "a/b", "a0", "b", "ä", "ÿ", "ı", "Ā", "\ud7ff", "\ue000", "\uffff", "𐀀", "😀", "a/😀"]
 
@@ -24,23 +23,23 @@ NAMES = ["a", "a/b", "a0", "b", "ä", "ÿ", "ı", "Ā", "\ud7ff", "\ue000", "\uf
 def a_head_is_created_moved_and_deleted(make_backend: Factory) -> None:
     backend = make_backend()
     one, two = put(backend, b"1"), put(backend, b"2")
-    assert backend.heads.get("name") is None
+    assert get(backend, "name") is None
     first = create(backend, "name", one, state="new")
-    assert backend.heads.get("name") == first
+    assert get(backend, "name") == first
     second = Head(two, {"state": "moved", "list": [1, None, "ü"], "half": 0.5})
-    backend.publish([], [Swap("name", first, second)])
-    assert backend.heads.get("name") == second
-    backend.publish([], [Swap("name", second, None)])
-    assert backend.heads.get("name") is None
+    backend.publish([], [swap("name", first, second)])
+    assert get(backend, "name") == second
+    backend.publish([], [swap("name", second, None)])
+    assert get(backend, "name") is None
     create(backend, "name", one)
-    assert backend.heads.get("name") == Head(one, {})
+    assert get(backend, "name") == Head(one, {})
 
 
 def a_head_moves_with_the_blobs_it_needs(make_backend: Factory) -> None:
     backend = make_backend()
     staged = backend.blobs.stage(io.BytesIO(b"new"))
-    backend.publish([staged], [Swap("name", None, Head(NodeHash(staged.digest.hash)))])
-    found = backend.heads.get("name")
+    backend.publish([staged], [swap("name", None, Head(NodeHash(staged.digest.hash)))])
+    found = get(backend, "name")
     assert found is not None
     assert backend.blobs.get(found.hash).data == b"new"
 
@@ -49,7 +48,7 @@ def a_head_is_not_moved_to_what_is_not_there(make_backend: Factory) -> None:
     backend = make_backend()
     with pytest.raises(NotFound, match=ABSENT):
         create(backend, "name", ABSENT)
-    assert backend.heads.get("name") is None
+    assert get(backend, "name") is None
 
 
 def another_hash_is_a_conflict(make_backend: Factory) -> None:
@@ -57,8 +56,8 @@ def another_hash_is_a_conflict(make_backend: Factory) -> None:
     one, two = put(backend, b"1"), put(backend, b"2")
     create(backend, "name", one)
     with pytest.raises(Conflict, match="name"):
-        backend.publish([], [Swap("name", Head(two), Head(two))])
-    assert backend.heads.get("name") == Head(one)
+        backend.publish([], [swap("name", Head(two), Head(two))])
+    assert get(backend, "name") == Head(one)
 
 
 def another_record_is_a_conflict(make_backend: Factory) -> None:
@@ -67,18 +66,18 @@ def another_record_is_a_conflict(make_backend: Factory) -> None:
     head = create(backend, "name", one, status="running", step=1)
     for record in ({}, {"status": "running"}, {"status": "running", "step": 2}):
         with pytest.raises(Conflict):
-            backend.publish([], [Swap("name", Head(one, record), None)])
-    assert backend.heads.get("name") == head
-    backend.publish([], [Swap("name", Head(one, {"step": 1, "status": "running"}), None)])
-    assert backend.heads.get("name") is None
+            backend.publish([], [swap("name", Head(one, record), None)])
+    assert get(backend, "name") == head
+    backend.publish([], [swap("name", Head(one, {"step": 1, "status": "running"}), None)])
+    assert get(backend, "name") is None
 
 
 def a_head_that_is_there_is_not_created_again(make_backend: Factory) -> None:
     backend = make_backend()
     head = create(backend, "name", put(backend, b"1"))
     with pytest.raises(Conflict):
-        backend.publish([], [Swap("name", None, head)])
-    assert backend.heads.get("name") == head
+        backend.publish([], [swap("name", None, head)])
+    assert get(backend, "name") == head
 
 
 def a_head_that_is_not_there_is_not_moved(make_backend: Factory) -> None:
@@ -86,7 +85,7 @@ def a_head_that_is_not_there_is_not_moved(make_backend: Factory) -> None:
     one = put(backend, b"1")
     for new in (Head(one), None):
         with pytest.raises(Conflict):
-            backend.publish([], [Swap("name", Head(one), new)])
+            backend.publish([], [swap("name", Head(one), new)])
     assert list(backend.heads.list()) == []
 
 
@@ -97,12 +96,12 @@ def several_heads_move_together_or_not_at_all(make_backend: Factory) -> None:
     create(backend, "c", one)
     staged = backend.blobs.stage(io.BytesIO(b"with them"))
     moves = [
-        Swap("a", Head(one), Head(two)),
-        Swap("b", None, Head(two)),
-        Swap("c", Head(one), None),
+        swap("a", Head(one), Head(two)),
+        swap("b", None, Head(two)),
+        swap("c", Head(one), None),
     ]
     with pytest.raises(Conflict):
-        backend.publish([staged], [*moves, Swap("d", Head(one), Head(two))])
+        backend.publish([staged], [*moves, swap("d", Head(one), Head(two))])
     assert list(backend.heads.list()) == [("a", Head(one)), ("c", Head(one))]
     assert backend.blobs.info([staged.digest.hash]) == {}
     backend.publish([], moves)
@@ -112,20 +111,20 @@ def several_heads_move_together_or_not_at_all(make_backend: Factory) -> None:
 def the_moves_of_one_head_follow_each_other(make_backend: Factory) -> None:
     backend = make_backend()
     heads = [Head(put(backend, b"%d" % n), {"n": n}) for n in range(3)]
-    chain = [Swap("name", old, new) for old, new in zip([None, *heads], heads, strict=False)]
+    chain = [swap("name", old, new) for old, new in zip([None, *heads], heads, strict=False)]
     backend.publish([], chain)
-    assert backend.heads.get("name") == heads[-1]
+    assert get(backend, "name") == heads[-1]
     with pytest.raises(Conflict):
-        backend.publish([], [Swap("name", heads[2], heads[0]), Swap("name", heads[2], heads[1])])
-    assert backend.heads.get("name") == heads[-1]
+        backend.publish([], [swap("name", heads[2], heads[0]), swap("name", heads[2], heads[1])])
+    assert get(backend, "name") == heads[-1]
 
 
 def a_refused_require_moves_no_head(make_backend: Factory) -> None:
     backend = make_backend()
     one = put(backend, b"1")
     with pytest.raises(NotFound):
-        backend.publish([], [Swap("name", None, Head(one))], require=[ABSENT])
-    assert backend.heads.get("name") is None
+        backend.publish([], [swap("name", None, Head(one))], require=[ABSENT])
+    assert get(backend, "name") is None
 
 
 def a_record_holds_up_to_its_limit(make_backend: Factory) -> None:
@@ -133,12 +132,12 @@ def a_record_holds_up_to_its_limit(make_backend: Factory) -> None:
     one = put(backend, b"1")
     room = MAX_RECORD_BYTES - len('{"text":""}')
     full = create(backend, "full", one, text="x" * room)
-    assert backend.heads.get("full") == full
+    assert get(backend, "full") == full
     for text in ("x" * (room + 1), "ü" * (room // 2 + 1)):
         with pytest.raises(Invalid, match=str(MAX_RECORD_BYTES)):
             create(backend, "over", one, text=text)
         with pytest.raises(Invalid):
-            backend.publish([], [Swap("full", full, Head(one, {"text": text}))])
+            backend.publish([], [swap("full", full, Head(one, {"text": text}))])
     assert list(backend.heads.list()) == [("full", full)]
 
 
@@ -168,7 +167,7 @@ def many_heads_are_listed(make_backend: Factory) -> None:
     backend = make_backend()
     one = put(backend, b"1")
     names = [f"many/{n:05}" for n in range(1201)]
-    backend.publish([], [Swap(name, None, Head(one)) for name in names])
+    backend.publish([], [swap(name, None, Head(one)) for name in names])
     assert [name for name, _ in backend.heads.list("many/")] == names
     assert [name for name, _ in backend.heads.list("many/", reverse=True)] == names[::-1]
 
@@ -176,11 +175,11 @@ def many_heads_are_listed(make_backend: Factory) -> None:
 def heads_may_move_while_they_are_listed(make_backend: Factory) -> None:
     backend = make_backend()
     one = put(backend, b"1")
-    backend.publish([], [Swap(f"{n:04}", None, Head(one)) for n in range(1000)])
+    backend.publish([], [swap(f"{n:04}", None, Head(one)) for n in range(1000)])
     seen = []
     for name, head in backend.heads.list():
         seen.append(name)
-        backend.publish([], [Swap(name, head, None)])
+        backend.publish([], [swap(name, head, None)])
     assert seen == [f"{n:04}" for n in range(1000)]
     assert list(backend.heads.list()) == []
 
@@ -190,7 +189,7 @@ def a_name_that_is_no_text_is_nowhere(make_backend: Factory) -> None:
     backend = make_backend()
     one = put(backend, b"1")
     create(backend, "a/b", one)
-    assert backend.heads.get("a/\udcff") is None
+    assert get(backend, "a/\udcff") is None
     assert list(backend.heads.list("a/\udcff")) == []
     with pytest.raises(Invalid):
         create(backend, "a/\udcff", one)
@@ -215,18 +214,18 @@ def no_update_is_lost_between_threads(make_backend: Factory) -> None:
     for thread in threads:
         thread.join()
     assert faults == []
-    assert backend.heads.get("counter") == Head(one, {"n": 100})
+    assert get(backend, "counter") == Head(one, {"n": 100})
 
 
 def increment(backend: Backend) -> None:
     while True:
-        old = backend.heads.get("counter")
+        old = get(backend, "counter")
         assert old is not None
         data = b"%d" % (old.record["n"] + 1)
         staged = backend.blobs.stage(io.BytesIO(data))
         assert staged.digest == Digest.of(data)
         try:
-            backend.publish([staged], [Swap("counter", old, Head(old.hash, {"n": int(data)}))])
+            backend.publish([staged], [swap("counter", old, Head(old.hash, {"n": int(data)}))])
             return
         except Conflict:
             discard([staged])

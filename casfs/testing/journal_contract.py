@@ -14,12 +14,12 @@ from casfs.backend.protocols import (
     MAX_RECORD_BYTES,
     MOVES_PER_READ,
     Head,
+    HeadName,
     Move,
-    Swap,
 )
 from casfs.errors import Conflict, Invalid, NotFound
 from casfs.system.clock import now_ms
-from casfs.testing.contract import ABSENT, Factory, checks, create, put
+from casfs.testing.contract import ABSENT, Factory, checks, create, get, put, swap
 
 
 def the_version_tells_of_other_writers(make_backend: Factory) -> None:
@@ -41,15 +41,15 @@ def a_use_is_remembered_until_its_head_goes(make_backend: Factory) -> None:
         pytest.skip("this backend does not track usage")
     one = put(backend, b"1")
     head = create(backend, "name", one)
-    assert last_use(backend.heads, "name") == 0
+    assert last_use(backend.heads, HeadName("name")) == 0
     before = now_ms()
-    note_use(backend.heads, ["name", "nowhere"])
-    assert before <= last_use(backend.heads, "name") <= now_ms()
-    assert last_use(backend.heads, "nowhere") == 0
-    assert backend.heads.get("name") == head
-    backend.publish([], [Swap("name", head, None)])
+    note_use(backend.heads, [HeadName("name"), HeadName("nowhere")])
+    assert before <= last_use(backend.heads, HeadName("name")) <= now_ms()
+    assert last_use(backend.heads, HeadName("nowhere")) == 0
+    assert get(backend, "name") == head
+    backend.publish([], [swap("name", head, None)])
     create(backend, "name", one)
-    assert last_use(backend.heads, "name") == 0
+    assert last_use(backend.heads, HeadName("name")) == 0
 
 
 def every_move_is_in_the_journal(make_backend: Factory) -> None:
@@ -60,8 +60,8 @@ def every_move_is_in_the_journal(make_backend: Factory) -> None:
     first = create(backend, "a/ü", one)
     second = Head(one, {"only": "the record"})
     third = Head(two)
-    backend.publish([], [Swap("a/ü", first, second), Swap("b", None, third)])
-    backend.publish([], [Swap("a/ü", second, None)])
+    backend.publish([], [swap("a/ü", first, second), swap("b", None, third)])
+    backend.publish([], [swap("a/ü", second, None)])
     found = backend.heads.moves()
     expected = [(1, "a/ü", one), (2, "a/ü", one), (3, "b", two), (4, "a/ü", None)]
     assert [(move.seq, move.name, move.hash) for move in found] == expected
@@ -81,15 +81,15 @@ def what_did_not_move_is_not_in_the_journal(make_backend: Factory) -> None:
     create(backend, "a", one)
     staged = backend.blobs.stage(io.BytesIO(b"2"))
     for swaps, require in (
-        ([Swap("b", None, Head(one)), Swap("a", None, Head(one))], []),
-        ([Swap("b", None, Head(ABSENT))], []),
-        ([Swap("b", None, Head(one))], [ABSENT]),
-        ([Swap("b", None, Head(one, {"x": "x" * MAX_RECORD_BYTES}))], []),
+        ([swap("b", None, Head(one)), swap("a", None, Head(one))], []),
+        ([swap("b", None, Head(ABSENT))], []),
+        ([swap("b", None, Head(one))], [ABSENT]),
+        ([swap("b", None, Head(one, {"x": "x" * MAX_RECORD_BYTES}))], []),
     ):
         with pytest.raises((Conflict, NotFound, Invalid)):
             backend.publish([], swaps, require=require)
     backend.publish([staged], [])
-    note_use(backend.heads, ["a"])
+    note_use(backend.heads, [HeadName("a")])
     assert [(move.seq, move.name) for move in backend.heads.moves()] == [(1, "a")]
     create(backend, "b", one)
     assert newest_move(backend.heads) == 2, "without a gap"
@@ -99,7 +99,7 @@ def the_journal_is_read_in_portions_and_forgets_what_is_old(make_backend: Factor
     backend = make_backend()
     one = put(backend, b"1")
     names = [f"{n:05}" for n in range(JOURNAL_MIN_MOVES + 3 * MOVES_PER_READ)]
-    backend.publish([], [Swap(name, None, Head(one)) for name in names])
+    backend.publish([], [swap(name, None, Head(one)) for name in names])
     assert newest_move(backend.heads) == len(names)
     seen: list[Move] = []
     while portion := backend.heads.moves(seen[-1].seq if seen else 0):

@@ -49,7 +49,7 @@ def commit_workspace(store: Store, workspace: Workspace, message: str = "") -> C
             base = values["checkpoint"]
             made = create_from_root(store, batch, values["name"], base, root, message)
             values["checkpoint"] = made.hash
-        batch.swap(registry.HEADS + workspace.id, workspace.head, Head(root, values))
+        batch.swap(registry.head_name(workspace.id), workspace.head, Head(root, values))
     return Committed(root, made, report)
 
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from casfs.backend.protocols import Head
+from casfs.backend.protocols import Head, HeadName
 from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.digest import TreeHash, hash_bytes
 from casfs.errors import Failed, Invalid, NotFound, Refused
@@ -119,6 +119,10 @@ class Workspace:
         )
 
 
+def head_name(id: str) -> HeadName:
+    return HeadName(HEADS + id)
+
+
 def new(
     store: Store,
     path: Path,
@@ -163,7 +167,7 @@ def listing(store: Store, *, read_only: bool = False) -> list[Workspace]:
 def get(store: Store, path: Path) -> Workspace | None:
     """Returns the workspace at an absolute path, if any."""
     id = _id(path)
-    head = store.heads.get(HEADS + id)
+    head = store.heads.get(head_name(id))
     return None if head is None else _workspace(store, id, head)
 
 
@@ -185,14 +189,14 @@ def absolute(directory: Path) -> Path:
 def swap(store: Store, id: str, old: Head | None, new: Head | None) -> None:
     """Raises Conflict where the head is not `old`."""
     with store.batch() as batch:
-        batch.swap(HEADS + id, old, new)
+        batch.swap(head_name(id), old, new)
 
 
 def orphan(store: Store, found: Workspace) -> None:
     """Keep the tree of a closed workspace, but free its directory for another."""
     with store.batch() as batch:
-        batch.swap(HEADS + found.id, found.head, None)
-        batch.swap(f"{HEADS}{found.id}.{found.record['openedAt']}", None, found.head)
+        batch.swap(head_name(found.id), found.head, None)
+        batch.swap(head_name(f"{found.id}.{found.record['openedAt']}"), None, found.head)
 
 
 def check_open(found: Workspace) -> None:

@@ -127,7 +127,7 @@ class DaemonApi:
         if thread.status != RUNNING or thread.id in self._supervisor.running:
             return None
         above = thread.record.get("parent")
-        if above is None or self._store.heads.get(threads.HEADS + above) is None:
+        if above is None or self._store.heads.get(threads.head_name(above)) is None:
             return thread
         caller = threads.get(self._store, above)
         if caller.status != RUNNING:

@@ -23,7 +23,6 @@ from typing import Any
 
 from casfs import canonical
 from casfs.actions import cache as actions
-from casfs.actions.cache import HEADS
 from casfs.actions.key import DEFAULT_VARIABLE, Action, host_platform
 from casfs.actions.miss_reason import explain_miss
 from casfs.agents import AgentResult
@@ -119,7 +118,7 @@ def lookup(store: Store, action: Action, schema: Schema) -> StepResult | None:
         detail = Digest(result.detail, store.blobs.info([result.detail])[result.detail].size)
     except (Corrupt, NotFound, Invalid, KeyError):
         return None
-    note_use(store.heads, [HEADS + action.hash])
+    note_use(store.heads, [actions.head_name(action.hash)])
     saved = result.duration_ms - round((time.monotonic() - begin) * 1000)
     return StepResult(
         AgentResult(output, detail, tuple(result.artifacts)),

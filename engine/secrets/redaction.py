@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, BinaryIO
 
 from casfs.agents.secrets import NO_SECRETS, Secrets
-from casfs.backend.protocols import Backend, Head
+from casfs.backend.protocols import Backend, Head, HeadName
 from casfs.digest import Digest, NodeDigest, NodeHash, TreeHash
 from casfs.nodes.directory import File
 from casfs.nodes.registry import Registry
@@ -73,7 +73,7 @@ class _RedactingBatch(Batch):
     def put_node(self, type: str, payload: Any) -> NodeDigest:
         return super().put_node(type, self._secrets.redact_json(payload))
 
-    def move(self, name: str, old: Head, hash: NodeHash, record: Mapping[str, Any]) -> Head:
+    def move(self, name: HeadName, old: Head, hash: NodeHash, record: Mapping[str, Any]) -> Head:
         return super().move(name, old, hash, self._secrets.redact_json(record))
 
 

@@ -39,7 +39,7 @@ def lost_attempts(store: Store, thread: Thread, once: bool) -> int:
 def waiting_callers(store: Store, thread: Thread) -> list[Thread]:
     """Returns the callers that are suspended only because of this thread, outermost first."""
     above = thread.record.get("parent")
-    if above is None or store.heads.get(threads.HEADS + above) is None:
+    if above is None or store.heads.get(threads.head_name(above)) is None:
         return []
     parent = threads.get(store, above)
     intent = parent.record["intent"]

@@ -14,7 +14,7 @@ from typing import Any
 
 from casfs import threads
 from casfs.agents import Call
-from casfs.backend.protocols import Head
+from casfs.backend.protocols import Head, HeadName
 from casfs.conflict_retry import retry_on_conflict
 from casfs.digest import NodeHash, TreeHash, hash_bytes
 from casfs.errors import Conflict, Failed, Invalid, NotFound
@@ -93,7 +93,7 @@ def create(store: Store, request: ThreadRequest) -> Thread:
 
 def _create(store: Store, valid: _ValidatedRequest) -> Thread:
     key = None if valid.request.key is None else _key_hash(valid.request.key)
-    known = None if key is None else store.heads.get(KEY_HEADS + key)
+    known = None if key is None else store.heads.get(HeadName(KEY_HEADS + key))
     with store.batch() as batch:
         start = _put_start(batch, valid)
         if known is not None:
@@ -103,7 +103,7 @@ def _create(store: Store, valid: _ValidatedRequest) -> Thread:
         created = _new_thread(start, valid.name, key=key, **more)
         batch.swap(created.name, None, created.head)
         if key is not None:
-            batch.swap(KEY_HEADS + key, None, Head(start, {"thread": created.id}))
+            batch.swap(HeadName(KEY_HEADS + key), None, Head(start, {"thread": created.id}))
     return created
 
 
@@ -184,16 +184,16 @@ def remove(store: Store, thread: Thread) -> None:
     """Removes the head of a finished thread; gc collects its nodes. Raises Conflict."""
     if thread.status not in (ENDED, CANCELLED):
         raise Conflict(f"thread {thread.id} is {thread.status}; `casfs thread cancel` ends it")
-    caller = store.heads.get(threads.HEADS + (thread.record.get("parent") or ""))
+    caller = store.heads.get(threads.head_name(thread.record.get("parent") or ""))
     if caller is not None and thread.id in (caller.record.get("intent") or {}).get("calls", ()):
         above = thread.record["parent"]
         raise Conflict(f"thread {above} has a pending step that called {thread.id}; wait for it")
     with store.batch() as batch:
         batch.swap(thread.name, thread.head, None)
         if key := thread.record.get("key"):
-            found = store.heads.get(KEY_HEADS + key)
+            found = store.heads.get(HeadName(KEY_HEADS + key))
             if found is not None and found.record.get("thread") == thread.id:
-                batch.swap(KEY_HEADS + key, found, None)
+                batch.swap(HeadName(KEY_HEADS + key), found, None)
 
 
 def _fork_point(store: Store, thread: Thread, at: int | NodeHash | None) -> tuple[NodeHash, int]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from casfs.backend.protocols import Head
+from casfs.backend.protocols import Head, HeadName
 from casfs.conflict_retry import retry_on_conflict
 from casfs.digest import NodeHash, is_hash
 from casfs.errors import Invalid, NotFound
@@ -49,6 +49,10 @@ class Workflow:
     rules: list[Rule]
 
 
+def head_name(name: str) -> HeadName:
+    return HeadName(HEADS + name)
+
+
 def add(store: Store, definition: Any) -> tuple[NodeHash, CheckReport]:
     """Stores a definition under its name; returns the workflow's hash and the report.
 
@@ -62,7 +66,7 @@ def add(store: Store, definition: Any) -> tuple[NodeHash, CheckReport]:
 
 def _put(store: Store, definition: Mapping[str, Any]) -> NodeHash:
     name = definition["name"]
-    old = store.heads.get(HEADS + name)
+    old = store.heads.get(head_name(name))
     with store.batch() as batch:
         roles = {}
         for key, role in definition["roles"].items():
@@ -70,7 +74,7 @@ def _put(store: Store, definition: Mapping[str, Any]) -> NodeHash:
             roles[key] = batch.put_node("role", {**role, "schema": schema.hash}).hash
         node = batch.put_node("workflow", {**definition, "roles": roles})
         if old is None or old.hash != node.hash:
-            batch.swap(HEADS + name, old, Head(node.hash))
+            batch.swap(head_name(name), old, Head(node.hash))
     return node.hash
 
 
@@ -84,7 +88,7 @@ def find(store: Store, name: str) -> NodeHash:
 
     Raises NotFound.
     """
-    head = None if is_hash(name) else store.heads.get(HEADS + name)
+    head = None if is_hash(name) else store.heads.get(head_name(name))
     if head is not None:
         return head.hash
     try:

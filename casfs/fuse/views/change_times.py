@@ -24,7 +24,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from casfs.backend.derived import version_of
-from casfs.backend.protocols import Backend, Move
+from casfs.backend.protocols import Backend, HeadName, Move
 from casfs.fuse.views.vnode import LONG_AGO, MILLISECOND
 
 KEPT_NAMES = 1 << 15  # heads and prefixes; more than the journal's moves concern
@@ -85,7 +85,7 @@ class ChangeTimes:
             self._update()
             return max(self._newest.get(prefix, self._floor) for prefix in prefixes)
 
-    def head_seq(self, name: str, *, update: bool = True) -> int:
+    def head_seq(self, name: HeadName, *, update: bool = True) -> int:
         """Returns the sequence number of a head's newest move; 0 if that is no longer kept.
         `update=False` answers as of the last call, for a listing that updates once."""
         with self._lock:
@@ -109,7 +109,7 @@ class ChangeTimes:
                 self._floor = self._newest.pop(name)
 
 
-def _prefixes_and_name(name: str) -> Iterator[str]:
+def _prefixes_and_name(name: HeadName) -> Iterator[str]:
     end = 0
     for _ in range(PREFIXES):
         end = name.find("/", end) + 1

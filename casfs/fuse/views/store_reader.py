@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 
 from casfs import threads
 from casfs.backend.derived import note_use
-from casfs.backend.protocols import META, BlobInfo
+from casfs.backend.protocols import META, BlobInfo, HeadName
 from casfs.digest import TreeHash
 from casfs.errors import Corrupt, NotFound
 from casfs.fuse.views.blobs import BlobReader
@@ -45,7 +45,7 @@ class StoreReader:
         self.store = store
         self.blobs = BlobReader(store)
         self.change_times = ChangeTimes(store.backend)
-        self.uses: set[str] = set()
+        self.uses: set[HeadName] = set()
         self._nodes = LruCache(NODE_CACHE_BYTES)
         self._steps = LruCache(STEP_LISTS)
         self._aggregates = LruCache(AGGREGATES)
@@ -76,7 +76,7 @@ class StoreReader:
 
     def thread(self, id: str) -> ShownThread:
         """Raises NotFound."""
-        seq = self.change_times.head_seq(threads.HEADS + id)
+        seq = self.change_times.head_seq(threads.head_name(id))
         return _shown(threads.get(self.store, id), seq)
 
     def threads(self) -> Iterator[ShownThread]:

@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import cast
 
+from casfs.backend.protocols import HeadName
 from casfs.checkpoints import checkpoint
 from casfs.digest import TreeHash
 from casfs.errors import CasfsError
@@ -188,7 +189,7 @@ class Checkpoints(Directory):
         if name == LATEST:
             newest = self._newest()
             return None if newest is None else self._latest(newest[0])
-        key = self._heads + name.decode("ascii", "replace")
+        key = HeadName(self._heads + name.decode("ascii", "replace"))
         head = self._reader.store.heads.get(key)
         if head is None:
             return None
@@ -279,7 +280,7 @@ class Versions(Directory):
         return Attr(READ_DIRECTORY, 0, moved.mtime_ns)
 
     def lookup(self, name: bytes) -> Vnode | None:
-        key = f"{registry.HEADS}{self._name}/{name.decode('ascii', 'replace')}"
+        key = registry.head_name(self._name, name.decode("ascii", "replace"))
         head = self._reader.store.heads.get(key)
         if head is None:
             return None
