@@ -2,7 +2,8 @@
 
 The prompt comes on stdin, stdout is the output; both streams and the exit code are recorded as a
 `command-detail`. A non-zero exit code fails the attempt; a tester whose tests fail has done its
-work and exits 0.
+work and exits 0. Exit code 75 asks a person: stdout is the question, and the program is run again
+when it is answered, with the answer in CASFS_ANSWER and at the end of the prompt.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Any
 
 import trio
 
-from casfs.agents import AgentContext, AgentFailed, AgentFn, AgentResult
+from casfs.agents import HUMAN, AgentContext, AgentFailed, AgentFn, AgentResult, Waiting
+from engine import content
 from engine.agents import program
 from engine.processes import ProcessResult
 
@@ -33,15 +35,30 @@ package_descriptor = {
 }
 
 
+EXIT_ASK = 75  # EX_TEMPFAIL of sysexits.h, "try later"
+MAX_REASON_CHARS = 300
+
+
 def create_agent(config: Mapping[str, Any]) -> AgentFn:
     argv = list(config["argv"])
 
     async def agent(context: AgentContext) -> AgentResult:
-        prompt = context.prompt.text().encode()
-        outcome = await program.run_program(context, config, argv, prompt)
+        prompt, more = context.prompt.text(), {}
+        if context.answer is not None:
+            more["CASFS_ANSWER"] = context.answer
+            prompt += f"\n# Answer to your question\n\n{context.answer.strip()}\n"
+        outcome = await program.run_program(context, config, argv, prompt.encode(), more)
+        if outcome.exit_code == EXIT_ASK and outcome.stdout.strip():
+            raise await trio.to_thread.run_sync(_question, context, outcome)
         return await trio.to_thread.run_sync(_record, context, argv, outcome)
 
     return agent
+
+
+def _question(context: AgentContext, outcome: ProcessResult) -> Waiting:
+    text = context.secrets.redact(outcome.stdout.decode("utf-8", "replace")).strip()
+    reason = f"{context.role}: {text.splitlines()[0][:MAX_REASON_CHARS]}"
+    return Waiting(HUMAN, reason, content.put(context.store, text))
 
 
 def _record(context: AgentContext, argv: list[str], outcome: ProcessResult) -> AgentResult:

@@ -31,7 +31,7 @@ from engine.blocking import blocking
 from engine.cancellation import reraise_cancellation
 from engine.llm.llm_extractor import Extractor
 from engine.output_parser import DanglingRef, Extracted, extract
-from engine.processes import TimedOut
+from engine.processes import MAX_OUTPUT_BYTES, OutputTooLarge, TimedOut
 from engine.runtime.thread_head import ThreadHead
 from engine.threads.record import FAILURE, TIMEOUT, Budget, spent
 from engine.threads.transitions import add_failed_attempt
@@ -141,6 +141,8 @@ class Attempt(Generic[T]):
             result = await self._role_agent.agent(context)
             if not isinstance(result, AgentResult) or not isinstance(result.output, str):
                 raise TypeError(f"{type(result).__name__} is not an AgentResult with a text")
+            if len(result.output) > MAX_OUTPUT_BYTES:
+                raise OutputTooLarge(f"its output has more than {MAX_OUTPUT_BYTES >> 20} MiB")
         except BaseException as error:  # third-party code may raise anything
             reraise_cancellation(error)
             if waiting := _find_waiting(error):

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from casfs.agents import AgentContext, AgentFailed, AgentResult
+from casfs.agents import HUMAN, AgentContext, AgentFailed, AgentResult, Waiting
 from casfs.agents.prompt import Prompt
 from casfs.errors import Failed
 from casfs.store import Store
+from engine import content
 from engine.agents.command import create_agent
 from engine.processes import TimedOut
 from tests.support.engine import OPEN, shell
@@ -119,3 +120,21 @@ async def test_what_it_had_said_when_its_time_was_up(store: Store) -> None:
     assert raised.value.detail is not None
     detail = store.node(raised.value.detail, "command-detail").payload
     assert (store.get(detail["stdout"]), detail["exitCode"]) == (b"begun\n", -15)
+
+
+async def test_a_program_asks_a_person_by_its_exit_code(store: Store) -> None:
+    script = """
+    if [ -z "$CASFS_ANSWER" ]; then printf 'Which one?\\nThe red or the blue?\\n'; exit 75; fi
+    echo "$CASFS_ANSWER"; tail -n 1
+    """
+    with pytest.raises(Waiting, match=r"^tester: Which one\?$") as caught:
+        await asked(store, script)
+    assert caught.value.cause == HUMAN
+    assert caught.value.question is not None
+    assert content.text(store, caught.value.question) == "Which one?\nThe red or the blue?"
+    assert (await asked(store, script, answer="blue")).output == "blue\nblue\n"
+
+
+async def test_exit_75_without_a_question_is_a_failure(store: Store) -> None:
+    with pytest.raises(AgentFailed, match="exited with 75"):
+        await asked(store, "exit 75")

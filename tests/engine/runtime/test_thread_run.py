@@ -295,6 +295,10 @@ async def test_a_workspace_that_went_away_suspends_and_comes_back(
     [
         ("raise LookupError('lost')", "a: LookupError('lost')"),
         ("raise SystemExit(3)", "a: SystemExit(3)"),
+        (
+            "return AgentResult('x' * ((64 << 20) + 1), Digest('0' * 64, 1))",
+            "a: its output has more than 64 MiB",
+        ),
         ("return 'done'", "a: TypeError('str is not an AgentResult with a text')"),
         (
             "return AgentResult('```json\\n{}\\n```', Digest('0' * 64, 1))",
