@@ -2,7 +2,7 @@
 taken from under a writer. SCALE=10 in the environment makes the long run of it.
 
 What is meant, beside a gc that leaves no grace: `publish` raises NotFound where it counts on
-a blob that no head held when the writer met it (an earlier portion of its batch, a dedup hit
+a blob that no head held when the writer met it (an earlier part of its batch, a dedup hit
 that was never staged, a hash that somebody remembered) and that was collected before the
 head moved. No head has moved then, and the writer does it again.
 """

@@ -109,7 +109,7 @@ def put_many_nodes(store: Store) -> None:
             batch.put_node("content", {"text": f"{n:0500}", "artifacts": []})
 
 
-def put_in_portions(store: Store) -> None:
+def put_in_parts(store: Store) -> None:
     for n in range(1000):
         store.put_node("content", {"text": f"{n:05000}", "artifacts": []})
 
@@ -127,7 +127,7 @@ def take_checkpoint(store: Store) -> None:
     create.create(store, "name", folder)
 
 
-WRITES = [put_large, put_many_nodes, put_in_portions, move_heads, take_checkpoint]
+WRITES = [put_large, put_many_nodes, put_in_parts, move_heads, take_checkpoint]
 
 
 @pytest.mark.parametrize("write", WRITES, ids=lambda write: write.__name__)

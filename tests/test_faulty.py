@@ -118,7 +118,7 @@ def test_a_fault_between_blobs_and_heads_leaves_garbage_and_no_head(
 
 
 @pytest.mark.parametrize(("where", "nth"), [("publish", 1), ("publish", 2), ("heads", 2)])
-def test_a_batch_that_fails_in_a_later_portion_moves_no_head(
+def test_a_batch_that_fails_in_a_later_part_moves_no_head(
     where: str, nth: int, faulty: Store, faults: Faults
 ) -> None:
     heads = list(faulty.heads.list())

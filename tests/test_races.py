@@ -62,7 +62,7 @@ def sound(store: Store) -> bool:
     return fsck.check(store, quarantine=False).faults == []
 
 
-def test_a_batch_whose_first_portion_was_collected_moves_no_head(
+def test_a_batch_whose_first_part_was_collected_moves_no_head(
     disk_store: Store, other: Store, later: Callable[[], None]
 ) -> None:
     batch = disk_store.batch()

@@ -262,10 +262,10 @@ def test_new_bytes_counts_what_the_store_did_not_have(store: Store) -> None:
     assert batch.new_bytes == 3 + len(LARGE)
 
 
-# -- portions -----------------------------------------------------------------------------
+# -- parts -----------------------------------------------------------------------------
 
 
-def test_more_than_a_portion_is_published_on_the_way(disk_store: Store) -> None:
+def test_more_than_a_part_is_published_on_the_way(disk_store: Store) -> None:
     before = len(blobs(disk_store))
     with disk_store.batch() as batch:
         hashes = [batch.put(b"%d" % n).hash for n in range(PUBLISH_BATCH_BLOBS + 10)]
@@ -274,7 +274,7 @@ def test_more_than_a_portion_is_published_on_the_way(disk_store: Store) -> None:
     assert len(blobs(disk_store)) == before + PUBLISH_BATCH_BLOBS + 11
 
 
-def test_heads_wait_for_the_last_portion(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heads_wait_for_the_last_part(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_module, "PUBLISH_BATCH_BLOBS", 4)
     with store.batch() as batch:
         head = Head(batch.put(b"first").hash, {"n": 1})

@@ -10,7 +10,7 @@ from casfs.backend.sqlite_connection import Database
 from casfs.backend.sqlite_statements import BATCH_ROWS, head_of, is_storable
 from casfs.system.clock import now_ms
 
-NEWEST_FIRST_ROWS = 8  # of a first batch: a reversed listing is mostly read for its first rows
+REVERSED_FIRST_BATCH_ROWS = 8  # a reversed listing is mostly read for its first rows
 
 
 class DiskHeads:
@@ -28,7 +28,7 @@ class DiskHeads:
         if not is_storable(prefix):
             return
         low, high = prefix, prefix + chr(sys.maxunicode)
-        order, limit = ("DESC", NEWEST_FIRST_ROWS) if reverse else ("ASC", BATCH_ROWS)
+        order, limit = ("DESC", REVERSED_FIRST_BATCH_ROWS) if reverse else ("ASC", BATCH_ROWS)
         while True:
             with self._db.read() as db:
                 rows = db.execute(

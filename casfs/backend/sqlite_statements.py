@@ -58,7 +58,7 @@ INSERT INTO blobs (hash, size, type, touched, data) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (hash) DO UPDATE SET touched = excluded.touched
 WHERE touched < excluded.touched - {TOUCH_RESOLUTION_S}
 """
-TAKE_PLAIN_BYTES = "DELETE FROM blobs WHERE hash = ? AND type IS NULL RETURNING data"
+DELETE_UNTYPED_BLOB = "DELETE FROM blobs WHERE hash = ? AND type IS NULL RETURNING data"
 ADD = "INSERT OR IGNORE INTO heads (name, hash, record) VALUES (?, ?, ?)"
 REPLACE = "UPDATE heads SET hash = ?, record = ? WHERE name = ? AND hash = ? AND record = ?"
 REMOVE = "DELETE FROM heads WHERE name = ? AND hash = ? AND record = ?"
@@ -157,7 +157,7 @@ def insert(db: Connection, batch: list[Staged], stored: Mapping[bytes, BlobRow],
         key, data = key_of(one.digest.hash), one.data
         if one.type is not None and key in stored and stored[key].type is None:
             # it arrives anew, as a node; its bytes stay where they are stored
-            ((data,),) = db.execute(TAKE_PLAIN_BYTES, (key,)).fetchall() or [(data,)]
+            ((data,),) = db.execute(DELETE_UNTYPED_BLOB, (key,)).fetchall() or [(data,)]
         id = None if one.type is None else ids[one.type]
         rows.append((key, one.digest.size_bytes, id, now, data))
     db.executemany(INSERT, rows)

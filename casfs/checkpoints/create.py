@@ -145,5 +145,5 @@ def compare(store: Store, old: TreeHash | None, new: TreeHash) -> tuple[dict[str
 
 
 def _id(created_at: int, hash: NodeHash) -> str:
-    moment = datetime.fromtimestamp(created_at / 1000, UTC)
-    return f"{moment:%Y%m%dT%H%M%S}.{created_at % 1000:03d}Z-{hash[:8]}"
+    utc = datetime.fromtimestamp(created_at / 1000, UTC)
+    return f"{utc:%Y%m%dT%H%M%S}.{created_at % 1000:03d}Z-{hash[:8]}"

@@ -62,12 +62,13 @@ def _serve(root: Path, report: background.Reporter, hold: bool) -> None:
     values = config.values(root, os.environ)
     path = daemon_socket.socket_path(root, os.environ)
     log = to_file(root / "log" / "daemon.jsonl")
-    limit, upkeep, workspaces = values["runs.limit"], _upkeep(values), _workspaces(root, log)
+    limit, workspaces = values["runs.limit"], _workspaces(root, log)
+    maintenance = _maintenance(values)
 
     def run(ready: Callable[[], None]) -> None:
         extractor = from_settings(values, os.environ, log)
         env = dict(os.environ)
-        serve(root, path, env, limit, upkeep, log, ready, workspaces, extractor, hold)
+        serve(root, path, env, limit, maintenance, log, ready, workspaces, extractor, hold)
 
     background.serve(run, report)
 
@@ -89,7 +90,7 @@ def _workspaces(root: Path, log: Log) -> Workspaces:
     return Workspaces(open, lambda: implicit_mount.end(root, os.environ))
 
 
-def _upkeep(values: Mapping[str, Any]) -> Callable[[Store], None] | None:
+def _maintenance(values: Mapping[str, Any]) -> Callable[[Store], None] | None:
     """The daemon's periodic gc, which enforces the configured limits; None without limits."""
     from casfs.maintenance import gc
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from casfs.mount.worker import MountOptions
 
 TRANSPORTS = ("auto", "builtin", "pyfuse3")
-OLD_NAMES = {"kernel": "builtin"}  # accepted, not shown
+TRANSPORT_ALIASES = {"kernel": "builtin"}  # accepted, not shown
 
 foreground_option = click.option("--foreground", is_flag=True, help="Do not go to the background.")
 ready_option = click.option("--ready-fd", type=int, hidden=True)
@@ -28,7 +28,7 @@ ready_option = click.option("--ready-fd", type=int, hidden=True)
 
 class Transport(click.Choice[str]):
     def convert(self, value: Any, param: Any, ctx: Any) -> str:
-        return super().convert(OLD_NAMES.get(value, value), param, ctx)
+        return super().convert(TRANSPORT_ALIASES.get(value, value), param, ctx)
 
 
 @click.command()
@@ -96,7 +96,7 @@ def _options(
     if transport is None:
         values = {value.setting.name: value for value in config.load(root, os.environ)}
         found = values["mount.transport"]
-        transport = OLD_NAMES.get(found.value, found.value)
+        transport = TRANSPORT_ALIASES.get(found.value, found.value)
         if transport not in TRANSPORTS:
             known = ", ".join(TRANSPORTS)
             raise Invalid(f"{found.origin}: no transport {transport!r}; there are {known}")

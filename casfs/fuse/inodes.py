@@ -19,14 +19,14 @@ from collections.abc import Callable
 from casfs.fuse.inode_table import ROOT, InodeTable
 from casfs.fuse.views.vnode import Directory, Vnode
 
-LIMIT = 1 << 60
-FIRST = 2
+MAX_INODE = 1 << 60
+MIN_INODE = 2
 RECENT_VNODES = 1 << 14
 
 
 def inode_number(key: bytes) -> int:
     """Returns the preferred number of a key."""
-    return FIRST + int.from_bytes(key[:8], "big") % (LIMIT - FIRST)
+    return MIN_INODE + int.from_bytes(key[:8], "big") % (MAX_INODE - MIN_INODE)
 
 
 def key_check(key: bytes) -> int:
@@ -57,12 +57,12 @@ class Inodes:
         """Returns None if the inode is not in the table, or its name means something else."""
         found = self._recent.get(ino)
         if found is None and ino != ROOT:
-            found = self._make_again(ino)
+            found = self._rebuild_vnode(ino)
             if found is not None:
                 self._remember(found)
         return found if ino != ROOT else self._root
 
-    def _make_again(self, ino: int) -> Vnode | None:
+    def _rebuild_vnode(self, ino: int) -> Vnode | None:
         inode = self.table.get(ino)
         if inode is None:
             return None
@@ -91,7 +91,7 @@ class Inodes:
             taken = self.table.check(ino)
             if taken is None or taken == wanted:
                 break
-            ino = ino + 1 if ino + 1 < LIMIT else FIRST
+            ino = ino + 1 if ino + 1 < MAX_INODE else MIN_INODE
             self._displaced[vnode.key] = ino
         vnode.ino = ino
         return vnode

@@ -36,9 +36,9 @@ from casfs.fuse.views.errors import LOGGED, Denied, errno_of
 from casfs.fuse.views.files import BrokenFile, LiveFile
 from casfs.fuse.views.stats import Stats
 from casfs.fuse.views.vnode import (
-    LONG_AGO,
     READ_DIRECTORY,
     READ_FILE,
+    Y2000_NS,
     Attr,
     Directory,
     File,
@@ -261,7 +261,7 @@ class Session:
         except CasfsError as error:
             self.errno_for("listing", error)
             mode = READ_DIRECTORY if isinstance(vnode, Directory) else READ_FILE
-            return Entry(vnode.ino, Attr(mode, 0, LONG_AGO), 0.0, 0.0)
+            return Entry(vnode.ino, Attr(mode, 0, Y2000_NS), 0.0, 0.0)
 
     def count_lookup(self, listing: Listing, item: DirectoryItem) -> None:
         """Counts one lookup of an item that was sent with its attributes."""

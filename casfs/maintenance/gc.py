@@ -124,9 +124,9 @@ class _Marker:
         unreadable node."""
         stack = self._mark(set(hashes))
         while stack:
-            portion, stack = stack[-MARK_BATCH_NODES:], stack[:-MARK_BATCH_NODES]
+            batch, stack = stack[-MARK_BATCH_NODES:], stack[:-MARK_BATCH_NODES]
             refs: set[str] = set()
-            for hash in portion:
+            for hash in batch:
                 refs.update(self._refs(hash))
             stack += self._mark(refs)
             self._progress(self._collection.marked.blobs)
@@ -174,8 +174,8 @@ def _mark_roots(
     store: Store, collection: GcRun, marker: _Marker, before: int, cache: set[HeadName]
 ) -> None:
     """Marks blobs in the grace period and all that heads other than cache reach."""
-    for portion in collection.recent(before):
-        marker.follow(portion)
+    for batch in collection.recent(before):
+        marker.follow(batch)
     for name, head in store.heads.list():
         if name not in cache:
             marker.follow(targets(head))

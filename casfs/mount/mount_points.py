@@ -19,7 +19,7 @@ from casfs.mount import attach, registry, users
 from casfs.system import mounts
 
 TYPE = attach.TYPE
-PLAIN_SOURCE = re.compile(r"[A-Za-z0-9/._+@:-]+\Z")
+SAFE_SOURCE_NAME = re.compile(r"[A-Za-z0-9/._+@:-]+\Z")
 MAX_USERS_NAMED = 8  # in the message about a busy mount
 
 
@@ -30,7 +30,7 @@ def source(root: Path | None) -> str:
         return "casfs"
     path = os.fsencode(root.resolve())
     text = path.decode("ascii", "replace")
-    return text if PLAIN_SOURCE.match(text) else f"casfs-{hash_bytes(path)[:16]}"
+    return text if SAFE_SOURCE_NAME.match(text) else f"casfs-{hash_bytes(path)[:16]}"
 
 
 def check(root: Path | None, mountpoint: Path) -> Path:

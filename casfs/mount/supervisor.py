@@ -9,7 +9,7 @@ new worker serves within milliseconds. It answers no request and does not keep t
 so that little can make it fail.
 
     a worker ends          the next one is started. A worker that was killed from outside is
-                           always replaced; of workers that fail within AT_ONCE_S, RESTARTS
+                           always replaced; of workers that fail within EARLY_EXIT_S, RESTARTS
                            within RESTART_WINDOW_S, then the mount is given up and the log
                            says why
     unmounted              by any program: the worker ends, then the supervisor
@@ -46,11 +46,11 @@ from casfs.system.signals import Signals, blocked
 
 END_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 REPLACE_SIGNAL = signal.SIGUSR1
-AT_ONCE_S = 1.0  # a worker that lived longer has served
+EARLY_EXIT_S = 1.0  # a worker that lived longer has served
 RESTARTS, RESTART_WINDOW_S = 5, 60.0
 
 
-def _do_nothing() -> None:
+def _no_op() -> None:
     pass
 
 
@@ -60,8 +60,8 @@ class SupervisorHooks:
     worker, to close the supervisor's own descriptors; `command` returns the command that
     executes the program anew, for a transport and the state for `resume`."""
 
-    ready: Callable[[], None] = _do_nothing
-    forked: Callable[[], None] = _do_nothing
+    ready: Callable[[], None] = _no_op
+    forked: Callable[[], None] = _no_op
     command: Callable[[str, str], list[str]] | None = None
 
 
@@ -205,7 +205,7 @@ class Supervisor:
                 self._fall_back(worker.error)
             elif not self._ready:
                 raise Failed(worker.error or f"the worker ended by itself ({code})")
-            elif worker.age_s() < AT_ONCE_S:
+            elif worker.age_s() < EARLY_EXIT_S:
                 self._count_failure(worker)
         self._transport.prepare_restart(self._ready)
         self._start_worker()

@@ -27,7 +27,7 @@ VERITY_OPTIONS = struct.pack(
     "<IIIIQIIQ88x", 1, 1, 4096, 0, 0, 0, 0, 0
 )  # SHA-256 over blocks of 4 KiB
 ANY_WRITE = 0o222
-OTHERS_WRITE = 0o022
+SHARED_WRITE = 0o022
 
 
 def check_owner(objects: Path) -> None:
@@ -38,7 +38,7 @@ def check_owner(objects: Path) -> None:
             folders = [objects.parent, objects, *(Path(shard.path) for shard in shards)]
         for folder in folders:
             info = folder.lstat()
-            if not stat.S_ISDIR(info.st_mode) or info.st_uid != user or info.st_mode & OTHERS_WRITE:
+            if not stat.S_ISDIR(info.st_mode) or info.st_uid != user or info.st_mode & SHARED_WRITE:
                 raise Failed(
                     f"{folder} is not this user's (uid {user}) alone to write; a mount without"
                     " a process of ours needs that"

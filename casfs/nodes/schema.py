@@ -31,7 +31,7 @@ from casfs.nodes.schema_dialect import (
     assert_refs,
     has_refs,
     line,
-    place_of,
+    ref_target,
     walk,
 )
 
@@ -112,7 +112,7 @@ class Schema:
         return _in_turn(parts)
 
     def _follow(self, target: str) -> Collect:
-        pointer, place = target[1:], place_of(target)
+        pointer, place = target[1:], ref_target(target)
 
         def follow(value: Any, found: list[Ref]) -> None:
             if pointer not in self._collectors:

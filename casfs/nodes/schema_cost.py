@@ -23,7 +23,7 @@ from casfs.nodes.schema_dialect import (
     Place,
     line,
     path,
-    place_of,
+    ref_target,
     spot,
     subschemas,
 )
@@ -138,7 +138,7 @@ def _first_error(validator: Any, payload: Any) -> Any:
 def _in_place(schema: Document, place: Place) -> Iterator[Place]:
     if isinstance(schema, dict):
         if "$ref" in schema:
-            yield place_of(schema["$ref"])
+            yield ref_target(schema["$ref"])
         yield from (place + step for step, _ in subschemas(schema) if step[0] in IN_PLACE)
 
 

@@ -120,7 +120,7 @@ def assert_refs(schema: Document) -> Document:
     return copy
 
 
-def place_of(target: str) -> Place:
+def ref_target(target: str) -> Place:
     """Returns the place that a `$ref` leads to: a JSON pointer inside a URI fragment."""
     parts = unquote(target[2:]).split("/") if target != "#" else []
     return tuple(part.replace("~1", "/").replace("~0", "~") for part in parts)

@@ -95,16 +95,16 @@ def what_did_not_move_is_not_in_the_journal(make_backend: Factory) -> None:
     assert newest_move(backend.heads) == 2, "without a gap"
 
 
-def the_journal_is_read_in_portions_and_forgets_what_is_old(make_backend: Factory) -> None:
+def the_journal_is_read_in_batches_and_drops_old_moves(make_backend: Factory) -> None:
     backend = make_backend()
     one = put(backend, b"1")
     names = [f"{n:05}" for n in range(JOURNAL_MIN_MOVES + 3 * MOVES_PER_READ)]
     backend.publish([], [swap(name, None, Head(one)) for name in names])
     assert newest_move(backend.heads) == len(names)
     seen: list[Move] = []
-    while portion := backend.heads.moves(seen[-1].seq if seen else 0):
-        assert len(portion) <= MOVES_PER_READ
-        seen += portion
+    while batch := backend.heads.moves(seen[-1].seq if seen else 0):
+        assert len(batch) <= MOVES_PER_READ
+        seen += batch
     assert JOURNAL_MIN_MOVES <= len(seen) < len(names), "the last ones"
     assert [move.seq for move in seen] == list(range(seen[0].seq, len(names) + 1))
     assert [move.name for move in seen] == names[-len(seen) :]

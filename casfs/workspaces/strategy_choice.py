@@ -18,13 +18,13 @@ from casfs.workspaces.strategies import FUSE, NAMESPACE, NATIVE, OVERLAY, STRATE
 
 ANY_FUSE = "fuse"  # any overlay over a FUSE mount
 MAX_NAMESPACES = Path("/proc/sys/user/max_user_namespaces")
-HERE = Path(__file__)
+THIS_FILE = Path(__file__)
 
 
 def choose(name: str | None, store: Store) -> list[Strategy]:
     """Returns the available strategies of that name (`fuse`: overlays over a FUSE mount), or all;
     the preferred one first. Raises Refused where none is available."""
-    near = HERE if store.root is None else store.root / FORMAT_FILE
+    near = THIS_FILE if store.root is None else store.root / FORMAT_FILE
     asked = [
         strategy
         for strategy in STRATEGIES.values()
@@ -38,7 +38,7 @@ def choose(name: str | None, store: Store) -> list[Strategy]:
     return found
 
 
-def unavailable(strategy: Strategy, near: Path = HERE) -> str | None:
+def unavailable(strategy: Strategy, near: Path = THIS_FILE) -> str | None:
     """Returns why this machine or this user cannot use a strategy, None where it can. `near`: a
     file, not an image, on the file system of the store."""
     check = CHECKS.get(strategy.name)

@@ -23,7 +23,7 @@ from casfs.system import run_command
 from engine.secrets.config_marks import AGENT, marked_values
 from engine.secrets.redaction import secret_variables
 
-GROUP, OWN = "casfs.agents", "casfs"
+ENTRY_POINT_GROUP, BUILTIN_DISTRIBUTION = "casfs.agents", "casfs"
 IMPORT_TIMEOUT_S = 10.0
 IMPORTED = b"\x06imported"
 PROBE = f"""
@@ -78,13 +78,13 @@ class Package:
 
 def names() -> list[str]:
     """Returns the names of all installed agent packages, also of those that do not load."""
-    return sorted({point.name for point in entry_points(group=GROUP)})
+    return sorted({point.name for point in entry_points(group=ENTRY_POINT_GROUP)})
 
 
 def load(name: str) -> Package:
     """Loads an agent package. Raises NotFound where none has that name, Failed where it does not
     load or its descriptor is invalid."""
-    points = sorted(entry_points(group=GROUP, name=name), key=_is_third_party)
+    points = sorted(entry_points(group=ENTRY_POINT_GROUP, name=name), key=_is_third_party)
     if not points:
         raise NotFound(f"no agent {name!r} is installed; see `casfs agent list`")
     point = points[0]
@@ -127,7 +127,7 @@ def _probe(point: EntryPoint) -> None:
 
 def _is_third_party(point: EntryPoint) -> bool:
     """Sorts built-in agents first: no other package can replace one."""
-    return point.dist is None or point.dist.name != OWN
+    return point.dist is None or point.dist.name != BUILTIN_DISTRIBUTION
 
 
 def check(package: Package) -> None:

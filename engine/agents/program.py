@@ -55,11 +55,11 @@ async def run_program(
             started=context.started,
         )
     except TimedOut as error:
-        detail = await trio.to_thread.run_sync(_put_alone, context, argv, error.result)
+        detail = await trio.to_thread.run_sync(_commit_detail, context, argv, error.result)
         raise AgentFailed(str(error), detail.hash) from error
 
 
-def _put_alone(context: AgentContext, argv: Sequence[str], outcome: ProcessResult) -> Digest:
+def _commit_detail(context: AgentContext, argv: Sequence[str], outcome: ProcessResult) -> Digest:
     with context.store.batch() as batch:
         return put_detail(batch, argv, outcome)
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_S = 15.0
 ANSWER_TIMEOUT_S = 600.0
 MAX_ATTEMPTS = 5
-FIRST_WAIT_S, MAX_WAIT_S = 0.5, 120.0
+INITIAL_BACKOFF_S, MAX_BACKOFF_S = 0.5, 120.0
 MAX_ERROR_CHARS = 300  # of a server's message
 RETRYABLE_STATUS = {408, 409, 425, 429}  # and every 5xx
 Message = dict[str, Any]
@@ -86,14 +86,14 @@ async def complete(
             if attempt == endpoint.attempts:
                 raise Failed(f"{endpoint.model}: {again} ({attempt} attempts)") from None
             wait = _backoff(attempt) if again.wait is None else again.wait
-            if wait > MAX_WAIT_S:
+            if wait > MAX_BACKOFF_S:
                 raise Failed(f"{endpoint.model}: {again}; asks to wait {wait:g} s") from None
         await trio.sleep(wait)
     raise Failed(f"{endpoint.model}: attempts must be 1 or more")
 
 
 def _backoff(attempt: int) -> float:
-    longest: float = min(MAX_WAIT_S, FIRST_WAIT_S * 2.0 ** (attempt - 1))
+    longest: float = min(MAX_BACKOFF_S, INITIAL_BACKOFF_S * 2.0 ** (attempt - 1))
     return longest * random.uniform(0.5, 1)
 
 

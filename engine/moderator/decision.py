@@ -23,7 +23,7 @@ END = "__end__"
 
 COMPLETED = 0
 NO_RULE = 1
-MAX_SHOWN_CHARS = 160  # of an expression in a reason, which is one line
+MAX_CONDITION_CHARS = 160  # of an expression in a reason, which is one line
 
 Rule = TypedDict("Rule", {"from": str, "to": str, "when": str | None})
 
@@ -108,5 +108,5 @@ def _no_rule_matches(role: str) -> End:
 
 def _describe(index: int, rule: Rule) -> str:
     when = " ".join((rule["when"] or "null").split())
-    shown = when if len(when) <= MAX_SHOWN_CHARS else f"{when[:MAX_SHOWN_CHARS]}…"
+    shown = when if len(when) <= MAX_CONDITION_CHARS else f"{when[:MAX_CONDITION_CHARS]}…"
     return f"moderator rule {index} ({rule['from']} to {rule['to']}, when {shown})"

@@ -167,7 +167,7 @@ def _array_warnings(path: syntax.Path, graph: _Graph, schemas: Mapping[str, Any]
     if path.head not in _STEPS or len(path.filters) > 1 or not path.fields:
         return
     fields, role = ".".join(path.fields), _filtered_role(path)
-    if role is not None and _alone(path) and role in graph.after(role):
+    if role is not None and _filters_are_single(path) and role in graph.after(role):
         yield (
             f"{path.head}[role='{role}'].{fields} is an array once {role} has run twice, "
             f"and never equal to one value; $last('{role}').{fields} is the latest"
@@ -179,8 +179,8 @@ def _array_warnings(path: syntax.Path, graph: _Graph, schemas: Mapping[str, Any]
         )
 
 
-def _alone(path: syntax.Path) -> bool:
-    return all(isinstance(one, syntax.Equals) and one.alone for one in path.filters)
+def _filters_are_single(path: syntax.Path) -> bool:
+    return all(isinstance(one, syntax.Equals) and one.single for one in path.filters)
 
 
 def _several(fields: Sequence[str], graph: _Graph, schemas: Mapping[str, Any]) -> bool:

@@ -42,11 +42,11 @@ class Literal:
 
 @dataclass(frozen=True)
 class Equals:
-    """The filter `[name = 'value']`; not `alone` where `and` asks for more."""
+    """The filter `[name = 'value']`; not `single` where it is one operand of `and`."""
 
     name: str
     value: Any
-    alone: bool = True
+    single: bool = True
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,7 @@ def _equals(node: Any) -> Equals | None:
         return None
     if node.value == "and":
         found = _equals(node.lhs) or _equals(node.rhs)
-        return found and Equals(found.name, found.value, alone=False)
+        return found and Equals(found.name, found.value, single=False)
     if node.value != "=":
         return None
     sides = (_operand(node.lhs), _operand(node.rhs))

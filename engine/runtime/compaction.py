@@ -36,7 +36,7 @@ SYSTEM = (
     "that you see. Keep what was decided and why, what was tried and failed, names, paths and "
     "digests that are needed again, and what is still open. Leave out how it was said."
 )
-ASK = "summary: the text that will stand for everything that happened so far."
+FACTS = "summary: the text that will stand for everything that happened so far."
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ async def summarise(
     """Asks the agent of an agent node; `store` and its secrets redact what it sees. Raises
     AttemptFailed."""
     history, secrets = given.history, redaction.secrets_of(store)
-    prompt = Prompt(SYSTEM, given.task, history.steps, ASK, SCHEMA, summary=history.summary)
+    prompt = Prompt(SYSTEM, given.task, history.steps, FACTS, SCHEMA, summary=history.summary)
     context = AgentContext(
         thread=given.thread,
         role=ROLE,

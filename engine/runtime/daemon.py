@@ -32,8 +32,8 @@ from engine.runtime.workspace import COPYING, Workspaces, sweep
 from engine.secrets import redaction
 
 Answer = dict[str, Any]
-Upkeep = Callable[[Store], None]
-UPKEEP_INTERVAL_S = 600
+Maintenance = Callable[[Store], None]
+MAINTENANCE_INTERVAL_S = 600
 
 
 class Daemon:
@@ -43,17 +43,17 @@ class Daemon:
         env: Mapping[str, str],
         log: Log,
         limit: int,
-        upkeep: Upkeep | None = None,
+        maintenance: Maintenance | None = None,
         workspaces: Workspaces = COPYING,
         extractor: Extractor | None = None,
         hold: bool = False,
     ) -> None:
         """`env`: the environment of agents; `limit`: threads that run at once, more wait;
-        `upkeep` is called every UPKEEP_INTERVAL_S; `extractor`: the model that finds a meta;
-        `hold`: no thread is launched at the start."""
+        `maintenance` is called every MAINTENANCE_INTERVAL_S; `extractor`: the model that finds a
+        meta; `hold`: no thread is launched at the start."""
         self._store = store
         self._log = log
-        self._upkeep = upkeep
+        self._maintenance = maintenance
         self._hold = hold
         self._evaluator = WorkerPool(log)
         self._supervisor = Supervisor(
@@ -72,8 +72,8 @@ class Daemon:
                 if not self._hold:
                     await self._supervisor.launch_all()
                 nursery.start_soon(trio.serve_listeners, self._handle_connection, [listener])
-                if self._upkeep is not None:
-                    nursery.start_soon(self._run_upkeep, self._upkeep)
+                if self._maintenance is not None:
+                    nursery.start_soon(self._run_maintenance, self._maintenance)
                 self._log("ready", socket=str(path))
                 ready()
                 async for number in signals:
@@ -82,14 +82,14 @@ class Daemon:
                 nursery.cancel_scope.cancel()
         path.unlink(missing_ok=True)
 
-    async def _run_upkeep(self, upkeep: Upkeep) -> None:
+    async def _run_maintenance(self, maintenance: Maintenance) -> None:
         """Enforces the limits of the store's settings, such as gc's."""
         while True:
             try:
-                await trio.to_thread.run_sync(upkeep, self._store)
+                await trio.to_thread.run_sync(maintenance, self._store)
             except CasfsError as error:
-                self._log("upkeep failed", error=str(error))
-            await trio.sleep(UPKEEP_INTERVAL_S)
+                self._log("maintenance failed", error=str(error))
+            await trio.sleep(MAINTENANCE_INTERVAL_S)
 
     # -- connections ----------------------------------------------------------------------
 
@@ -137,7 +137,7 @@ def serve(
     path: Path,
     env: Mapping[str, str],
     limit: int,
-    upkeep: Upkeep | None,
+    maintenance: Maintenance | None,
     log: Log,
     ready: Callable[[], None],
     workspaces: Workspaces = COPYING,
@@ -153,7 +153,7 @@ def serve(
             path.unlink(missing_ok=True)
             overlay_workspace.unmount_all(root)
             _sweep(store, log)
-            daemon = Daemon(store, env, log, limit, upkeep, workspaces, extractor, hold)
+            daemon = Daemon(store, env, log, limit, maintenance, workspaces, extractor, hold)
 
             def announce() -> None:
                 daemon_socket.announce(root, path)

@@ -60,7 +60,8 @@ class OverlayWorkspace(Workspace):
         super().__init__(store, self._folder / "tree")
         self._trees = trees
         self._log = log
-        self._ways = [way for way in strategy_choice.choose(None, store) if way.name in preferred]
+        found = strategy_choice.choose(None, store)
+        self._strategies = [strategy for strategy in found if strategy.name in preferred]
         self._image: TreeHash | None = None  # the tree whose image is the lowest layer
         self._base: TreeHash | None = None  # of the overlay, None without one
 
@@ -81,21 +82,21 @@ class OverlayWorkspace(Workspace):
 
     def _mount(self, root: TreeHash) -> bool:
         """Mounts an overlay by the first strategy that works; False where none does."""
-        for way in self._ways:
+        for strategy in self._strategies:
             try:
                 lifecycle.create_upper(self._store, root, self._upper)
                 self.path.mkdir()
-                strategies.mount(way, partial(self._layers, way, root))
+                strategies.mount(strategy, partial(self._layers, strategy, root))
             except (CasfsError, OSError) as error:
-                named = {"way": way.name, "workspace": str(self._folder)}
+                named = {"strategy": strategy.name, "workspace": str(self._folder)}
                 self._log("no overlay", **named, error=str(error))
                 self.remove()
             else:
                 return True
         return False
 
-    def _layers(self, way: Strategy, root: TreeHash) -> OverlayLayers:
-        lower, changes = self._images(root) if way.native else (self._trees(root), None)
+    def _layers(self, strategy: Strategy, root: TreeHash) -> OverlayLayers:
+        lower, changes = self._images(root) if strategy.native else (self._trees(root), None)
         work = self._upper.with_name("work")
         return OverlayLayers(lower, self._upper, work, self.path, changes=changes)
 

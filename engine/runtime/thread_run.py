@@ -73,14 +73,14 @@ class ThreadRun:
         default the moderator's rules are evaluated in this process, and child threads run in
         the caller's task."""
         self.head = ThreadHead(thread)
-        self._store = self._plain_store = store
-        self._log = self._plain_log = log
+        self._store = self._raw_store = store
+        self._log = self._raw_log = log
         self._env = env
         self._workspaces = workspaces
         self._workspace = thread_workspace(store, thread, workspaces)
         self._single_flight = single_flight or SingleFlight()
         self._evaluator = evaluator or LocalEvaluator()
-        self._run_child = run_child or self._run_child_here
+        self._run_child = run_child or self._run_child_inline
         self._extractor = extractor
 
     @property
@@ -104,16 +104,16 @@ class ThreadRun:
             await blocking(self._workspace.remove)
         return self.thread
 
-    async def _run_child_here(self, child: Thread) -> Thread:
-        shared = (self._plain_log, self._workspaces, self._single_flight, self._evaluator)
-        run = ThreadRun(self._plain_store, child, self._env, *shared, extractor=self._extractor)
+    async def _run_child_inline(self, child: Thread) -> Thread:
+        shared = (self._raw_log, self._workspaces, self._single_flight, self._evaluator)
+        run = ThreadRun(self._raw_store, child, self._env, *shared, extractor=self._extractor)
         return await run()
 
     def _load(self) -> None:
-        config = ThreadConfig(self._plain_store, self.thread, self._env, self._extractor)
+        config = ThreadConfig(self._raw_store, self.thread, self._env, self._extractor)
         self._config = config
-        self._store = store = redacting_store(self._plain_store, config.secrets)
-        self._log = log = config.secrets.redacting_log(self._plain_log)
+        self._store = store = redacting_store(self._raw_store, config.secrets)
+        self._log = log = config.secrets.redacting_log(self._raw_log)
         self._history = past = ThreadHistory(store, self.thread, config.start)
         path = None if config.start["workspace"] is None else self._workspace.path
         self._contexts = AgentContextBuilder(

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from casfs.nodes.schema_dialect import IN_PLACE, place_of, subschemas
+from casfs.nodes.schema_dialect import IN_PLACE, ref_target, subschemas
 
 ENV, AGENT = "env", "agent"
 
@@ -77,7 +77,7 @@ def _fits(pattern: str, key: str) -> bool:
 def _target(root: Any, ref: str) -> Any:
     """Returns the subschema that a `#/…` points to, None where there is none."""
     found = root
-    for key in place_of(ref):
+    for key in ref_target(ref):
         if isinstance(found, Mapping):
             found = found.get(key)
         elif isinstance(found, list) and key.isdecimal() and int(key) < len(found):

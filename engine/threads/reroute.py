@@ -57,7 +57,7 @@ async def compare_routes(
     routes = [*(step["role"] for step in recorded), _ending(store, thread)]
     rows = []
     steps: list[Mapping[str, Any]] = []
-    for index, went in enumerate(routes):
+    for index, recorded_role in enumerate(routes):
         fault = None
         if index:
             step, fault = _read(store, flow, recorded[index - 1])
@@ -66,7 +66,7 @@ async def compare_routes(
         decision = await moderator.decide(flow.rules, context, evaluator or LocalEvaluator())
         now, stuck = _route(decision)
         role = steps[-1]["role"] if steps else START
-        rows.append(RouteComparison(index, role, went, now, fault or stuck))
+        rows.append(RouteComparison(index, role, recorded_role, now, fault or stuck))
     return rows
 
 

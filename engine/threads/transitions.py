@@ -166,11 +166,11 @@ def _advance(
     )
 
 
-def attempt_traces(batch: Batch, thread: Thread, how: str, alone: bool) -> Sequence[NodeHash]:
+def attempt_traces(batch: Batch, thread: Thread, how: str, always: bool) -> Sequence[NodeHash]:
     """Puts a content node for an attempt that is over: how it ended, with its recorded turns.
-    None where it has no turns and left a detail (not `alone`)."""
+    Without turns only if `always` (it left no detail)."""
     intent = thread.record["intent"]
-    if not intent or not (alone or intent["turns"]):
+    if not intent or not (always or intent["turns"]):
         return ()
     text = f"attempt {intent['attempt']} of {intent['role']} {record.truncate_reason(how)}"
     return (content.put(batch, text, record.all_turns(intent)),)

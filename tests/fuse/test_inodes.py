@@ -8,7 +8,7 @@ import pytest
 
 from casfs.fuse import inodes
 from casfs.fuse.inode_table import ROOT
-from casfs.fuse.inodes import LIMIT, Inodes, inode_number, key_check
+from casfs.fuse.inodes import MAX_INODE, Inodes, inode_number, key_check
 from casfs.fuse.views.files import LiveFile, TextFile
 from casfs.fuse.views.vnode import Directory, Vnode, child_key, make_key
 
@@ -56,7 +56,7 @@ def clash(key: bytes, tail: bytes) -> TextFile:
 def test_numbers_are_in_range_and_depend_on_the_key_only() -> None:
     keys = [make_key(b"%d" % n) for n in range(10_000)] + [b"\0" * 16, b"\xff" * 16]
     numbers = [inode_number(key) for key in keys]
-    assert all(ROOT < one < LIMIT for one in numbers)
+    assert all(ROOT < one < MAX_INODE for one in numbers)
     assert len(set(numbers)) == len(keys)
     assert numbers == [inode_number(key) for key in keys]
 
@@ -176,7 +176,7 @@ def test_a_displaced_vnode_keeps_its_number_while_it_is_in_the_table(root: Folde
 
 def test_probing_wraps_inside_the_range(root: Folder) -> None:
     table = Inodes(root)
-    last = LIMIT - 1
+    last = MAX_INODE - 1
     key = (last - 2).to_bytes(8, "big")
     first, second = TextFile(key + b"\0" * 8, b""), TextFile(key + b"\1" * 8, b"")
     table.add_lookup(table.intern(first), ROOT, b"1")

@@ -9,7 +9,7 @@ returned, appends what it was told is durable to a file, a JSON object per line:
 
 `Conflict` is right wherever two writers meet. `NotFound` is right only beside a gc with a
 grace shorter than the writer needs (`Plan.loses`): what a writer found in the store, and
-what an earlier portion of its batch brought, may be gone before its head is.
+what an earlier part of its batch brought, may be gone before its head is.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def put(writer: Writer, store: Store) -> Iterator[Callable[[], None]]:
 
 
 def _hold(writer: Writer, store: Store) -> None:
-    """Blobs, a tree of them and a head, at once; sometimes in portions."""
+    """Blobs, a tree of them and a head, at once; sometimes in parts."""
     name = _fresh(writer)
     with store.batch() as new:
         blobs = [new.put(writer.content()) for _ in range(writer.random.randrange(1, 20))]

@@ -263,7 +263,7 @@ def test_nothing_is_indexed_twice(disk_store: Store) -> None:
         assert index.catch_up() == 1
 
 
-def test_a_long_store_is_indexed_in_portions(
+def test_a_long_store_is_indexed_in_batches(
     disk_store: Store, find: Find, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search_module, "INDEX_BATCH_NODES", 7)

@@ -125,7 +125,7 @@ def test_without_a_mount_it_is_a_copy(disk_store: Store, tmp_path: Path) -> None
     folder = tmp_path / "store/workspaces/T"
     (disk_store.root / "images").touch()  # type: ignore[operator]  # so that there can be none
     workspace = OverlayWorkspace(
-        disk_store, folder, none, lambda event, **more: said.append(more["way"])
+        disk_store, folder, none, lambda event, **more: said.append(more["strategy"])
     )
     workspace.reset(root)
     (workspace.path / "a/f").write_text("changed")

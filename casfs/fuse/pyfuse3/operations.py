@@ -27,7 +27,7 @@ import trio
 from pyfuse3 import EntryAttributes, FUSEError
 
 from casfs.errors import Failed
-from casfs.fuse.inodes import LIMIT
+from casfs.fuse.inodes import MAX_INODE
 from casfs.fuse.kernel.protocol import STAT_BLOCK
 from casfs.fuse.session import FS_BLOCK, MAX_NAME_BYTES, Entry, Session
 from casfs.fuse.views.vnode import File
@@ -71,7 +71,7 @@ class Operations(pyfuse3.Operations):
         self.session = session
         self.initialised = trio.Event()  # INIT was received
         self.stopped = False  # by a signal
-        self._handles = itertools.count(LIMIT)
+        self._handles = itertools.count(MAX_INODE)
         self._contents: dict[int, bytes] = {}
         self._preparing: dict[bytes, trio.Lock] = {}
 
@@ -138,7 +138,7 @@ class Operations(pyfuse3.Operations):
     async def read(self, fh: int, off: int, size: int) -> bytes:
         self.session.stats.requests["read"] += 1
         try:
-            if fh >= LIMIT:
+            if fh >= MAX_INODE:
                 data = self._contents[fh][off : off + size]
                 self.session.stats.bytes_served += len(data)
                 return data

@@ -21,7 +21,7 @@ from casfs.backend.derived import sized_reader
 from casfs.errors import Corrupt, CorruptBlob, NotFound
 from casfs.fuse.views.directories import HashDirectory
 from casfs.fuse.views.errors import Denied
-from casfs.fuse.views.vnode import LONG_AGO, READ_FILE, Attr, Extent, File, Vnode
+from casfs.fuse.views.vnode import READ_FILE, Y2000_NS, Attr, Extent, File, Vnode
 from casfs.lru_cache import LruCache
 from casfs.store import Store
 
@@ -112,7 +112,7 @@ class BlobFile(File):
         hash: str,
         size: int,
         mode: int = READ_FILE,
-        mtime_ns: int = LONG_AGO,
+        mtime_ns: int = Y2000_NS,
     ) -> None:
         super().__init__(key)
         self._reader = reader

@@ -6,8 +6,8 @@ move in milliseconds, with the move's sequence number below them: two moves in o
 differ as well.
 
 Relevant to a directory are the heads below a prefix: `threads/`, `checkpoints/<name>/`. The
-newest move of each head and of its first two prefixes is kept, up to KEPT_NAMES; a name that is
-not kept moved before all that are, at `floor` at the latest. The floor rises when the older
+newest move of each head and of its first two prefixes is cached (MAX_TRACKED_NAMES); a name that is
+not cached moved before all that are, at `floor` at the latest. The floor rises when the older
 half is evicted, and when the journal has dropped moves unread: then all entries go. So the
 mtime of unchanged content may rise, but two contents never have one mtime. A head whose record
 states its time of change needs no floor: that time is older than all that is kept.
@@ -25,9 +25,9 @@ from typing import NamedTuple
 
 from casfs.backend.derived import version_of
 from casfs.backend.protocols import Backend, HeadName, Move
-from casfs.fuse.views.vnode import LONG_AGO, MILLISECOND
+from casfs.fuse.views.vnode import MILLISECOND, Y2000_NS
 
-KEPT_NAMES = 1 << 15  # heads and prefixes; more than the journal's moves concern
+MAX_TRACKED_NAMES = 1 << 15  # heads and prefixes; more than the journal's moves concern
 PREFIXES = 2  # of a head's name: no directory depends on a longer one
 
 
@@ -60,12 +60,12 @@ class JournalReader:
         self.lost = False
         found: list[Move] = []
         if version != self._version:
-            while portion := self._backend.heads.moves(self.seq):
-                if portion[0].seq != self.seq + 1:
+            while moves := self._backend.heads.moves(self.seq):
+                if moves[0].seq != self.seq + 1:
                     self.lost = True
                     found = []
-                found += portion
-                self.seq = portion[-1].seq
+                found += moves
+                self.seq = moves[-1].seq
             self._version = version
         return found
 
@@ -76,7 +76,7 @@ class ChangeTimes:
     def __init__(self, backend: Backend) -> None:
         self._journal = JournalReader(backend)
         self._newest: dict[str, ChangeTime] = {}  # in the order of their moves
-        self._floor = ChangeTime(0, LONG_AGO // MILLISECOND)
+        self._floor = ChangeTime(0, Y2000_NS // MILLISECOND)
         self._lock = threading.Lock()
 
     def latest(self, *prefixes: str) -> ChangeTime:
@@ -104,8 +104,8 @@ class ChangeTimes:
             for name in _prefixes_and_name(move.name):
                 self._newest.pop(name, None)
                 self._newest[name] = changed
-        if len(self._newest) > KEPT_NAMES:
-            for name in list(islice(self._newest, KEPT_NAMES // 2)):
+        if len(self._newest) > MAX_TRACKED_NAMES:
+            for name in list(islice(self._newest, MAX_TRACKED_NAMES // 2)):
                 self._floor = self._newest.pop(name)
 
 

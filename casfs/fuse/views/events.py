@@ -4,7 +4,7 @@
 
 The file only grows, so `tail -f` follows it and an offset keeps its meaning; poll() wakes a
 reader when the file has grown past its offset. Memory is bounded: the lines of the newest
-KEPT_BYTES (up to twice that) are kept, what was before reads as empty lines. Where moves are
+EVENT_LOG_BYTES (up to twice that) are kept, what was before reads as empty lines. Where moves are
 missing because the file was not read before the journal dropped them, `seq` has a gap.
 """
 
@@ -19,7 +19,7 @@ from casfs.backend.protocols import Backend, Move
 from casfs.fuse.views.change_times import ChangeTime, JournalReader
 from casfs.fuse.views.vnode import READ_FILE, Attr, File
 
-KEPT_BYTES = 1 << 20
+EVENT_LOG_BYTES = 1 << 20
 
 
 class EventLog:
@@ -53,8 +53,8 @@ class EventLog:
         for move in self._journal.new_moves():
             self._tail += _line(move)
             self._mtime_ns = ChangeTime(move.seq, move.at_ms).mtime_ns
-        if len(self._tail) > 2 * KEPT_BYTES:
-            cut = self._tail.rindex(b"\n", 0, len(self._tail) - KEPT_BYTES) + 1
+        if len(self._tail) > 2 * EVENT_LOG_BYTES:
+            cut = self._tail.rindex(b"\n", 0, len(self._tail) - EVENT_LOG_BYTES) + 1
             self._dropped_bytes += cut
             del self._tail[:cut]
 

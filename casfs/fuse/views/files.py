@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from casfs.errors import CasfsError
-from casfs.fuse.views.vnode import LONG_AGO, READ_FILE, Attr, File
+from casfs.fuse.views.vnode import READ_FILE, Y2000_NS, Attr, File
 
 
 class TextFile(File):
@@ -14,7 +14,7 @@ class TextFile(File):
 
     __slots__ = ("_data", "_mtime_ns")
 
-    def __init__(self, key: bytes, data: bytes, mtime_ns: int = LONG_AGO) -> None:
+    def __init__(self, key: bytes, data: bytes, mtime_ns: int = Y2000_NS) -> None:
         super().__init__(key)
         self._data = data
         self._mtime_ns = mtime_ns
@@ -31,7 +31,7 @@ class ComputedFile(File):
 
     __slots__ = ("_make", "_mtime_ns", "_size")
 
-    def __init__(self, key: bytes, make: Callable[[], bytes], mtime_ns: int = LONG_AGO) -> None:
+    def __init__(self, key: bytes, make: Callable[[], bytes], mtime_ns: int = Y2000_NS) -> None:
         super().__init__(key)
         self._make = make
         self._size = len(make())
@@ -77,7 +77,7 @@ class BrokenFile(File):
         self._error = error
 
     def attr(self) -> Attr:
-        return Attr(READ_FILE, 0, LONG_AGO)
+        return Attr(READ_FILE, 0, Y2000_NS)
 
     def read(self, offset: int, size: int) -> NoReturn:
         raise type(self._error)(str(self._error))

@@ -32,7 +32,7 @@ from casfs.fuse.views.directories import (
 from casfs.fuse.views.files import ComputedFile, TextFile
 from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import (
-    LONG_AGO,
+    Y2000_NS,
     Directory,
     Link,
     Vnode,
@@ -73,7 +73,7 @@ class NodeDirectory(ComposedDirectory):
     __slots__ = ("_depth", "_hash", "_mtime_ns", "_reader")
 
     def __init__(
-        self, key: bytes, reader: StoreReader, hash: str, depth: int, mtime_ns: int = LONG_AGO
+        self, key: bytes, reader: StoreReader, hash: str, depth: int, mtime_ns: int = Y2000_NS
     ) -> None:
         super().__init__(key)
         self._reader = reader
@@ -168,8 +168,8 @@ class Refs(Directory):
 
     def entries(self) -> Iterable[tuple[bytes, Vnode]]:
         remaining = iter(_named_refs(self._value()))
-        while portion := dict(islice(remaining, REF_BATCH)):
-            factories = ref_factories(self._reader, portion, self._depth, self._mtime_ns)
+        while batch := dict(islice(remaining, REF_BATCH)):
+            factories = ref_factories(self._reader, batch, self._depth, self._mtime_ns)
             yield from StaticDirectory(self.key, factories).entries()
 
     def _value(self) -> list[str] | dict[str, str]:
@@ -212,7 +212,7 @@ def ref_factories(
 
 
 def ref_factory(
-    reader: StoreReader, hash: str, depth: int, mtime_ns: int = LONG_AGO, *, plain: bool = False
+    reader: StoreReader, hash: str, depth: int, mtime_ns: int = Y2000_NS, *, plain: bool = False
 ) -> VnodeFactory:
     """Returns the factory for a reference in a directory at `depth`. `plain`: shows the bytes,
     even of a node."""

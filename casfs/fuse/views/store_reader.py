@@ -16,7 +16,7 @@ from casfs.digest import TreeHash
 from casfs.errors import Corrupt, NotFound
 from casfs.fuse.views.blobs import BlobReader
 from casfs.fuse.views.change_times import ChangeTime, ChangeTimes
-from casfs.fuse.views.vnode import LONG_AGO, MILLISECOND
+from casfs.fuse.views.vnode import MILLISECOND, Y2000_NS
 from casfs.lru_cache import LruCache
 from casfs.nodes.directory import Entry, Properties
 from casfs.nodes.node import Node
@@ -31,7 +31,7 @@ AGGREGATES = 256
 Value = TypeVar("Value")
 
 
-class ShownThread(NamedTuple):
+class TimedThread(NamedTuple):
     """A thread, and the mtime (ns) of the vnodes that show it."""
 
     thread: Thread
@@ -74,17 +74,17 @@ class StoreReader:
         """Returns the preserved properties of a directory itself. Raises Corrupt."""
         return self._load(lambda: tree.directory_properties(self.store, hash), hash)
 
-    def thread(self, id: str) -> ShownThread:
+    def thread(self, id: str) -> TimedThread:
         """Raises NotFound."""
         seq = self.change_times.head_seq(threads.head_name(id))
-        return _shown(threads.get(self.store, id), seq)
+        return _timed(threads.get(self.store, id), seq)
 
-    def threads(self) -> Iterator[ShownThread]:
+    def threads(self) -> Iterator[TimedThread]:
         """Yields all threads, oldest first."""
         self.change_times.latest(threads.HEADS)
         for name, head in self.store.heads.list(threads.HEADS):
             seq = self.change_times.head_seq(name, update=False)
-            yield _shown(Thread(name[len(threads.HEADS) :], head), seq)
+            yield _timed(Thread(name[len(threads.HEADS) :], head), seq)
 
     def steps(self, thread: Thread) -> list[StepRef]:
         """Returns the steps up to the thread's head. Raises Corrupt."""
@@ -126,11 +126,11 @@ class StoreReader:
             raise Corrupt(f"{hash} is referred to, but {error}") from None
 
 
-def _shown(thread: Thread, seq: int) -> ShownThread:
+def _timed(thread: Thread, seq: int) -> TimedThread:
     """`seq`: of the head's newest move, read before the head."""
     at_ms = thread.record.get("updatedAt")
-    changed = ChangeTime(seq, at_ms if isinstance(at_ms, int) else LONG_AGO // MILLISECOND)
-    return ShownThread(thread, changed.mtime_ns)
+    changed = ChangeTime(seq, at_ms if isinstance(at_ms, int) else Y2000_NS // MILLISECOND)
+    return TimedThread(thread, changed.mtime_ns)
 
 
 def _memory_bytes(value: object) -> int:

@@ -31,7 +31,7 @@ from casfs.fuse.views.directories import ComposedDirectory, LiveDirectory, Vnode
 from casfs.fuse.views.files import BrokenFile, ComputedFile, LiveFile
 from casfs.fuse.views.nodes import NodeDirectory, Refs, field_bytes, file_name, pretty, ref_factory
 from casfs.fuse.views.running import RunningStep
-from casfs.fuse.views.store_reader import ShownThread, StoreReader
+from casfs.fuse.views.store_reader import StoreReader, TimedThread
 from casfs.fuse.views.vnode import (
     MILLISECOND,
     READ_DIRECTORY,
@@ -65,15 +65,15 @@ class Threads(Directory):
 
     def lookup(self, name: bytes) -> Vnode | None:
         try:
-            shown = self._reader.thread(name.decode("ascii", "replace"))
+            timed = self._reader.thread(name.decode("ascii", "replace"))
         except NotFound:
             return None
-        return ThreadDirectory(child_key(self.key, name), self._reader, shown)
+        return ThreadDirectory(child_key(self.key, name), self._reader, timed)
 
     def entries(self) -> Iterable[tuple[bytes, Vnode]]:
-        for shown in self._reader.threads():
-            name = shown.thread.id.encode("ascii")
-            yield name, ThreadDirectory(child_key(self.key, name), self._reader, shown)
+        for timed in self._reader.threads():
+            name = timed.thread.id.encode("ascii")
+            yield name, ThreadDirectory(child_key(self.key, name), self._reader, timed)
 
 
 class ThreadDirectory(ComposedDirectory):
@@ -81,11 +81,11 @@ class ThreadDirectory(ComposedDirectory):
     live = True
     fixed = False
 
-    def __init__(self, key: bytes, reader: StoreReader, shown: ShownThread) -> None:
+    def __init__(self, key: bytes, reader: StoreReader, timed: TimedThread) -> None:
         super().__init__(key)
         self._reader = reader
-        self._id = shown.thread.id
-        self._mtime_ns = shown.mtime_ns
+        self._id = timed.thread.id
+        self._mtime_ns = timed.mtime_ns
 
     def binds(self, name: bytes) -> bool:
         return name != RUNNING
@@ -154,7 +154,7 @@ class ThreadDirectory(ComposedDirectory):
         return {name: partial(Link, target=b"../../" + name) for name in names}
 
     def _find_children(self) -> list[str]:
-        found = (shown.thread for shown in self._reader.threads())
+        found = (timed.thread for timed in self._reader.threads())
         return [one.id for one in found if one.record.get("parent") == self._id]
 
     def _start_payload(self) -> dict[str, Any]:

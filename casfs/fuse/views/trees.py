@@ -27,8 +27,8 @@ from casfs.fuse.views.directories import parse_hash
 from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import (
     LINK,
-    LONG_AGO,
     READ_DIRECTORY,
+    Y2000_NS,
     Attr,
     Directory,
     Link,
@@ -108,7 +108,7 @@ class TreeDirectory(Directory):
 
 def _preserved(mode: int, properties: Properties | None) -> tuple[int, int]:
     """Returns the mode and mtime (ns) of an entry: the defaults, unless others were preserved."""
-    mtime_ns = LONG_AGO
+    mtime_ns = Y2000_NS
     if properties is not None:
         if properties.unix_mode is not None:
             mode = stat.S_IFMT(mode) | stat.S_IMODE(properties.unix_mode)

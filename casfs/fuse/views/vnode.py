@@ -32,7 +32,7 @@ from typing import NamedTuple
 from casfs.digest import Hasher
 
 MILLISECOND = 1_000_000  # nanoseconds
-LONG_AGO = 946_684_800_000_000_000  # 2000-01-01 UTC in nanoseconds
+Y2000_NS = 946_684_800_000_000_000  # 2000-01-01 UTC in nanoseconds
 KEY_BYTES = 16
 READ_FILE = stat.S_IFREG | 0o444
 READ_DIRECTORY = stat.S_IFDIR | 0o555
@@ -125,7 +125,7 @@ class File(Vnode):
 class Link(Vnode):
     __slots__ = ("_mtime_ns", "target")
 
-    def __init__(self, key: bytes, target: bytes, mtime_ns: int = LONG_AGO) -> None:
+    def __init__(self, key: bytes, target: bytes, mtime_ns: int = Y2000_NS) -> None:
         super().__init__(key)
         self.target = target
         self._mtime_ns = mtime_ns
@@ -138,7 +138,7 @@ class Directory(Vnode):
     __slots__ = ()
     fixed = True
     invalidated = False
-    _mtime_ns = LONG_AGO
+    _mtime_ns = Y2000_NS
 
     def binds(self, name: bytes) -> bool:
         return self.fixed

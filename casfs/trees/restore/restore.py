@@ -194,20 +194,20 @@ class _Restore:
             self.restore_incrementally([None], False, False)
             return
         self._target.parent.mkdir(parents=True, exist_ok=True)
-        aside = self._target.parent / self._staging
-        aside.mkdir(0o700)
+        staging = self._target.parent / self._staging
+        staging.mkdir(0o700)
         try:
-            fd = os.open(aside, DIR_FLAGS)
+            fd = os.open(staging, DIR_FLAGS)
             try:
                 self._save_state(fd, [self._root])
                 write_tree(self._store, self._root, fd, self._progress)
-                aside.rename(self._target)  # takes the place of an empty directory
+                staging.rename(self._target)  # takes the place of an empty directory
                 self._save_state(fd, [self._root])
             finally:
                 os.close(fd)
         except BaseException:
             with suppress(Failed):
-                rmtree.delete(aside)
+                rmtree.delete(staging)
             raise
         self._count(Outcome())
 

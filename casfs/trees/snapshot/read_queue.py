@@ -32,7 +32,7 @@ class ReadQueue:
     ) -> None:
         self._batch = batch
         self._root_fd = root_fd
-        self._shown = printable(root)
+        self._root_text = printable(root)
         self._report = report
         self._racy_after = racy_after
         self._reader = FileReader(batch.blobs, batch.knows)
@@ -43,7 +43,7 @@ class ReadQueue:
         if self._pool is None:
             self._start_pool(scanned, names)
         if self._pool is None:
-            where = self._shown + printable(scanned.path)
+            where = self._root_text + printable(scanned.path)
             self._adopt(scanned, self._reader.read(fd, names, where))
             return
         for start in range(0, len(names), READ_BATCH_FILES):
@@ -69,7 +69,7 @@ class ReadQueue:
             if private is not None:
                 from casfs.trees.snapshot.reader_pool import ReaderPool
 
-                self._pool = ReaderPool(private, self._root_fd, self._shown)
+                self._pool = ReaderPool(private, self._root_fd, self._root_text)
 
     def _adopt(self, scanned: ScannedDirectory, done: list[ReadFile]) -> None:
         """Takes over files that were read. The stat at the time of reading counts, not the one

@@ -41,28 +41,28 @@ Key = TypeVar("Key")
 
 
 class ReaderPool(Generic[Key]):
-    """`root_fd`: the workspace's root, shown in messages as `shown`; `private`: the store's
+    """`root_fd`: the recorded directory, `root_text` in messages; `private`: the store's
     private directory of this process.
 
     `submit` batches, then take `results` until all have come, in the order of submission.
     `close` in a finally. One worker thread waits for each process.
     """
 
-    def __init__(self, private: Path, root_fd: int, shown: str) -> None:
+    def __init__(self, private: Path, root_fd: int, root_text: str) -> None:
         count = max(2, min(MAX_WORKER_PROCESSES, os.cpu_count() or 2))
         self._threads = ThreadPoolExecutor(count * PIPES_PER_WORKER)
         self._idle: SimpleQueue[Connection[Any, Any]] = SimpleQueue()
         self._pending: deque[tuple[Key, Future[bytes]]] = deque()
-        self._processes = [self._start(private, root_fd, shown) for _ in range(count)]
+        self._processes = [self._start(private, root_fd, root_text) for _ in range(count)]
 
-    def _start(self, private: Path, root_fd: int, shown: str) -> subprocess.Popen[bytes]:
+    def _start(self, private: Path, root_fd: int, root_text: str) -> subprocess.Popen[bytes]:
         pairs = [Pipe() for _ in range(PIPES_PER_WORKER)]
-        theirs = [pipe.fileno() for _, pipe in pairs]
-        arguments = [str(private), str(root_fd), shown, *map(str, theirs)]
+        worker_fds = [pipe.fileno() for _, pipe in pairs]
+        arguments = [str(private), str(root_fd), root_text, *map(str, worker_fds)]
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", f"from {__name__} import main; main()", *arguments],
             stdin=subprocess.DEVNULL,
-            pass_fds=(root_fd, *theirs),
+            pass_fds=(root_fd, *worker_fds),
         )
         for ours, pipe in pairs:
             pipe.close()
@@ -110,7 +110,7 @@ class ReaderPool(Generic[Key]):
 def main() -> None:
     """A worker: `PRIVATE ROOT_FD SHOWN PIPE_FD...` as arguments."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
-    private, root_fd, shown, *pipe_fds = sys.argv[1:]
+    private, root_fd, root_text, *pipe_fds = sys.argv[1:]
     backend = DiskBackend.for_worker(Path(private))
     staged: set[str] = set()  # by this process: no file is written twice
     reader = FileReader(backend.blobs, staged.__contains__)
@@ -120,7 +120,7 @@ def main() -> None:
             for pipe in wait(pipes):
                 assert isinstance(pipe, Connection)
                 path, names = marshal.loads(pipe.recv_bytes())
-                done, error = _read_batch(reader, int(root_fd), path, names, shown)
+                done, error = _read_batch(reader, int(root_fd), path, names, root_text)
                 staged.update(one.digest.hash for one in done)
                 try:
                     pipe.send_bytes(marshal.dumps((error, [_packed(one) for one in done])))
@@ -130,10 +130,10 @@ def main() -> None:
 
 
 def _read_batch(
-    reader: FileReader, root: int, path: bytes, names: list[bytes], shown: str
+    reader: FileReader, root: int, path: bytes, names: list[bytes], root_text: str
 ) -> tuple[list[ReadFile], str | None]:
     """Returns the files, or the message of the error."""
-    where = shown + printable(path)
+    where = root_text + printable(path)
     try:
         fd = open_directory(root, filter(None, path.split(b"/")))
     except FileNotFoundError:

@@ -85,7 +85,7 @@ class StatCache:
     path: Path
     root: bytes
     rows: dict[bytes, CachedDirectory]
-    fresh: dict[bytes, CachedDirectory]
+    updated: dict[bytes, CachedDirectory]
     seen: set[bytes]
 
     def get(self, path: bytes) -> CachedDirectory | None:
@@ -93,12 +93,12 @@ class StatCache:
         return self.rows.get(path)
 
     def put(self, path: bytes, row: CachedDirectory) -> None:
-        self.fresh[path] = row
+        self.updated[path] = row
 
     def save(self) -> None:
         """Writes new rows, deletes those of directories that are gone."""
         gone = self.rows.keys() - self.seen
-        if not self.fresh and not gone:
+        if not self.updated and not gone:
             return
         with _database(self.path) as database, database.write() as db:
             db.executemany(
@@ -107,7 +107,7 @@ class StatCache:
             )
             db.executemany(
                 "INSERT OR REPLACE INTO directories VALUES (?, ?, ?, ?, ?, ?, ?)",
-                [(self.root, path, *row) for path, row in self.fresh.items()],
+                [(self.root, path, *row) for path, row in self.updated.items()],
             )
 
 

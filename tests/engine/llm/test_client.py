@@ -158,7 +158,7 @@ async def test_a_stream_of_something_else() -> None:
 
 
 async def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "FIRST_WAIT_S", 0.0)
+    monkeypatch.setattr(client, "INITIAL_BACKOFF_S", 0.0)
     with served() as model:
         gone = model.url
     with pytest.raises(Failed, match=r"^m: http://127\.0\.0\.1:\d+/v1: .*\(2 attempts\)$"):

@@ -12,7 +12,7 @@ from casfs.errors import Corrupt
 from casfs.fuse.views.root import root
 from casfs.fuse.views.stats import Stats
 from casfs.fuse.views.store_reader import StoreReader
-from casfs.fuse.views.vnode import LONG_AGO, Directory, File
+from casfs.fuse.views.vnode import Y2000_NS, Directory, File
 from casfs.store import Store
 from tests.support.fuse import (
     at,
@@ -26,7 +26,7 @@ from tests.support.fuse import (
 def test_blobs(store: Store) -> None:
     digest = store.put(b"some bytes")
     vnode = at(store, f"blobs/{digest}")
-    assert vnode.attr() == (stat.S_IFREG | 0o444, 10, LONG_AGO, 1)
+    assert vnode.attr() == (stat.S_IFREG | 0o444, 10, Y2000_NS, 1)
     assert vnode.digest == digest.hash
     assert content(vnode) == b"some bytes"
     assert read(store, f"blobs/{store.put(b'')}") == b""

@@ -8,7 +8,7 @@ from casfs.backend.derived import newest_move
 from casfs.backend.protocols import JOURNAL_MIN_MOVES, Head
 from casfs.fuse.views import change_times
 from casfs.fuse.views.change_times import ChangeTime, ChangeTimes, JournalReader
-from casfs.fuse.views.vnode import LONG_AGO
+from casfs.fuse.views.vnode import Y2000_NS
 from casfs.store import Store
 
 MS = 1_000_000
@@ -72,9 +72,9 @@ def test_only_what_is_below_a_prefix_matters_to_it(store: Store) -> None:
 
 def test_an_empty_journal_is_long_ago(disk_store: Store) -> None:
     known = ChangeTimes(disk_store.backend)
-    assert known.latest("threads/").mtime_ns == LONG_AGO
+    assert known.latest("threads/").mtime_ns == Y2000_NS
     move(disk_store, "threads/A")
-    assert known.latest("threads/").mtime_ns > LONG_AGO
+    assert known.latest("threads/").mtime_ns > Y2000_NS
 
 
 def test_a_number_may_be_asked_for_as_it_was(store: Store) -> None:
@@ -100,7 +100,7 @@ def test_after_lost_moves_everything_has_another_time(store: Store) -> None:
 def test_memory_is_bounded_and_times_only_rise(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(change_times, "KEPT_NAMES", 100)
+    monkeypatch.setattr(change_times, "MAX_TRACKED_NAMES", 100)
     known = ChangeTimes(store.backend)
     move(store, "old/one")
     seen = [known.latest("old/")]

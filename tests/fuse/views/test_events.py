@@ -58,7 +58,7 @@ def test_who_reads_on_sees_what_came_and_the_size_says_when(store: Store) -> Non
 def test_what_is_not_kept_reads_as_empty_lines(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "KEPT_BYTES", 1000)
+    monkeypatch.setattr(events, "EVENT_LOG_BYTES", 1000)
     stream = file(store)
     whole, sizes = b"", []
     for n in range(100):

@@ -14,7 +14,7 @@ from casfs.fuse.inodes import inode_number
 from casfs.fuse.views.root import root
 from casfs.fuse.views.stats import Stats
 from casfs.fuse.views.store_reader import StoreReader
-from casfs.fuse.views.vnode import LONG_AGO, Directory, File, Link, Vnode
+from casfs.fuse.views.vnode import Y2000_NS, Directory, File, Link, Vnode
 from casfs.nodes import directory
 from casfs.nodes.directory import File as FileEntry
 from casfs.nodes.directory import Properties, Subdirectory
@@ -41,9 +41,9 @@ def test_a_tree(store: Store) -> None:
     assert [name for name, _ in vnode.entries()] == [
         b"empty", b"hello.txt", b"link", b"one", b"run", b"two", b"\xff\xfe",
     ]  # fmt: skip
-    assert at(store, f"{tree}/hello.txt").attr() == (stat.S_IFREG | 0o644, 6, LONG_AGO, 1)
+    assert at(store, f"{tree}/hello.txt").attr() == (stat.S_IFREG | 0o644, 6, Y2000_NS, 1)
     assert at(store, f"{tree}/run").attr().mode == stat.S_IFREG | 0o755
-    assert at(store, f"{tree}/empty").attr() == (stat.S_IFDIR | 0o755, 0, LONG_AGO, 1)
+    assert at(store, f"{tree}/empty").attr() == (stat.S_IFDIR | 0o755, 0, Y2000_NS, 1)
     assert target(store, f"{tree}/link") == "hello.txt"
     assert read(store, f"{tree}/two/same") == b"hello\n"
     assert names(store, f"{tree}/empty") == []
