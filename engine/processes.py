@@ -62,8 +62,10 @@ async def run(
     env: Mapping[str, str],
     timeout: float,
     started: Callable[[int], Awaitable[None]],
+    interrupted: Callable[[ProcessResult], Awaitable[None]] | None = None,
 ) -> ProcessResult:
-    """Runs a program to its end, within `timeout` seconds; `started` gets the process id.
+    """Runs a program to its end, within `timeout` seconds; `started` gets the process id, and
+    `interrupted` its output until then where the task is cancelled.
     Raises Failed (it cannot be started), TimedOut, OutputTooLarge."""
     begin = time.monotonic()
     try:
@@ -79,20 +81,27 @@ async def run(
     except OSError as error:
         raise Failed(f"cannot run {argv[0]}: {error.strerror}") from None
     out, err = bytearray(), bytearray()
+
+    def result() -> ProcessResult:
+        assert process.returncode is not None
+        duration = round((time.monotonic() - begin) * 1000)
+        return ProcessResult(process.returncode, bytes(out), bytes(err), duration)
+
+    communicated = False
     try:
         with trio.move_on_after(timeout) as limit:
             await _communicate(process, stdin, out, err, started)
+        communicated = True
     finally:
         with trio.CancelScope(shield=True):
             await _end(process, env.get(RUN_VARIABLE))
-    assert process.returncode is not None
-    duration = round((time.monotonic() - begin) * 1000)
-    result = ProcessResult(process.returncode, bytes(out), bytes(err), duration)
+            if interrupted is not None and not communicated:
+                await interrupted(result())
     if limit.cancelled_caught:
-        raise TimedOut(f"{argv[0]} took longer than {timeout:g} s", result)
+        raise TimedOut(f"{argv[0]} took longer than {timeout:g} s", result())
     if max(len(out), len(err)) > MAX_OUTPUT_BYTES:
         raise OutputTooLarge(f"{argv[0]} wrote more than {MAX_OUTPUT_BYTES >> 20} MiB")
-    return result
+    return result()
 
 
 async def _communicate(

@@ -38,6 +38,10 @@ async def _ignore(report: object) -> None:
     """Default for the callbacks of a context without an engine, as in an agent's own tests."""
 
 
+def _drop(detail: str) -> None:
+    """Default of `interrupted`."""
+
+
 @dataclass(frozen=True)
 class Call:
     """A request to run a child thread. `workflow`: name or hash; `input`: its task; `agents`:
@@ -86,6 +90,8 @@ class AgentContext:
     env: Mapping[str, str] = field(default_factory=dict)  # environment for its processes
     started: Callable[[int], Awaitable[None]] = _ignore  # reports a process id; durable on return
     turn: Callable[[str], Awaitable[None]] = _ignore  # reports a stored node as a turn (model call)
+    # reports the detail of an attempt that is being cancelled, for example at its time limit
+    interrupted: Callable[[str], None] = _drop
     call: Callable[[Call], Awaitable[Called]] = _no_calls  # raises Waiting, Failed, Invalid
     answer: str | None = None  # a person's answer to the question of `Waiting`
     parent: str | None = None  # hash of the caller's step or start that this thread was called at
@@ -98,12 +104,14 @@ class AgentContext:
 class AgentResult:
     """An agent's answer. `output`: text that the meta is extracted from; `detail`: digest of the
     agent's own record, whose integer `totalTokens` counts against the thread's budget;
-    `artifacts`: hashes; `workspace`: root of the tree to record, None for the directory's."""
+    `artifacts`: hashes; `workspace`: root of the tree to record, None for the directory's;
+    `tokens`: spent, where the detail does not say."""
 
     output: str
     detail: Digest
     artifacts: tuple[str, ...] = ()
     workspace: str | None = None
+    tokens: int = 0
 
 
 class AgentFailed(Failed):

@@ -46,6 +46,7 @@ package_descriptor = {
     },
     "schemas": [],
 }
+TOKEN_COUNTS = ("inputTokens", "outputTokens", "cacheReadTokens", "cacheWriteTokens")
 
 
 @dataclass
@@ -56,6 +57,7 @@ class EventStream:
     model: str | None = None
     result: str | None = None
     failed: bool = False
+    tokens: int = 0
     messages: list[tuple[str, str | None, str, str | None]] = field(default_factory=list)
     open: dict[str, int] = field(default_factory=dict)  # call_id to index in `messages`
 
@@ -79,7 +81,7 @@ def create_agent(config: Mapping[str, Any]) -> AgentFn:
             )
             raise AgentFailed(f"cursor exited with {outcome.exit_code}: {reason}", detail.hash)
         context.conversation["session"] = stream.session
-        return AgentResult(stream.result, detail)
+        return AgentResult(stream.result, detail, tokens=stream.tokens)
 
     return agent
 
@@ -111,6 +113,7 @@ def parse_stream(data: bytes) -> EventStream:
         elif kind == "result":
             stream.result = str(event.get("result", ""))
             stream.failed = bool(event.get("is_error"))
+            stream.tokens = program.sum_tokens(event.get("usage"), TOKEN_COUNTS)
     return stream
 
 

@@ -28,6 +28,7 @@ from casfs.errors import Failed
 from engine.agents import program
 
 SESSION_ID_LINE = re.compile(r"^\s*session[_ ]id:[ \t]*([A-Za-z0-9._-]+)[ \t]*$", re.M | re.I)
+TOKEN_COUNTS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 
 package_descriptor = {
     "name": "hermes",
@@ -65,7 +66,10 @@ def create_agent(config: Mapping[str, Any]) -> AgentFn:
         context.conversation["session"] = id
         found = await _session(context, config, id)
         detail = await trio.to_thread.run_sync(_record, context, id, found, outcome.duration_ms)
-        return AgentResult(output, detail)
+        total = program.sum_tokens(found, TOKEN_COUNTS)  # of the whole session
+        before = context.conversation.get("tokens", 0)
+        context.conversation["tokens"] = total
+        return AgentResult(output, detail, tokens=max(0, total - before))
 
     return agent
 

@@ -44,7 +44,12 @@ async def run_program(
 ) -> ProcessResult:
     """Runs a program in the workspace, within the config's `timeoutS`; `more`: variables for its
     environment. Raises as `processes.run`; AgentFailed on timeout, with the output until then as
-    its detail."""
+    its detail; where the task is cancelled, reports that to `context.interrupted`."""
+
+    async def interrupted(outcome: ProcessResult) -> None:
+        detail = await trio.to_thread.run_sync(_put_alone, context, argv, outcome)
+        context.interrupted(detail.hash)
+
     try:
         return await run(
             argv,
@@ -53,6 +58,7 @@ async def run_program(
             env={**environment(context), **more},
             timeout=float(config.get("timeoutS", DEFAULT_TIMEOUT_S)),
             started=context.started,
+            interrupted=interrupted,
         )
     except TimedOut as error:
         detail = await trio.to_thread.run_sync(_commit_detail, context, argv, error.result)
@@ -76,6 +82,12 @@ def put_detail(batch: Batch, argv: Sequence[str], outcome: ProcessResult) -> Dig
             "durationMs": outcome.duration_ms,
         },
     )
+
+
+def sum_tokens(counts: object, names: Sequence[str]) -> int:
+    """Returns the sum of the named counts that a program reports; 0 for those that are none."""
+    found = [counts.get(name) for name in names] if isinstance(counts, Mapping) else []
+    return sum(one for one in found if type(one) is int and one > 0)
 
 
 def environment(context: AgentContext) -> dict[str, str]:

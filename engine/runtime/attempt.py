@@ -37,6 +37,7 @@ from engine.threads.record import FAILURE, TIMEOUT, Budget, spent
 from engine.threads.transitions import add_failed_attempt
 
 MAX_CORRECTIONS = 2
+MAX_TOKENS = 10**12  # of one attempt
 T = TypeVar("T")
 
 
@@ -45,11 +46,14 @@ class BudgetExceeded(CasfsError):
 
 
 class AttemptFailed(AgentFailed):
-    """An attempt ended without a result. `cause`: FAILURE or TIMEOUT."""
+    """An attempt ended without a result. `cause`: FAILURE or TIMEOUT; `tokens`: of its detail."""
 
-    def __init__(self, reason: str, detail: str | None = None, cause: str = FAILURE) -> None:
+    def __init__(
+        self, reason: str, detail: str | None = None, cause: str = FAILURE, tokens: int = 0
+    ) -> None:
         super().__init__(reason, detail)
         self.cause = cause
+        self.tokens = tokens
 
 
 @dataclass(frozen=True)
@@ -91,11 +95,12 @@ class Attempt(Generic[T]):
         """`build` gets the result and the tokens, in a worker thread, while the head is
         locked."""
         self.tokens = 0
+        self._interrupted: str | None = None  # the detail of a call that was cancelled
         self._build = build
         self._store = store
         self._head = head
         self._role_agent = role_agent
-        self._context = context
+        self._context = replace(context, interrupted=self._note_interrupted)
         self._budget = budget
 
     async def __call__(self) -> T:
@@ -109,7 +114,7 @@ class Attempt(Generic[T]):
         if left is not None and (timeout is None or left <= timeout):
             reason = self._budget.exceeded(self._spent())
             raise BudgetExceeded(reason or "budget: no running time is left")
-        raise AttemptFailed(f"{role}: took longer than {timeout:g} s", None, TIMEOUT)
+        raise AttemptFailed(f"{role}: took longer than {timeout:g} s", self._interrupted, TIMEOUT)
 
     async def _until_output_fits(self) -> T:
         context = self._context
@@ -158,7 +163,7 @@ class Attempt(Generic[T]):
 
     def _parse(self, result: AgentResult, corrections: int) -> T | Invalid:
         """Builds the step of an output that holds its meta; else returns the fault."""
-        self.tokens += detail_tokens(self._store, result.detail.hash)
+        self.tokens += result_tokens(self._store, result)
         try:
             extracted = extract(result.output, self._role_agent.schema, self._store)
         except Invalid as error:
@@ -185,6 +190,9 @@ class Attempt(Generic[T]):
         tree = cast("TreeHash | None", result.workspace)
         return StepResult(result, answer.extracted, method, tree)
 
+    def _note_interrupted(self, detail: str) -> None:
+        self._interrupted = detail
+
     def _note_failed(self, detail: str, now: Thread) -> Thread:
         return add_failed_attempt(self._store, now, detail)
 
@@ -207,7 +215,19 @@ def detail_tokens(store: Store, detail: str | None) -> int:
     except NotFound:  # a blob; a missing detail makes the step fail later
         return 0
     found = payload.get("totalTokens") if isinstance(payload, dict) else None
-    return found if isinstance(found, int) and not isinstance(found, bool) else 0
+    return _bounded(found)
+
+
+def result_tokens(store: Store, result: AgentResult) -> int:
+    """Returns the tokens of an agent's result: of its detail, else its own count."""
+    return detail_tokens(store, result.detail.hash) or _bounded(result.tokens)
+
+
+def _bounded(tokens: object) -> int:
+    """Returns a count of third-party code within the bounds of a record, 0 for anything else."""
+    if not isinstance(tokens, int) or isinstance(tokens, bool):
+        return 0
+    return min(max(tokens, 0), MAX_TOKENS)
 
 
 def _find_waiting(error: BaseException) -> Waiting | None:

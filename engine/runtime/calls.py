@@ -83,8 +83,10 @@ class ThreadCalls:
     def _result(self, child: Thread) -> Called:
         end = threads.end(self._store, child)
         if child.status == SUSPENDED:
-            reason = f"thread {child.id}, which it called, is suspended: {child.record['reason']}"
-            raise Waiting(CHILD, reason)
+            # the innermost cause stays first: a record truncates the end
+            raise Waiting(
+                CHILD, f"{child.record['reason']} (in thread {child.id}, which it called)"
+            )
         if end is None:
             raise Failed(f"thread {child.id}, which it called, is {child.status} and does not run")
         last = end.payload["lastStep"]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from casfs.agents import AgentContext, AgentFailed
+from casfs.agents import AgentContext, AgentFailed, AgentResult
 from casfs.agents.prompt import Prompt
 from casfs.digest import NodeHash
 from casfs.errors import CasfsError, Invalid
@@ -19,7 +19,7 @@ from engine import content
 from engine.blocking import blocking
 from engine.cancellation import reraise_cancellation
 from engine.output_parser import extract, role_schema
-from engine.runtime.attempt import AttemptFailed
+from engine.runtime.attempt import AttemptFailed, detail_tokens, result_tokens
 from engine.runtime.thread_config import load_agent
 from engine.secrets import redaction
 from engine.threads.history import PromptHistory
@@ -52,10 +52,11 @@ class CompactionInput:
 
 @dataclass(frozen=True)
 class Summary:
-    """A summary: the text, and the content node that holds it."""
+    """A summary: the text, the content node that holds it, and the tokens that it took."""
 
     text: str
     content: NodeHash
+    tokens: int = 0
 
 
 async def summarise(
@@ -80,12 +81,15 @@ async def summarise(
     try:
         function = await blocking(lambda: load_agent(store, agent))
         result = await function(context)
+        if not isinstance(result, AgentResult) or not isinstance(result.output, str):
+            raise TypeError(f"{type(result).__name__} is not an AgentResult with a text")
     except BaseException as error:  # third-party code may raise anything
         reraise_cancellation(error)
         reason = str(error) if isinstance(error, CasfsError) else repr(error)
         detail = error.detail if isinstance(error, AgentFailed) else None
-        raise AttemptFailed(f"{ROLE}: {reason}", detail) from error
-    return await blocking(lambda: _put_output(store, result.output, result.detail.hash))
+        tokens = await blocking(lambda: detail_tokens(store, detail))
+        raise AttemptFailed(f"{ROLE}: {reason}", detail, tokens=tokens) from error
+    return await blocking(lambda: _put_output(store, result))
 
 
 def put_summary(store: Store, text: str) -> Summary:
@@ -95,11 +99,12 @@ def put_summary(store: Store, text: str) -> Summary:
     return Summary(text, content.put(store, text))
 
 
-def _put_output(store: Store, output: str, detail: str) -> Summary:
+def _put_output(store: Store, result: AgentResult) -> Summary:
+    tokens = result_tokens(store, result)
     try:
-        text = extract(output, role_schema(SCHEMA), store).meta["summary"]
+        text = extract(result.output, role_schema(SCHEMA), store).meta["summary"]
     except Invalid:
-        text = output.strip()
+        text = result.output.strip()
     if not text:
-        raise AttemptFailed(f"{ROLE}: the output is empty", detail)
-    return Summary(text, content.put(store, text, [detail]))
+        raise AttemptFailed(f"{ROLE}: the output is empty", result.detail.hash, tokens=tokens)
+    return Summary(text, content.put(store, text, [result.detail.hash]), tokens)

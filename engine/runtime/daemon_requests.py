@@ -154,7 +154,9 @@ class DaemonApi:
         if head is None:
             head = ThreadHead(await blocking(lambda: threads.get(self._store, id)))
         await head.move(
-            lambda now: transitions.compact(self._store, now, summary.content, thread.hash)
+            lambda now: transitions.compact(
+                self._store, now, summary.content, thread.hash, summary.tokens
+            )
         )
         return {"id": id, "summary": summary.content}
 

@@ -61,6 +61,7 @@ class Supervisor:
         self._evaluator = evaluator
         self._single_flight = SingleFlight()
         self._tasks: dict[str, Task] = {}
+        self._changed = trio.Event()  # of `_tasks`: set and replaced with every change
         self.nursery: trio.Nursery
 
     @property
@@ -82,14 +83,14 @@ class Supervisor:
                 self.launch(thread.id)
 
     def launch(self, id: str) -> None:
-        self._tasks[id] = Task()
+        self._begin(id, Task())
         self.nursery.start_soon(self._run, id, self._tasks[id])
 
     async def run_child(self, child: Thread) -> Thread:
         """Runs a child in its caller's task, until it ends or is suspended."""
         while (other := self._tasks.get(child.id)) is not None:
             await other.done.wait()
-        task = self._tasks[child.id] = Task()
+        self._begin(child.id, task := Task())
         try:
             with task.scope:
                 await self._run_contained(child.id, task)
@@ -100,10 +101,24 @@ class Supervisor:
         return await blocking(lambda: threads.get(self._store, child.id))
 
     async def wait(self, id: str) -> Thread:
-        """Waits until the thread has ended or is suspended; returns it. Raises NotFound."""
-        while (task := self._tasks.get(id)) is not None:
-            await task.done.wait()
-        return await blocking(lambda: threads.get(self._store, id))
+        """Waits until no task runs the thread, and none of a caller is about to; returns it.
+        Raises NotFound."""
+        while True:
+            if task := self._tasks.get(id):
+                await task.done.wait()
+            changed = self._changed
+            thread = await blocking(lambda: threads.get(self._store, id))
+            if thread.status != RUNNING or not await blocking(lambda: self._has_task(thread)):
+                return thread
+            await changed.wait()
+
+    def _has_task(self, thread: Thread) -> bool:
+        """Returns whether a task runs the thread, or a caller of it."""
+        above = thread.record.get("parent")
+        if thread.id in self._tasks or above is None:
+            return thread.id in self._tasks
+        head = self._store.heads.get(threads.HEADS + above)
+        return head is not None and self._has_task(Thread(above, head))
 
     async def stop(self, id: str, action: stop_thread.Action) -> None:
         """Cancels the task of a thread and of its children, then cancels or suspends the thread.
@@ -126,10 +141,19 @@ class Supervisor:
         finally:
             self._finish(id, task)
 
+    def _begin(self, id: str, task: Task) -> None:
+        self._tasks[id] = task
+        self._note_change()
+
+    def _note_change(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
     def _finish(self, id: str, task: Task) -> None:
         if self._tasks.get(id) is task:  # it may have been resumed already
             del self._tasks[id]
         task.done.set()
+        self._note_change()
 
     async def _run_contained(self, id: str, task: Task) -> None:
         """Runs a thread from its head; contains all errors."""

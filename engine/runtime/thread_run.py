@@ -167,11 +167,7 @@ class ThreadRun:
         """Runs a role and commits its step. Returns the next intent; None when the thread has
         ended or is suspended."""
         role = self._config.flow.roles[intent["role"]]
-        try:
-            await self._compact(intent)
-        except AttemptFailed as error:
-            await self._suspend(error.cause, str(error), error.detail)
-            return None
+        await self._compact(intent)
         prompt = self._config.prompt(intent["role"], self._history.prompt_history)
         if not role.cacheable:
             return await self._commit(await self._attempt(intent, prompt))
@@ -254,15 +250,25 @@ class ThreadRun:
         return self._next_intent()
 
     async def _compact(self, intent: Intent) -> None:
-        """Summarises the history where it is larger than the thread's limit."""
+        """Summarises the history where it is larger than the thread's limit. Where that fails the
+        step goes on with the whole history."""
         policy, past = self._config.start.get("compact"), self._history.prompt_history
         if policy is None or len(past.steps) < 2 or past.tokens() <= policy["above"]:
             return
         place = (self.thread.id, intent["index"], intent["run"])
         given = compaction.CompactionInput(*place, self._config.task, past)
-        summary = await compaction.summarise(self._store, policy["agent"], given, self._env)
+        try:
+            summary = await compaction.summarise(self._store, policy["agent"], given, self._env)
+        except AttemptFailed as error:
+            fields = {"index": intent["index"], "error": str(error)}
+            self._log("not compacted", thread=self.thread.id, **fields)
+            tokens = error.tokens
+            await self.head.move(lambda now: transitions.add_tokens(self._store, now, tokens))
+            return
         await self.head.move(
-            lambda now: transitions.compact(self._store, now, summary.content, now.hash)
+            lambda now: transitions.compact(
+                self._store, now, summary.content, now.hash, summary.tokens
+            )
         )
         self._history.prompt_history = history.PromptHistory(summary.text)
         self._log("compact", thread=self.thread.id, index=intent["index"], content=summary.content)

@@ -104,6 +104,12 @@ def add_turn(store: Store, thread: Thread, hash: NodeHash) -> Thread:
         return move_head(batch, thread, thread.hash, intent=intent)
 
 
+def add_tokens(store: Store, thread: Thread, tokens: int) -> Thread:
+    """Counts tokens against the budget that no attempt spent: of a summariser."""
+    spent = thread.record["spent"]
+    return update_record(store, thread, spent={**spent, "tokens": spent["tokens"] + tokens})
+
+
 def add_failed_attempt(store: Store, thread: Thread, detail: str) -> Thread:
     """Records the detail of a failed attempt."""
     return update_record(store, thread, attempts=record.add_attempts(thread.record, [detail]))
@@ -122,14 +128,19 @@ def cancel(store: Store, thread: Thread) -> Thread:
         return _end(batch, thread, last, End(RETURN_CANCELLED, "cancelled"), CANCELLED)
 
 
-def compact(store: Store, thread: Thread, summary: NodeHash, head: NodeHash) -> Thread:
-    """Records a summary (a content node) of all steps up to `head`; the next step carries it.
+def compact(
+    store: Store, thread: Thread, summary: NodeHash, head: NodeHash, tokens: int = 0
+) -> Thread:
+    """Records a summary (a content node) of all steps up to `head`, which took `tokens`; the next
+    step carries it.
     Raises Conflict where the thread has moved on, or has ended."""
     if thread.status in (ENDED, CANCELLED):
         raise Conflict(f"thread {thread.id} is {thread.status}; no step comes after it")
     if thread.hash != head:
         raise Conflict(f"thread {thread.id} went on while it was summarised; try again")
-    return update_record(store, thread, compact=summary)
+    spent = thread.record["spent"]
+    counted = {**spent, "tokens": spent["tokens"] + tokens}
+    return update_record(store, thread, compact=summary, spent=counted)
 
 
 def _advance(

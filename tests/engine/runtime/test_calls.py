@@ -413,3 +413,30 @@ def test_resume_reaches_the_child_of_a_daemon_that_was_killed(
         assert daemon_socket.request(root, "wait", id=id)["status"] == ENDED
     assert [one.status for one in threads.list_threads(disk_store)] == [ENDED] * 2
     assert side.read_text() == "\n\n"
+
+
+def test_a_resumed_child_is_waited_for(disk_store: Store) -> None:
+    """The caller is launched first; the child has no task yet when it is waited for."""
+    root = root_of(disk_store)
+    child_flow(disk_store, "inner", 1)
+    agents = {"a": {"name": "human"}}
+    with daemon(root):
+        for _ in range(3):
+            id = ask(disk_store, Binding("workflow", {"workflow": "inner", "agents": agents}))
+            assert daemon_socket.request(root, "wait", id=id)["status"] == SUSPENDED
+            (child,) = children(disk_store, threads.get(disk_store, id))
+            daemon_socket.request(root, "resume", id=child.id, input='{"status": "done"}')
+            assert daemon_socket.request(root, "wait", id=child.id)["status"] == ENDED
+            assert daemon_socket.request(root, "wait", id=id)["status"] == ENDED
+
+
+async def test_the_innermost_cause_comes_first(disk_store: Store) -> None:
+    agent: dict[str, Any] = {"name": "command", "config": says({}, "echo broken >&2; exit 1")}
+    child_flow(disk_store, "inner", 1)
+    for number in range(lifecycle.MAX_CALL_DEPTH):
+        name = "inner" if number == 0 else f"w{number}"
+        agent = {"name": "workflow", "config": {"workflow": name, "agents": {"a": agent}}}
+        workflows.add(disk_store, {**ONE, "name": f"w{number + 1}"})
+    rests = await carry_on(disk_store, start(disk_store, Binding("workflow", agent["config"])))
+    assert len(threads.list_threads(disk_store)) == 1 + lifecycle.MAX_CALL_DEPTH
+    assert rests.record["reason"].startswith("a: sh exited with 1: broken (in thread ")

@@ -78,15 +78,17 @@ async def test_then_it_suspends(disk_store: Store) -> None:
 
 
 async def test_a_role_may_take_only_so_long(disk_store: Store) -> None:
-    made = start(disk_store, with_policy({"timeoutS": 0.2}), command(shell("sleep 600")))
+    script = "echo so far; echo oh >&2; sleep 600"
+    made = start(disk_store, with_policy({"timeoutS": 1}), command(shell(script)))
     rests = await carry_on(disk_store, made)
     assert (rests.record["cause"], rests.record["reason"]) == (
         record.TIMEOUT,
-        "a: took longer than 0.2 s",
+        "a: took longer than 1 s",
     )
     (trace,) = rests.record["attempts"]
-    said = disk_store.node(trace, "content").payload["text"]
-    assert said == "attempt 1 of a failed: a: took longer than 0.2 s"
+    detail = disk_store.node(trace, "command-detail").payload
+    said = [disk_store.get(detail[stream]) for stream in ("stdout", "stderr")]
+    assert said == [b"so far\n", b"oh\n"]
 
 
 async def test_a_try_that_left_nothing_is_told_of_all_the_same(
