@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import trio
 
@@ -108,7 +109,7 @@ class Supervisor:
                 await task.done.wait()
             changed = self._changed
             thread = await blocking(lambda: threads.get(self._store, id))
-            if thread.status != RUNNING or not await blocking(lambda: self._has_task(thread)):
+            if thread.status != RUNNING or not await blocking(partial(self._has_task, thread)):
                 return thread
             await changed.wait()
 

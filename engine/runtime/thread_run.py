@@ -137,10 +137,8 @@ class ThreadRun:
         else:
             once = self._config.flow.roles[pending["role"]].suspends_unknown
             lost = await blocking(lambda: call_stack.lost_attempts(self._store, self.thread, once))
-            if lost:
-                times = f"{lost} attempts" if lost > 1 else f"attempt {pending['attempt']}"
-                reason = f"outcome unknown: the daemon ended during {times}"
-                await self._suspend(UNKNOWN, f"{pending['role']}: {reason}")
+            if lost is not None:
+                await self._suspend(UNKNOWN, lost)
                 return None
             decision, attempt = Next(pending["role"]), pending["attempt"] + 1
         done, rounds = len(self._history.steps), step_limit(self.thread.record, self._config.start)

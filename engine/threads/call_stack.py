@@ -24,16 +24,20 @@ def open_children(store: Store, thread: Thread) -> list[Thread]:
     return found
 
 
-def lost_attempts(store: Store, thread: Thread, once: bool) -> int:
-    """Returns how many attempts at the pending step ended with the daemon, where no further one
-    may begin (`once`: not even a second one), else 0. A step with open children may have twice as
-    many: the step of a child is suspended first."""
-    lost, limit = record.lost_attempts(thread.record["intent"]), record.MAX_LOST_ATTEMPTS
+def lost_attempts(store: Store, thread: Thread, once: bool) -> str | None:
+    """Returns the reason to suspend a thread whose last attempts ended with the daemon; None where
+    another one may begin (`once`: not even a second one). A step with open children may have twice
+    as many: the step of a child is suspended first."""
+    intent = thread.record["intent"]
+    lost, limit = record.lost_attempts(intent), record.MAX_LOST_ATTEMPTS
     if once:
         limit = 1
     elif open_children(store, thread):
         limit *= 2
-    return lost if lost >= limit else 0
+    if lost < limit:
+        return None
+    times = f"{lost} attempts" if lost > 1 else f"attempt {intent['attempt']}"
+    return f"{intent['role']}: outcome unknown: the daemon ended during {times}"
 
 
 def waiting_callers(store: Store, thread: Thread) -> list[Thread]:
