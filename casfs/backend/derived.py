@@ -9,16 +9,8 @@ from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 
-from casfs.backend.capabilities import (
-    Collectable,
-    GcRun,
-    Indexed,
-    LocalStaging,
-    Repairable,
-    SizedReads,
-    UsageTracking,
-    Versioned,
-)
+from casfs.backend import capabilities
+from casfs.backend.capabilities import GcRun, Repairable
 from casfs.backend.protocols import Backend, BlobInfo, Blobs, HeadName, Heads, Staged, Total
 from casfs.digest import Digest
 from casfs.errors import Refused
@@ -26,7 +18,7 @@ from casfs.errors import Refused
 
 def find_missing(blobs: Blobs, hashes: Collection[str]) -> list[str]:
     """Returns those of `hashes` that are not stored, in their order, each once."""
-    if isinstance(blobs, Indexed):
+    if isinstance(blobs, capabilities.Indexed):
         return blobs.missing(hashes)
     known = blobs.info(hashes)
     return [hash for hash in dict.fromkeys(hashes) if hash not in known]
@@ -34,7 +26,7 @@ def find_missing(blobs: Blobs, hashes: Collection[str]) -> list[str]:
 
 def find_prefix(blobs: Blobs, prefix: str, limit: int = 2) -> list[str]:
     """Returns up to `limit` stored hashes that start with `prefix`, sorted."""
-    if isinstance(blobs, Indexed):
+    if isinstance(blobs, capabilities.Indexed):
         return blobs.find(prefix, limit)
     found = (hash for _, hash, _ in blobs.iterate() if hash.startswith(prefix))
     return heapq.nsmallest(limit, found)
@@ -42,14 +34,14 @@ def find_prefix(blobs: Blobs, prefix: str, limit: int = 2) -> list[str]:
 
 def of_types(blobs: Blobs, types: Collection[str]) -> Iterator[tuple[str, BlobInfo]]:
     """Yields the nodes of these types, in the order of arrival."""
-    if isinstance(blobs, Indexed) and len(types) == 1:
+    if isinstance(blobs, capabilities.Indexed) and len(types) == 1:
         return blobs.of_type(*types)
     return ((hash, info) for _, hash, info in blobs.iterate() if info.type in types)
 
 
 def total_stored(blobs: Blobs) -> Total:
     """Returns how much is stored."""
-    if isinstance(blobs, Indexed):
+    if isinstance(blobs, capabilities.Indexed):
         return blobs.total()
     sizes = [info.size for _, _, info in blobs.iterate()]
     return Total(len(sizes), sum(sizes))
@@ -57,14 +49,14 @@ def total_stored(blobs: Blobs) -> Total:
 
 def count_by_type(blobs: Blobs) -> dict[str, int]:
     """Returns the number of nodes of each type, by the type's hash."""
-    if isinstance(blobs, Indexed):
+    if isinstance(blobs, capabilities.Indexed):
         return blobs.types()
     return dict(Counter(info.type for _, _, info in blobs.iterate() if info.type is not None))
 
 
 def stager(blobs: Blobs) -> Callable[[Digest, bytes], Staged]:
     """Returns the function that stages bytes whose digest is known."""
-    if isinstance(blobs, LocalStaging):
+    if isinstance(blobs, capabilities.LocalStaging):
         return blobs.stage_bytes
     return lambda _, data: blobs.stage(io.BytesIO(data))
 
@@ -72,12 +64,12 @@ def stager(blobs: Blobs) -> Callable[[Digest, bytes], Staged]:
 def staging_directory(blobs: Blobs) -> Path | None:
     """Returns the directory of this process's private files, which worker processes can share;
     None where blobs are staged elsewhere. Raises Failed."""
-    return blobs.staging_directory() if isinstance(blobs, LocalStaging) else None
+    return blobs.staging_directory() if isinstance(blobs, capabilities.LocalStaging) else None
 
 
 def sized_reader(blobs: Blobs) -> Callable[[str, int], bytes]:
     """Returns the function that reads a whole blob whose size is known (a hint)."""
-    if isinstance(blobs, SizedReads):
+    if isinstance(blobs, capabilities.SizedReads):
         return blobs.get_sized
     return lambda hash, _: blobs.get(hash).data
 
@@ -89,20 +81,20 @@ def newest_move(heads: Heads) -> int:
 
 def version_of(backend: Backend) -> Callable[[], int]:
     """Returns the function whose value changes when any head may have changed."""
-    return (
-        backend.version if isinstance(backend, Versioned) else partial(newest_move, backend.heads)
-    )
+    if isinstance(backend, capabilities.Versioned):
+        return backend.version
+    return partial(newest_move, backend.heads)
 
 
 def note_use(heads: Heads, names: Collection[HeadName]) -> None:
     """Records that these heads were used now, where the backend tracks usage."""
-    if isinstance(heads, UsageTracking):
+    if isinstance(heads, capabilities.UsageTracking):
         heads.note_use(names)
 
 
 def last_use(heads: Heads, name: HeadName) -> int:
     """Returns the time of a head's last use in ms since 1970 UTC; 0 where none is recorded."""
-    return heads.last_use(name) if isinstance(heads, UsageTracking) else 0
+    return heads.last_use(name) if isinstance(heads, capabilities.UsageTracking) else 0
 
 
 def repairable(blobs: Blobs) -> Repairable:
@@ -115,6 +107,6 @@ def repairable(blobs: Blobs) -> Repairable:
 def start_gc(backend: Backend) -> GcRun:
     """Begins a gc run. Raises Conflict while another one is under way, Refused where the backend
     has no garbage collection."""
-    if not isinstance(backend, Collectable):
+    if not isinstance(backend, capabilities.Collectable):
         raise Refused("this backend does not support garbage collection")
     return backend.collection()

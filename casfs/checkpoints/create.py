@@ -17,6 +17,7 @@ from casfs.backend.protocols import Head
 from casfs.checkpoints import checkpoint
 from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.digest import NodeHash, TreeHash
+from casfs.nodes.directory import File
 from casfs.store import Store
 from casfs.system.clock import now_ms
 from casfs.system.paths import printable
@@ -101,7 +102,7 @@ def create_from_root(
     files, size = origin["stats"]["files"], origin["stats"]["bytes"]
     for change in tree.diff(store, origin["root"], root):
         for entry, sign in ((change.old, -1), (change.new, 1)):
-            if isinstance(entry, tree.File):
+            if isinstance(entry, File):
                 files += sign
                 size += sign * entry.digest.size_bytes
     stats = {"files": files, "bytes": size, **counts}

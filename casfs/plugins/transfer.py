@@ -95,9 +95,8 @@ def _store(
             "syncedAt": now,
             "createdAt": old.record["createdAt"] if old else now,
         }
-        new = batch.move(key, old, root, record) if old else Head(root, record)
-        if old is None:
-            batch.swap(key, None, new)
+        new = Head(root, record)
+        batch.swap(key, old, new)
     return Synced(of_head(key, new), stored=True)
 
 

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 from casfs.digest import TreeHash
 from casfs.errors import Invalid, NotFound
-from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
+from casfs.nodes.directory import Entry, File, Subdirectory
 from casfs.store import Store
 from casfs.system.paths import printable
-from casfs.trees.directory_cache import Entries, directory_properties, load
+from casfs.trees.directory_cache import Entries as Entries
+from casfs.trees.directory_cache import directory_properties as directory_properties
+from casfs.trees.directory_cache import load as load
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +101,15 @@ def _diff(
         if a == b:
             continue
         path = prefix + name
-        below_a, below_b = _subdirectory(a), _subdirectory(b)
+        below_a, below_b = subtree(a), subtree(b)
         if below_a is None or below_b is None:
             yield Change(path, a, b)
         if below_a or below_b:
             yield from _diff(store, below_a, below_b, path + b"/")
 
 
-def _subdirectory(entry: Entry | None) -> TreeHash | None:
+def subtree(entry: Entry | None) -> TreeHash | None:
+    """Returns the hash of a subdirectory's node; None for any other entry."""
     return entry.digest.hash if isinstance(entry, Subdirectory) else None
 
 
@@ -118,19 +121,3 @@ def visible_changes(store: Store, changes: Iterator[Change]) -> Iterator[Change]
         if one_sided and isinstance(entry, Subdirectory) and load(store, entry.digest.hash):
             continue
         yield change
-
-
-__all__ = [
-    "Change",
-    "Entries",
-    "File",
-    "Subdirectory",
-    "Symlink",
-    "diff",
-    "directory_properties",
-    "load",
-    "resolve",
-    "split_path",
-    "visible_changes",
-    "walk",
-]

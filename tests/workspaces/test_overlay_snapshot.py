@@ -67,7 +67,7 @@ def literal(store: Store, root: str) -> dict[bytes, object]:
         if isinstance(entry, File):
             data = store.get(entry.digest.hash)
             found[name] = Program(data) if entry.executable else data
-        elif isinstance(entry, tree.Symlink):
+        elif isinstance(entry, directory.Symlink):
             found[name] = Link(entry.target)
         else:
             found[name] = literal(store, entry.digest.hash)

@@ -4,32 +4,21 @@ from __future__ import annotations
 
 import errno
 
-from casfs.errors import (
-    CasfsError,
-    Conflict,
-    Corrupt,
-    CorruptBlob,
-    Failed,
-    Invalid,
-    NoDaemon,
-    NotFound,
-    Refused,
-    Suspended,
-    Usage,
-)
+from casfs import errors
+from casfs.errors import CasfsError
 
 ERRNO: dict[type[CasfsError], int] = {
     CasfsError: errno.EIO,
-    Failed: errno.EIO,
-    Corrupt: errno.EIO,
-    CorruptBlob: errno.EIO,
-    NotFound: errno.ENOENT,
-    Refused: errno.EPERM,
-    Invalid: errno.EINVAL,
-    Conflict: errno.EIO,
-    Usage: errno.EINVAL,
-    NoDaemon: errno.EIO,
-    Suspended: errno.EIO,
+    errors.Failed: errno.EIO,
+    errors.Corrupt: errno.EIO,
+    errors.CorruptBlob: errno.EIO,
+    errors.NotFound: errno.ENOENT,
+    errors.Refused: errno.EPERM,
+    errors.Invalid: errno.EINVAL,
+    errors.Conflict: errno.EIO,
+    errors.Usage: errno.EINVAL,
+    errors.NoDaemon: errno.EIO,
+    errors.Suspended: errno.EIO,
 }
 LOGGED = frozenset({errno.EIO})  # not the caller's fault
 

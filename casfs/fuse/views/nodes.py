@@ -229,7 +229,7 @@ def _make_ref(
         raise Corrupt(f"{hash} is referred to, but not in this store; try `casfs fsck`")
     if info.type is None:
         return BlobFile(key, reader.blobs, hash, info.size, mtime_ns=mtime_ns)
-    if reader.type_name(info.type).startswith("thread-"):
+    if reader.store.registry.name(info.type).startswith("thread-"):
         return Link(key, b"../" * depth + b"nodes/" + hash.encode("ascii"), mtime_ns)
     return NodeDirectory(key, reader, hash, depth + 1, mtime_ns)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 
 from casfs import threads
 from casfs.backend.derived import note_use
-from casfs.backend.protocols import META, BlobInfo, HeadName
+from casfs.backend.protocols import BlobInfo, HeadName
 from casfs.digest import TreeHash
 from casfs.errors import Corrupt, NotFound
 from casfs.fuse.views.blobs import BlobReader
@@ -111,10 +111,6 @@ class StoreReader:
         """Returns the hashes in a node's payload that are references."""
         _, schema = self.store.registry.compiled(node.type_hash)
         return frozenset(ref.hash for ref in schema.refs(node.payload))
-
-    def type_name(self, type: str) -> str:
-        """Returns the name of a type, given as `BlobInfo.type`."""
-        return META if type == META else self.store.registry.compiled(type)[0]
 
     def cache_sizes(self) -> dict[str, int]:
         return {"nodes": len(self._nodes), "descriptors": len(self.blobs.open_blobs)}

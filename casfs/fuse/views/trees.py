@@ -145,7 +145,7 @@ class Trees(Directory):
             info = self._reader.info([hash]).get(hash)
             if info is None or info.type is None:
                 return None
-            is_tree = self._reader.type_name(info.type) == "directory"
+            is_tree = self._reader.store.registry.name(info.type) == "directory"
             return TreeDirectory(key, self._reader, cast(TreeHash, hash)) if is_tree else None
         found = Checkpoints(key, self._reader, name.decode("ascii", "replace"))
         return found if found.exists() else None

@@ -28,10 +28,8 @@ def counts(old: Lines, new: Lines) -> tuple[int, int]:
 def hunks(old: Lines, new: Lines) -> Iterator[bytes]:
     """Yields the unified diff, line by line, without a header; nothing for equal texts."""
     for group in _groups(changed_blocks(old, new)):
-        start, end = (
-            max(group[0][0] - CONTEXT_LINES, 0),
-            min(group[-1][1] + CONTEXT_LINES, len(old)),
-        )
+        start = max(group[0][0] - CONTEXT_LINES, 0)
+        end = min(group[-1][1] + CONTEXT_LINES, len(old))
         shift, after = group[0][2] - group[0][0], group[-1][3] - group[-1][1]
         old_range, new_range = _range(start, end), _range(start + shift, end + after)
         yield b"@@ -%s +%s @@\n" % (old_range, new_range)

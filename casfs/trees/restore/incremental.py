@@ -32,12 +32,7 @@ from casfs.store import Store
 from casfs.system.paths import DIR_FLAGS, FILE_FLAGS
 from casfs.trees import tree
 from casfs.trees.restore import host_entries
-from casfs.trees.restore.host_entries import (
-    Actual,
-    is_same,
-    is_same_content,
-    read_entry,
-)
+from casfs.trees.restore.host_entries import Actual, is_same, is_same_content, read_entry
 from casfs.trees.restore.write import (
     WriteProgress,
     file_mode,
@@ -124,9 +119,9 @@ class IncrementalRestore:
     ) -> None:
         if not any(isinstance(one, Subdirectory) for one in was):
             self.outcome.changed.append(path)
-        olds: Olds = list(dict.fromkeys(_subdirectory(one) for one in was))
+        olds: Olds = list(dict.fromkeys(tree.subtree(one) for one in was))
         with host_entries.entered(fd, name) as inner:
-            self.directory(inner, path + b"/", olds, _subdirectory(to))
+            self.directory(inner, path + b"/", olds, tree.subtree(to))
         if isinstance(to, Subdirectory):
             return
         try:
@@ -240,12 +235,7 @@ class IncrementalRestore:
     # -- modes and times -----------------------------------------------------------------------
 
     def _set_properties(
-        self,
-        fd: int,
-        name: bytes,
-        was: list[Entry | None],
-        to: Entry,
-        found: os.stat_result,
+        self, fd: int, name: bytes, was: list[Entry | None], to: Entry, found: os.stat_result
     ) -> None:
         """Set the properties that `--preserve` kept in `to` or in an old tree."""
         properties = _properties(to)
@@ -279,10 +269,6 @@ class IncrementalRestore:
         finally:
             os.close(file)
         self._progress.wrote(0)
-
-
-def _subdirectory(entry: Entry | None) -> TreeHash | None:
-    return entry.digest.hash if isinstance(entry, Subdirectory) else None
 
 
 def _properties(entry: Entry | None) -> Properties | None:

@@ -15,6 +15,7 @@ import trio
 from casfs import threads
 from casfs.errors import Conflict, Failed
 from casfs.graph import walk
+from casfs.nodes import directory
 from casfs.store import Store
 from casfs.threads import ENDED, RUNNING, SUSPENDED, Thread
 from casfs.trees import tree
@@ -74,7 +75,7 @@ def workspaces(store: Store) -> list[str]:
 
 def file(store: Store, root: str, name: bytes) -> bytes:
     entry = tree.resolve(store, root, name)
-    assert isinstance(entry, tree.File)
+    assert isinstance(entry, directory.File)
     return store.get(entry.digest.hash)
 
 
