@@ -9,6 +9,7 @@ every tree is.
 
 from __future__ import annotations
 
+import gzip
 import io
 import lzma
 import os
@@ -27,7 +28,7 @@ from casfs.digest import TreeDigest
 from casfs.errors import Corrupt, Failed, Invalid, NotFound
 from casfs.nodes import directory
 from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
-from casfs.system import zstd
+from casfs.system import tarballs, zstd
 from casfs.trees import tree
 from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.ignore import IgnoreRules
@@ -46,6 +47,7 @@ LOCAL_VARIABLES = (  # of a repository around the caller; not passed to git
     "GIT_OBJECT_DIRECTORY",
     "GIT_COMMON_DIR",
 )
+DAMAGED = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 Level = dict[bytes, "Entry | Level"]
 
 
@@ -139,9 +141,10 @@ def _tarball(batch: Batch, path: Path) -> TreeDigest:
         with _opened(path) as tar:
             for member in tar:
                 _add(batch, tar, member, top)
+            tarballs.read_to_end(tar)
     except Invalid as error:
         raise Invalid(f"{path}: {error}; nothing was stored") from None
-    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
+    except DAMAGED as error:
         raise Invalid(
             f"{path}: not a complete tarball (tar, gz, bz2, xz or zst): {error}"
         ) from None
@@ -159,7 +162,11 @@ def _opened(path: Path) -> Iterator[tarfile.TarFile]:
     with zstd.opened(path) as stream:
         mode: Any = "r:*" if isinstance(stream, io.BufferedReader) else "r|"
         with tarfile.open(
-            fileobj=stream, mode=mode, encoding="utf-8", errors="surrogateescape"
+            fileobj=stream,
+            mode=mode,
+            encoding="utf-8",
+            errors="surrogateescape",
+            tarinfo=tarballs.Member,
         ) as tar:
             yield tar
 
@@ -174,6 +181,8 @@ def _add(batch: Batch, tar: tarfile.TarFile, member: tarfile.TarInfo, top: Level
     level = _level(top, parts[:-1])
     if member.isdir():
         _level(level, parts[-1:])
+    elif isinstance(level.get(parts[-1]), dict):
+        raise Invalid(f"{parts[-1]!r} is a directory and something else")
     elif member.issym():
         level[parts[-1]] = Symlink(parts[-1], os.fsencode(member.linkname))
     elif member.islnk():
@@ -213,8 +222,8 @@ def _level(top: Level, parts: list[bytes]) -> Level:
 
 def _linked(top: Level, member: tarfile.TarInfo, name: bytes) -> Entry:
     """Returns an entry for a hard link, which must name an earlier file."""
-    *above, last = tree.split_path(os.fsencode(member.linkname))
-    found = _level(top, above).get(last)
+    target = tree.split_path(os.fsencode(member.linkname))
+    found = _level(top, target[:-1]).get(target[-1]) if target else None
     if not isinstance(found, File):
         raise Invalid(
             f"the member {member.name!r} links to {member.linkname!r}, which is not an earlier file"

@@ -340,6 +340,8 @@ BAD = {
     "through a link": [member("l", type=tarfile.SYMTYPE, linkname="d"), member("l/evil")],
     "through a file": [member("f"), member("f/evil")],
     "hard link out": [member("h", type=tarfile.LNKTYPE, linkname="../evil")],
+    "hard link to an empty name": [member("h", type=tarfile.LNKTYPE, linkname="")],
+    "a directory and a file": [member("d/f"), member("d")],
     "hard link to nothing": [member("h", type=tarfile.LNKTYPE, linkname="none")],
     "device": [member("dev", type=tarfile.CHRTYPE)],
     "fifo": [member("fifo", type=tarfile.FIFOTYPE)],
