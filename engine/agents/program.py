@@ -47,7 +47,7 @@ async def run_program(
     its detail; where the task is cancelled, reports that to `context.interrupted`."""
 
     async def interrupted(outcome: ProcessResult) -> None:
-        detail = await trio.to_thread.run_sync(_put_alone, context, argv, outcome)
+        detail = await trio.to_thread.run_sync(_commit_detail, context, argv, outcome)
         context.interrupted(detail.hash)
 
     try:
