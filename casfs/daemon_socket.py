@@ -114,10 +114,8 @@ def request(root: Path, op: str, **arguments: Any) -> Any:
 
 
 def stop(root: Path) -> int:
-    """Stops the daemon and waits until its process has ended; returns the process id.
-
-    Raises NoDaemon, Failed.
-    """
+    """Stops the daemon and waits until its process has ended; returns the process id. Raises
+    NoDaemon, Failed."""
     pid = int(request(root, "status")["pid"])
     try:
         process = os.pidfd_open(pid)

@@ -9,10 +9,8 @@ from casfs.store import Store
 
 
 def walk(store: Store, roots: Iterable[str]) -> Iterator[str]:
-    """Yields every hash reachable from `roots` (nodes and blobs, types included), each once.
-
-    Depth first, a node before its refs. Raises NotFound at a dangling reference.
-    """
+    """Yields every hash reachable from `roots` (nodes and blobs, types included), each once. Depth
+    first, a node before its refs. Raises NotFound at a dangling reference."""
     stack = list(dict.fromkeys(roots))[::-1]
     seen = set(stack)
     while stack:

@@ -20,10 +20,8 @@ TREE_FIELDS = {"checkpoint": "root", "thread-step": "workspace"}  # node type: r
 
 
 def resolve_tree(store: Store, revision: str) -> TreeHash:
-    """Returns the hash of the directory node that `revision` names.
-
-    Raises NotFound (also for a node without a tree), Conflict (an ambiguous prefix).
-    """
+    """Returns the hash of the directory node that `revision` names. Raises NotFound (also for a
+    node without a tree), Conflict (an ambiguous prefix)."""
     found = checkpoint.find_if_named(store, revision)
     if found is not None:
         return found.root

@@ -48,10 +48,8 @@ class Store:
 
     @classmethod
     def init(cls, root: Path) -> Self:
-        """Makes a store at `root`, or updates an old one's built-in schemas.
-
-        Raises Failed, Refused.
-        """
+        """Makes a store at `root`, or updates an old one's built-in schemas. Raises Failed,
+        Refused."""
         try:
             _make_root(root)
             DiskBackend.create(root)
@@ -147,10 +145,8 @@ class Store:
         return [*schema.refs(found.payload), Ref(found.type_hash, META)]
 
     def expand(self, text: str) -> BlobHash:
-        """Returns the stored hash that `text` is, or is a unique prefix of.
-
-        Raises NotFound, Invalid, Conflict.
-        """
+        """Returns the stored hash that `text` is, or is a unique prefix of. Raises NotFound,
+        Invalid, Conflict."""
         if is_hash(text):
             if not self.blobs.info([text]):
                 raise NotFound(f"no blob {text} in this store")

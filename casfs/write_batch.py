@@ -99,10 +99,8 @@ class Batch:
         return cast(TreeDigest, self.put_node("directory", payload))
 
     def put_encoded(self, data: bytes) -> NodeDigest:
-        """Stores the bytes of a node that was made elsewhere; its type must be here by now.
-
-        Raises Invalid where they are not canonical, or do not fit their type.
-        """
+        """Stores the bytes of a node that was made elsewhere; its type must be here by now. Raises
+        Invalid where they are not canonical, or do not fit their type."""
         digest = NodeDigest.of(data)
         value = canonical.parse(data)
         if not isinstance(value, dict) or value.keys() != {"payload", "type"}:
@@ -139,9 +137,7 @@ class Batch:
 
     def put_schema(self, document: Any, *, builtin: bool = False) -> NodeDigest:
         """Registers a schema under its `$id`. Raises Invalid, Conflict (a built-in name).
-
-        `builtin`: the document comes with casfs, and its tests have checked it.
-        """
+        `builtin`: the document comes with casfs, and its tests have checked it."""
         name = document["$id"] if builtin else check_document(document)
         data = node.encode(META if name == META else self._type(META)[0], document)
         digest = NodeDigest.of(data)

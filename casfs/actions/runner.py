@@ -61,10 +61,8 @@ class Streams:
 
 
 def run(store: Store, request: Request, streams: Streams, *, cached: bool) -> Outcome:
-    """Runs or replays a request.
-
-    Raises NotFound (the program), Failed, Refused (a symlink in the way of an output).
-    """
+    """Runs or replays a request. Raises NotFound (the program), Failed, Refused (a symlink in the
+    way of an output)."""
     if not cached:
         ended = _execute(request, [streams.out], [streams.err], Lock())
         return _outcome(ended, None, None)

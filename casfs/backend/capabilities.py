@@ -108,10 +108,8 @@ class GcRun(Protocol):
     def sweep(
         self, before: int, follow: Callable[[list[str]], None], *, dry_run: bool
     ) -> Iterator[tuple[str, BlobInfo]]:
-        """Deletes unmarked blobs that were touched before `before`; yields those deleted.
-
-        `follow` is called with hashes that were touched during the run, and marks their closure.
-        """
+        """Deletes unmarked blobs that were touched before `before`; yields those deleted. `follow`
+        is called with hashes that were touched during the run, and marks their closure."""
 
 
 @runtime_checkable

@@ -95,9 +95,8 @@ class Swap:
 
 
 class Move(NamedTuple):
-    """An entry of the journal of head moves: at `at_ms` (ms since 1970 UTC, by the writer's
-    clock) `name` was set to `hash`; None: it was deleted. `seq` counts all moves from 1,
-    without a gap."""
+    """An entry of the journal of head moves: at `at_ms` (ms since 1970 UTC, by the writer's clock)
+    `name` was set to `hash`; None: it was deleted. `seq` counts all moves from 1, without a gap."""
 
     seq: int
     name: HeadName

@@ -113,12 +113,9 @@ def type_key(type: str) -> bytes:
 def prepare(
     db: Connection, batch: list[Staged], moves: list[Swap], require: Iterable[str], now: int
 ) -> dict[bytes, BlobRow]:
-    """Checks, in one query, that everything a transaction relies on is still stored (`require`,
-    the types of its nodes, the targets of its heads) and refreshes its `touched`. Returns the
-    rows that its own blobs have already; in a large batch only nodes are looked up.
-
-    Raises NotFound.
-    """
+    """Checks, in one query, that everything a transaction relies on is still stored (`require`, the
+    types of its nodes, the targets of its heads) and refreshes its `touched`. Returns the rows that
+    its own blobs have already; in a large batch only nodes are looked up. Raises NotFound."""
     published = {one.digest.hash for one in batch}
     targets: set[str] = {move.new.hash for move in moves if move.new}
     targets.update(one.type for one in batch if one.type is not None and one.type != META)

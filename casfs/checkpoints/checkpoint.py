@@ -58,10 +58,8 @@ def latest(store: Store, name: str) -> Checkpoint | None:
 
 
 def find(store: Store, text: str) -> Checkpoint:
-    """Resolves NAME or NAME@ID; an id may be a unique prefix, or `latest`.
-
-    Raises NotFound, Conflict (an ambiguous prefix).
-    """
+    """Resolves NAME or NAME@ID; an id may be a unique prefix, or `latest`. Raises NotFound,
+    Conflict (an ambiguous prefix)."""
     name, at, id = text.partition("@")
     newest = None if is_hash(name) else latest(store, name)
     if newest is None:

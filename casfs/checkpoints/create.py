@@ -60,11 +60,9 @@ def create(
     defaults: bool = True,
     options: SnapshotOptions | None = None,
 ) -> Created:
-    """Record the tree under `directory`. `defaults`: leave out the well-known directories.
-
-    Raises Invalid (the name), NotFound (the directory), Failed (an unreadable file), Refused
-    (over the limit, or the store itself); then nothing is visible.
-    """
+    """Record the tree under `directory`. `defaults`: leave out the well-known directories. Raises
+    Invalid (the name), NotFound (the directory), Failed (an unreadable file), Refused (over the
+    limit, or the store itself); then nothing is visible."""
     checkpoint.check_name(name)
     options, report = options or SnapshotOptions(), SnapshotReport()
     rules = exclusions.ignore_rules(store, directory, report, defaults=defaults)
@@ -91,11 +89,9 @@ def create(
 def create_from_root(
     store: Store, batch: Batch, name: str, base: NodeHash, root: TreeHash, message: str
 ) -> Checkpoint:
-    """Record the tree `root`, whose nodes are stored, under `name`; the caller commits.
-
-    `base`: the checkpoint node that the work began from, not always the latest of the name.
-    The statistics are computed from those of `base` and the diff, without a walk of the tree.
-    """
+    """Record the tree `root`, whose nodes are stored, under `name`; the caller commits. `base`: the
+    checkpoint node that the work began from, not always the latest of the name. The statistics are
+    computed from those of `base` and the diff, without a walk of the tree."""
     origin = store.node(base, "checkpoint").payload
     previous = checkpoint.latest(store, name)
     counts, paths = compare(store, previous.root if previous else None, root)

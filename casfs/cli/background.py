@@ -30,10 +30,8 @@ class StartFailed(CasfsError):
 
 
 def start(root: Path, arguments: list[str], log: str) -> int:
-    """Starts `casfs --store ROOT ARGUMENTS… --ready-fd N`, waits until it is ready; its pid.
-
-    Its stdout and stderr are appended to `log` in the store's log directory. Raises StartFailed.
-    """
+    """Starts `casfs --store ROOT ARGUMENTS… --ready-fd N`, waits until it is ready; its pid. Its
+    stdout and stderr are appended to `log` in the store's log directory. Raises StartFailed."""
     command = [sys.executable, "-P", "-m", "casfs", "--store", str(root), *arguments]
     path = root / "log" / log
     read_end, write_end = os.pipe()

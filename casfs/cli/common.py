@@ -118,10 +118,8 @@ def read_json(name: str) -> Any:
 
 
 def refuse_home_or_root(path: Path, force: bool) -> None:
-    """Guards against recording a whole machine or a home directory with its keys by mistake.
-
-    Raises Refused for a home directory and every directory above one, unless `force`.
-    """
+    """Guards against recording a whole machine or a home directory with its keys by mistake. Raises
+    Refused for a home directory and every directory above one, unless `force`."""
     homes = {Path.home().resolve(), Path(os.path.expanduser(f"~{_user()}")).resolve()}
     if not force and any(home.is_relative_to(path.resolve()) for home in homes):
         raise Refused(

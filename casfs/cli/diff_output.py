@@ -46,10 +46,8 @@ def diff_options(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 def print_diff(store: Store, old: str, new: str, format: DiffFormat) -> None:
-    """Prints the differences between two trees, named by hash or checkpoint.
-
-    Raises Usage, NotFound.
-    """
+    """Prints the differences between two trees, named by hash or checkpoint. Raises Usage,
+    NotFound."""
     if format.patch and (format.stat or format.json):
         raise Usage("--patch cannot be combined with --stat or --json")
     old, new = resolve_tree(store, old), resolve_tree(store, new)

@@ -26,11 +26,9 @@ def mount_point(root: Path, env: Mapping[str, str]) -> Path:
 
 
 def tree_provider(store: Store, env: Mapping[str, str]) -> TreeLocator:
-    """Returns a function from a tree's hash to a directory that shows it.
-
-    That function starts a mount where none shows the tree. It raises as mounting does, and
-    NotFound where the new mount does not show the tree either.
-    """
+    """Returns a function from a tree's hash to a directory that shows it. That function starts a
+    mount where none shows the tree. It raises as mounting does, and NotFound where the new mount
+    does not show the tree either."""
 
     def tree(hash: TreeHash) -> Path:
         assert store.root is not None

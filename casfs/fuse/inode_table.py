@@ -159,8 +159,7 @@ class InodeTable:
         return removed
 
     def _remove_child(self, parent: int) -> int:
-        """Decrements the child count; returns the parent's slot if it is to be removed, else
-        0."""
+        """Decrements the child count; returns the parent's slot if it is to be removed, else 0."""
         slot = self._find(parent)
         if not slot:
             return 0

@@ -78,10 +78,8 @@ class Inodes:
         return vnode
 
     def intern(self, vnode: Vnode) -> Vnode:
-        """Returns the recent vnode with this key, else `vnode` itself with its number set.
-
-        A live vnode is always the newer object.
-        """
+        """Returns the recent vnode with this key, else `vnode` itself with its number set. A live
+        vnode is always the newer object."""
         wanted = key_check(vnode.key)
         ino = self._displaced.get(vnode.key) or inode_number(vnode.key)
         while True:

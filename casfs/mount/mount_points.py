@@ -34,10 +34,8 @@ def source(root: Path | None) -> str:
 
 
 def check(root: Path | None, mountpoint: Path) -> Path:
-    """Returns the absolute path at which the store at `root` can be mounted.
-
-    Raises NotFound, Refused (not an empty directory, or one in the other), Failed.
-    """
+    """Returns the absolute path at which the store at `root` can be mounted. Raises NotFound,
+    Refused (not an empty directory, or one in the other), Failed."""
     try:
         path = mountpoint.resolve(strict=True)
         if path.is_mount():

@@ -261,10 +261,8 @@ def _transport(options: MountOptions, fds: Mapping[str, int] | None) -> MountTra
 
 
 def replace_program(before: MountState) -> MountState:
-    """Has the supervisor of a mount execute its program anew, and waits until that serves.
-
-    Raises Refused, Failed.
-    """
+    """Has the supervisor of a mount execute its program anew, and waits until that serves. Raises
+    Refused, Failed."""
     if not before.supervised:
         raise Refused(
             f"the supervisor of {before.mount} has ended; `casfs umount` and mount it again"

@@ -52,12 +52,9 @@ VERSION = 1  # of the encoding; part of the name, so an old image is not used
 
 
 def ensure(store: Store, root: TreeHash, *, uid: int | None = None, gid: int | None = None) -> Path:
-    """Returns the image of a tree, made if it is missing. `uid`, `gid`: the owner of every file
-    in it, by default this process's.
-
-    Raises NotFound (no such tree), Corrupt, Invalid (the tree cannot be an image), Refused
-    (a store in memory), Failed.
-    """
+    """Returns the image of a tree, made if it is missing. `uid`, `gid`: the owner of every file in
+    it, by default this process's. Raises NotFound (no such tree), Corrupt, Invalid (the tree cannot
+    be an image), Refused (a store in memory), Failed."""
     if store.root is None:
         raise Refused("a store in memory has no images; use one on disk")
     _check_stored(store, root)
@@ -72,9 +69,8 @@ def ensure(store: Store, root: TreeHash, *, uid: int | None = None, gid: int | N
 
 def write_layer(store: Store, old: TreeHash, new: TreeHash, path: Path) -> int:
     """Write to `path` an image of the differences of the tree `new` from `old`, a layer above the
-    image of `old`; returns its size. The caller owns it and can make it again: it is not
-    synced. Raises as `ensure`.
-    """
+    image of `old`; returns its size. The caller owns it and can make it again: it is not synced.
+    Raises as `ensure`."""
     _check_stored(store, old)
     _check_stored(store, new)
     try:
@@ -101,9 +97,8 @@ def evict(
     dry_run: bool = False,
 ) -> list[str]:
     """Remove the images of trees that are not stored, or are in `gone`; then the least recently
-    used ones, as long as they and the `kept` content together exceed the limit. Returns the
-    names of the removed files.
-    """
+    used ones, as long as they and the `kept` content together exceed the limit. Returns the names
+    of the removed files."""
     total, full, removed = replace(kept), False, []
     found = _list(store)
     stored = store.blobs.info({_root(path) for path, _ in found}).keys() - set(gone)

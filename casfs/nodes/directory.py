@@ -64,10 +64,8 @@ KINDS: tuple[tuple[str, type[Entry]], ...] = (
 
 
 def encode(entries: Iterable[Entry], own: Properties | None = None) -> dict[str, Any]:
-    """Returns the payload of a `directory` node; `own`: metadata of the directory itself.
-
-    Raises Invalid for a name that is refused.
-    """
+    """Returns the payload of a `directory` node; `own`: metadata of the directory itself. Raises
+    Invalid for a name that is refused."""
     payload: dict[str, Any] = {key: [] for key, _ in KINDS}
     ordered = sorted(entries, key=lambda entry: entry.name)
     for entry in ordered:
@@ -92,9 +90,7 @@ def decode(payload: dict[str, Any]) -> dict[bytes, Entry]:
 
 def check(payload: dict[str, Any]) -> dict[str, list[bytes]]:
     """Checks what the schema cannot: order, unique and allowed names, targets. Raises Invalid.
-
-    Returns the names of each list, so that `decode` need not read them again.
-    """
+    Returns the names of each list, so that `decode` need not read them again."""
     seen: set[bytes] = set()
     found: dict[str, list[bytes]] = {}
     for key, _ in KINDS:

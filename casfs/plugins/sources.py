@@ -79,10 +79,8 @@ def without_credentials(source: str) -> str:
 
 
 def upstream(url: str, version: str, env: Mapping[str, str]) -> tuple[str, str]:
-    """Returns (ref to fetch, its commit) for a tag, a branch or a full commit hash.
-
-    Raises NotFound where the repository has no such version, Failed on git errors.
-    """
+    """Returns (ref to fetch, its commit) for a tag, a branch or a full commit hash. Raises NotFound
+    where the repository has no such version, Failed on git errors."""
     tag, branch = f"refs/tags/{version}", f"refs/heads/{version}"
     output = _git(["ls-remote", "--", url, tag, f"{tag}^{{}}", branch], env, GIT_QUERY_TIMEOUT_S)
     refs = {name: commit for commit, name in (line.split("\t") for line in output.splitlines())}

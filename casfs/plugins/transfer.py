@@ -45,10 +45,8 @@ def sync(
     *,
     refresh: bool = False,
 ) -> Synced:
-    """Stores a version from a directory, a git repository or a tarball, unless it is stored.
-
-    `env`: git's environment. Raises Invalid, NotFound, Failed; an error changes nothing.
-    """
+    """Stores a version from a directory, a git repository or a tarball, unless it is stored. `env`:
+    git's environment. Raises Invalid, NotFound, Failed; an error changes nothing."""
     _check_name(name, "name")
     _check_name(version, "version")
     if not sources.is_git(source) and "://" not in source:

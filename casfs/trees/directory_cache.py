@@ -17,9 +17,7 @@ Entries = dict[bytes, Entry]
 
 def load(store: Store, hash: TreeHash) -> Entries:
     """Returns the entries of a directory node, by name in byte order; shared, not to be changed.
-
-    Raises NotFound where `hash` is not a directory node, Corrupt where its names are not safe.
-    """
+    Raises NotFound where `hash` is not a directory node, Corrupt where its names are not safe."""
     found: tuple[Entries, Properties | None] | None = store.cache.get(hash)
     return (found or _load(store, hash))[0]
 

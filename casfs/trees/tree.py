@@ -48,10 +48,8 @@ def split_path(path: bytes) -> list[bytes]:
 
 
 def resolve(store: Store, root: TreeHash, path: bytes) -> Entry | None:
-    """Returns the entry at `path`, None for the root itself; does not follow symlinks.
-
-    Raises NotFound.
-    """
+    """Returns the entry at `path`, None for the root itself; does not follow symlinks. Raises
+    NotFound."""
     entry: Entry | None = None
     at = root
     for part in split_path(path):
@@ -81,11 +79,9 @@ def walk(store: Store, root: TreeHash, below: bytes = b"") -> Iterator[tuple[byt
 
 
 def diff(store: Store, old: TreeHash | None, new: TreeHash | None) -> Iterator[Change]:
-    """Yields the differences in path order, a directory before its entries. None: an empty tree.
-
-    An added or deleted directory is a change, followed by those of its entries; a directory on
-    both sides is not.
-    """
+    """Yields the differences in path order, a directory before its entries. None: an empty tree. An
+    added or deleted directory is a change, followed by those of its entries; a directory on both
+    sides is not."""
     yield from _diff(store, old, new, b"")
 
 

@@ -30,10 +30,8 @@ Rule = TypedDict("Rule", {"from": str, "to": str, "when": str | None})
 
 @dataclass(frozen=True)
 class DecisionInput:
-    """The inputs of a decision. `steps` holds thread-step payloads, oldest first.
-
-    An evaluator may cache the steps of a thread by identity: the same object is the same step.
-    """
+    """The inputs of a decision. `steps` holds thread-step payloads, oldest first. An evaluator may
+    cache the steps of a thread by identity: the same object is the same step."""
 
     steps: Sequence[Mapping[str, Any]]
     start: Mapping[str, Any]

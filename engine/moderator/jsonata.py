@@ -53,10 +53,8 @@ BUILTINS: frozenset[str] = frozenset(Jsonata.static_frame.bindings)
 
 @dataclass(frozen=True)
 class Function:
-    """A function offered to expressions: `signature` in JSONata's notation, as `<s:o>`.
-
-    `call` gets plain values (None for a missing one) and returns a JSON value or None.
-    """
+    """A function offered to expressions: `signature` in JSONata's notation, as `<s:o>`. `call` gets
+    plain values (None for a missing one) and returns a JSON value or None."""
 
     call: Callable[..., Any]
     signature: str
@@ -162,9 +160,7 @@ class SealedList(SealedArray):
 
 class _Copier:
     """Copies values for the library, which may write to the copies; a shared object stays shared.
-
-    Sealed values are not copied, unless `unsealed`; `sealing` makes sealed copies.
-    """
+    Sealed values are not copied, unless `unsealed`; `sealing` makes sealed copies."""
 
     def __init__(self, *, sealing: bool = False, unsealed: bool = False) -> None:
         self._object: type[dict[str, Any]] = SealedObject if sealing else dict

@@ -51,11 +51,9 @@ class Equals:
 
 @dataclass(frozen=True)
 class Path:
-    """`head[filter]….field.field`: the paths that checks of a workflow understand.
-
-    `head` is `steps`, `$steps`, or `$last` for a call with the literal `argument`. A filter
-    is an index, an Equals, or None for any other.
-    """
+    """`head[filter]….field.field`: the paths that checks of a workflow understand. `head` is
+    `steps`, `$steps`, or `$last` for a call with the literal `argument`. A filter is an index, an
+    Equals, or None for any other."""
 
     head: str
     argument: Any

@@ -54,10 +54,8 @@ def head_name(name: str) -> HeadName:
 
 
 def add(store: Store, definition: Any) -> tuple[NodeHash, CheckReport]:
-    """Stores a definition under its name; returns the workflow's hash and the report.
-
-    Raises Invalid with every error; nothing is stored then.
-    """
+    """Stores a definition under its name; returns the workflow's hash and the report. Raises
+    Invalid with every error; nothing is stored then."""
     report = check(definition)
     if report.errors:
         raise Invalid("; ".join(report.errors))
@@ -84,10 +82,8 @@ def listing(store: Store) -> list[tuple[str, NodeHash]]:
 
 
 def find(store: Store, name: str) -> NodeHash:
-    """Returns the hash of a workflow, given its name, its hash or a prefix of it.
-
-    Raises NotFound.
-    """
+    """Returns the hash of a workflow, given its name, its hash or a prefix of it. Raises
+    NotFound."""
     head = None if is_hash(name) else store.heads.get(head_name(name))
     if head is not None:
         return head.hash

@@ -266,9 +266,7 @@ def _ask(ctx: click.Context, op: str, id: str, wait: bool, as_json: bool, **argu
 
 def _wait(ctx: click.Context, id: str, as_json: bool, done: int = 0) -> int:
     """Waits until the thread ends or is suspended; prints the cache hits of steps after `done`.
-
-    Raises Suspended, or CasfsError for a return code other than 0.
-    """
+    Raises Suspended, or CasfsError for a return code other than 0."""
     from casfs import daemon_socket
 
     daemon_socket.request(store_root(ctx), "wait", id=id)

@@ -45,11 +45,8 @@ class Negotiated(NamedTuple):
 
 
 def negotiate(body: bytes | memoryview) -> tuple[bytes, Negotiated | None]:
-    """Returns the reply to INIT, and the result; None if the kernel has to repeat INIT in our
-    major version.
-
-    Raises Unsupported.
-    """
+    """Returns the reply to INIT, and the result; None if the kernel has to repeat INIT in our major
+    version. Raises Unsupported."""
     major, minor, readahead, flags = protocol.init_in.unpack_from(body)
     if major > protocol.KERNEL_VERSION:
         return protocol.init_out.pack(

@@ -41,11 +41,8 @@ LINK = stat.S_IFLNK | 0o777
 
 class Attr(NamedTuple):
     """The stat attributes, without the inode number (the inode table's) and the owner (the
-    mount's).
-
-    A directory's link count is 1: its subdirectories are not counted, and a count below
-    2 tells find(1) not to draw conclusions from it.
-    """
+    mount's). A directory's link count is 1: its subdirectories are not counted, and a count below 2
+    tells find(1) not to draw conclusions from it."""
 
     mode: int
     size: int

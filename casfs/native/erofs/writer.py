@@ -96,10 +96,8 @@ class _Image:
     def _directory(
         self, directory: Directory, parent: int, where: bytearray, at: int
     ) -> list[tuple[Directory, int, bytearray, int]]:
-        """Place a directory and its leaves; returns its subdirectories, the last one first.
-
-        Its nid is written at `at` in `where`.
-        """
+        """Place a directory and its leaves; returns its subdirectories, the last one first. Its nid
+        is written at `at` in `where`."""
         entries: list[tuple[bytes, Node | None]] = [*directory.entries, (b".", None), (b"..", None)]
         entries.sort(key=BY_NAME)
         names = [name for name, _ in entries]
@@ -188,10 +186,8 @@ class _Image:
         nlink: int = 1,
         hole: bool = False,
     ) -> tuple[int, int]:
-        """Append an inode with room for `tail` bytes of data, if that fits into one block.
-
-        Returns where it is and where that room is, 0 for none.
-        """
+        """Append an inode with room for `tail` bytes of data, if that fits into one block. Returns
+        where it is and where that room is, 0 for none."""
         short = self._short.get(attr)
         if short is None:
             short = self._short[attr] = _check(attr, self._epoch)

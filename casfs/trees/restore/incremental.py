@@ -78,9 +78,7 @@ class IncrementalRestore:
 
     def directory(self, fd: int, path: Path, olds: Olds, new: TreeHash | None) -> None:
         """Make the directory `fd` hold the tree `new`; None: nothing of the trees may remain.
-
-        Raises OSError with `progress.path` at the entry that failed; NotFound, Corrupt.
-        """
+        Raises OSError with `progress.path` at the entry that failed; NotFound, Corrupt."""
         host_entries.discard(fd, self._temp)
         before = [self._load(old) for old in olds]
         after = self._load(new)

@@ -75,10 +75,8 @@ _Step = File | Symlink | Subdirectory | _DirectoryEnd
 
 
 def write_tree(store: Store, root: TreeHash, fd: int, progress: WriteProgress) -> None:
-    """Write the tree `root` into the empty directory `fd`, which stays open.
-
-    Raises OSError with `progress.path` at the entry that failed; NotFound, Corrupt.
-    """
+    """Write the tree `root` into the empty directory `fd`, which stays open. Raises OSError with
+    `progress.path` at the entry that failed; NotFound, Corrupt."""
     writer = _Writer(store, fd, progress)
     try:
         for batch in _batches(store, root):

@@ -18,10 +18,8 @@ MOUNT_TYPE = "fuse.casfs"  # of a mount of a store in the kernel's table
 def ignore_rules(
     store: Store, directory: Path, report: SnapshotReport, *, defaults: bool = True
 ) -> IgnoreRules:
-    """Returns the directory's own rules plus `exclude_stores`.
-
-    Raises NotFound, Failed, Invalid as `IgnoreRules.of`, and Refused.
-    """
+    """Returns the directory's own rules plus `exclude_stores`. Raises NotFound, Failed, Invalid as
+    `IgnoreRules.of`, and Refused."""
     rules = IgnoreRules.of(directory, defaults=defaults)
     exclude_stores(store, directory, rules, report)
     return rules

@@ -41,12 +41,9 @@ Key = TypeVar("Key")
 
 
 class ReaderPool(Generic[Key]):
-    """`root_fd`: the recorded directory, `root_text` in messages; `private`: the store's
-    private directory of this process.
-
-    `submit` batches, then take `results` until all have come, in the order of submission.
-    `close` in a finally. One worker thread waits for each process.
-    """
+    """`root_fd`: the recorded directory, `root_text` in messages; `private`: the store's private
+    directory of this process. `submit` batches, then take `results` until all have come, in the
+    order of submission. `close` in a finally. One worker thread waits for each process."""
 
     def __init__(self, private: Path, root_fd: int, root_text: str) -> None:
         count = max(2, min(MAX_WORKER_PROCESSES, os.cpu_count() or 2))
@@ -84,10 +81,8 @@ class ReaderPool(Generic[Key]):
             self._idle.put(pipe)
 
     def results(self, max_pending: int) -> Iterator[tuple[Key, list[ReadFile]]]:
-        """Yields results until at most `max_pending` batches are outstanding.
-
-        Raises Failed, or what a worker raised.
-        """
+        """Yields results until at most `max_pending` batches are outstanding. Raises Failed, or
+        what a worker raised."""
         while len(self._pending) > max_pending:
             key, future = self._pending[0]
             answer = future.result()

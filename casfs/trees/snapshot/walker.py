@@ -53,11 +53,9 @@ def snapshot(
     options: SnapshotOptions | None = None,
     cache: StatCache | None = None,
 ) -> TreeDigest:
-    """Store the tree under `root`; returns its root directory node.
-
-    Raises NotFound where there is no directory, Failed naming the file that could not be
-    read, Refused where there is more than `options.limit`.
-    """
+    """Store the tree under `root`; returns its root directory node. Raises NotFound where there is
+    no directory, Failed naming the file that could not be read, Refused where there is more than
+    `options.limit`."""
     try:
         fd = os.open(root, DIR_FLAGS & ~os.O_NOFOLLOW)
     except (FileNotFoundError, NotADirectoryError):
