@@ -41,7 +41,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NewType
 
 from casfs.backend.protocols import Head, HeadName
 from casfs.digest import NodeHash
@@ -50,6 +50,7 @@ from casfs.nodes.node import Node
 from casfs.store import Store
 
 HEADS = "threads/"
+ThreadId = NewType("ThreadId", str)
 RUNNING, SUSPENDED, ENDED, CANCELLED = "running", "suspended", "ended", "cancelled"
 MAX_ANCESTORS = 10
 MAX_CHILDREN = 16  # that a record names
@@ -60,7 +61,7 @@ ID_LENGTH = 26
 class Thread:
     """A snapshot of a thread's head. `head`: the expected pair of the next compare-and-swap."""
 
-    id: str
+    id: ThreadId
     head: Head
 
     @property
@@ -90,24 +91,28 @@ class StepRef:
     hash: NodeHash
 
 
-def head_name(id: str) -> HeadName:
+def head_name(id: ThreadId) -> HeadName:
     return HeadName(HEADS + id)
 
 
-def new_id() -> str:
+def thread_id(name: HeadName) -> ThreadId:
+    return ThreadId(name[len(HEADS) :])
+
+
+def new_id() -> ThreadId:
     """Returns a fresh ULID: ids sort by the time of creation."""
     from ulid import ULID  # 12 ms; most commands create no thread
 
-    return str(ULID())
+    return ThreadId(str(ULID()))
 
 
 def list_threads(store: Store, newest_first: bool = False) -> list[Thread]:
     """Returns all threads, oldest first, also those with damaged nodes."""
-    found = [Thread(name[len(HEADS) :], head) for name, head in store.heads.list(HEADS)]
+    found = [Thread(thread_id(name), head) for name, head in store.heads.list(HEADS)]
     return found[::-1] if newest_first else found
 
 
-def get(store: Store, id: str) -> Thread:
+def get(store: Store, id: ThreadId) -> Thread:
     """Returns a thread. Raises NotFound."""
     head = store.heads.get(head_name(id))
     if head is None:
@@ -120,8 +125,8 @@ def expand(store: Store, text: str) -> Thread:
     Conflict (ambiguous)."""
     prefix = text.upper()
     if len(prefix) == ID_LENGTH:
-        return get(store, prefix)
-    found = [name[len(HEADS) :] for name, _ in store.heads.list(HEADS + prefix)] if prefix else []
+        return get(store, ThreadId(prefix))
+    found = [thread_id(name) for name, _ in store.heads.list(HEADS + prefix)] if prefix else []
     if len(found) > 1:
         raise Conflict(f"{text} is ambiguous: {found[0]}, {found[1]}; give more of the id")
     if not found:

@@ -15,6 +15,7 @@ from casfs.backend.derived import version_of
 from casfs.errors import NoDaemon
 from casfs.nodes.node import Node
 from casfs.store import Store
+from casfs.threads import ThreadId
 
 Steps: TypeAlias = list[Step]  # `Threads.list` hides the built-in
 
@@ -130,7 +131,7 @@ class Threads:
         self._ask(op, id=full, **arguments)
         return self.get(full)
 
-    def _id(self, text: str) -> str:
+    def _id(self, text: str) -> ThreadId:
         return threads.expand(self._store, text).id
 
     def _ask(self, op: str, **arguments: Any) -> Any:

@@ -24,7 +24,7 @@ from casfs.digest import is_hash
 from casfs.errors import CasfsError, Corrupt, Failed
 from casfs.nodes.node import Node
 from casfs.store import Store
-from casfs.threads import Thread
+from casfs.threads import Thread, ThreadId
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS docs (id INTEGER PRIMARY KEY, hash BLOB NOT NULL, type TEXT NOT NULL);
@@ -47,7 +47,7 @@ class Hit:
     type: str
     path: str
     snippet: str
-    thread: str | None = None
+    thread: ThreadId | None = None
     step: int | None = None
     role: str | None = None
 
@@ -128,7 +128,12 @@ class Index:
     # -- searching ------------------------------------------------------------------------
 
     def search(
-        self, text: str, *, type: str | None = None, thread: str | None = None, limit: int = 100
+        self,
+        text: str,
+        *,
+        type: str | None = None,
+        thread: ThreadId | None = None,
+        limit: int = 100,
     ) -> Iterator[Hit]:
         """Yields nodes that contain all words of `text`, the best match first; optionally of
         one type, or only outputs of one thread's steps."""
@@ -156,7 +161,9 @@ class Index:
             ).fetchall()
         return [(key.hex(), kind) for key, kind in dict.fromkeys(rows)]
 
-    def _hits(self, hash: str, kind: str, words: list[str], thread: str | None) -> Iterator[Hit]:
+    def _hits(
+        self, hash: str, kind: str, words: list[str], thread: ThreadId | None
+    ) -> Iterator[Hit]:
         try:
             node = self._store.node(hash)
         except CasfsError:

@@ -15,6 +15,7 @@ from casfs.agents.prompt import Prompt
 from casfs.digest import NodeHash
 from casfs.errors import CasfsError, Invalid
 from casfs.store import Store
+from casfs.threads import ThreadId
 from engine import content
 from engine.blocking import blocking
 from engine.cancellation import reraise_cancellation
@@ -43,7 +44,7 @@ FACTS = "summary: the text that will stand for everything that happened so far."
 class CompactionInput:
     """The history to summarise. `step`: index of the next one; `run`: token for processes."""
 
-    thread: str
+    thread: ThreadId
     step: int
     run: str
     task: str

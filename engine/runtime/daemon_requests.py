@@ -17,7 +17,7 @@ from casfs import threads
 from casfs.digest import NodeHash, TreeHash
 from casfs.errors import Conflict
 from casfs.store import Store
-from casfs.threads import RUNNING, Thread
+from casfs.threads import RUNNING, Thread, ThreadId
 from engine import content
 from engine.blocking import blocking
 from engine.runtime import compaction, stop_thread
@@ -95,7 +95,7 @@ class DaemonApi:
 
     async def _fork(
         self,
-        id: str,
+        id: ThreadId,
         at: int | NodeHash | None = None,
         agents: dict[str, Any] | None = None,
         max_rounds: int | None = None,
@@ -111,7 +111,7 @@ class DaemonApi:
         self._supervisor.launch(thread.id)
         return {"id": thread.id, "start": thread.record["start"], **thread.record["fork"]}
 
-    async def _resume(self, id: str, input: str | None = None) -> Answer:
+    async def _resume(self, id: ThreadId, input: str | None = None) -> Answer:
         def resume() -> Thread:
             thread = threads.get(self._store, id)
             if input is None and (held := self._held(thread)):
@@ -134,12 +134,12 @@ class DaemonApi:
             return thread
         return self._held(caller)
 
-    async def _stop(self, action: stop_thread.Action, id: str) -> Answer:
+    async def _stop(self, action: stop_thread.Action, id: ThreadId) -> Answer:
         await self._supervisor.stop(id, action)
         return {"id": id}
 
     async def _compact(
-        self, id: str, text: str | None = None, agent: dict[str, Any] | None = None
+        self, id: ThreadId, text: str | None = None, agent: dict[str, Any] | None = None
     ) -> Answer:
         """Compacts all steps so far: into `text`, or by an agent {name, config, version}."""
         thread = await blocking(lambda: threads.get(self._store, id))
@@ -177,7 +177,7 @@ class DaemonApi:
         agent, given = await blocking(prepare)
         return await compaction.summarise(redacting, agent, given, self._env)
 
-    async def _wait(self, id: str) -> Answer:
+    async def _wait(self, id: ThreadId) -> Answer:
         """Answers when the thread has ended or is suspended."""
         thread = await self._supervisor.wait(id)
         return {"id": id, "status": thread.status}

@@ -14,31 +14,31 @@ from pathlib import Path
 from casfs import daemon_socket, threads
 from casfs.errors import Conflict
 from casfs.store import Store
-from casfs.threads import RUNNING, SUSPENDED, Thread
+from casfs.threads import RUNNING, SUSPENDED, Thread, ThreadId
 from engine.runtime import overlay_workspace
 from engine.runtime.thread_head import end_orphans
 from engine.runtime.workspace import COPYING, Workspaces, thread_workspace
 from engine.threads import call_stack, suspension, transitions
 from engine.threads.record import UNKNOWN
 
-Action = Callable[[Store, str, Workspaces], None]
+Action = Callable[[Store, ThreadId, Workspaces], None]
 
 
-def cancel(store: Store, id: str, workspaces: Workspaces) -> None:
+def cancel(store: Store, id: ThreadId, workspaces: Workspaces) -> None:
     """Ends a thread and its open children with return code 130. Raises NotFound, Conflict."""
     for one in _end_processes(store, id, (RUNNING, SUSPENDED)):
         thread_workspace(store, one, workspaces).remove()
     transitions.cancel(store, threads.get(store, id))
 
 
-def suspend(store: Store, id: str, workspaces: Workspaces) -> None:
+def suspend(store: Store, id: ThreadId, workspaces: Workspaces) -> None:
     """Suspends a running thread and its running children. Raises NotFound, Conflict."""
     _end_processes(store, id, (RUNNING,))
     reason = "suspended by a person"
     suspension.suspend(store, threads.get(store, id), reason, cause=UNKNOWN)
 
 
-def without_daemon(root: Path, id: str, action: Action) -> None:
+def without_daemon(root: Path, id: ThreadId, action: Action) -> None:
     """Does an action where no daemon of the store runs. Raises Refused where one does."""
     lock = daemon_socket.lock(root)
     try:
@@ -52,7 +52,7 @@ def without_daemon(root: Path, id: str, action: Action) -> None:
 ACTIONS: Mapping[str, Action] = {"cancel": cancel, "suspend": suspend}
 
 
-def _end_processes(store: Store, id: str, status: tuple[str, ...]) -> list[Thread]:
+def _end_processes(store: Store, id: ThreadId, status: tuple[str, ...]) -> list[Thread]:
     thread = threads.get(store, id)
     if thread.status not in status:
         raise Conflict(f"thread {id} is {thread.status} already")

@@ -18,7 +18,7 @@ from casfs import threads
 from casfs.errors import CasfsError, Conflict
 from casfs.store import Store
 from casfs.system.log import Log
-from casfs.threads import RUNNING, Thread
+from casfs.threads import RUNNING, Thread, ThreadId
 from engine.blocking import blocking
 from engine.cancellation import reraise_cancellation
 from engine.llm.llm_extractor import Extractor
@@ -61,16 +61,16 @@ class Supervisor:
         self._workspaces = workspaces
         self._evaluator = evaluator
         self._single_flight = SingleFlight()
-        self._tasks: dict[str, Task] = {}
+        self._tasks: dict[ThreadId, Task] = {}
         self._changed = trio.Event()  # of `_tasks`: set and replaced with every change
         self.nursery: trio.Nursery
 
     @property
-    def running(self) -> list[str]:
+    def running(self) -> list[ThreadId]:
         """Ids of the threads that run or wait for a slot, children included."""
         return sorted(self._tasks)
 
-    def head(self, id: str) -> ThreadHead | None:
+    def head(self, id: ThreadId) -> ThreadHead | None:
         """Returns the head of a running thread."""
         task = self._tasks.get(id)
         return task.head if task else None
@@ -83,7 +83,7 @@ class Supervisor:
             if thread.status == RUNNING and not _has_running_caller(thread, known):
                 self.launch(thread.id)
 
-    def launch(self, id: str) -> None:
+    def launch(self, id: ThreadId) -> None:
         self._begin(id, Task())
         self.nursery.start_soon(self._run, id, self._tasks[id])
 
@@ -101,7 +101,7 @@ class Supervisor:
             await task.stopped.wait()
         return await blocking(lambda: threads.get(self._store, child.id))
 
-    async def wait(self, id: str) -> Thread:
+    async def wait(self, id: ThreadId) -> Thread:
         """Waits until no task runs the thread, and none of a caller is about to; returns it.
         Raises NotFound."""
         while True:
@@ -118,10 +118,10 @@ class Supervisor:
         above = thread.record.get("parent")
         if thread.id in self._tasks or above is None:
             return thread.id in self._tasks
-        head = self._store.heads.get(threads.HEADS + above)
+        head = self._store.heads.get(threads.head_name(above))
         return head is not None and self._has_task(Thread(above, head))
 
-    async def stop(self, id: str, action: stop_thread.Action) -> None:
+    async def stop(self, id: ThreadId, action: stop_thread.Action) -> None:
         """Cancels the task of a thread and of its children, then cancels or suspends the thread.
         Raises NotFound, Conflict."""
         task = self._tasks.get(id)
@@ -134,7 +134,7 @@ class Supervisor:
             if task is not None:
                 task.stopped.set()
 
-    async def _run(self, id: str, task: Task) -> None:
+    async def _run(self, id: ThreadId, task: Task) -> None:
         try:
             with task.scope:
                 async with self._slots:
@@ -142,7 +142,7 @@ class Supervisor:
         finally:
             self._finish(id, task)
 
-    def _begin(self, id: str, task: Task) -> None:
+    def _begin(self, id: ThreadId, task: Task) -> None:
         self._tasks[id] = task
         self._note_change()
 
@@ -150,13 +150,13 @@ class Supervisor:
         self._changed.set()
         self._changed = trio.Event()
 
-    def _finish(self, id: str, task: Task) -> None:
+    def _finish(self, id: ThreadId, task: Task) -> None:
         if self._tasks.get(id) is task:  # it may have been resumed already
             del self._tasks[id]
         task.done.set()
         self._note_change()
 
-    async def _run_contained(self, id: str, task: Task) -> None:
+    async def _run_contained(self, id: ThreadId, task: Task) -> None:
         """Runs a thread from its head; contains all errors."""
         try:
             run = await blocking(lambda: self._thread_run(threads.get(self._store, id)))
@@ -175,15 +175,15 @@ class Supervisor:
         shared = (self._workspaces, self._single_flight, self._evaluator, self.run_child)
         return ThreadRun(self._store, thread, self._env, self._log, *shared, self._extractor)
 
-    def _suspend(self, id: str, reason: str) -> None:
+    def _suspend(self, id: ThreadId, reason: str) -> None:
         now = threads.get(self._store, id)
         if now.status == RUNNING:
             suspension.suspend(self._store, now, reason)
 
 
-def _has_running_caller(thread: Thread, known: Mapping[str, Thread]) -> bool:
+def _has_running_caller(thread: Thread, known: Mapping[ThreadId, Thread]) -> bool:
     """Returns whether it is a child of a running thread, whose pending step will run it."""
-    caller = known.get(thread.record.get("parent") or "")
+    caller = known.get(ThreadId(thread.record.get("parent") or ""))
     if caller is None or caller.status != RUNNING:
         return False
     return thread.id in (caller.record["intent"] or {}).get("calls", ())

@@ -19,7 +19,7 @@ from casfs.conflict_retry import retry_on_conflict
 from casfs.digest import NodeHash, TreeHash, hash_bytes
 from casfs.errors import Conflict, Failed, Invalid, NotFound
 from casfs.store import Store
-from casfs.threads import CANCELLED, ENDED, Thread
+from casfs.threads import CANCELLED, ENDED, Thread, ThreadId
 from casfs.write_batch import Batch
 from engine import content
 from engine.agents.loader import Package
@@ -184,7 +184,7 @@ def remove(store: Store, thread: Thread) -> None:
     """Removes the head of a finished thread; gc collects its nodes. Raises Conflict."""
     if thread.status not in (ENDED, CANCELLED):
         raise Conflict(f"thread {thread.id} is {thread.status}; `casfs thread cancel` ends it")
-    caller = store.heads.get(threads.head_name(thread.record.get("parent") or ""))
+    caller = store.heads.get(threads.head_name(ThreadId(thread.record.get("parent") or "")))
     if caller is not None and thread.id in (caller.record.get("intent") or {}).get("calls", ()):
         above = thread.record["parent"]
         raise Conflict(f"thread {above} has a pending step that called {thread.id}; wait for it")

@@ -23,7 +23,7 @@ from casfs.cli.thread.past import context, graph, replay, rm
 from casfs.cli.thread.show import cache_hit, list_, show, summary
 from casfs.errors import CasfsError, Suspended, Usage
 from casfs.store import Store
-from casfs.threads import ENDED, SUSPENDED, Thread
+from casfs.threads import ENDED, SUSPENDED, Thread, ThreadId
 
 agent_option = click.option(
     "--agent",
@@ -264,7 +264,7 @@ def _ask(ctx: click.Context, op: str, id: str, wait: bool, as_json: bool, **argu
     return _wait(ctx, made["id"], as_json, made.get("step", done)) if wait else 0
 
 
-def _wait(ctx: click.Context, id: str, as_json: bool, done: int = 0) -> int:
+def _wait(ctx: click.Context, id: ThreadId, as_json: bool, done: int = 0) -> int:
     """Waits until the thread ends or is suspended; prints the cache hits of steps after `done`.
     Raises Suspended, or CasfsError for a return code other than 0."""
     from casfs import daemon_socket

@@ -22,6 +22,7 @@ from casfs.fuse.views.files import LiveFile
 from casfs.fuse.views.nodes import ref_factories
 from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import MILLISECOND, READ_DIRECTORY, Attr, Vnode, make_key
+from casfs.threads import ThreadId
 
 FIELDS = ("role", "attempt", "since")
 TURN_DEPTH = 4  # threads / <ULID> / running / turns
@@ -32,7 +33,7 @@ class RunningStep(ComposedDirectory):
     live = True
     fixed = False
 
-    def __init__(self, key: bytes, reader: StoreReader, id: str) -> None:
+    def __init__(self, key: bytes, reader: StoreReader, id: ThreadId) -> None:
         super().__init__(key)
         self._reader = reader
         self._id = id

@@ -21,7 +21,7 @@ from casfs.lru_cache import LruCache
 from casfs.nodes.directory import Entry, Properties
 from casfs.nodes.node import Node
 from casfs.store import Store
-from casfs.threads import StepRef, Thread
+from casfs.threads import StepRef, Thread, ThreadId
 from casfs.trees import tree
 
 NODE_CACHE_BYTES = 1 << 24  # of memory, approximately
@@ -74,7 +74,7 @@ class StoreReader:
         """Returns the preserved properties of a directory itself. Raises Corrupt."""
         return self._load(lambda: tree.directory_properties(self.store, hash), hash)
 
-    def thread(self, id: str) -> TimedThread:
+    def thread(self, id: ThreadId) -> TimedThread:
         """Raises NotFound."""
         seq = self.change_times.head_seq(threads.head_name(id))
         return _timed(threads.get(self.store, id), seq)
@@ -84,7 +84,7 @@ class StoreReader:
         self.change_times.latest(threads.HEADS)
         for name, head in self.store.heads.list(threads.HEADS):
             seq = self.change_times.head_seq(name, update=False)
-            yield _timed(Thread(name[len(threads.HEADS) :], head), seq)
+            yield _timed(Thread(threads.thread_id(name), head), seq)
 
     def steps(self, thread: Thread) -> list[StepRef]:
         """Returns the steps up to the thread's head. Raises Corrupt."""

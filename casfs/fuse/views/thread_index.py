@@ -30,7 +30,16 @@ from casfs.fuse.views.directories import LiveDirectory, VnodeFactory
 from casfs.fuse.views.files import LiveFile
 from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import READ_FILE, Attr, File
-from casfs.threads import CANCELLED, ENDED, HEADS, ID_LENGTH, RUNNING, SUSPENDED, head_name
+from casfs.threads import (
+    CANCELLED,
+    ENDED,
+    HEADS,
+    ID_LENGTH,
+    RUNNING,
+    SUSPENDED,
+    ThreadId,
+    head_name,
+)
 
 ACTIVE = b'  "%b": {"head": "%b", "start": "%b", "updatedAt": %d}'
 LINE = b'{"threadId":"%b","head":"%b","start":"%b","completedAt":%d}\n'
@@ -89,7 +98,7 @@ class ThreadIndex:
         return b"".join(self._line(entries[at : at + ID_LENGTH].decode("ascii")) for at in places)
 
     def _line(self, id: str) -> bytes:
-        head = self._reader.store.heads.get(head_name(id))
+        head = self._reader.store.heads.get(head_name(ThreadId(id)))
         if head is None or not _is_valid(id, head):  # removed meanwhile
             return b" " * (LINE_LENGTH - 1) + b"\n"
         return LINE % _fields(id, head)

@@ -41,7 +41,7 @@ from casfs.fuse.views.vnode import (
     Vnode,
     child_key,
 )
-from casfs.threads import StepRef, Thread
+from casfs.threads import StepRef, Thread, ThreadId
 
 STEP_DEPTH = 4  # threads / <ULID> / steps / <step>
 RUNNING = b"running"
@@ -65,7 +65,7 @@ class Threads(Directory):
 
     def lookup(self, name: bytes) -> Vnode | None:
         try:
-            timed = self._reader.thread(name.decode("ascii", "replace"))
+            timed = self._reader.thread(ThreadId(name.decode("ascii", "replace")))
         except NotFound:
             return None
         return ThreadDirectory(child_key(self.key, name), self._reader, timed)
@@ -169,7 +169,7 @@ class Steps(Directory):
     live = True
     fixed = False
 
-    def __init__(self, key: bytes, reader: StoreReader, id: str) -> None:
+    def __init__(self, key: bytes, reader: StoreReader, id: ThreadId) -> None:
         super().__init__(key)
         self._reader = reader
         self._id = id
