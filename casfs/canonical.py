@@ -2,7 +2,7 @@
 
 Two encoders behind one function. orjson with sorted keys writes the same bytes as
 RFC 8785 (and is some sixty times faster) as long as a value has no float, no integer
-beyond 2^53-1 and no key outside the Basic Multilingual Plane; `_is_plain` proves that for
+beyond 2^53-1 and no key outside the Basic Multilingual Plane; `_orjson_safe` proves that for
 a value, and anything else goes to the `rfc8785` package. Values without an unambiguous
 text are refused with their JSON path: NaN and infinities, lone surrogates, keys that are not
 strings, duplicate keys (`parse`), nesting deeper than MAX_DEPTH, and every number whose
@@ -27,7 +27,7 @@ MAX_DEPTH = 200  # below the recursion limit of every parser that reads it
 
 def encode(value: Any) -> bytes:
     """Returns the canonical bytes of `value`. Raises Invalid naming the JSON path."""
-    if not _is_plain(value, 0):
+    if not _orjson_safe(value, 0):
         _check(value, "$", 0)
         import rfc8785  # only floats and rare keys come here: not worth its import time
 
@@ -73,7 +73,7 @@ def _no_constant(name: str) -> Any:
     raise Invalid(f"not JSON: {name} is not a JSON number")
 
 
-def _is_plain(value: Any, depth: int) -> bool:
+def _orjson_safe(value: Any, depth: int) -> bool:
     """Returns True when orjson provably writes the RFC 8785 bytes of `value`."""
     kind = type(value)
     if kind is str or kind is bool or value is None:
@@ -86,11 +86,11 @@ def _is_plain(value: Any, depth: int) -> bool:
         for key, item in value.items():
             if type(key) is not str or not (key.isascii() or max(key) <= "\ud7ff"):
                 return False
-            if type(item) is not str and not _is_plain(item, depth + 1):
+            if type(item) is not str and not _orjson_safe(item, depth + 1):
                 return False
         return True
     if kind is list:
-        return {*map(type, value)} <= {str} or all(_is_plain(item, depth + 1) for item in value)
+        return {*map(type, value)} <= {str} or all(_orjson_safe(item, depth + 1) for item in value)
     return False
 
 

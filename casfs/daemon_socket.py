@@ -28,7 +28,7 @@ from casfs.system.locks import lock_file, try_lock
 
 MAX_MESSAGE_BYTES = 64 << 20  # of one request or answer
 MAX_SOCKET_PATH_BYTES = 107  # the kernel's limit
-LOCK_TRIES = 20  # 10 ms apart: `find` holds the lock for a moment
+LOCK_TRIES = 20  # 10 ms apart: `find` holds the lock briefly
 STOP_TIMEOUT_S = 30.0
 
 

@@ -1,4 +1,4 @@
-"""Reachability over refs, whatever the types mean."""
+"""Reachability over refs, for nodes of any type."""
 
 from __future__ import annotations
 

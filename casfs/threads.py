@@ -217,9 +217,9 @@ def _nearer(step: Mapping[str, Any], back: int) -> NodeHash:
     if len(near) < leap(step["index"]) <= back:
         return NodeHash(step.get("leap", near[-1]))
 
-    def reached(way: int) -> int:
-        far = leap(step["index"] - way)
-        return way + (far if len(near) < far <= back - way else len(near))
+    def reached(hop: int) -> int:
+        far = leap(step["index"] - hop)
+        return hop + (far if len(near) < far <= back - hop else len(near))
 
     return near[max(range(1, len(near) + 1), key=reached) - 1]
 

@@ -1,4 +1,4 @@
-"""Tells trio's cancellation from what third-party code raises, which may be anything."""
+"""Distinguishes trio's cancellation from the exceptions of third-party code, which may be any."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Versioned(Protocol):
 
 @runtime_checkable
 class Repairable(Protocol):
-    """Blobs: fsck can check the stored files and blobs, and take damage out of the way."""
+    """Blobs: fsck can check the stored files and blobs, and quarantine damage."""
 
     def faults(self) -> Iterator[str]:
         """Yields what is wrong with the store's own files, a line each; contents are not read."""
@@ -78,7 +78,7 @@ class Repairable(Protocol):
         """Reads a blob again, even if verified before. Raises NotFound, CorruptBlob."""
 
     def quarantine(self, hash: str) -> None:
-        """Takes a damaged blob out of the store; its bytes are kept aside. Only for fsck."""
+        """Takes a damaged blob out of the store; its bytes are kept. Only for fsck."""
 
 
 class GcRun(Protocol):

@@ -6,7 +6,7 @@ this store has accepted it as a node. **Heads** are the only mutable thing: a na
 
 Writes have two stages. `stage` takes the bytes in (and may already write them to a
 private file, so memory stays bounded); `publish` makes a set of staged blobs durable
-and then moves heads. The order is the invariant that everything else rests on: a reader
+and then moves heads. The order is the invariant that everything else depends on: a reader
 that sees a head sees every blob published with it or before it. A crash between the two
 leaves garbage, never a dangling reference.
 

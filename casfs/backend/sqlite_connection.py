@@ -152,7 +152,7 @@ def _is_full(folder: Path) -> bool:
 
 
 def _enable_wal(connection: Connection, timeout_s: float) -> None:
-    """Switches to WAL, which needs exclusive access for a moment that SQLite does not wait for.
+    """Switches to WAL, which needs brief exclusive access, for which SQLite does not wait.
     An existing database is in WAL mode already, unless it is damaged: then the wait is short."""
     deadline = time.monotonic() + timeout_s
     while True:

@@ -1,1 +1,1 @@
-"""Checkpoints: a tree root at a moment, under a name."""
+"""Checkpoints: a tree root at a point in time, under a name."""

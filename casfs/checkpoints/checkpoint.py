@@ -1,4 +1,4 @@
-"""Reads checkpoints. A checkpoint is a tree root at a moment, under a name.
+"""Reads checkpoints. A checkpoint is a tree root at a point in time, under a name.
 
 It is a `checkpoint` node and the head `checkpoints/<name>/<id>` that keeps it; its id is its
 UTC time and the first 8 characters of its hash, so names sort by age. Its `previous` is no

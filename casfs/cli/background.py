@@ -1,6 +1,6 @@
 """Background processes: `start` runs one and waits for it, `serve` is what runs in it.
 
-The child is this program again with `--foreground` and a pipe on which it reports: a line
+The subprocess is this program again with `--foreground` and a pipe on which it reports: a line
 with `ready`, or the message of the error that ended it. It has a session of its own, `/` as
 its working directory, and of its parent's descriptors only that pipe, which it closes. When
 an agent starts it, it still belongs to the store: it does not end with the agent's step.
@@ -22,7 +22,7 @@ READY = "ready"
 
 
 class StartFailed(CasfsError):
-    """The child's error message and exit code."""
+    """The subprocess's error message and exit code."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -36,7 +36,7 @@ def start(root: Path, arguments: list[str], log: str) -> int:
     path = root / "log" / log
     read_end, write_end = os.pipe()
     with open(path, "ab") as output:
-        child = subprocess.Popen(
+        process = subprocess.Popen(
             [*command, "--ready-fd", str(write_end)],
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -50,16 +50,16 @@ def start(root: Path, arguments: list[str], log: str) -> int:
     with open(read_end, encoding="utf-8", errors="replace") as pipe:
         line = pipe.readline().strip()
     if line == READY:
-        child.returncode = 0  # detached: it is never waited for
-        return child.pid
-    code = child.wait()
+        process.returncode = 0  # detached: it is never waited for
+        return process.pid
+    code = process.wait()
     raise StartFailed(
         line or f"the process ended at once (exit code {code}); see {path}", code or 1
     )
 
 
 class Reporter:
-    """The child's end of the pipe: sends one line, once."""
+    """The subprocess's end of the pipe: sends one line, once."""
 
     def __init__(self, fd: int | None) -> None:
         self._fd = fd

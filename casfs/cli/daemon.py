@@ -74,7 +74,7 @@ def _serve(root: Path, report: background.Reporter, hold: bool) -> None:
 
 
 def _workspaces(root: Path, log: Log) -> Workspaces:
-    """Chooses the threads' workspaces: overlays as root, who alone may mount them, copies
+    """Chooses the threads' workspaces: overlays as root, which mounting one requires, copies
     otherwise. The store is mounted only where the kernel cannot show a tree by itself."""
     from casfs.cli import implicit_mount
     from casfs.workspaces import strategies, strategy_choice

@@ -5,14 +5,14 @@ file.
     rows      64 bytes each: number, parent's number, check, lookups, children, name
     index     open addressing over the numbers (`casfs.fuse.inode_index`)
 
-A row has the parent directory and name by which an inode was found; its vnode is made again
+A row has the parent directory and name by which an inode was found; its vnode is rebuilt
 from that whenever it is needed (`casfs.fuse.inodes`). So a million inodes cost some 80 bytes
 each, and a worker can be replaced: its successor gets the descriptor, and with it the table.
 The file is anonymous memory and sparse: room for the largest table costs nothing, and freed
 pages go back to the kernel.
 
 A row lives as long as the kernel knows the inode or one below it (`children`). `check` is the
-second half of the vnode's key: it tells two keys with one number apart. One process writes at a
+second half of the vnode's key: it distinguishes two keys with one number. One process writes at a
 time. It may be killed between any two stores: a row is complete before the index leads to it,
 and counts err on the high side.
 """
@@ -147,7 +147,7 @@ class InodeTable:
         return removed
 
     def _remove(self, slot: int) -> list[int]:
-        """Removes a row, and the directories above it that only its child count had kept."""
+        """Removes a row, and the directories above it that only its child count kept alive."""
         removed = []
         while slot:
             inode = self._read(slot)

@@ -7,8 +7,8 @@ gets the next free number, and keeps it while it is in the inode table.
 
 The kernel counts the lookups of an inode and returns that count when it forgets the inode; the
 counts are in `casfs.fuse.inode_table`, with the parent and name of each inode. A vnode that is
-not among the recently used ones is made again from these. If its name means something else by
-then, it is gone: ESTALE.
+not among the recently used ones is rebuilt from these. If its name resolves to another vnode by
+then: ESTALE.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def inode_number(key: bytes) -> int:
 
 
 def key_check(key: bytes) -> int:
-    """Returns the second half of a key, which tells two keys with one number apart."""
+    """Returns the second half of a key, which distinguishes two keys with one number."""
     return int.from_bytes(key[8:16], "big")
 
 
@@ -54,7 +54,7 @@ class Inodes:
         return len(self.table)
 
     def get(self, ino: int) -> Vnode | None:
-        """Returns None if the inode is not in the table, or its name means something else."""
+        """Returns None if the inode is not in the table, or its name resolves to another vnode."""
         found = self._recent.get(ino)
         if found is None and ino != ROOT:
             found = self._rebuild_vnode(ino)

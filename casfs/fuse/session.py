@@ -3,12 +3,12 @@ their properties to cache timeouts.
 
 A transport decodes a request, calls one method here and encodes the result.
 
-    dentries    cached for ever in a fixed directory, or if the kernel is notified of removed
+    dentries    cached indefinitely in a fixed directory, or if the kernel is notified of removed
                 names; for SHORT_S if the name can be removed otherwise; not at all if the name
                 is not bound to its inode, or broken
     negative    a name missing from a fixed directory is a negative dentry with an infinite
                 timeout; else ENOENT, which is not cached
-    attributes  for ever, but of live files not at all. Of live directories for SHORT_S if the
+    attributes  indefinitely, but of live files not at all. Of live directories for SHORT_S if the
                 transport gets a request for every listing (`handles`); not at all if the kernel
                 caches listings and checks by the mtime whether they are valid
 

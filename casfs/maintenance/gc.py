@@ -6,7 +6,7 @@ that was touched within the grace period, since its head may not be written yet.
 
 *Cache* heads (action results, plugin trees, checkpoints past a retention that the user set)
 are roots like the others until a limit is given: then the least recently used are evicted
-until the rest fits. Eviction costs a recomputation, never data. Images of trees are no roots:
+until the rest fits. Eviction costs a recomputation, never data. Images of trees are not roots:
 they are deleted with their tree, or to meet a limit.
 
 A tree mount has a head too; where a crash or a reboot has ended the mount, a run drops that

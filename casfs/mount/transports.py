@@ -153,7 +153,7 @@ def _device(options: MountOptions) -> str:
 
 
 def _unmount_dead(options: MountOptions, device: str) -> None:
-    """Unmounts a mount that has no server. The kernel reuses device numbers: a mount with the
+    """Unmounts a mount that has no worker. The kernel reuses device numbers: a mount with the
     same number that still answers is another one, and stays."""
     if device and _device(options) == device and _is_dead(options.point):
         _unmount(options)

@@ -83,7 +83,7 @@ def serve_builtin(
             server.stop()
 
         def ready() -> None:
-            if stopped:  # before the server could be told
+            if stopped:  # SIGTERM came before `serve` could notice it
                 server.stop()
             on_ready()
 

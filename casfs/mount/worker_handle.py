@@ -31,7 +31,7 @@ Serve = Callable[[Callable[[], None]], bool]  # on_ready -> stopped by SIGTERM
 
 class WorkerProcess:
     def __init__(self, pid: int, pipe: int = -1) -> None:
-        """A child of this process; one that was forked before an exec has no pipe."""
+        """A subprocess of this one; one that was forked before an exec has no pipe."""
         self.pid = pid
         self.pipe = pipe
         self.started = time.monotonic()
@@ -42,13 +42,13 @@ class WorkerProcess:
 
     @classmethod
     def fork(cls, signals: Signals, serve: Serve, finish: Callable[[str], None]) -> WorkerProcess:
-        """Calls `serve` in the child, then `finish` with the error message, or ""."""
+        """Calls `serve` in the subprocess, then `finish` with the error message, or ""."""
         ours, theirs = os.pipe()
         with blocked():
             pid = os.fork()
             if pid == 0:
                 os.close(ours)
-                _run_child(signals, theirs, serve, finish)
+                _run_worker(signals, theirs, serve, finish)
         os.close(theirs)
         os.set_blocking(ours, False)
         return cls(pid, ours)
@@ -87,8 +87,8 @@ class WorkerProcess:
         return time.monotonic() - self.started
 
 
-def _run_child(signals: Signals, pipe: int, serve: Serve, finish: Callable[[str], None]) -> None:
-    """The child's main function; never returns."""
+def _run_worker(signals: Signals, pipe: int, serve: Serve, finish: Callable[[str], None]) -> None:
+    """The subprocess's main function; never returns."""
     code, message = FAILED, ""
     try:
         signals.reset(IGNORED)

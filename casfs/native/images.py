@@ -1,4 +1,4 @@
-"""The images of trees, which the kernel mounts instead of asking a process of ours.
+"""EROFS images of trees, which the kernel mounts without a process of ours.
 
     images/<root>-<owner>.erofs    0444; made under a hidden name, synced, renamed
 

@@ -1,7 +1,7 @@
 """Protects objects from writes while the kernel serves them as a layer of a native mount.
 
 Through such a mount the kernel reads `objects/` without us, so the content is not verified.
-Its integrity rests on permissions: the directories and the files belong to the user who
+Its integrity depends on permissions: the directories and the files belong to the user who
 mounts, without write permission (`check_owner`, `ObjectProtector`); and, where the kernel and
 the file system have it, on fs-verity, by which the kernel verifies what it reads and refuses
 every write, even root's. It is tried on the first object that an image needs, and for the rest

@@ -89,7 +89,7 @@ def _store(
         record: dict[str, Any] = {
             "root": root,
             "source": sources.without_credentials(source)[:MAX_SOURCE_CHARS],
-            "commit": commit and f"git:{commit}",  # prefixed, so that it is no ref
+            "commit": commit and f"git:{commit}",  # prefixed: not taken for a ref
             "syncedAt": now,
             "createdAt": old.record["createdAt"] if old else now,
         }

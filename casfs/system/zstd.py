@@ -2,7 +2,7 @@
 
 The library's stream reader does not report a truncated file. So the frames are walked from
 block to block first (RFC 8878, section 3.1), which reads a few bytes in 128 KiB. (The `eof` of
-its decompressobj would tell as well, but not across frames, and a read of 1 KiB can expand to
+its decompressobj would report it too, but not across frames, and a read of 1 KiB can expand to
 32 MiB there.)
 """
 

@@ -1,7 +1,7 @@
 """Merkle trees of `directory` nodes: load, resolve, walk, diff. Without the host file system.
 
 Equal subtrees have equal hashes, so the cost of comparing two trees is that of their differences
-(seed 004, SPEC-08.13), and a loaded directory stays valid for ever.
+(seed 004, SPEC-08.13), and a loaded directory never expires.
 """
 
 from __future__ import annotations

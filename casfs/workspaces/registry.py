@@ -213,7 +213,7 @@ def check_writable(found: Workspace) -> None:
 
 def lock(found: Workspace, *, inherited: bool = True) -> int:
     """Lock the workspace for a command, until the descriptor is closed; `inherited`: also in
-    child processes. Raises Refused where another command runs."""
+    subprocesses. Raises Refused where another command runs."""
     try:
         found.folder.mkdir(parents=True, exist_ok=True)
         fd = lock_file(found.folder / "lock")

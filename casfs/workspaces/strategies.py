@@ -12,7 +12,7 @@ directory shows, but in what opening it costs, and in who can see it.
     copy             no mount: the tree is restored, and recorded by reading it
 
 Upper and work are on one file system and never within the lower; the layers outlive the
-mount, so a workspace can be mounted again after a crash. Which strategy is taken:
+mount, so a workspace can be mounted again after a crash. Which strategy is used:
 `casfs.workspaces.strategy_choice`.
 """
 

@@ -98,11 +98,11 @@ def _visible(workspace: Path, settings: Settings) -> list[str]:
     return [*argv, "--bind", where, where, "--chdir", where, "--"]
 
 
-def _walls() -> list[str]:
+def _isolation() -> list[str]:
     """Returns the options that isolate a command, except for its visible files."""
     argv = ["--unshare-all", "--die-with-parent", "--new-session"]
     argv += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
-    if os.geteuid() == 0:  # to anybody else it leaves no capabilities, and may not be asked to
+    if os.geteuid() == 0:  # bwrap leaves other users none, and may refuse the option
         argv += ["--cap-drop", "ALL"]
         for name in HOST_PROC_ENTRIES:
             argv += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
@@ -112,7 +112,7 @@ def _walls() -> list[str]:
 async def _working_options(bwrap: str) -> list[str] | None:
     """Returns the isolating options that work here, None where none do: the kernel, or a container
     around us, may forbid it; an old bubblewrap lacks NO_USERNS. A success is cached."""
-    for options in () if bwrap in _PROBED else ([*_walls(), *NO_USERNS], _walls()):
+    for options in () if bwrap in _PROBED else ([*_isolation(), *NO_USERNS], _isolation()):
         argv = [*CONFINE, bwrap, "--ro-bind", "/", "/", *options, "true"]
         with trio.move_on_after(PROBE_TIMEOUT_S):
             ended = await trio.run_process(argv, check=False, capture_stderr=True)

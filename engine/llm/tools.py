@@ -3,7 +3,7 @@
 A tool gets validated arguments and returns a text. An error (a path that leads out, a missing
 file, arguments that do not fit) is a result that starts with `error:`, so that the model can
 correct itself; it never ends the run. A long result is truncated, with a note. Search is for
-plain text: a regular expression of a model could keep a worker thread busy for ever.
+plain text: a regular expression of a model could block a worker thread indefinitely.
 """
 
 from __future__ import annotations

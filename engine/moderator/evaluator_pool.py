@@ -205,19 +205,19 @@ class WorkerPool:
         """Raises Invalid when the expression fails, or needs too much time or memory."""
         try:
             return await self._evaluate(await self._acquire(context.thread_id), when, context)
-        except _WorkerFailed as gone:
-            if gone.final:
-                raise Invalid(str(gone)) from None
+        except _WorkerFailed as failure:
+            if failure.final:
+                raise Invalid(str(failure)) from None
         try:
             return await self._evaluate(await self._start(), when, context)
-        except _WorkerFailed as gone:
-            raise Invalid(str(gone)) from None
+        except _WorkerFailed as failure:
+            raise Invalid(str(failure)) from None
 
     async def _evaluate(self, process: _WorkerProcess, when: str, context: DecisionInput) -> bool:
         try:
             return await process.holds(when, context)
-        except _WorkerFailed as gone:
-            self._log("worker ended", thread=context.thread_id, pid=process.pid, why=str(gone))
+        except _WorkerFailed as failure:
+            self._log("worker ended", thread=context.thread_id, pid=process.pid, why=str(failure))
             raise
         finally:
             await self._release(process)

@@ -1,6 +1,6 @@
 """The rule worker: a process that evaluates the expressions of moderator rules.
 
-An expression can loop for ever or allocate without limit, and only a process can be stopped
+An expression can loop endlessly or allocate without limit, and only a process can be stopped
 then. So the worker sets kernel limits before it evaluates anything: its address space (RLIMIT_AS),
 and for each expression the processor time (ITIMER_PROF, whose signal ends it). They hold even when
 the daemon was killed meanwhile; then the end of the pipe ends an idle worker. Time in which the

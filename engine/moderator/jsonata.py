@@ -26,7 +26,7 @@ Guarantees to the rest of the engine:
 
 Threads: the library keeps one current expression and one parser per thread, so an
 Expression is compiled and evaluated by one thread. Nothing here limits time or memory: an
-expression can loop for ever, and only the process that runs it can be killed. Importing
+expression can loop endlessly, and only the process that runs it can be killed. Importing
 the library raises the interpreter's recursion limit to 10,000.
 """
 

@@ -88,7 +88,7 @@ def route_errors(rules: Sequence[Rule]) -> Iterator[str]:
     graph = _Graph(rules)
     stuck = [state for state in graph.states() if END not in graph.after(state)]
     for state in stuck[:1] if START in stuck else stuck:
-        yield f"$.moderator: no way from {state} to {END}"
+        yield f"$.moderator: no path from {state} to {END}"
 
 
 def warnings(rules: Sequence[Rule], schemas: Mapping[str, Any]) -> Iterator[str]:

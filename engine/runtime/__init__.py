@@ -1,1 +1,1 @@
-"""One thread's run: what an agent is given, what it left, and what becomes a step."""
+"""One thread's run: an agent's context, its result, and the step made of it."""

@@ -4,7 +4,7 @@ The meta is extracted by the first method that succeeds: a block of the output; 
 extractor model; else the output goes back to the same agent with the validation error,
 MAX_CORRECTIONS times, and the agent finds its state in `context.conversation`. An attempt ends in
 a result; in `AttemptFailed`, after which the role's policy may allow another; or in `Waiting` or
-`BudgetExceeded`, which are no failures. Agents are third-party code: whatever they raise becomes
+`BudgetExceeded`, neither is a failure. Agents are third-party code: whatever they raise becomes
 one of these.
 
 The step of a result is built at once, in the worker thread that parsed the output: a hop through

@@ -2,7 +2,7 @@
 checkpoint, and for any later one.
 
 This does not depend on the machine's speed. The commands start inside the checkpoint, whose
-names and attributes can be kept for ever; what it costs to come there by path is a test of
+names and attributes can be cached indefinitely; what it costs to come there by path is a test of
 its own. Whatever is not in a budget must not be asked at all.
 
 By our own transport no second look asks for anything that is shown, but:

@@ -59,7 +59,7 @@ def test_readers_do_not_notice_that_workers_end(how: str) -> None:
 
 
 def test_where_no_request_is_sent_again_those_in_flight_fail() -> None:
-    """And nobody waits for ever."""
+    """And no caller hangs."""
     done = subprocess.run(
         [sys.executable, TOOL, "--kills", "5", "--readers", "16", "--older"],
         capture_output=True, text=True, timeout=120,

@@ -117,7 +117,7 @@ def until(condition: Callable[[], Any], what: str = "the condition") -> Any:
     """Wait until `condition` returns something true, and return that."""
     deadline = time.monotonic() + DEADLINE
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        assert time.monotonic() < deadline, f"timed out waiting for {what}"
         time.sleep(0.01)
     return value
 

@@ -20,7 +20,7 @@ from casfs.cli.thread.arguments import (
 )
 from casfs.cli.thread.log import log
 from casfs.cli.thread.past import context, graph, replay, rm
-from casfs.cli.thread.show import cache_hit, list_, show, summary
+from casfs.cli.thread.show import cache_hit, head_fields, list_, show
 from casfs.errors import CasfsError, Suspended, Usage
 from casfs.store import Store
 from casfs.threads import ENDED, SUSPENDED, Thread, ThreadId
@@ -278,7 +278,7 @@ def _wait(ctx: click.Context, id: ThreadId, as_json: bool, done: int = 0) -> int
                 step = f"step {node.payload['index']} {node.payload['role']}"
                 click.echo(f"casfs: {step}: {cache_hit(node.payload['cached'])}", err=True)
     if as_json:
-        echo_json(summary(found))
+        echo_json(head_fields(found))
     if found.status == SUSPENDED:
         reason = found.record["reason"]
         raise Suspended(f"thread {id} is suspended: {reason}; use `casfs thread resume`")

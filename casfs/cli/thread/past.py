@@ -35,7 +35,7 @@ def context(ctx: click.Context, id: str, as_json: bool) -> None:
     parts = [f"# Task\n\n{task.strip()}"]
     if past.summary is not None:
         parts.append(f"# Summary of what went before\n\n{past.summary.strip()}")
-    echo("\n\n".join([*parts, *(turn.text() for turn in past.steps)]))
+    echo("\n\n".join([*parts, *(step.text() for step in past.steps)]))
 
 
 @click.command()

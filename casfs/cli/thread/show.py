@@ -35,7 +35,7 @@ def list_(ctx: click.Context, as_json: bool) -> None:
     casfs thread list
     """
     with open_store(ctx) as store:
-        found = [summary(one) for one in threads.list_threads(store)]
+        found = [head_fields(one) for one in threads.list_threads(store)]
     if as_json:
         echo_json(found)
     else:
@@ -60,11 +60,11 @@ def show(ctx: click.Context, id: str, everything: bool, as_json: bool) -> None:
     with open_store(ctx) as store:
         found = threads.expand(store, id)
         count = None if everything or as_json else PAGE_STEPS
-        value = {**summary(found), **_details(store, found, count)}
+        value = {**head_fields(found), **_details(store, found, count)}
     echo_lines(as_json, value, _page(value))
 
 
-def summary(found: Thread) -> dict[str, Any]:
+def head_fields(found: Thread) -> dict[str, Any]:
     """Returns the fields of the head alone, so that a damaged thread is listed as well."""
     return {
         "id": found.id,
@@ -159,7 +159,7 @@ def _calls(store: Store, found: Thread) -> list[dict[str, Any]]:
             below.setdefault(parent, []).append(one)
 
     def tree_of(id: str) -> list[dict[str, Any]]:
-        return [{**summary(one), "calls": tree_of(one.id)} for one in below.get(id, ())]
+        return [{**head_fields(one), "calls": tree_of(one.id)} for one in below.get(id, ())]
 
     return tree_of(found.id)
 

@@ -2,7 +2,7 @@
 
 The list is for kernels that do not resend requests when the worker that had read them dies
 (before Linux 6.9): it stands in the inode table, and a successor answers those requests with
-EIO, so that no caller waits for ever. Place 0 is for the request of the serving loop, the others
+EIO, so that no caller hangs. Place 0 is for the request of the serving loop, the others
 for deferred ones; what exceeds the places is not listed.
 """
 

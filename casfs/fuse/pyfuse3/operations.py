@@ -7,7 +7,7 @@ for every open and cannot cache listings; benchmarks/mount.md has what that cost
 Handlers run one after another in one thread, and between two awaits nothing else runs;
 only the first read of a large blob leaves the thread, to be verified. A file handle is
 the inode number: the kernel keeps an inode for as long as it is open. Handles of live
-files are numbers above all inodes: each has the content of one moment, so that offsets into it
+files are numbers above all inodes: each is a snapshot of the content, so that offsets into it
 stay meaningful.
 """
 

@@ -1,7 +1,7 @@
-"""The dentries that the kernel has to drop: names that were removed since the last look.
+"""The dentries that the kernel has to drop: names removed since the last check.
 
-The kernel caches the names of directories with `Directory.invalidated` for ever; the transport
-looks for removed ones and notifies the kernel.
+The kernel caches the names of directories with `Directory.invalidated` indefinitely; the
+transport looks for removed ones and notifies the kernel.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The vnode interface: a file, link or directory of the mount, independent of any FUSE library.
 
-A vnode is made at each lookup, and again when it is needed later (`casfs.fuse.inodes`); it
+A vnode is made at each lookup, and rebuilt when it is needed later (`casfs.fuse.inodes`); it
 holds what it needs to answer requests, not its content and not its children. Vnodes with one
 `key` are the same file. A key is a hash of the path from the root (`child_key`), except for
 files and links of trees (`casfs.fuse.views.trees`).
@@ -11,8 +11,8 @@ Four properties decide what the kernel may cache:
 
     Vnode.live             attributes or content can change
     Directory.fixed        names are never added or removed
-    Directory.binds        the name → inode binding is immutable: the dentry may be cached for
-                           ever
+    Directory.binds        the name → inode binding is immutable: the dentry may be cached
+                           indefinitely
     Directory.invalidated  removed names are invalidated by notification
                            (`casfs.fuse.views.invalidation`)
 

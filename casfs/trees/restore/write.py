@@ -8,7 +8,7 @@ meanwhile can lead a write out of the directory.
 Modes do not depend on the caller's umask: 0644 and 0755 as in the mount, or the preserved
 mode. A file gets set-id bits only where that is asked for: restored by root, a tree from
 elsewhere would bring privileges. A directory gets its own mode and time after its content.
-Owners are no part of a tree. Nothing is synced, as with `cp`.
+Owners are not part of a tree. Nothing is synced, as with `cp`.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ async def test_no_key_of_the_session_is_in_the_sandbox(tmp_path: Path) -> None:
 async def test_no_user_namespaces_in_the_sandbox(tmp_path: Path, before: list[str]) -> None:
     if before and os.geteuid() != 0:
         pytest.skip("only root may become another user")
-    options = ["--ro-bind", "/", "/", *sandbox._walls(), *sandbox.NO_USERNS]
+    options = ["--ro-bind", "/", "/", *sandbox._isolation(), *sandbox.NO_USERNS]
     if before:  # as the daemon of a user would
         options = [one for one in options if one not in ("--cap-drop", "ALL")]
     bwrap = next(one for one in await sandboxed("true", tmp_path) if one.endswith("bwrap"))

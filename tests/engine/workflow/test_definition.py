@@ -264,20 +264,20 @@ def test_bound_variables(when: str) -> None:
 def test_no_way_out_of_a_loop() -> None:
     rules = [*LINE[:1], rule("a", "b"), rule("a", "__end__"), rule("b", "a")]
     report = check(definition(rules, a=None, b=None))
-    assert report.errors == ["$.moderator: no way from __start__ to __end__"]
+    assert report.errors == ["$.moderator: no path from __start__ to __end__"]
     assert "$.moderator[2]: never tried, rule 1 before it always matches" in report.warnings
 
 
 def test_a_trap() -> None:
     rules = [*LINE[:1], rule("a", "b", "false"), rule("a", "__end__"), rule("b", "b")]
     assert check(definition(rules, a=None, b=None)).errors == [
-        "$.moderator: no way from b to __end__"
+        "$.moderator: no path from b to __end__"
     ]
 
 
 def test_no_rules() -> None:
     report = check(definition([], a=None))
-    assert report.errors == ["$.moderator: no way from __start__ to __end__"]
+    assert report.errors == ["$.moderator: no path from __start__ to __end__"]
 
 
 def test_unreachable_role() -> None:
