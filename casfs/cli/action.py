@@ -15,7 +15,8 @@ import click
 
 from casfs import config
 from casfs.actions import cache, key
-from casfs.cli.common import echo, echo_json, echo_result, json_option, open_store, store_root
+from casfs.cli.common import json_option, open_store, store_root
+from casfs.cli.output import echo, echo_json, echo_result
 from casfs.errors import NotFound
 
 EXIT_TIMED_OUT = 124  # as of timeout(1)
@@ -79,7 +80,8 @@ def run(ctx: click.Context, /, cache: bool, as_json: bool, **given: Any) -> int:
 
     signal.signal(signal.SIGTERM, _terminated)
     request = _request(**given)
-    cached = cache or key.allows(_prefixes(ctx), request.argv)
+    prefixes = config.values(store_root(ctx), os.environ)["actions.cacheable"]
+    cached = cache or key.allows(prefixes, request.argv)
     out = sys.stderr.buffer if as_json else sys.stdout.buffer
     streams = runner.Streams(out, sys.stderr.buffer, _log)
     if not cached:
@@ -152,11 +154,6 @@ def _request(
         timeout=timeout,
         defaults=defaults,
     )
-
-
-def _prefixes(ctx: click.Context) -> list[str]:
-    prefixes: list[str] = config.values(store_root(ctx), os.environ)["actions.cacheable"]
-    return prefixes
 
 
 def _log(line: str) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from casfs.cli.common import echo, echo_json, json_option
+from casfs.cli.common import json_option
+from casfs.cli.output import echo, echo_json
 from casfs.errors import CasfsError
 from engine.agents import loader
 

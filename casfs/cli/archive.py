@@ -11,15 +11,8 @@ from typing import Any
 
 import click
 
-from casfs.cli.common import (
-    STDIO,
-    echo,
-    echo_json,
-    echo_result,
-    json_option,
-    open_store,
-    read_input,
-)
+from casfs.cli.common import STDIO, json_option, open_store, read_input
+from casfs.cli.output import echo, echo_json, echo_result
 from casfs.digest import is_hash
 from casfs.errors import Failed, Invalid
 from casfs.system.files import replacing

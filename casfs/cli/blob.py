@@ -8,7 +8,8 @@ import click
 
 from casfs import graph
 from casfs.backend.derived import find_missing
-from casfs.cli.common import echo_lines, echo_result, json_option, open_store, store_root
+from casfs.cli.common import json_option, open_store, store_root
+from casfs.cli.output import echo_lines, echo_result
 from casfs.digest import is_hash
 from casfs.errors import Failed, Invalid, NotFound
 from casfs.store import Store

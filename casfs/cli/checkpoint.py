@@ -12,16 +12,14 @@ from casfs.checkpoints import checkpoint as checkpoints
 from casfs.checkpoints.create import Created
 from casfs.checkpoints.create import create as create_checkpoint
 from casfs.cli.common import (
-    echo_lines,
-    echo_result,
     force_option,
     json_option,
     message_option,
     open_store,
     refuse_home_or_root,
-    warn,
 )
 from casfs.cli.diff_output import DiffFormat, diff_options, print_diff
+from casfs.cli.output import echo_lines, echo_result, warn
 from casfs.cli.restore_options import RestoreOptions, print_restored, restore_options, restore_tree
 from casfs.cli.terminal import Size, progress_counter
 from casfs.cli.tree import excludes_option

@@ -1,15 +1,14 @@
-"""Helpers that the nouns share: opening the store, reading arguments, printing."""
+"""What the commands share: opening the store, options, reading arguments."""
 
 from __future__ import annotations
 
-import json
 import os
 import pwd
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,7 +18,6 @@ from casfs.errors import Failed, Invalid, NotFound, Refused
 if TYPE_CHECKING:
     from casfs.store import Store
 
-F = TypeVar("F", bound=Callable[..., Any])
 STDIO = "-"  # stdin as an input's name, stdout as an output's
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 force_option = click.option("--force", is_flag=True, help="Also / or the home directory.")
@@ -48,45 +46,6 @@ def check_store(root: Path) -> None:
     from casfs.store import Store
 
     Store.open(root).close()
-
-
-# -- output -----------------------------------------------------------------------------------
-
-
-def echo(text: str | bytes = "") -> None:
-    """Prints a line on stdout; bytes (file names that are not UTF-8) are written unchanged."""
-    if isinstance(text, str):
-        surrogates = any("\udc80" <= character <= "\udcff" for character in text)
-        text = os.fsencode(text) if surrogates else text.encode("utf-8", "replace")
-    sys.stdout.buffer.write(text + b"\n")
-    sys.stdout.buffer.flush()
-
-
-def echo_json(value: Any, *, pretty: bool = True) -> None:
-    text = json.dumps(value, ensure_ascii=False, indent=2 if pretty else None)
-    sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace") + b"\n")
-    sys.stdout.buffer.flush()
-
-
-def echo_result(as_json: bool, value: Any, line: str | bytes) -> None:
-    """Prints a verb's result: `value` as JSON, or `line`."""
-    if as_json:
-        echo_json(value)
-    else:
-        echo(line)
-
-
-def echo_lines(as_json: bool, value: Any, lines: Iterable[str | bytes]) -> None:
-    """Prints a verb's result: `value` as JSON, or the lines, each as soon as it is made."""
-    if as_json:
-        echo_json(value)
-        return
-    for line in lines:
-        echo(line)
-
-
-def warn(text: str) -> None:
-    click.echo(f"casfs: warning: {text}", err=True)
 
 
 # -- input ------------------------------------------------------------------------------------

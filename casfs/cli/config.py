@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from casfs import config as settings
-from casfs.cli.common import echo_lines, json_option
+from casfs.cli.common import json_option
+from casfs.cli.output import echo_lines
 
 
 @click.command()

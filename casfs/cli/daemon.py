@@ -11,8 +11,9 @@ import click
 
 from casfs import config
 from casfs.cli import background
-from casfs.cli.common import check_store, echo_result, json_option, store_root
+from casfs.cli.common import check_store, json_option, store_root
 from casfs.cli.mount import foreground_option, ready_option
+from casfs.cli.output import echo_result
 from casfs.system.log import Log, to_file
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from typing import Any
 
 import click
 
-from casfs.cli.common import echo, echo_json, json_option
+from casfs.cli.common import json_option
+from casfs.cli.output import echo, echo_json
 from casfs.errors import Usage
 from casfs.nodes.directory import Entry, File, Subdirectory
 from casfs.revisions import resolve_tree

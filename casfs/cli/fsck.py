@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from casfs.backend.derived import total_stored
-from casfs.cli.common import echo, echo_json, json_option, open_store
+from casfs.cli.common import json_option, open_store
+from casfs.cli.output import echo, echo_json
 from casfs.cli.terminal import progress_bar
 from casfs.errors import CasfsError, Failed, NotFound
 from casfs.store import Store

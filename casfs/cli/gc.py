@@ -9,7 +9,8 @@ import click
 
 from casfs import config
 from casfs.backend.derived import total_stored
-from casfs.cli.common import echo, echo_json, echo_result, json_option, open_store, store_root
+from casfs.cli.common import json_option, open_store, store_root
+from casfs.cli.output import echo, echo_json, echo_result
 from casfs.cli.terminal import Size, progress_bar
 from casfs.errors import NotFound
 from casfs.store import Store

@@ -12,7 +12,8 @@ import click
 
 from casfs import config
 from casfs.cli import background
-from casfs.cli.common import check_store, echo_result, json_option, open_store, store_root
+from casfs.cli.common import check_store, json_option, open_store, store_root
+from casfs.cli.output import echo_result
 from casfs.errors import Invalid, NotFound, Usage
 from casfs.system.log import to_file
 

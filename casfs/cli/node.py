@@ -6,15 +6,8 @@ from itertools import islice
 
 import click
 
-from casfs.cli.common import (
-    echo_json,
-    echo_lines,
-    echo_result,
-    input_name,
-    json_option,
-    open_store,
-    read_json,
-)
+from casfs.cli.common import input_name, json_option, open_store, read_json
+from casfs.cli.output import echo_json, echo_lines, echo_result
 from casfs.errors import Invalid
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from casfs.cli.common import echo_lines, echo_result, json_option, open_store, warn
+from casfs.cli.common import json_option, open_store
+from casfs.cli.output import echo_lines, echo_result, warn
 from casfs.plugins import registry
 
 

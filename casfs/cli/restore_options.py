@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from casfs.cli.common import echo_result, json_option, warn
+from casfs.cli.common import json_option
+from casfs.cli.output import echo_result, warn
 from casfs.cli.terminal import progress_counter
 from casfs.digest import TreeHash
 from casfs.revisions import resolve_tree

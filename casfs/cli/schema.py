@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import click
 
-from casfs.cli.common import (
-    echo_json,
-    echo_lines,
-    echo_result,
-    input_name,
-    json_option,
-    open_store,
-    read_json,
-)
+from casfs.cli.common import input_name, json_option, open_store, read_json
+from casfs.cli.output import echo_json, echo_lines, echo_result
 from casfs.errors import Conflict, Invalid
 
 

@@ -6,7 +6,8 @@ from dataclasses import asdict
 
 import click
 
-from casfs.cli.common import echo_lines, json_option, open_store
+from casfs.cli.common import json_option, open_store
+from casfs.cli.output import echo_lines
 
 
 @click.command()

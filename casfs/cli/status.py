@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from casfs.backend.derived import count_by_type, total_stored
-from casfs.cli.common import echo, echo_json, json_option, open_store
+from casfs.cli.common import json_option, open_store
+from casfs.cli.output import echo, echo_json
 from casfs.store import Store
 
 

@@ -8,16 +8,9 @@ from typing import Any
 
 import click
 
-from casfs.cli.common import (
-    echo_lines,
-    echo_result,
-    force_option,
-    json_option,
-    open_store,
-    refuse_home_or_root,
-    warn,
-)
+from casfs.cli.common import force_option, json_option, open_store, refuse_home_or_root
 from casfs.cli.diff_output import DiffFormat, diff_options, print_diff
+from casfs.cli.output import echo_lines, echo_result, warn
 from casfs.cli.restore_options import RestoreOptions, print_restored, restore_options, restore_tree
 from casfs.errors import Refused
 from casfs.nodes.directory import Entry, File, Symlink

@@ -6,17 +6,8 @@ from typing import Any
 
 import click
 
-from casfs.cli.common import (
-    echo,
-    echo_json,
-    echo_lines,
-    echo_result,
-    input_name,
-    json_option,
-    open_store,
-    read_json,
-    warn,
-)
+from casfs.cli.common import input_name, json_option, open_store, read_json
+from casfs.cli.output import echo, echo_json, echo_lines, echo_result, warn
 from casfs.errors import Failed, Invalid
 from engine.moderator import decision as moderator
 from engine.workflow import registry as workflows

@@ -12,15 +12,8 @@ import click
 from casfs.checkpoints import checkpoint as checkpoints
 from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.cli import implicit_mount
-from casfs.cli.common import (
-    echo,
-    echo_json,
-    echo_result,
-    json_option,
-    message_option,
-    open_store,
-    warn,
-)
+from casfs.cli.common import json_option, message_option, open_store
+from casfs.cli.output import echo, echo_json, echo_result, warn
 from casfs.digest import TreeHash
 from casfs.errors import CasfsError, Refused
 from casfs.revisions import resolve_tree

@@ -93,7 +93,7 @@ class Session:
         self.stats = stats
         self.uid, self.gid = os.getuid(), os.getgid()
         self.xattr = xattr
-        self.inodes = Inodes(root, table, self._drop_content)
+        self.inodes = Inodes(root, table, lambda ino: self._live_contents.pop(ino, None))
         self._log = log
         self._store = store
         self._handles = handles
@@ -145,9 +145,6 @@ class Session:
 
     def forget(self, ino: int, lookups: int) -> None:
         self.inodes.forget(ino, lookups)
-
-    def _drop_content(self, ino: int) -> None:
-        self._live_contents.pop(ino, None)
 
     def getattr(self, ino: int) -> Entry:
         vnode = self.vnode(ino)

@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from casfs import canonical
-from casfs.cli.common import input_name, open_store, read_input, refuse_home_or_root, warn
+from casfs.cli.common import input_name, open_store, read_input, refuse_home_or_root
+from casfs.cli.output import warn
 from casfs.errors import Invalid, NotFound, Usage
 from casfs.revisions import resolve_tree
 from casfs.trees.snapshot import exclusions, walker

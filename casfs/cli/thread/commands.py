@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from casfs import threads
-from casfs.cli.common import echo_json, echo_result, json_option, open_store, store_root
+from casfs.cli.common import json_option, open_store, store_root
+from casfs.cli.output import echo_json, echo_result
 from casfs.cli.thread.arguments import (
     agent_bindings,
     parse_agent,

@@ -10,7 +10,8 @@ import click
 
 from casfs import threads
 from casfs.backend.derived import version_of
-from casfs.cli.common import echo, echo_json, json_option, open_store
+from casfs.cli.common import json_option, open_store
+from casfs.cli.output import echo, echo_json
 from casfs.cli.thread.show import cache_hit, content_text
 from casfs.nodes.node import Node
 from casfs.store import Store

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from casfs import threads
-from casfs.cli.common import echo, echo_json, echo_result, json_option, open_store
+from casfs.cli.common import json_option, open_store
+from casfs.cli.output import echo, echo_json, echo_result
 
 
 @click.command()
@@ -65,7 +64,8 @@ def replay(ctx: click.Context, id: str, workflow: str | None, as_json: bool) -> 
 
         rows = trio.run(compare)
     if as_json:
-        echo_json([{**_row(one), "differs": one.differs} for one in rows])
+        keys = ("index", "role", "recorded", "now", "fault", "differs")
+        echo_json([{key: getattr(one, key) for key in keys} for one in rows])
         return
     for one in rows:
         mark = "*" if one.differs else " "
@@ -73,10 +73,6 @@ def replay(ctx: click.Context, id: str, workflow: str | None, as_json: bool) -> 
         echo(f"{mark} {one.index:6} {one.role:14} {one.recorded or '-':14} {one.now or '-'}{fault}")
     count = sum(one.differs for one in rows)
     echo(f"{count} of {len(rows)} decisions differ")
-
-
-def _row(row: Any) -> dict[str, Any]:
-    return {key: getattr(row, key) for key in ("index", "role", "recorded", "now", "fault")}
 
 
 @click.command()

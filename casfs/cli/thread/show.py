@@ -11,7 +11,8 @@ from typing import Any
 import click
 
 from casfs import threads
-from casfs.cli.common import echo, echo_json, echo_lines, json_option, open_store
+from casfs.cli.common import json_option, open_store
+from casfs.cli.output import echo, echo_json, echo_lines
 from casfs.digest import TreeHash
 from casfs.errors import CasfsError
 from casfs.nodes.node import Node
