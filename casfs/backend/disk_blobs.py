@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from casfs.backend.objects import Objects
-from casfs.backend.protocols import INLINE_MAX_BYTES, META, Blob, BlobInfo, Staged, Total
+from casfs.backend.protocols import INLINE_MAX_BYTES, Blob, BlobInfo, Staged, Total
 from casfs.backend.sqlite_connection import Database
 from casfs.backend.sqlite_statements import (
     BATCH_ROWS,
+    is_sound,
     key_of,
+    mistyped,
     parse_hash,
     type_key,
     type_of,
@@ -109,9 +111,13 @@ class DiskBlobs:
             part = keys[start : start + BATCH_ROWS]
             with self._db.read() as db:
                 rows = db.execute(f"{INFO} hash IN ({','.join('?' * len(part))})", part).fetchall()
-            for _, key, size, type in rows:
-                found[key.hex()] = BlobInfo(size, None if type is None else self._type(type))
+            found.update((key.hex(), self._blob_info(size, type)) for _, key, size, type in rows)
         return found
+
+    def _blob_info(self, size: object, type: int | None) -> BlobInfo:
+        """Returns the metadata of a row; a damaged size as -1, which no blob has."""
+        whole = size if isinstance(size, int) else -1
+        return BlobInfo(whole, None if type is None else self._type(type))
 
     def iterate(self, after: int = 0) -> Iterator[tuple[int, str, BlobInfo]]:
         return self._iterate(after, "")
@@ -123,7 +129,8 @@ class DiskBlobs:
                     f"{INFO} id > ? {condition} ORDER BY id LIMIT {BATCH_ROWS}", (after,)
                 ).fetchall()
             for after, key, size, type in rows:
-                yield after, key.hex(), BlobInfo(size, None if type is None else self._type(type))
+                if is_sound(key, size):  # else `faults` has it
+                    yield after, key.hex(), self._blob_info(size, type)
             if len(rows) < BATCH_ROWS:
                 return
 
@@ -131,7 +138,7 @@ class DiskBlobs:
         if id not in self._types:
             with self._db.read() as db:
                 rows = db.execute("SELECT id, hash FROM types").fetchall()
-            self._types.update((one, type_of(key)) for one, key in rows)
+            self._types.update((one, type) for one, key in rows if (type := type_of(key)))
         return self._types.get(id)  # None: the row was lost, as fsck reports
 
     def missing(self, hashes: Collection[str]) -> list[str]:
@@ -166,22 +173,23 @@ class DiskBlobs:
             row = db.execute(
                 "SELECT count(*), coalesce(sum(size), 0), coalesce(sum(data IS NULL), 0) FROM blobs"
             ).fetchone()
-        return Total(*row)
+        return Total(*map(int, row))
 
     def types(self) -> dict[str, int]:
         with self._db.read() as db:
             rows = db.execute(
                 "SELECT t.hash, count(*) FROM blobs b JOIN types t ON t.id = b.type GROUP BY b.type"
             ).fetchall()
-        return {key.hex() or META: count for key, count in rows}
+        return {type: count for key, count in rows if (type := type_of(key)) is not None}
 
     # -- repair ---------------------------------------------------------------------------
 
     def faults(self) -> Iterator[str]:
         for fault in self._db.faults():
             yield f"store.db: {fault}"
-        for stray in self._objects.strays():
-            yield f"objects/{stray}: not the name of a blob; a foreign file, or damage"
+        with self._db.read() as db:
+            yield from (f"store.db: {fault}" for fault in mistyped(db))
+        yield from (f"objects/{fault}" for fault in self._objects.faults())
 
     def verify(self, hash: str) -> None:
         size, _, data = self._row(hash)

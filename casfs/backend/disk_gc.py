@@ -23,7 +23,7 @@ from pathlib import Path
 from casfs.backend.objects import Objects
 from casfs.backend.protocols import BlobInfo, Total
 from casfs.backend.sqlite_connection import Connection, Database
-from casfs.backend.sqlite_statements import BATCH_ROWS, type_of
+from casfs.backend.sqlite_statements import BATCH_ROWS, is_sound, type_of
 from casfs.errors import Conflict, Failed
 from casfs.system.locks import lock_file
 
@@ -91,7 +91,7 @@ class MarkSweep:
             return False  # a later row is never deleted, and its references are recorded
         self._bits[id >> 3] |= 1 << (id & 7)
         self.marked.blobs += 1
-        self.marked.bytes += size
+        self.marked.bytes += size if isinstance(size, int) else 0  # as a damaged row is not
         self.marked.files += is_file
         return True
 
@@ -114,7 +114,7 @@ class MarkSweep:
                 ).fetchall()
             if not rows:
                 return
-            yield rows
+            yield [row for row in rows if is_sound(row[1], row[2])]
             last = rows[-1][0]
 
     # -- deletion -------------------------------------------------------------------------

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterator, Sequence
+from typing import cast
 
 from casfs.backend.protocols import MOVES_PER_READ, Head, HeadName, Move
 from casfs.backend.sqlite_connection import Database
 from casfs.backend.sqlite_statements import BATCH_ROWS, head_of, is_storable
+from casfs.digest import NodeHash
 from casfs.system.clock import now_ms
 
 REVERSED_FIRST_BATCH_ROWS = 8  # a reversed listing is mostly read for its first rows
@@ -32,9 +34,9 @@ class DiskHeads:
         while True:
             with self._db.read() as db:
                 rows = db.execute(
-                    "SELECT name, hash, record FROM heads WHERE name >= ? AND name < ?"
-                    f" ORDER BY name {order} LIMIT {limit}",
-                    (low, high),
+                    "SELECT name, hash, record FROM heads WHERE name >= CAST(? AS TEXT)"
+                    f" AND name < CAST(? AS TEXT) ORDER BY name {order} LIMIT {limit}",
+                    (_stored_name(low), _stored_name(high)),
                 ).fetchall()
             for name, hash, record in rows:
                 yield name, head_of(hash, record)
@@ -54,7 +56,7 @@ class DiskHeads:
     def last_use(self, name: HeadName) -> int:
         with self._db.read() as db:
             row = db.execute("SELECT at FROM uses WHERE name = ?", (name,)).fetchone()
-        return 0 if row is None else int(row[0])
+        return row[0] if row is not None and isinstance(row[0], int) else 0
 
     def moves(self, after: int = 0) -> Sequence[Move]:
         start = "?" if after >= 0 else "(SELECT coalesce(max(seq), 0) FROM moves) + ?"
@@ -64,4 +66,12 @@ class DiskHeads:
                 f" ORDER BY seq LIMIT {MOVES_PER_READ}",
                 (after,),
             ).fetchall()
-        return [Move(seq, name, key and key.hex(), at) for seq, name, key, at in rows]
+        return [
+            Move(seq, name, cast(NodeHash, key.hex()) if isinstance(key, bytes) else None, at)
+            for seq, name, key, at in rows
+        ]
+
+
+def _stored_name(name: str) -> bytes:
+    """Returns a name's bytes; that of a damaged row may not be UTF-8."""
+    return name.encode("utf-8", "surrogateescape")

@@ -27,6 +27,7 @@ from casfs.errors import CorruptBlob, Failed, NotFound
 from casfs.system.files import NEW_FILE, copy_extents, fsync, read_up_to, syncfs, write_all, writing
 from casfs.system.paths import FILE_FLAGS
 
+OBJECT_MODE = 0o444
 FSYNC_MAX_FILES = 8  # up to this many fsyncs are cheaper than one syncfs
 VERIFIED_MAX_FILES = 1 << 17  # whose verification a process caches
 ZEROS = bytes(CHUNK)
@@ -84,10 +85,10 @@ class Objects:
             return Staged(digest, data)
         temp = self.staging.new_name()
         try:
-            fd = os.open(temp, NEW_FILE, 0o444)
+            fd = os.open(temp, NEW_FILE, OBJECT_MODE)
             try:
                 write_all(fd, data)
-                os.fchmod(fd, 0o444)  # whatever the umask is
+                os.fchmod(fd, OBJECT_MODE)  # whatever the umask is
             finally:
                 os.close(fd)
         except BaseException as error:
@@ -116,7 +117,7 @@ class Objects:
         try:
             with writing(temp):
                 whole = copy_extents(origin, fd, start, size)
-                os.fchmod(fd, 0o444)
+                os.fchmod(fd, OBJECT_MODE)
         except Failed as error:
             if (
                 not isinstance(error.__cause__, OSError)
@@ -152,7 +153,7 @@ class Objects:
                 piece = source.read(CHUNK)
             with writing(temp):
                 out.truncate(size)
-                os.fchmod(fd, 0o444)
+                os.fchmod(fd, OBJECT_MODE)
         return Digest(BlobHash(hasher.hexdigest()), size)
 
     def sync(self, staged: Iterable[Staged]) -> None:
@@ -277,13 +278,22 @@ class Objects:
             raise Failed(f"cannot move blob {hash} to {folder}: {error.strerror}") from error
         self._verified.pop(hash, None)
 
-    def strays(self) -> Iterator[str]:
-        """Yields names below `objects/` that are neither a shard nor a hash."""
+    def faults(self) -> Iterator[str]:
+        """Yields a line for each file below `objects/` that is not as we make them: its name,
+        kind, mode or owner. Content is not read."""
+        owners = {0, self.root.stat().st_uid}
         for entry in sorted(self.root.rglob("*")):
-            name = entry.relative_to(self.root).as_posix()
-            shard = entry.is_dir() and len(name) == 2 and is_hash(name.ljust(64, "0"))
-            if not shard and not (len(name) == 65 and is_hash(name.replace("/", "", 1))):
-                yield name
+            name, info = entry.relative_to(self.root).as_posix(), entry.lstat()
+            if stat.S_ISDIR(info.st_mode) and len(name) == 2 and is_hash(name.ljust(64, "0")):
+                continue
+            if not (len(name) == 65 and is_hash(name.replace("/", "", 1))):
+                yield f"{name}: not the name of a blob; a foreign file, or damage"
+            elif not stat.S_ISREG(info.st_mode):
+                yield f"{name}: not a regular file"
+            elif stat.S_IMODE(info.st_mode) != OBJECT_MODE:
+                yield f"{name}: its mode is {stat.S_IMODE(info.st_mode):o}, must be {OBJECT_MODE:o}"
+            elif info.st_uid not in owners:
+                yield f"{name}: it belongs to the user {info.st_uid}, who can change it"
 
     def shards(self) -> Iterator[list[tuple[str, float]]]:
         """Yields (hash, ctime) of every file, shard by shard; files of other names are left out."""

@@ -85,6 +85,14 @@ class Head:
         return canonical.encode(dict(self.record)).decode()
 
 
+@dataclass(frozen=True)
+class DamagedHead(Head):
+    """A head whose stored form does not decode. `hash` is empty where that is damaged, and the
+    record always; `row` is what is stored: a swap from this head compares with it."""
+
+    row: tuple[object, object] = (None, None)
+
+
 @dataclass(frozen=True, slots=True)
 class Swap:
     """A compare-and-swap of `name` from `old` to `new`; None stands for "absent"."""
@@ -116,7 +124,7 @@ class Total:
 def targets(head: Head) -> list[str]:
     """Returns every hash that a head keeps alive: where it points, and those in its record.
     Free text in a record (TEXT_KEYS) counts as text, whatever it looks like."""
-    found: list[str] = [head.hash]
+    found: list[str] = [head.hash] if head.hash else []
     stack: list[object] = [head.record]
     while stack:
         value = stack.pop()

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from casfs.errors import Corrupt, Failed
@@ -57,6 +58,8 @@ class Database:
             check_same_thread=False,
             cached_statements=256,
         )
+        # so that damage never fails the read of other rows; no text of ours is not UTF-8
+        connection.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
         with self._lock:
             self._all.append(connection)
         try:

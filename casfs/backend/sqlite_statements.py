@@ -7,13 +7,14 @@ Every function here takes a connection and runs inside the caller's transaction;
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from casfs import canonical
 from casfs.backend.protocols import (
     JOURNAL_MIN_MOVES,
     MAX_RECORD_BYTES,
     META,
+    DamagedHead,
     Head,
     HeadName,
     Staged,
@@ -62,6 +63,14 @@ DELETE_UNTYPED_BLOB = "DELETE FROM blobs WHERE hash = ? AND type IS NULL RETURNI
 ADD = "INSERT OR IGNORE INTO heads (name, hash, record) VALUES (?, ?, ?)"
 REPLACE = "UPDATE heads SET hash = ?, record = ? WHERE name = ? AND hash = ? AND record = ?"
 REMOVE = "DELETE FROM heads WHERE name = ? AND hash = ? AND record = ?"
+DAMAGED = "CAST(hash AS BLOB) IS ? AND CAST(record AS BLOB) IS ?"
+MISTYPED = {  # table: the condition of a row that is not one of ours
+    "blobs": "typeof(hash) != 'blob' OR length(hash) != 32 OR typeof(size) != 'integer'"
+    " OR typeof(touched) != 'integer' OR typeof(type) NOT IN ('integer', 'null')",
+    "types": "typeof(hash) != 'blob' OR length(hash) NOT IN (0, 32)",
+    "moves": "typeof(hash) NOT IN ('blob', 'null') OR typeof(at) != 'integer'",
+    "uses": "typeof(at) != 'integer'",
+}
 
 
 class BlobRow(NamedTuple):
@@ -101,9 +110,24 @@ def is_storable(name: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
-def type_of(key: bytes) -> str:
-    """Returns the type that a row of `types` stands for."""
-    return META if key == META_KEY else key.hex()
+def type_of(key: object) -> str | None:
+    """Returns the type that a row of `types` stands for; None where the row is damaged."""
+    return META if key == META_KEY else key.hex() if isinstance(key, bytes) else None
+
+
+def is_sound(hash: object, size: object) -> bool:
+    """Returns False for a row of `blobs` whose columns damage has changed."""
+    return isinstance(hash, bytes) and len(hash) == 32 and isinstance(size, int)
+
+
+def mistyped(db: Connection) -> list[str]:
+    """Returns a line for each table with rows that no version of casfs has written."""
+    found = []
+    for table, condition in MISTYPED.items():
+        (count,) = db.execute(f"SELECT count(*) FROM {table} WHERE {condition}").fetchone()
+        if count:
+            found.append(f"{count} rows of the table {table} are damaged")
+    return found
 
 
 def type_key(type: str) -> bytes:
@@ -188,6 +212,8 @@ def swap(db: Connection, swap: Swap, at_ms: int) -> None:
     statement, values = ADD, (name, *(new or ()))
     if old is not None:
         statement, values = (REPLACE, (*new, name, *old)) if new else (REMOVE, (name, *old))
+    if isinstance(swap.old, DamagedHead):
+        statement = statement.replace("hash = ? AND record = ?", DAMAGED)
     if db.execute(statement, values).rowcount != 1:
         raise Conflict(f"head {name}: moved by another writer meanwhile")
     if new is None:
@@ -203,12 +229,31 @@ def _append_move(db: Connection, name: HeadName, key: bytes | None, at_ms: int) 
         db.execute("DELETE FROM moves WHERE seq <= ?", (seq - JOURNAL_MIN_MOVES,))
 
 
-def head_of(hash: bytes, record: str) -> Head:
-    return Head(cast(NodeHash, hash.hex()), canonical.decode(record.encode()))
+def head_of(hash: object, record: object) -> Head:
+    """Returns the head of a row; a DamagedHead where the row does not decode."""
+    key = cast(NodeHash, hash.hex() if isinstance(hash, bytes) and len(hash) == 32 else "")
+    try:
+        value = canonical.decode(record.encode()) if isinstance(record, str) else None
+    except ValueError:  # not JSON, or not UTF-8
+        value = None
+    if not key or not isinstance(value, dict):
+        return DamagedHead(key, row=(_stored_bytes(hash), _stored_bytes(record)))
+    found = Head(key, value)
+    found.__dict__["text"] = record  # as stored, to be compared by a swap
+    return found
 
 
-def _head_row(head: Head) -> tuple[bytes, str]:
+def _stored_bytes(value: object) -> bytes | None:
+    """Returns what SQLite's CAST(… AS BLOB) makes of a value."""
+    if value is None or isinstance(value, bytes):
+        return value
+    return str(value).encode("utf-8", "surrogateescape")
+
+
+def _head_row(head: Head) -> tuple[Any, Any]:
     """Returns (hash, record) as they are stored. Raises Invalid."""
+    if isinstance(head, DamagedHead):
+        return head.row
     size = len(head.text) if head.text.isascii() else len(head.text.encode())
     if size > MAX_RECORD_BYTES:
         raise Invalid(f"a head's record of {size} bytes is over {MAX_RECORD_BYTES}")

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from casfs.backend.derived import repairable
-from casfs.backend.protocols import BlobInfo, HeadName, targets
+from casfs.backend.protocols import BlobInfo, DamagedHead, HeadName, targets
 from casfs.errors import CasfsError
 from casfs.maintenance.blob_check import LOST_TYPE, Fault, check_blob, has_type, lost_type
 from casfs.maintenance.head_kinds import allowed_types
@@ -74,6 +74,9 @@ def _as_fault(report: Report) -> Iterator[None]:
 
 def _check_heads(store: Store) -> Iterator[Fault]:
     for name, head in store.heads.list():
+        if isinstance(head, DamagedHead):
+            yield Fault("damaged head", None, f"head {name!r}: its row does not decode", [name])
+            continue
         wanted = dict.fromkeys(targets(head))
         known = store.blobs.info(wanted.keys())
         for hash in wanted:

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from casfs import graph
 from casfs.backend.capabilities import GcRun
 from casfs.backend.derived import find_missing, last_use, start_gc, total_stored
-from casfs.backend.protocols import Head, HeadName, Swap, Total, targets
+from casfs.backend.protocols import DamagedHead, Head, HeadName, Swap, Total, targets
 from casfs.checkpoints import checkpoint
 from casfs.errors import CasfsError, Conflict, Corrupt, Invalid, NotFound
 from casfs.native import images
@@ -177,6 +177,8 @@ def _mark_roots(
     for batch in collection.recent(before):
         marker.follow(batch)
     for name, head in store.heads.list():
+        if isinstance(head, DamagedHead):
+            raise _stopped(f"the head {name!r} is damaged")
         if name not in cache:
             marker.follow(targets(head))
 
@@ -196,8 +198,8 @@ def _cache(store: Store, keep: int) -> list[tuple[HeadName, Head]]:
 
 def _used_at(store: Store, name: HeadName, head: Head) -> int:
     """Returns when a cache head was made or last used, in ms since 1970 UTC."""
-    made = head.record.get("usedAt") or head.record.get("createdAt") or 0
-    return max(int(made), last_use(store.heads, name))
+    made = head.record.get("usedAt") or head.record.get("createdAt")
+    return max(made if isinstance(made, int) else 0, last_use(store.heads, name))
 
 
 def _evict(store: Store, heads: list[tuple[HeadName, Head]], marker: _Marker) -> list[str]:

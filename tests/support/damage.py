@@ -73,6 +73,7 @@ def rewrite(path: Path, change: Callable[[bytes], bytes]) -> bytes:
     data = change(path.read_bytes())
     path.chmod(0o644)
     path.write_bytes(data)
+    path.chmod(0o444)
     return data
 
 
