@@ -23,12 +23,13 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from casfs import canonical, graph
 from casfs.backend.protocols import Backend, Head, HeadName, targets
 from casfs.digest import Digest, Hasher, is_hash
-from casfs.errors import Conflict, Corrupt, CorruptBlob, Failed, Invalid, NotFound
+from casfs.errors import Conflict, Corrupt, CorruptBlob, Failed, Invalid, NotFound, Refused
+from casfs.maintenance.archive_members import Member, members
 from casfs.maintenance.head_kinds import parse_foreign_head
 from casfs.maintenance.import_dry_run import DryRunBackend
 from casfs.nodes.registry import Registry
@@ -38,7 +39,9 @@ from casfs.write_batch import Batch
 
 FORMAT = "casfs export 1"
 MANIFEST, END = "manifest.json", "end.json"
-MAX_NODE_BYTES = 1 << 30
+MAX_MANIFEST_BYTES = 32 << 20  # parsed, it takes up to 25 times as much memory
+MAX_NODE_BYTES = 256 << 20
+MAX_END_BYTES = 1 << 16
 
 
 @dataclass(slots=True)
@@ -72,6 +75,8 @@ def export(
     start = sorted({*roots, *(head.hash for _, head in named)})
     records = [{"name": name, "hash": h.hash, "record": dict(h.record)} for name, h in named]
     manifest = canonical.encode({"format": FORMAT, "roots": start, "heads": records})
+    if len(manifest) > MAX_MANIFEST_BYTES:
+        raise Refused(f"{len(records)} heads are too many for one archive; export them in parts")
     record_refs = [hash for _, head in named for hash in targets(head)]
     done, seal = Exported(), _Seal(manifest)
     with _compressed(target, compress) as out, _tar(out, "w|") as tar:
@@ -144,11 +149,11 @@ def load(store: Store, source: Path) -> Imported:
 
 def _import_pass(backend: Backend, source: Path) -> Imported:
     done = Imported()
-    with _opened(source) as raw, _errors_name(source), _tar(raw, "r|") as tar:
-        members = iter(tar)
-        manifest = _manifest(tar, next(members, None))
+    with _opened(source) as raw, _errors_name(source):
+        found = members(raw)
+        manifest = _manifest(next(found, None))
         with Batch(backend, Registry(backend)) as batch:
-            _members(batch, tar, members, manifest, done)
+            _put_members(batch, found, manifest, done)
             done.heads = _heads(backend, batch, manifest)
         done.new_bytes = batch.new_bytes
         if absent := set(manifest.roots) - backend.blobs.info(manifest.roots).keys():
@@ -161,46 +166,37 @@ def _errors_name(source: Path) -> Iterator[None]:
     """Turns errors of the file's content into Corrupt with the file's name."""
     try:
         yield
-    except (tarfile.TarError, EOFError) as error:
-        raise Corrupt(f"{source}: incomplete archive: {error}") from None
     except (Conflict, CorruptBlob):  # of this store, not of the file
         raise
     except (Invalid, NotFound, Corrupt) as error:
         raise Corrupt(f"{source}: {error}") from None
 
 
-def _members(
-    batch: Batch,
-    tar: tarfile.TarFile,
-    members: Iterator[tarfile.TarInfo],
-    manifest: Manifest,
-    done: Imported,
-) -> None:
+def _put_members(batch: Batch, found: Iterator[Member], manifest: Manifest, done: Imported) -> None:
     seal = _Seal(manifest.data)
-    for member in members:
-        content = _content(tar, member)
+    for member in found:
         if member.name == END:
-            if canonical.parse(content.read(1 << 16)) != seal.value():
+            if member.size > MAX_END_BYTES or canonical.parse(member.readall()) != seal.value():
                 raise Corrupt(f"end.json does not match the manifest and {done.members} members")
-            if next(members, None) is not None:
+            if next(found, None) is not None:
                 raise Corrupt("data after end.json")
             return
         kind, _, hash = member.name.partition("/")
         if kind not in ("nodes", "blobs") or not is_hash(hash):
             raise Invalid(f"unexpected member {member.name!r}")
-        _put(batch, kind, hash, member, content)
+        _put(batch, kind, hash, member)
         seal.add(member.name)
         done.members += 1
     raise Corrupt("end.json is missing: the file is truncated")
 
 
-def _put(batch: Batch, kind: str, hash: str, member: tarfile.TarInfo, content: IO[bytes]) -> None:
+def _put(batch: Batch, kind: str, hash: str, member: Member) -> None:
     if kind == "blobs":
-        found = batch.put_stream(content).hash  # type: ignore[arg-type]  # IO[bytes] is enough
+        found = batch.put_stream(cast(BinaryIO, member)).hash
     elif member.size > MAX_NODE_BYTES:
         raise Invalid(f"{member.name}: {member.size} bytes is too large for a node")
     else:
-        data = content.read()
+        data = member.readall()
         found = Digest.of(data).hash
         if found == hash:
             _put_node(batch, member.name, data)
@@ -236,10 +232,12 @@ def _same(name: HeadName, old: Head, new: Head) -> bool:
     return old.hash == new.hash and (name.startswith("workflows/") or old == new)
 
 
-def _manifest(tar: tarfile.TarFile, member: tarfile.TarInfo | None) -> Manifest:
-    if member is None or member.name != MANIFEST or member.size > MAX_NODE_BYTES:
+def _manifest(member: Member | None) -> Manifest:
+    if member is None or member.name != MANIFEST:
         raise Corrupt("not a casfs archive: it does not begin with manifest.json")
-    data = _content(tar, member).read()
+    if member.size > MAX_MANIFEST_BYTES:
+        raise Invalid(f"invalid manifest: over {MAX_MANIFEST_BYTES >> 20} MiB")
+    data = member.readall()
     value = canonical.parse(data)
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise Invalid("unsupported archive format")
@@ -250,13 +248,6 @@ def _manifest(tar: tarfile.TarFile, member: tarfile.TarInfo | None) -> Manifest:
     if len(dict(named)) != len(named):
         raise Invalid("invalid manifest: a head occurs twice")
     return Manifest(data, roots, named)
-
-
-def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
-    content = tar.extractfile(member) if member.isreg() else None
-    if content is None:
-        raise Invalid(f"the member {member.name!r} is not a regular file")
-    return content
 
 
 # -- files ------------------------------------------------------------------------------------

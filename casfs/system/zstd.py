@@ -20,6 +20,7 @@ MAGIC = b"\x28\xb5\x2f\xfd"
 SKIPPABLE = range(0x184D2A50, 0x184D2A60)  # magic numbers of skippable frames
 LEVEL = 3  # zstd's own default
 MAX_HEADER_BYTES = 18
+MAX_WINDOW_BYTES = 128 << 20  # as `zstd -d` itself accepts; it is allocated
 CHECKSUM_BYTES = 4
 
 
@@ -51,7 +52,7 @@ def opened(source: Path) -> Iterator[BinaryIO]:
             if not is_complete(raw):
                 raise Corrupt(f"{source}: truncated")
             raw.seek(0)
-            decompressor = zstandard.ZstdDecompressor()
+            decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
             with decompressor.stream_reader(raw, read_across_frames=True) as out:
                 yield cast(BinaryIO, out)
         except zstandard.ZstdError as error:
