@@ -44,7 +44,7 @@ def _faults(store: Store, hash: str, info: BlobInfo) -> list[Fault]:
     try:
         repairable(store.blobs).verify(hash)
         if info.type is not None:
-            return list(_check_node(store, hash, info.type))
+            return list(_check_node(store, cast(NodeHash, hash), info.type))
     except CorruptBlob as error:
         return [Fault("corrupt", hash, str(error))]
     except NotFound as error:
@@ -54,7 +54,7 @@ def _faults(store: Store, hash: str, info: BlobInfo) -> list[Fault]:
     return []
 
 
-def _check_node(store: Store, hash: str, type: str) -> Iterator[Fault]:
+def _check_node(store: Store, hash: NodeHash, type: str) -> Iterator[Fault]:
     schema_hash = hash if type == META else type
     if not store.blobs.info([schema_hash]):
         yield Fault(
@@ -77,7 +77,7 @@ def _check_node(store: Store, hash: str, type: str) -> Iterator[Fault]:
     yield from _check_order(store, found)
 
 
-def _decode_checked(store: Store, hash: str, type: str) -> Node:
+def _decode_checked(store: Store, hash: NodeHash, type: str) -> Node:
     """Returns the node. Raises where its bytes, form or payload are invalid."""
     data = store.get(hash)
     type_hash, payload = node.decode(hash, data)
@@ -89,7 +89,7 @@ def _decode_checked(store: Store, hash: str, type: str) -> Node:
     schema.check(payload)
     if name in CHECKS:
         CHECKS[name](payload)
-    return Node(cast(NodeHash, hash), name, type_hash, payload)
+    return Node(hash, name, type_hash, payload)
 
 
 def _check_refs(store: Store, found: Node) -> Iterator[Fault]:

@@ -92,6 +92,24 @@ reveal_type(casfs.open)
 store.put("text")
 casfs.nothing
 """
+SWAPPED = """
+from casfs.backend.protocols import HeadName
+from casfs.digest import BlobHash, NodeHash, TreeHash
+from casfs.store import Store
+from casfs.threads import ThreadId, head_name
+from casfs.trees import tree
+
+
+def use(store: Store, thread: ThreadId, blob: BlobHash, node: NodeHash, root: TreeHash) -> None:
+    store.get(root)
+    tree.load(store, root)
+    tree.load(store, thread)
+    tree.load(store, node)
+    tree.load(store, blob)
+    tree.load(store, "0" * 64)
+    head_name(root)
+    name: HeadName = thread
+"""
 
 
 @pytest.fixture(scope="module")
@@ -114,27 +132,46 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base / "venv/bin/python"
 
 
+def mypy(installed: Path, folder: Path, sample: str) -> list[str]:
+    (folder / "sample.py").write_text(sample)
+    cache = f"--cache-dir={installed.parent / 'mypy'}"
+    options = ["--strict", "--config-file=", cache, f"--python-executable={installed}"]
+    command = [sys.executable, "-m", "mypy", *options, "sample.py"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
 def test_a_users_file_is_checked_against_the_installed_types(
     installed: Path, tmp_path: Path
 ) -> None:
-    sample = tmp_path / "sample.py"
-    sample.write_text(SAMPLE)
-    mypy = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir=.cache"]
-    done = subprocess.run(
-        [*mypy, f"--python-executable={installed}", sample.name],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
     last = SAMPLE.count("\n")
-    assert done.stdout.splitlines() == [
+    assert mypy(installed, tmp_path, SAMPLE) == [
         f"sample.py:{last - 2}: note: Revealed type is "
         '"def (root: str | os.PathLike[str] | None =) -> casfs.api.store.Store"',
         f'sample.py:{last - 1}: error: Argument 1 to "put" of "Store" has incompatible type "str"; '
         'expected "bytes"  [arg-type]',
         f'sample.py:{last}: error: Module has no attribute "nothing"  [attr-defined]',
         "Found 2 errors in 1 file (checked 1 source file)",
-    ], done.stdout + done.stderr
+    ]
+
+
+def test_a_hash_a_head_name_and_a_thread_id_are_not_mixed_up(
+    installed: Path, tmp_path: Path
+) -> None:
+    first = SWAPPED.splitlines().index("    tree.load(store, thread)") + 1
+    load = 'error: Argument 2 to "load" has incompatible type'
+    assert mypy(installed, tmp_path, SWAPPED) == [
+        *(
+            f'sample.py:{first + line}: {load} "{type}"; expected "TreeHash"  [arg-type]'
+            for line, type in enumerate(("ThreadId", "NodeHash", "BlobHash", "str"))
+        ),
+        f'sample.py:{first + 4}: error: Argument 1 to "head_name" has incompatible type "TreeHash";'
+        ' expected "ThreadId"  [arg-type]',
+        f"sample.py:{first + 5}: error: Incompatible types in assignment (expression has type"
+        ' "ThreadId", variable has type "HeadName")  [assignment]',
+        "Found 6 errors in 1 file (checked 1 source file)",
+    ]
 
 
 def test_the_wheel_holds_all_that_the_api_loads(

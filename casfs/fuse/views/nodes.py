@@ -18,9 +18,10 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 from casfs.backend.protocols import BlobInfo
+from casfs.digest import NodeHash
 from casfs.errors import Corrupt
 from casfs.fuse.views.blobs import BlobFile
 from casfs.fuse.views.directories import (
@@ -73,7 +74,7 @@ class NodeDirectory(ComposedDirectory):
     __slots__ = ("_depth", "_hash", "_mtime_ns", "_reader")
 
     def __init__(
-        self, key: bytes, reader: StoreReader, hash: str, depth: int, mtime_ns: int = Y2000_NS
+        self, key: bytes, reader: StoreReader, hash: NodeHash, depth: int, mtime_ns: int = Y2000_NS
     ) -> None:
         super().__init__(key)
         self._reader = reader
@@ -92,7 +93,7 @@ class NodeDirectory(ComposedDirectory):
 class _Fields:
     """The entries of one node's directory; made for one request."""
 
-    def __init__(self, reader: StoreReader, hash: str, depth: int, mtime_ns: int) -> None:
+    def __init__(self, reader: StoreReader, hash: NodeHash, depth: int, mtime_ns: int) -> None:
         self._reader = reader
         self._node = reader.node(hash)
         self._refs = reader.refs(self._node)
@@ -149,7 +150,7 @@ class Refs(Directory):
     __slots__ = ("_depth", "_field", "_hash", "_mtime_ns", "_reader")
 
     def __init__(
-        self, key: bytes, reader: StoreReader, hash: str, field: str, depth: int, mtime_ns: int
+        self, key: bytes, reader: StoreReader, hash: NodeHash, field: str, depth: int, mtime_ns: int
     ) -> None:
         super().__init__(key)
         self._reader = reader
@@ -193,7 +194,7 @@ def _find_ref(value: list[str] | dict[str, str], name: bytes) -> str | None:
     return next((hash for key, hash in value.items() if file_name(key) == name), None)
 
 
-def field_bytes(reader: StoreReader, hash: str, field: str | None) -> bytes:
+def field_bytes(reader: StoreReader, hash: NodeHash, field: str | None) -> bytes:
     """Returns a field of a payload (None: all of it): a string as it is, other values as JSON."""
     payload = reader.node(hash).payload
     value = payload if field is None else payload[field]
@@ -231,7 +232,7 @@ def _make_ref(
         return BlobFile(key, reader.blobs, hash, info.size, mtime_ns=mtime_ns)
     if reader.store.registry.name(info.type).startswith("thread-"):
         return Link(key, b"../" * depth + b"nodes/" + hash.encode("ascii"), mtime_ns)
-    return NodeDirectory(key, reader, hash, depth + 1, mtime_ns)
+    return NodeDirectory(key, reader, cast(NodeHash, hash), depth + 1, mtime_ns)
 
 
 def _not_json(name: bytes) -> bytes:
@@ -246,6 +247,6 @@ def nodes(key: bytes, reader: StoreReader) -> HashDirectory:
         info = reader.info([hash]).get(hash)
         if info is None or info.type is None:
             return None
-        return NodeDirectory(key, reader, hash, depth=2)
+        return NodeDirectory(key, reader, cast(NodeHash, hash), depth=2)
 
     return HashDirectory(key, find)

@@ -25,7 +25,7 @@ from functools import partial
 from typing import Any
 
 from casfs import threads
-from casfs.digest import is_hash
+from casfs.digest import NodeHash, is_hash
 from casfs.errors import CasfsError, Corrupt, NotFound
 from casfs.fuse.views.directories import ComposedDirectory, LiveDirectory, VnodeFactory
 from casfs.fuse.views.files import BrokenFile, ComputedFile, LiveFile
@@ -141,7 +141,7 @@ class ThreadDirectory(ComposedDirectory):
         workflow: str = self._start_payload()["workflow"]
         return Link(key, b"../../nodes/" + workflow.encode("ascii"))
 
-    def _end(self, hash: str, key: bytes) -> Vnode:
+    def _end(self, hash: NodeHash, key: bytes) -> Vnode:
         end = self._reader.node(hash, "thread-end").payload
         make = partial(field_bytes, self._reader, hash, None)
         return ComputedFile(key, make, end["completedAt"] * MILLISECOND)
@@ -207,7 +207,7 @@ class Steps(Directory):
 class StepDirectory(ComposedDirectory):
     __slots__ = ("_hash", "_mtime_ns", "_reader")
 
-    def __init__(self, key: bytes, reader: StoreReader, hash: str) -> None:
+    def __init__(self, key: bytes, reader: StoreReader, hash: NodeHash) -> None:
         super().__init__(key)
         self._reader = reader
         self._hash = hash
@@ -239,21 +239,21 @@ class StepDirectory(ComposedDirectory):
             found[b"workspace"] = partial(Link, target=target, mtime_ns=self._mtime_ns)
         return found
 
-    def _field(self, hash: str, field: str | None, key: bytes) -> Vnode:
+    def _field(self, hash: NodeHash, field: str | None, key: bytes) -> Vnode:
         make = partial(field_bytes, self._reader, hash, field)
         return ComputedFile(key, make, self._mtime_ns)
 
     def _blob(self, hash: str, key: bytes) -> Vnode:
         return ref_factory(self._reader, hash, STEP_DEPTH, self._mtime_ns, plain=True)(key)
 
-    def _detail(self, hash: str, key: bytes) -> Vnode:
+    def _detail(self, hash: NodeHash, key: bytes) -> Vnode:
         """A directory whatever the node's type, so that grep -r enters it; a blob is a file."""
         info = self._reader.info([hash]).get(hash)
         if info is None or info.type is None:
             return self._blob(hash, key)
         return NodeDirectory(key, self._reader, hash, STEP_DEPTH + 1, self._mtime_ns)
 
-    def _refs(self, hash: str, field: str, key: bytes) -> Vnode:
+    def _refs(self, hash: NodeHash, field: str, key: bytes) -> Vnode:
         return Refs(key, self._reader, hash, field, STEP_DEPTH + 1, self._mtime_ns)
 
 
