@@ -15,10 +15,10 @@ def delete(path: Path) -> None:
     Raises Failed.
     """
     try:
-        if path.is_symlink() or path.is_file():
-            path.unlink()
-        elif path.exists():
+        if path.is_dir() and not path.is_symlink():
             _delete_directory(path)
+        else:  # rmtree would open it, and wait at a fifo
+            path.unlink(missing_ok=True)
     except OSError as error:
         raise Failed(f"cannot remove {path}: {error.strerror}") from None
 

@@ -32,7 +32,7 @@ from casfs.system.paths import DIR_FLAGS
 from casfs.trees import tree
 from casfs.trees.restore import restore as restores
 from casfs.trees.restore.write import set_directory_attributes
-from casfs.workspaces import overlay_mount, registry, strategies
+from casfs.workspaces import overlay_mount, overlay_snapshot, registry, strategies
 from casfs.workspaces.commit import is_dirty
 from casfs.workspaces.registry import Workspace
 from casfs.workspaces.strategies import Strategy, TreeLocator
@@ -61,6 +61,7 @@ def open(
         return _reopen(store, old, root, trees)
     if read_only and not strategy.layered:
         raise Refused("a copy cannot be read-only; leave out --read-only or use another strategy")
+    overlay_snapshot.check_names(store, root, strategy.markers)
     made = _check_directory(store, path)
     new = registry.new(store, path, root, strategy, origin, read_only=read_only, made=made)
     with _not_swept(new):

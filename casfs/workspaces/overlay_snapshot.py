@@ -18,7 +18,10 @@ Markers in an upper (Linux' Documentation/filesystems/overlayfs.rst):
 
 Which attributes are markers depends on the creator of the overlay (`MarkerFormat`): root's are
 in `trusted.overlay.`, a user namespace's in `user.overlay.`, and in root's overlay an agent may
-have set the latter as it likes. fuse-overlayfs may write `.wh.` files instead, as aufs did.
+have set the latter as it likes. fuse-overlayfs lets anybody set all of these attributes, so there
+only its files count, named as aufs did: `.wh.NAME`, empty or a device, is a whiteout, and a
+directory with `.wh..wh..opq` is opaque. What else has such a name, a program has renamed to it. A
+tree's own names of that form are hidden: such trees are refused (`check_names`).
 
 Sockets, fifos and devices are left out with a warning, as in `casfs.trees.snapshot`.
 """
@@ -64,7 +67,15 @@ class MarkerFormat:
 
 TRUSTED = MarkerFormat(("trusted.overlay.",))
 USER = MarkerFormat(("user.overlay.",))
-FUSE = MarkerFormat(("trusted.overlay.", "user.overlay.", "user.fuseoverlayfs."), files=True)
+FUSE = MarkerFormat((), files=True)
+
+
+def check_names(store: Store, root: TreeHash, markers: MarkerFormat) -> None:
+    """Raises Failed for a tree that an overlay with such markers would not show whole."""
+    if markers.files:
+        for path, entry in tree.walk(store, root):
+            if entry.name.startswith(WHITEOUT_PREFIX):
+                raise Failed(f"{printable(path)}: fuse-overlayfs hides names that begin with .wh.")
 
 
 def snapshot(
@@ -151,9 +162,10 @@ class _Merge:
     ) -> _Subdirectory | None:
         """Apply the upper's entry `name` to `entries`; a directory is returned for the caller to
         descend into. `has_whiteouts`: an empty file may be a whiteout here."""
-        if self._markers.files and name.startswith(WHITEOUT_PREFIX):
-            if not name.startswith(RESERVED_PREFIX):
-                entries.pop(name[len(WHITEOUT_PREFIX) :], None)
+        if self._markers.files and name.startswith(RESERVED_PREFIX):
+            return None
+        if self._markers.files and name.startswith(WHITEOUT_PREFIX) and _is_whiteout(fd, name):
+            entries.pop(name[len(WHITEOUT_PREFIX) :], None)
             return None
         entries.pop(name, None)
         try:
@@ -271,3 +283,9 @@ class _Merge:
 
     def _show(self, path: bytes) -> str:
         return printable(self._upper + path)
+
+
+def _is_whiteout(fd: int, name: bytes) -> bool:
+    """Returns False for what a program renamed to or made by such a name."""
+    found = os.stat(name, dir_fd=fd, follow_symlinks=False)
+    return stat.S_ISCHR(found.st_mode) or (stat.S_ISREG(found.st_mode) and found.st_size == 0)

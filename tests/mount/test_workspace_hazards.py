@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import stat
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from casfs.errors import Failed
 from casfs.nodes import directory
 from casfs.nodes.directory import File, Properties
 from casfs.system import mounts
+from casfs.trees import tree
 from casfs.workspaces import lifecycle, overlay_mount, strategies
+from casfs.workspaces.commit import commit_workspace
+from tests.support.helpers import put_tree
 from tests.support.served import Mount
-from tests.support.strategies import able
+from tests.support.strategies import able, skip_without
 
 VISIBLE = pytest.mark.parametrize(
     "strategy", [able(one.name) for one in strategies.STRATEGIES.values() if one.mount]
@@ -52,3 +60,61 @@ def test_a_copy_brings_no_set_id_bits(mount: Mount, work: Path) -> None:
         root = batch.put_node("directory", directory.encode([file])).hash
     opened(mount, work, strategies.COPY, root)
     assert (work / "f").stat().st_mode & 0o7777 == 0o755
+
+
+@skip_without(strategies.FUSE)
+def test_fuse_overlayfs_takes_no_tree_whose_names_it_hides(mount: Mount, work: Path) -> None:
+    root = put_tree(mount.store, {"d": {".wh.a": b"one", "a": b"two"}})
+    with pytest.raises(Failed, match=r"^d/\.wh\.a: fuse-overlayfs hides"):
+        opened(mount, work, strategies.FUSE, root)
+    assert not work.exists()
+
+
+@skip_without(strategies.FUSE)
+@pytest.mark.parametrize("prefix", ["user.overlay.", "user.fuseoverlayfs.", "trusted.overlay."])
+@pytest.mark.parametrize(("name", "value"), [("opaque", b"y"), ("redirect", b"/other")])
+def test_attributes_that_anybody_sets_lose_no_file(
+    mount: Mount, work: Path, prefix: str, name: str, value: bytes
+) -> None:
+    root = put_tree(mount.store, {"d": {"f": b"one"}, "other": {"g": b"two"}})
+    found = opened(mount, work, strategies.FUSE, root)
+    try:
+        os.setxattr(work / "d", prefix + name, value)
+    except OSError:
+        pytest.skip("not settable here")
+    assert os.listdir(work / "d") == ["f"]
+    assert commit_workspace(mount.store, found).root == root
+
+
+@skip_without(strategies.FUSE)
+@pytest.mark.parametrize("made", ["mv f .wh.g", "mkdir .wh.g", "ln -s x .wh.g"])
+def test_a_name_like_a_whiteouts_loses_no_file(mount: Mount, work: Path, made: str) -> None:
+    found = opened(mount, work, strategies.FUSE, put_tree(mount.store, {"f": b"one", "g": b"two"}))
+    subprocess.run(["sh", "-c", made], cwd=work, check=True)
+    names = tree.load(mount.store, commit_workspace(mount.store, found).root)
+    assert set(names) == set(map(os.fsencode, os.listdir(work)))
+    assert {b"g", b".wh.g"} <= set(names)
+
+
+@pytest.mark.parametrize("verb", ["close", "discard"])
+@pytest.mark.parametrize("kind", ["fifo", "socket", "device"])
+def test_a_copy_is_closed_whatever_is_in_it(
+    mount: Mount, work: Path, monkeypatch: pytest.MonkeyPatch, verb: str, kind: str
+) -> None:
+    root = put_tree(mount.store, {"f": b"one"})
+    found = opened(mount, work, strategies.COPY, root)
+    monkeypatch.chdir(work)
+    with socket.socket(socket.AF_UNIX) as bound:
+        if kind == "fifo":
+            os.mkfifo("p")
+        elif kind == "socket":
+            bound.bind("p")
+        elif os.geteuid() == 0:
+            os.mknod("p", stat.S_IFCHR | 0o600, os.makedev(1, 3))
+    monkeypatch.chdir("/")
+    if verb == "close":
+        lifecycle.close(mount.store, found, force=True)
+        assert not work.exists()
+    else:
+        lifecycle.discard(mount.store, found, lambda hash: mount.path / "trees" / hash)
+        assert os.listdir(work) == ["f"]
