@@ -1,4 +1,4 @@
-"""Files that are blobs: verified reads through open descriptors, and the view `blobs/<hash>`.
+"""Files that are blobs: verified reads through open descriptors.
 
 A short blob that is read whole is read and verified at once. Of other blobs a descriptor is
 cached: the store verified the file when it was opened, and every read first checks by fstat
@@ -19,9 +19,8 @@ from typing import BinaryIO
 
 from casfs.backend.derived import sized_reader
 from casfs.errors import Corrupt, CorruptBlob, NotFound
-from casfs.fuse.views.directories import HashDirectory
 from casfs.fuse.views.errors import Denied
-from casfs.fuse.views.vnode import READ_FILE, Y2000_NS, Attr, Extent, File, Vnode
+from casfs.fuse.views.vnode import READ_FILE, Y2000_NS, Attr, Extent, File
 from casfs.lru_cache import LruCache
 from casfs.store import Store
 
@@ -162,13 +161,3 @@ class BlobFile(File):
             return os.lseek(blob.fd, offset, whence)
         except OSError as error:
             raise Denied(error.errno or errno.EIO) from None
-
-
-def blobs(key: bytes, reader: BlobReader) -> HashDirectory:
-    """Any blob of the store, by hash."""
-
-    def find(key: bytes, hash: str) -> Vnode | None:
-        info = reader.info([hash]).get(hash)
-        return None if info is None else BlobFile(key, reader, hash, info.size)
-
-    return HashDirectory(key, find)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from casfs.digest import is_hash
 from casfs.errors import CasfsError
 from casfs.fuse.views.files import BrokenFile
+from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import READ_DIRECTORY, Attr, Directory, Vnode, child_key
 
 VnodeFactory = Callable[[bytes], Vnode]  # from the vnode's key
@@ -69,6 +70,22 @@ class LiveDirectory(ComposedDirectory):
 
     def factories(self) -> Mapping[bytes, VnodeFactory]:
         return self._find()
+
+
+class StoreDirectory(Directory):
+    """Names are added and removed as heads of the store are; each is bound for good, unless
+    `binds` says otherwise."""
+
+    __slots__ = ("_reader",)
+    live = True
+    fixed = False
+
+    def __init__(self, key: bytes, reader: StoreReader) -> None:
+        super().__init__(key)
+        self._reader = reader
+
+    def binds(self, name: bytes) -> bool:
+        return True
 
 
 class HashDirectory(Directory):

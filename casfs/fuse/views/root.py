@@ -8,8 +8,8 @@ from functools import partial
 from typing import NoReturn
 
 from casfs.errors import CasfsError
-from casfs.fuse.views.blobs import blobs
-from casfs.fuse.views.directories import LiveDirectory, StaticDirectory, VnodeFactory
+from casfs.fuse.views.blobs import BlobFile, BlobReader
+from casfs.fuse.views.directories import HashDirectory, LiveDirectory, StaticDirectory, VnodeFactory
 from casfs.fuse.views.events import EventLog, EventsFile
 from casfs.fuse.views.files import LiveFile, TextFile
 from casfs.fuse.views.nodes import file_name, nodes
@@ -55,7 +55,7 @@ def root(reader: StoreReader, stats: Stats) -> Directory:
         ROOT_KEY,
         {
             b"README.txt": partial(TextFile, data=README),
-            b"blobs": partial(blobs, reader=reader.blobs),
+            b"blobs": partial(_blobs, reader=reader.blobs),
             b"trees": partial(Trees, reader=reader),
             b"threads": partial(Threads, reader=reader),
             b"nodes": partial(nodes, reader=reader),
@@ -82,6 +82,16 @@ class UnreadableRoot(Directory):
 
     def entries(self) -> Iterable[tuple[bytes, Vnode]]:
         raise type(self._error)(str(self._error))
+
+
+def _blobs(key: bytes, reader: BlobReader) -> HashDirectory:
+    """Any blob of the store, by hash."""
+
+    def find(key: bytes, hash: str) -> Vnode | None:
+        info = reader.info([hash]).get(hash)
+        return None if info is None else BlobFile(key, reader, hash, info.size)
+
+    return HashDirectory(key, find)
 
 
 def _workflows(key: bytes, reader: StoreReader) -> LiveDirectory:

@@ -27,7 +27,12 @@ from typing import Any
 from casfs import threads
 from casfs.digest import NodeHash, is_hash
 from casfs.errors import CasfsError, Corrupt, NotFound
-from casfs.fuse.views.directories import ComposedDirectory, LiveDirectory, VnodeFactory
+from casfs.fuse.views.directories import (
+    ComposedDirectory,
+    LiveDirectory,
+    StoreDirectory,
+    VnodeFactory,
+)
 from casfs.fuse.views.files import BrokenFile, ComputedFile, LiveFile
 from casfs.fuse.views.nodes import NodeDirectory, Refs, field_bytes, file_name, pretty, ref_factory
 from casfs.fuse.views.running import RunningStep
@@ -36,7 +41,6 @@ from casfs.fuse.views.vnode import (
     MILLISECOND,
     READ_DIRECTORY,
     Attr,
-    Directory,
     Link,
     Vnode,
     child_key,
@@ -47,18 +51,9 @@ STEP_DEPTH = 4  # threads / <ULID> / steps / <step>
 RUNNING = b"running"
 
 
-class Threads(Directory):
-    __slots__ = ("_reader",)
-    live = True
-    fixed = False
+class Threads(StoreDirectory):
+    __slots__ = ()
     invalidated = True
-
-    def __init__(self, key: bytes, reader: StoreReader) -> None:
-        super().__init__(key)
-        self._reader = reader
-
-    def binds(self, name: bytes) -> bool:
-        return True
 
     def attr(self) -> Attr:
         return Attr(READ_DIRECTORY, 0, self._reader.change_times.latest(threads.HEADS).mtime_ns)
@@ -162,22 +157,16 @@ class ThreadDirectory(ComposedDirectory):
         return payload
 
 
-class Steps(Directory):
+class Steps(StoreDirectory):
     """`steps/`: steps are added, never removed or changed."""
 
-    __slots__ = ("_id", "_mtime_ns", "_reader")
-    live = True
-    fixed = False
+    __slots__ = ("_id", "_mtime_ns")
 
     def __init__(self, key: bytes, reader: StoreReader, id: ThreadId) -> None:
-        super().__init__(key)
-        self._reader = reader
+        super().__init__(key, reader)
         self._id = id
         self._mtime_ns = 0
         self.refresh()
-
-    def binds(self, name: bytes) -> bool:
-        return True
 
     def refresh(self) -> None:
         self._mtime_ns = self._reader.thread(self._id).mtime_ns

@@ -23,7 +23,7 @@ from casfs.checkpoints import checkpoint
 from casfs.digest import TreeHash
 from casfs.errors import CasfsError
 from casfs.fuse.views.blobs import BlobFile
-from casfs.fuse.views.directories import parse_hash
+from casfs.fuse.views.directories import StoreDirectory, parse_hash
 from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import (
     LINK,
@@ -117,20 +117,11 @@ def _preserved(mode: int, properties: Properties | None) -> tuple[int, int]:
     return mode, mtime_ns
 
 
-class Trees(Directory):
+class Trees(StoreDirectory):
     """`trees/`: lists the names of checkpoints and `plugins`; finds every tree by its root."""
 
-    __slots__ = ("_reader",)
-    live = True
-    fixed = False
+    __slots__ = ()
     invalidated = True
-
-    def __init__(self, key: bytes, reader: StoreReader) -> None:
-        super().__init__(key)
-        self._reader = reader
-
-    def binds(self, name: bytes) -> bool:
-        return True
 
     def attr(self) -> Attr:
         moved = self._reader.change_times.latest(checkpoint.HEADS, registry.HEADS)
@@ -163,17 +154,14 @@ class Trees(Directory):
         return self._reader.aggregate("names of checkpoints", checkpoint.HEADS, find)
 
 
-class Checkpoints(Directory):
+class Checkpoints(StoreDirectory):
     """`trees/<name>/`: one directory for each checkpoint of the name, oldest first."""
 
-    __slots__ = ("_heads", "_reader")
-    live = True
-    fixed = False
+    __slots__ = ("_heads",)
     invalidated = True
 
     def __init__(self, key: bytes, reader: StoreReader, name: str) -> None:
-        super().__init__(key)
-        self._reader = reader
+        super().__init__(key, reader)
         self._heads = f"{checkpoint.HEADS}{name}/"
 
     def binds(self, name: bytes) -> bool:
@@ -231,19 +219,10 @@ def _plugin_names(reader: StoreReader) -> dict[bytes, None]:
     return reader.aggregate("names of plugins", registry.HEADS, find)
 
 
-class Plugins(Directory):
+class Plugins(StoreDirectory):
     """`trees/plugins/`: one directory for each name."""
 
-    __slots__ = ("_reader",)
-    live = True
-    fixed = False
-
-    def __init__(self, key: bytes, reader: StoreReader) -> None:
-        super().__init__(key)
-        self._reader = reader
-
-    def binds(self, name: bytes) -> bool:
-        return True
+    __slots__ = ()
 
     def attr(self) -> Attr:
         return Attr(READ_DIRECTORY, 0, self._reader.change_times.latest(registry.HEADS).mtime_ns)
@@ -259,17 +238,14 @@ class Plugins(Directory):
         return Versions(child_key(self.key, name), self._reader, name.decode("ascii"))
 
 
-class Versions(Directory):
+class Versions(StoreDirectory):
     """`trees/plugins/<name>/`: its versions. `--refresh` may replace the tree of a version, so
     no name is bound, and a tree's key depends on its root."""
 
-    __slots__ = ("_name", "_reader")
-    live = True
-    fixed = False
+    __slots__ = ("_name",)
 
     def __init__(self, key: bytes, reader: StoreReader, name: str) -> None:
-        super().__init__(key)
-        self._reader = reader
+        super().__init__(key, reader)
         self._name = name
 
     def binds(self, name: bytes) -> bool:
