@@ -29,12 +29,7 @@ if TYPE_CHECKING:
 @json_option
 @click.pass_context
 def daemon(
-    ctx: click.Context,
-    verb: str,
-    hold: bool,
-    foreground: bool,
-    ready_fd: int | None,
-    as_json: bool,
+    ctx: click.Context, verb: str, hold: bool, foreground: bool, ready_fd: int | None, as_json: bool
 ) -> None:
     """Run the threads of the store in the background; `casfs daemon stop` ends it.
 

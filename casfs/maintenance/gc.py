@@ -148,12 +148,7 @@ def _stopped(why: str) -> Corrupt:
 
 
 def _mark_kept(
-    store: Store,
-    collection: GcRun,
-    marker: _Marker,
-    before: int,
-    limits: Limits,
-    keep: int,
+    store: Store, collection: GcRun, marker: _Marker, before: int, limits: Limits, keep: int
 ) -> list[tuple[HeadName, Head]]:
     """Marks the blobs to keep; returns the cache heads to evict."""
     cache = _cache(store, keep)

@@ -7,12 +7,7 @@ import threading
 
 import pytest
 
-from casfs.backend.protocols import (
-    MAX_RECORD_BYTES,
-    Backend,
-    Head,
-    discard,
-)
+from casfs.backend.protocols import MAX_RECORD_BYTES, Backend, Head, discard
 from casfs.digest import Digest, NodeHash
 from casfs.errors import Conflict, Invalid, NotFound
 from casfs.testing.contract import ABSENT, Factory, checks, create, get, put, swap

@@ -77,9 +77,7 @@ class ReplyBuilder:
         more = function.get("arguments") or ""
         self._grow(more)
         self._calls[index] = ToolCall(
-            piece.get("id") or old.id,
-            old.name + (function.get("name") or ""),
-            old.arguments + more,
+            piece.get("id") or old.id, old.name + (function.get("name") or ""), old.arguments + more
         )
 
     def _grow(self, text: str) -> None:

@@ -64,10 +64,7 @@ def _collect(condition: Condition, role: str, found: dict[Fields, list[Any]]) ->
         if (fields := _meta_fields(condition, role)) is not None:
             found.setdefault(fields, [])
     elif isinstance(condition, Comparison):
-        for one, other in (
-            (condition.left, condition.right),
-            (condition.right, condition.left),
-        ):
+        for one, other in ((condition.left, condition.right), (condition.right, condition.left)):
             if isinstance(one, Path) and isinstance(other, Literal):
                 fields = _meta_fields(one, role)
                 if fields is not None:

@@ -136,8 +136,7 @@ class Attempt(Generic[T]):
                 raise BudgetExceeded(out)
             context = replace(context, prompt=context.prompt.corrected(fault), answer=None)
         raise AttemptFailed(
-            f"{context.role}: no usable output after {MAX_CORRECTIONS} corrections: {fault}",
-            detail,
+            f"{context.role}: no usable output after {MAX_CORRECTIONS} corrections: {fault}", detail
         )
 
     async def _ask(self, context: AgentContext) -> AgentResult:

@@ -43,15 +43,7 @@ from engine.runtime.workspace import COPYING, Workspaces, thread_workspace
 from engine.secrets.redaction import redacting_store
 from engine.threads import call_stack, history, suspension, transitions
 from engine.threads.history import ThreadHistory
-from engine.threads.record import (
-    BUDGET,
-    FAILURE,
-    TIMEOUT,
-    UNKNOWN,
-    Intent,
-    spent,
-    step_limit,
-)
+from engine.threads.record import BUDGET, FAILURE, TIMEOUT, UNKNOWN, Intent, spent, step_limit
 
 
 class ThreadRun:

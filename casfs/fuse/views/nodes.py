@@ -32,14 +32,7 @@ from casfs.fuse.views.directories import (
 )
 from casfs.fuse.views.files import ComputedFile, TextFile
 from casfs.fuse.views.store_reader import StoreReader
-from casfs.fuse.views.vnode import (
-    Y2000_NS,
-    Directory,
-    Link,
-    Vnode,
-    child_key,
-    make_key,
-)
+from casfs.fuse.views.vnode import Y2000_NS, Directory, Link, Vnode, child_key, make_key
 from casfs.nodes.node import Node
 from casfs.system.paths import printable
 

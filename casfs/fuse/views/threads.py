@@ -37,14 +37,7 @@ from casfs.fuse.views.files import BrokenFile, ComputedFile, LiveFile
 from casfs.fuse.views.nodes import NodeDirectory, Refs, field_bytes, file_name, pretty, ref_factory
 from casfs.fuse.views.running import RunningStep
 from casfs.fuse.views.store_reader import StoreReader, TimedThread
-from casfs.fuse.views.vnode import (
-    MILLISECOND,
-    READ_DIRECTORY,
-    Attr,
-    Link,
-    Vnode,
-    child_key,
-)
+from casfs.fuse.views.vnode import MILLISECOND, READ_DIRECTORY, Attr, Link, Vnode, child_key
 from casfs.threads import StepRef, Thread, ThreadId
 
 STEP_DEPTH = 4  # threads / <ULID> / steps / <step>
