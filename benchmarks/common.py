@@ -28,7 +28,7 @@ from casfs.mount.registry import wait_until
 from casfs.system import mounts
 
 CACHES = Path("/proc/sys/vm/drop_caches")
-PATIENCE = 60.0  # seconds for a process to end, or to serve
+TIMEOUT_S = 60.0  # seconds for a process to end, or to serve
 PIECE = 1 << 20
 Times = dict[str, list[float]]
 
@@ -144,7 +144,7 @@ def server(command: Sequence[object], point: Path, env: Mapping[str, str]) -> It
         finally:
             end_mount(point)
             with suppress(subprocess.TimeoutExpired):
-                started.wait(PATIENCE)
+                started.wait(TIMEOUT_S)
 
 
 def timed(*commands: str, top: Path, env: Mapping[str, str] = os.environ) -> float:

@@ -133,8 +133,8 @@ def waiting(root: Path, count: int, seconds: float) -> None:
 
 def running(store: Store) -> list[Thread]:
     found = threads.list_threads(store)
-    if rests := [one for one in found if one.status != RUNNING]:
-        raise SystemExit(f"a thread rests: {rests[0].record['reason']}")
+    if suspended := [one for one in found if one.status != RUNNING]:
+        raise SystemExit(f"a thread is suspended: {suspended[0].record['reason']}")
     return found
 
 

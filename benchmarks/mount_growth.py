@@ -27,7 +27,7 @@ from casfs.nodes import directory
 from casfs.nodes.directory import File, Subdirectory
 from casfs.store import Store
 
-PORTION = 10_000  # checkpoints in a batch
+BATCH_CHECKPOINTS = 10_000  # checkpoints in a batch
 OF_ONE_NAME = 1000  # checkpoints
 SIDE = 1000  # files in a directory of the large tree
 DROPS = 50  # of the kernel's caches, at most: it frees from the bottom up
@@ -72,9 +72,9 @@ def _fill(root: Path, count: int) -> None:
             tree = batch.put_node("directory", directory.encode([file]))
         stats = {"files": 1, "bytes": 7, "added": 0, "modified": 0, "deleted": 0}
         last: Checkpoint | None = None
-        for start in range(0, count, PORTION):
+        for start in range(0, count, BATCH_CHECKPOINTS):
             with store.batch() as batch:
-                for number in range(start, min(start + PORTION, count)):
+                for number in range(start, min(start + BATCH_CHECKPOINTS, count)):
                     if number % OF_ONE_NAME == 0:
                         last = None
                     content = Content(tree.hash, "", stats, [])
@@ -105,12 +105,12 @@ def memory(work: Path, wanted: Sequence[type[Kernel]], files: int) -> None:
             held = _inodes(point)
             states = {"mounted": _memory(pids.supervisor, pids.worker)}
             taken = timed("ls -lR .", top=point / "trees" / root)
-            told = f"after `ls -lR`, {in_seconds(taken)}, {_inodes(point):,} inodes"
-            states[told] = _memory(pids.supervisor, pids.worker)
+            label = f"after `ls -lR`, {in_seconds(taken)}, {_inodes(point):,} inodes"
+            states[label] = _memory(pids.supervisor, pids.worker)
             if common.may_drop():
                 times = _forget(point, held)
-                told = f"after `drop_caches`, {times} times, {_inodes(point):,} inodes"
-                states[told] = _memory(pids.supervisor, pids.worker)
+                label = f"after `drop_caches`, {times} times, {_inodes(point):,} inodes"
+                states[label] = _memory(pids.supervisor, pids.worker)
         base = states["mounted"].table
         for name, state in states.items():
             sizes = [
@@ -198,5 +198,5 @@ def _kill(transport: str, count: int, readers: int) -> str:
             if started.poll() is None:  # it unmounts what it has mounted
                 os.kill(started.pid, signal.SIGINT)
                 with suppress(subprocess.TimeoutExpired):
-                    started.wait(common.PATIENCE)
+                    started.wait(common.TIMEOUT_S)
     return out.decode()

@@ -31,9 +31,9 @@ from casfs.errors import Failed
 PATTERN = "".join(random.Random(0).choices("bcdfghjklmnpqrstvwxz", k=24))
 GREP = f"grep -r {PATTERN} . | cat"
 COMMANDS = {"find": "find .", "ls -lR": "ls -lR .", "grep -r": GREP, "tar c": "tar c . | cat"}
-AT_ONCE = 8
+PARALLEL_GREPS = 8
 RUNTIME = 10  # seconds that a pass of random reads takes at most
-SHOWN = 3  # kinds of requests
+MAX_KINDS = 3  # kinds of requests
 LARGE = "large"
 OBJECT = "object file of the store"
 
@@ -43,7 +43,7 @@ OBJECT = "object file of the store"
 
 def walks(peers: Sequence[Peer], rounds: int) -> None:
     times: dict[str, dict[str, Times]] = {
-        way: {name: {} for name in COMMANDS} for way in ("cold", "warm")
+        pass_: {name: {} for name in COMMANDS} for pass_ in ("cold", "warm")
     }
     counts: dict[tuple[str, str], dict[str, Counter[str]]] = {}
     for _ in range(rounds):
@@ -52,15 +52,15 @@ def walks(peers: Sequence[Peer], rounds: int) -> None:
                 with peer.shown() as top:
                     if common.may_drop():
                         common.drop_caches()
-                    for way in ("cold", "warm"):
+                    for pass_ in ("cold", "warm"):
                         value, asked = spent(peer, top, command, os.environ)
-                        add(times[way][name], peer.name, value)
-                        counts.setdefault((peer.name, way), {})[name] = asked
+                        add(times[pass_][name], peer.name, value)
+                        counts.setdefault((peer.name, pass_), {})[name] = asked
     names = [peer.name for peer in peers]
-    for way, title in (("cold", "Cold"), ("warm", "Warm")):
-        if way == "cold" and not common.may_drop():
+    for pass_, title in (("cold", "Cold"), ("warm", "Warm")):
+        if pass_ == "cold" and not common.may_drop():
             print("\nOnly root may drop caches: the first passes are not cold.")
-        rows = compared(times[way], names, Native.name, in_seconds)
+        rows = compared(times[pass_], names, Native.name, in_seconds)
         table(f"{title}, medians of {rounds} (× native)", ["", *COMMANDS], rows)
     _requests(peers, counts)
 
@@ -70,15 +70,15 @@ def _requests(
 ) -> None:
     rows = []
     for peer in (peer for peer in peers if isinstance(peer, Kernel)):
-        for way in ("cold", "warm"):
-            cells = [_kinds(asked) for asked in counts[peer.name, way].values()]
-            rows.append([f"{peer.name}, {way}", *cells])
+        for pass_ in ("cold", "warm"):
+            cells = [_kinds(asked) for asked in counts[peer.name, pass_].values()]
+            rows.append([f"{peer.name}, {pass_}", *cells])
     if rows:
         table("Requests of the last round's passes", ["", *COMMANDS], rows)
 
 
 def _kinds(asked: Counter[str]) -> str:
-    most = [f"{kind} {count:,}" for kind, count in asked.most_common(SHOWN) if count > 0]
+    most = [f"{kind} {count:,}" for kind, count in asked.most_common(MAX_KINDS) if count > 0]
     total = sum(count for count in asked.values() if count > 0)
     return f"{total:,}" + (f" ({', '.join(most)})" if most else "")
 
@@ -88,24 +88,24 @@ def _kinds(asked: Counter[str]) -> str:
 
 def greps(peers: Sequence[Peer], rounds: int) -> None:
     halves = _halves(peers[0].source)
-    ways = {
+    variants = {
         "first": [GREP],
         "two halves at once": halves,
-        f"{AT_ONCE} at once": [GREP] * AT_ONCE,
+        f"{PARALLEL_GREPS} at once": [GREP] * PARALLEL_GREPS,
     }
-    columns: dict[str, Times] = {name: {} for name in ways}
+    columns: dict[str, Times] = {name: {} for name in variants}
     for _ in range(rounds):
         for peer in peers:
-            for name, commands in ways.items():
+            for name, commands in variants.items():
                 common.cache(peer.place)
                 with peer.shown() as top:
                     add(columns[name], peer.name, timed(*commands, top=top))
     rows = compared(columns, [peer.name for peer in peers], Native.name, in_seconds)
     for row in rows:
-        whole, split = (statistics.median(columns[way][row[0]]) for way in list(ways)[:2])
+        whole, split = (statistics.median(columns[pass_][row[0]]) for pass_ in list(variants)[:2])
         row.append(f"{split / whole:.2f}")
     title = f"grep -r, what is stored in the page cache, medians of {rounds} (× native)"
-    table(title, ["", *ways, "halves / whole"], rows)
+    table(title, ["", *variants, "halves / whole"], rows)
 
 
 def _halves(tree: Path) -> list[str]:

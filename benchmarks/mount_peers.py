@@ -200,7 +200,7 @@ def casfs_mount(store: Path, point: Path, *flags: str) -> Iterator[float]:
             yield taken
         finally:
             with suppress(subprocess.TimeoutExpired):
-                started.wait(common.PATIENCE)
+                started.wait(common.TIMEOUT_S)
             _unmount(store, point)
 
 

@@ -46,10 +46,10 @@ from casfs.workspaces import lifecycle, registry, strategies, strategy_choice
 from casfs.workspaces.commit import commit_workspace
 
 WARM = 3  # passes of each round, after the cold one
-MANY = 1000  # files that are read through two checkpoints
+READ_FILES = 1000  # files that are read through two checkpoints
 FILES = 100_000  # of the tree whose workspaces are opened
 PROJECT = Path(__file__).resolve().parent.parent
-LEFT_OUT = (".git", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis")
+EXCLUDED = (".git", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis")
 SUITE = (
     "maintenance/test_archive",
     "checkpoints/test_checkpoint",
@@ -135,7 +135,7 @@ def shared(work: Path, source: Path, rounds: int) -> None:
         for root, point in zip((first, second), points, strict=True):
             stack.enter_context(native(store, root, point, read_only=True))
         found = [(os.fsdecode(path), one) for path, one in tree.walk(store, first)]
-        files = [path for path, one in found if isinstance(one, File) and large(one)][:MANY]
+        files = [path for path, one in found if isinstance(one, File) and large(one)][:READ_FILES]
         for point in points:
             run("find", point)
         common.drop_caches()
@@ -185,7 +185,7 @@ def workspaces(work: Path, source: Path, rounds: int) -> None:
 
 def suite(work: Path, source: Path, rounds: int) -> None:
     copy, point = work / "project", work / "project-native"
-    shutil.copytree(PROJECT, copy, symlinks=True, ignore=shutil.ignore_patterns(*LEFT_OUT))
+    shutil.copytree(PROJECT, copy, symlinks=True, ignore=shutil.ignore_patterns(*EXCLUDED))
     times: Times = {}
     busy: Times = {}
     with Store.init(work / "project-store") as store:

@@ -32,7 +32,7 @@ from casfs.trees.restore.restore import restore
 from tests.support.helpers import LARGE, blobs, private_files, put_tree, write_tree
 
 SIZE = 4 << 20  # of the small disk
-ROOM = 96 << 10  # what "full" leaves: enough to begin, never to finish
+FREE_BYTES = 96 << 10  # what "full" leaves: enough to begin, never to finish
 State = tuple[set[str], dict[str, Head]]
 
 
@@ -52,7 +52,7 @@ def check_good(root: Path, before: State) -> None:
             assert store.heads.get(name) is not None
 
 
-def told(error: pytest.ExceptionInfo[CasfsError], *words: str) -> None:
+def assert_message(error: pytest.ExceptionInfo[CasfsError], *words: str) -> None:
     message = str(error.value)
     assert "\n" not in message
     assert any(word in message for word in words), message
@@ -87,7 +87,7 @@ def root(disk: Path) -> Path:
 
 
 @contextmanager
-def full(disk: Path, leave: int = ROOM) -> Iterator[None]:
+def full(disk: Path, leave: int = FREE_BYTES) -> Iterator[None]:
     ballast = disk / "ballast"
     with ballast.open("wb", buffering=0) as out:
         while os.statvfs(disk).f_bavail:
@@ -131,7 +131,7 @@ WRITES = [put_large, put_many_nodes, put_in_parts, move_heads, take_checkpoint]
 
 
 @pytest.mark.parametrize("write", WRITES, ids=lambda write: write.__name__)
-@pytest.mark.parametrize("leave", [0, ROOM])
+@pytest.mark.parametrize("leave", [0, FREE_BYTES])
 def test_a_full_disk_is_told_and_does_no_harm(
     write: Callable[[Store], None], leave: int, disk: Path, root: Path
 ) -> None:
@@ -140,7 +140,7 @@ def test_a_full_disk_is_told_and_does_no_harm(
         with full(disk, leave):
             with pytest.raises(Failed) as error:
                 write(store)
-            told(error, "No space left", "is full")
+            assert_message(error, "No space left", "is full")
             assert store.get(next(iter(before[0])))  # reading goes on
         assert checkpoint.listing(store) == []
         store.put(LARGE * 2)  # with room again, the same process goes on
@@ -158,15 +158,15 @@ def test_a_store_that_cannot_be_opened_says_why(disk: Path, root: Path) -> None:
     """SQLite needs a file of 32 KiB beside the database."""
     with full(disk, leave=0), pytest.raises(Failed) as error:
         Store.open(root)
-    told(error, "its disk is full")
+    assert_message(error, "its disk is full")
     check_good(root, (set(), {}))
 
 
-@pytest.mark.parametrize("leave", [0, ROOM // 3, ROOM])
+@pytest.mark.parametrize("leave", [0, FREE_BYTES // 3, FREE_BYTES])
 def test_an_init_on_a_full_disk_can_be_repeated(leave: int, disk: Path) -> None:
     with full(disk, leave), pytest.raises(Failed) as error:
         Store.init(disk / "new")
-    told(error, "new")
+    assert_message(error, "new")
     Store.init(disk / "new").close()
     check_good(disk / "new", (set(), {}))
     assert [path for path in (disk / "new").iterdir() if path.name.startswith(".")] == []
@@ -177,7 +177,7 @@ def test_a_restore_to_a_full_disk_leaves_nothing(disk: Path, disk_store: Store) 
     with full(disk):
         with pytest.raises(Failed) as error:
             restore(disk_store, tree, disk / "target")
-        told(error, "No space left")
+        assert_message(error, "No space left")
         assert [path.name for path in disk.iterdir()] == ["ballast"]
     restore(disk_store, tree, disk / "target")
 
@@ -193,7 +193,7 @@ def test_an_import_into_a_full_store_changes_nothing(
         before = state(store)
         with full(disk), pytest.raises(Failed) as error:
             archive.load(store, file)
-        told(error, "No space left", "is full")
+        assert_message(error, "No space left", "is full")
         assert dict(store.heads.list()) == before[1]
         archive.load(store, file)
         assert store.get(tree)
@@ -214,7 +214,7 @@ def test_a_quarantine_that_has_no_room_loses_nothing(disk: Path, root: Path) -> 
     with Store.open(root) as store:
         with full(disk), pytest.raises(Failed) as error:
             fsck.check(store)
-        told(error, "quarantine")
+        assert_message(error, "quarantine")
         found = fsck.check(store)
         assert found.quarantined == [hash]
         assert (root / "quarantine" / hash).stat().st_size > 300_000
@@ -253,13 +253,13 @@ class BrokenLibc:
         return -1
 
 
-FEW, MANY = 1, objects.FSYNC_MAX_FILES + 1
+ONE_FILE, SYNCFS_FILES = 1, objects.FSYNC_MAX_FILES + 1
 BROKEN = {
-    "write": (FEW, os, "write", broken),
-    "fchmod": (FEW, os, "fchmod", broken),
-    "fsync": (FEW, os, "fsync", broken),
-    "rename": (FEW, Path, "rename", broken),
-    "syncfs": (MANY, ctypes, "CDLL", lambda *_, **__: BrokenLibc),
+    "write": (ONE_FILE, os, "write", broken),
+    "fchmod": (ONE_FILE, os, "fchmod", broken),
+    "fsync": (ONE_FILE, os, "fsync", broken),
+    "rename": (ONE_FILE, Path, "rename", broken),
+    "syncfs": (SYNCFS_FILES, ctypes, "CDLL", lambda *_, **__: BrokenLibc),
 }
 
 
@@ -281,7 +281,7 @@ def test_an_error_of_the_disk_is_told_and_does_no_harm(
         patch.setattr(owner, name, action)
         with pytest.raises(Failed) as error:
             write()
-    told(error, "Input/output error")
+    assert_message(error, "Input/output error")
     assert state(disk_store) == before
     hash = write()
     assert disk_store.get(hash).startswith(LARGE)
@@ -302,7 +302,7 @@ def test_an_error_of_sqlite_is_told_and_does_no_harm(disk_store: Store) -> None:
             disk_store.put(bytes(range(256)) * 2048)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    told(error, "store.db: disk I/O error")
+    assert_message(error, "store.db: disk I/O error")
     assert state(disk_store) == before
     put_many_nodes(disk_store)
     root = disk_store.root

@@ -29,7 +29,7 @@ def test_a_hit_replays_what_the_run_left_behind(bench: Bench) -> None:
     want = {b"deep": {b"a.py": b"a\n"}, b"l": Link(b"deep")}
 
     first = bench.sh(script, outputs=["gen", "single"])
-    assert (first.exit_code, first.hit, bench.told) == (
+    assert (first.exit_code, first.hit, bench.logged) == (
         0, False, [f"miss {first.action[:12]}: no earlier run of this command is cached"],
     )  # fmt: skip
     streams = bench.out.getvalue(), bench.err.getvalue()
@@ -40,7 +40,7 @@ def test_a_hit_replays_what_the_run_left_behind(bench: Bench) -> None:
 
     second = bench.sh(script, outputs=["single", "gen"])
     assert (second.exit_code, second.hit, second.result) == (0, True, first.result)
-    assert bench.told == [f"hit {first.action[:12]}: {second.saved_ms / 1000:.2f} s saved"]
+    assert bench.logged == [f"hit {first.action[:12]}: {second.saved_ms / 1000:.2f} s saved"]
     assert (bench.out.getvalue(), bench.err.getvalue()) == streams
     found = read_tree(bench.root)
     assert found[b"gen"] == want
@@ -83,7 +83,7 @@ def test_what_cannot_be_put_back_is_run_again(
     (bench.root / "f").write_text("2")
     done = bench.sh("echo 1 > f", outputs=["f"])
     assert (done.hit, done.exit_code) == (False, 0)
-    assert "cannot be replayed: cannot restore" in bench.told[0]
+    assert "cannot be replayed: cannot restore" in bench.logged[0]
     assert (bench.root / "f").read_text() == "1\n"
     assert set(read_tree(bench.root)) == {b"src", b"empty", b"f"}
 
@@ -115,7 +115,7 @@ def test_what_is_not_opted_in_leaves_no_trace(bench: Bench) -> None:
         assert done == Outcome(0, duration_ms=done.duration_ms)
     assert (bench.root.parent / "runs").read_text() == "run\nrun\n"
     assert sum(1 for _ in bench.store.blobs.iterate()) == before
-    assert bench.told == []
+    assert bench.logged == []
 
 
 def test_only_exit_code_0_is_cached(bench: Bench) -> None:
@@ -129,13 +129,13 @@ def test_only_exit_code_0_is_cached(bench: Bench) -> None:
 
 def test_an_output_that_is_not_made_is_not_cached(bench: Bench) -> None:
     assert bench.sh("touch one", outputs=["one", "two/three"]).result is None
-    assert bench.told[-1] == "not cached: it did not produce the output two/three"
+    assert bench.logged[-1] == "not cached: it did not produce the output two/three"
 
 
 def test_an_input_that_changed_meanwhile_is_not_cached(bench: Bench) -> None:
     done = bench.sh("echo edited > src/a.py")
     assert done.result is None
-    assert bench.told[-1] == "not cached: the input changed while it ran: src/a.py"
+    assert bench.logged[-1] == "not cached: the input changed while it ran: src/a.py"
     assert bench.sh("echo edited > src/a.py").result is not None, "now it leaves it as it was"
 
 
@@ -143,7 +143,7 @@ def test_a_run_that_cannot_be_recorded_has_still_been_run(bench: Bench) -> None:
     done = bench.sh("echo made; mkdir -p " + "d/" * 300, outputs=["d"])
     assert (done.exit_code, done.result) == (0, None)
     assert bench.out.getvalue() == b"made\n"
-    assert bench.told[-1].startswith("not cached: ")
+    assert bench.logged[-1].startswith("not cached: ")
 
 
 def test_a_program_that_is_not_there(bench: Bench) -> None:
@@ -187,7 +187,7 @@ def test_a_result_that_is_damaged_or_gone_is_a_miss(bench: Bench) -> None:
         bench.store = store
         again = bench.sh(big, outputs=["out"])
     assert not again.hit
-    assert bench.told[0].startswith(f"the result of {first.action[:12]} cannot be replayed: ")
+    assert bench.logged[0].startswith(f"the result of {first.action[:12]} cannot be replayed: ")
     assert (bench.root / "out").read_bytes() == bytes(5000)
 
 

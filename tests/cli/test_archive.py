@@ -22,10 +22,10 @@ def test_export_and_import(cli: Cli, there: Cli, opened: Store, tmp_path: Path) 
     file = tmp_path / "x.tar.zst"
     (line,) = lines(cli, "export", thread.id, "work", "-o", file)
     assert line.split()[0] == str(file)
-    told = lines(there, "import", file)
-    assert told[0].split()[1] == "members,"
-    assert set(told[1:]) == {f"imported {name}" for name in ("schemas/note", thread.name)} | {
-        line for line in told if line.startswith("imported checkpoints/work/")
+    output = lines(there, "import", file)
+    assert output[0].split()[1] == "members,"
+    assert set(output[1:]) == {f"imported {name}" for name in ("schemas/note", thread.name)} | {
+        line for line in output if line.startswith("imported checkpoints/work/")
     }
     again = value(there, "import", file)
     assert (again["new_bytes"], again["heads"]) == (0, [])
@@ -100,8 +100,8 @@ def test_export_to_where_nothing_can_be_written(cli: Cli, opened: Store, tmp_pat
     (tmp_path / "file").write_text("x")
     before = sorted(tmp_path.rglob("*"))
     for place in ("nowhere/x.tar", "file/x.tar", "x" * 300):
-        told = cli.refused("export", hash, "-o", tmp_path / place, code=1)
-        assert told.startswith(f"casfs: cannot write {tmp_path / place}: ")
+        output = cli.refused("export", hash, "-o", tmp_path / place, code=1)
+        assert output.startswith(f"casfs: cannot write {tmp_path / place}: ")
     folder = tmp_path / "store"
     cli.refused("export", hash, "-o", folder, code=1)
     assert sorted(tmp_path.rglob("*")) == before
@@ -111,8 +111,8 @@ def test_an_export_that_fails_leaves_nothing(cli: Cli, opened: Store, tmp_path: 
     thread = fill(opened)
     repairable(opened.blobs).quarantine(thread.steps[1])
     (tmp_path / "x.tar").write_bytes(b"old")
-    told = cli.refused("export", thread.id, "-o", tmp_path / "x.tar", code=3)
-    assert thread.steps[1] in told
+    output = cli.refused("export", thread.id, "-o", tmp_path / "x.tar", code=3)
+    assert thread.steps[1] in output
     assert (tmp_path / "x.tar").read_bytes() == b"old"
     cli.refused("export", thread.id, "-o", tmp_path / "x.tar.zst", code=3)
     assert not list(tmp_path.glob(".*")) + list(tmp_path.glob("*.zst"))

@@ -20,7 +20,7 @@ def home() -> Path:
     return write_tree(Path(os.environ["HOME"]), {"file": b"1"})
 
 
-@pytest.mark.parametrize("way", ["", ".", "../home", "..", "../.."])
+@pytest.mark.parametrize("path", ["", ".", "../home", "..", "../.."])
 def test_no_home_and_nothing_that_it_is_in(cli: Cli, home: Path, way: str) -> None:
     assert REFUSED in cli.refused("checkpoint", "create", "x", home / way, code=4)
     assert cli("checkpoint", "list").text == ""

@@ -33,10 +33,10 @@ def test_fsck_of_a_sound_store(cli: Cli, opened: Store) -> None:
 def test_fsck_of_a_damaged_store(cli: Cli, opened: Store) -> None:
     head = put_checkpoint(opened, {"f": LARGE})
     spoil(cli, LARGE_HASH)
-    told = lines(cli, "fsck", code=1)
-    assert told[0] == f"corrupt: blob {LARGE_HASH}: its file does not hash to its name"
-    assert told[1:3] == [f"    affects {head}", f"quarantined {LARGE_HASH}"]
-    assert told[3].endswith(": 1 fault")
+    output = lines(cli, "fsck", code=1)
+    assert output[0] == f"corrupt: blob {LARGE_HASH}: its file does not hash to its name"
+    assert output[1:3] == [f"    affects {head}", f"quarantined {LARGE_HASH}"]
+    assert output[3].endswith(": 1 fault")
     assert (cli.root / "quarantine" / LARGE_HASH).exists()
     again = value(cli, "fsck", code=1)
     assert [(one["kind"], one["hash"], one["takes"]) for one in again["faults"]] == [
@@ -52,9 +52,9 @@ def test_fsck_repairs(cli: Cli, opened: Store, tmp_path: Path) -> None:
     assert (found["repaired"], found["faults"]) == ([LARGE_HASH], [])
     assert found["quarantined"] == [LARGE_HASH]
     spoil(cli, LARGE_HASH)
-    told = lines(cli, "fsck", "--repair-from", source)
-    assert told[0] == f"repaired {LARGE_HASH}"
-    assert told[-1].endswith("no faults")
+    output = lines(cli, "fsck", "--repair-from", source)
+    assert output[0] == f"repaired {LARGE_HASH}"
+    assert output[-1].endswith("no faults")
     assert lines(cli, "fsck")[-1].endswith("no faults")
 
 

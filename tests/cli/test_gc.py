@@ -66,9 +66,9 @@ def test_gc_evicts_cache_to_a_limit(cli: Cli, opened: Store, option: str) -> Non
     limit = "500K" if option == "--max-size" else "2"
     found = value(cli, "gc", option, limit, "--dry-run")
     assert found["evicted"] == ["actions/0"]
-    told = lines(cli, "gc", option, limit)
-    assert told[0].startswith("freed 1 blobs, 204800 bytes; ")
-    assert told[1:] == ["evicted actions/0"]
+    output = lines(cli, "gc", option, limit)
+    assert output[0].startswith("freed 1 blobs, 204800 bytes; ")
+    assert output[1:] == ["evicted actions/0"]
     assert value(cli, "gc", option, limit)["evicted"] == []
     assert sorted(value(cli, "gc", option, "0")["evicted"]) == ["actions/1", "actions/2"]
 

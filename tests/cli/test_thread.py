@@ -63,10 +63,10 @@ def test_a_page_has_all_that_happened(cli: Cli, disk_store: Store, tmp_path: Pat
         }
         made = lifecycle.create(disk_store, ThreadRequest(hash, "Do it.", bound, tree))
         trio.run(carry_on, disk_store, made)
-    rests = cli("thread", "show", made.id).text
-    assert "  suspended\nreason: b: sh exited with 1: nothing on stderr\n" in rests
-    assert "2 b              failed\n" in rests
-    one = next(line for line in rests.splitlines() if line.startswith("     1 a"))
+    suspended = cli("thread", "show", made.id).text
+    assert "  suspended\nreason: b: sh exited with 1: nothing on stderr\n" in suspended
+    assert "2 b              failed\n" in suspended
+    one = next(line for line in suspended.splitlines() if line.startswith("     1 a"))
     assert one.split()[:3] == ["1", "a", "done"]
     assert one.endswith(" s  42 tokens")
     with daemon(cli.root):
@@ -107,8 +107,8 @@ def test_a_summary_and_a_key(cli: Cli, disk_store: Store) -> None:
         assert threads.get(disk_store, first).record["compact"] == again
         cli("thread", "compact", first, "--text", " ", code=4)
         cli("thread", "compact", first, code=2)
-    told = cli("thread", "context", first).text
-    assert told == "# Task\n\nGo.\n\n# Summary of what went before\n\nNothing at all.\n"
+    printed = cli("thread", "context", first).text
+    assert printed == "# Task\n\nGo.\n\n# Summary of what went before\n\nNothing at all.\n"
 
 
 def test_a_person_is_asked_and_answers(cli: Cli, disk_store: Store, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What is told of a thread's past: pages of it, summaries, replays, graphs."""
+"""The history of a thread: prompt context, summaries, replays, graphs."""
 
 from __future__ import annotations
 
@@ -113,13 +113,13 @@ async def test_a_fork_by_hash_reads_that_step_alone(
 async def test_a_summary_stands_for_what_was_before(disk_store: Store, tmp_path: Path) -> None:
     seen, luck = tmp_path / "seen", tmp_path / "luck"
     second = says({}, f"cat >{seen}; [ -e {luck} ] || exit 1")
-    rests = await carry_on(disk_store, begin(disk_store, FLOW, {**WORDS, "b": second}))
-    assert (rests.status, "I am a." in seen.read_text()) == (SUSPENDED, True)
+    suspended = await carry_on(disk_store, begin(disk_store, FLOW, {**WORDS, "b": second}))
+    assert (suspended.status, "I am a." in seen.read_text()) == (SUSPENDED, True)
     made = compaction.put_summary(disk_store, "a has spoken.")
-    rests = transitions.compact(disk_store, rests, made.content, rests.hash)
-    assert history.prompt_history(disk_store, rests).summary == "a has spoken."
+    suspended = transitions.compact(disk_store, suspended, made.content, suspended.hash)
+    assert history.prompt_history(disk_store, suspended).summary == "a has spoken."
     luck.touch()
-    ended = await resumed(disk_store, rests)
+    ended = await resumed(disk_store, suspended)
     prompt = seen.read_text()
     assert "## Summary\n\na has spoken." in prompt
     assert "I am a." not in prompt
@@ -203,8 +203,8 @@ async def test_the_replay_agent_says_what_was_said(disk_store: Store) -> None:
         disk_store,
         ThreadRequest(workflows.add(disk_store, loop(2, STATUS))[0], "x", {"a": again}),
     )
-    rests = await carry_on(disk_store, short)
-    assert "has 1 steps of a" in rests.record["reason"]
+    suspended = await carry_on(disk_store, short)
+    assert "has 1 steps of a" in suspended.record["reason"]
 
 
 # -- graph --------------------------------------------------------------------------------
@@ -233,8 +233,8 @@ def test_the_command_line_shows_the_past(
     ended = trio.run(carry_on, disk_store, made)
     assert disk_store.root is not None
     cli = Cli(disk_store.root, monkeypatch, capfdbinary)
-    told = cli("thread", "context", ended.id)
-    assert told.text.startswith("# Task\n\nDo it.\n\n## Step 1: a\n\nI am a.")
+    printed = cli("thread", "context", ended.id)
+    assert printed.text.startswith("# Task\n\nDo it.\n\n## Step 1: a\n\nI am a.")
     drawn = cli("thread", "graph", ended.id, "--json").json
     assert (drawn["path"], drawn["mermaid"].split()[0]) == (["a", "b"], "flowchart")
     table = cli("thread", "replay", ended.id)

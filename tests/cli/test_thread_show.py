@@ -20,11 +20,11 @@ from tests.support.engine import (
 def test_threads(cli: Cli, opened: Store) -> None:
     meta = {"status": ["odd", "kinds"]}
     ended = run_thread(opened, begin(opened, loop(3), {"a": says(meta, "echo hi")}))
-    rests = run_thread(opened, begin(opened, ONE, {"a": says({}, "exit 1")}))
+    suspended = run_thread(opened, begin(opened, ONE, {"a": says({}, "exit 1")}))
     listed = cli("thread", "list", "--json").json
     assert [(one["id"], one["status"]) for one in listed] == [
         (ended.id, "ended"),
-        (rests.id, "suspended"),
+        (suspended.id, "suspended"),
     ]
     assert listed[0] == {
         "id": ended.id,
@@ -41,13 +41,13 @@ def test_threads(cli: Cli, opened: Store) -> None:
         "parent": None,
     }
     lines = cli("thread", "list").text.splitlines()
-    assert lines[1].split()[:3] == [rests.id, "suspended", "sample"]
+    assert lines[1].split()[:3] == [suspended.id, "suspended", "sample"]
     shown = cli("thread", "show", ended.id.lower(), "--json").json
     assert [step["index"] for step in shown["steps"]] == [1, 2, 3]
     assert (shown["input"], shown["summary"]) == ("Do it.", "ended after a")
     text = cli("thread", "show", ended.id).text
     assert text.startswith(f"{ended.id}  sample  ended\nreturnCode: 0\nsummary: ended after a\n")
-    assert "reason: a: sh exited with 1" in cli("thread", "show", rests.id).text
+    assert "reason: a: sh exited with 1" in cli("thread", "show", suspended.id).text
 
 
 def test_the_log_of_a_thread(cli: Cli, opened: Store) -> None:

@@ -90,13 +90,13 @@ async def test_a_command_may_ignore_its_stdin() -> None:
 
 
 async def test_directory_environment_and_notice(tmp_path: Path) -> None:
-    told = []
+    started_pids = []
 
     async def started(pid: int) -> None:
-        told.append(pid)
+        started_pids.append(pid)
 
     outcome = await sh('pwd; echo "$$ ${HOME-unset}"', cwd=tmp_path, started=started)
-    assert outcome.stdout.decode().split() == [str(tmp_path), str(told[0]), "unset"]
+    assert outcome.stdout.decode().split() == [str(tmp_path), str(started_pids[0]), "unset"]
 
 
 async def test_what_cannot_be_started() -> None:
@@ -188,15 +188,15 @@ async def test_output_may_reach_the_limit(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 async def test_who_starts_it_may_fail_and_nothing_is_left() -> None:
-    told = []
+    started_pids = []
 
     async def started(pid: int) -> None:
-        told.append(pid)
+        started_pids.append(pid)
         raise Failed("no")
 
     with pytest.raises(Failed, match="no"):
         await sh(FOREVER, started=started)
-    await until_gone(*told)
+    await until_gone(*started_pids)
 
 
 async def test_what_belongs_to_the_store_outlives_the_run_that_started_it(
@@ -218,10 +218,10 @@ async def test_what_belongs_to_the_store_outlives_the_run_that_started_it(
 def test_orphans_are_found_by_their_token_wherever_they_went(pid_file: Path) -> None:
     token = secrets.token_hex(8)
     argv = [sys.executable, "-c", DAEMONIZE]
-    told = subprocess.run(
+    done = subprocess.run(
         argv, env={**os.environ, RUN_VARIABLE: token}, capture_output=True, check=True
     )
-    grandchild = int(told.stdout)
+    grandchild = int(done.stdout)
     pid_file.write_text(f"{grandchild}\n")
     assert os.getpgid(grandchild) == grandchild
     assert end_orphans(token + "0", None, None) == 0
@@ -234,8 +234,8 @@ def test_whoever_looks_for_orphans_is_none() -> None:
     token = secrets.token_hex(8)
     code = f"from engine.processes import end_orphans\nprint(end_orphans('{token}', None, None))"
     argv = [sys.executable, "-c", code]
-    told = subprocess.run(argv, env={**os.environ, RUN_VARIABLE: token}, capture_output=True)
-    assert (told.returncode, told.stdout) == (0, b"0\n")
+    done = subprocess.run(argv, env={**os.environ, RUN_VARIABLE: token}, capture_output=True)
+    assert (done.returncode, done.stdout) == (0, b"0\n")
 
 
 def test_start_time_of_nobody() -> None:

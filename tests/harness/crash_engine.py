@@ -52,7 +52,7 @@ FORK = multiprocessing.get_context("fork")
 LENGTH = 6  # steps of a thread
 KILLS = 4  # of a run, at most
 LONGEST = 0.35  # seconds between two kills
-PATIENCE = 30.0  # seconds that a run may take after its last kill
+TIMEOUT_S = 30.0  # seconds that a run may take after its last kill
 TARGETS = ("daemon", "agent", "both")
 AGENT = r"""
 echo "begin $CASFS_STEP $CASFS_RUN" >>"$1"
@@ -94,7 +94,7 @@ class OneRun:
                 self._watch(time.monotonic() + self._random.uniform(0, LONGEST))
                 self._kill(self._random.choice(TARGETS))
             self._serve()
-            self._watch(time.monotonic() + PATIENCE, to_the_end=True)
+            self._watch(time.monotonic() + TIMEOUT_S, to_the_end=True)
         finally:
             self._end_daemon()
         with Store.open(self.root) as store:

@@ -43,7 +43,7 @@ from casfs.digest import Digest
 from casfs.errors import NotFound
 from casfs.maintenance import fsck, gc
 from casfs.store import Store
-from tests.harness.crash_writers import KINDS, Plan, Writer
+from tests.harness.crash_writers import KINDS, Setup, Writer
 
 FORK = multiprocessing.get_context("fork")
 SLOTS = ("put", "checkpoint", "thread", "put")
@@ -56,7 +56,7 @@ PLANTED = b"planted " * 500
 
 @dataclass
 class Account:
-    """What must be there, as far as the writers were told so."""
+    """What must be stored, as acknowledged to the writers."""
 
     blobs: set[str] = field(default_factory=set)
     heads: dict[str, str] = field(default_factory=dict)
@@ -123,26 +123,26 @@ class Harness:
     def _round(self, root: Path) -> None:
         self.rounds += 1
         grace = self.random.choice(GRACES)
-        plan = Plan(root, self.folder, self.folder / "acks", grace)
+        setup = Setup(root, self.folder, self.folder / "acks", grace)
         plant(root)
-        writers = [self._writer(plan, slot) for slot in range(len(SLOTS))]
+        writers = [self._writer(setup, slot) for slot in range(len(SLOTS))]
         for _ in range(KILLS):
             time.sleep(self.random.uniform(0, LONGEST))
             slot = self.random.randrange(len(SLOTS))
             self._kill(writers[slot])
-            writers[slot] = self._writer(plan, slot)
+            writers[slot] = self._writer(setup, slot)
         time.sleep(self.random.uniform(0, LONGEST))
         for writer in writers:
             self._kill(writer)
-        self.account.read(plan.acks, loses=plan.loses)
+        self.account.read(setup.acks, loses=setup.loses)
         self.losses += self.account.losses
         self._apart(lambda: verify(root, self.account))
 
-    def _writer(self, plan: Plan, slot: int) -> multiprocessing.process.BaseProcess:
+    def _writer(self, setup: Setup, slot: int) -> multiprocessing.process.BaseProcess:
         """The last slot is gc's in the rounds that have one."""
-        kind = "gc" if plan.grace and slot == len(SLOTS) - 1 else SLOTS[slot]
+        kind = "gc" if setup.grace and slot == len(SLOTS) - 1 else SLOTS[slot]
         seed = self.random.getrandbits(64)
-        process = FORK.Process(target=write, args=(plan, slot, seed, kind))
+        process = FORK.Process(target=write, args=(setup, slot, seed, kind))
         process.start()
         return process
 
@@ -153,12 +153,14 @@ class Harness:
 
     def _apart(self, action: Callable[[], None]) -> None:
         """Do it in a process of its own, which has nothing in memory of the store."""
-        told = self.folder / "told"
-        process = FORK.Process(target=report, args=(action, told))
+        report_file = self.folder / "report"
+        process = FORK.Process(target=report, args=(action, report_file))
         process.start()
         process.join()
         if process.exitcode != 0:
-            self.losses.append(told.read_text() if told.exists() else f"exit {process.exitcode}")
+            self.losses.append(
+                report_file.read_text() if report_file.exists() else f"exit {process.exitcode}"
+            )
 
 
 # -- in processes of their own ----------------------------------------------------------------
@@ -168,20 +170,20 @@ def init(root: Path) -> None:
     Store.init(root).close()
 
 
-def write(plan: Plan, slot: int, seed: int, kind: str) -> None:
-    Writer(plan, slot, seed).run(kind)
+def write(setup: Setup, slot: int, seed: int, kind: str) -> None:
+    Writer(setup, slot, seed).run(kind)
 
 
-def report(action: Callable[[], None], told: Path) -> None:
+def report(action: Callable[[], None], report_file: Path) -> None:
     try:
         action()
     except BaseException:
-        told.write_text(traceback.format_exc())
+        report_file.write_text(traceback.format_exc())
         sys.exit(1)
 
 
 def plant(root: Path) -> None:
-    """A file as a crash leaves it, or worse: in the place of content that nobody put."""
+    """A file as a crash leaves it, or worse: in the place of content that no writer put."""
     hash = Digest.of(PLANTED).hash
     path = root / "objects" / hash[:2] / hash[2:]
     path.unlink(missing_ok=True)
@@ -200,7 +202,7 @@ def verify(root: Path, account: Account) -> None:
         for name, hash in account.heads.items():
             if name not in account.dropped:
                 assert name in heads, f"the head {name} was acknowledged and is not there"
-                assert heads[name].hash == hash, f"the head {name} was moved by nobody"
+                assert heads[name].hash == hash, f"the head {name} was moved by no writer"
         for id, steps in account.steps.items():
             lost = steps - set(_chain(store, id))
             assert not lost, f"thread {id} was told to have {lost}"

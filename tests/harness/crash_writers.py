@@ -1,5 +1,5 @@
 """The processes that `crash` kills. Each writes to one store without end and, after a call has
-returned, appends what it was told is durable to a file, a JSON object per line:
+returned, appends what was acknowledged as durable to a file, a JSON object per line:
 
     {"blob": hash}                 put, and no head leads to it
     {"head": name, "hash": hash}   a head that stays until
@@ -62,7 +62,7 @@ WORKFLOW = {"name": "crash", "description": "Long.", "roles": {"a": ROLE}, "mode
 
 
 @dataclass(frozen=True)
-class Plan:
+class Setup:
     """`work`: host directories of the writers. `grace`: seconds that gc may choose from."""
 
     root: Path
@@ -76,11 +76,11 @@ class Plan:
 
 
 class Writer:
-    def __init__(self, plan: Plan, slot: int, seed: int) -> None:
-        self.plan = plan
+    def __init__(self, setup: Setup, slot: int, seed: int) -> None:
+        self.setup = setup
         self.slot = slot
         self.random = random.Random(seed)
-        self._acks = os.open(plan.acks, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._acks = os.open(setup.acks, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def ack(self, **what: str) -> None:
         os.write(self._acks, json.dumps(what).encode() + b"\n")
@@ -91,14 +91,14 @@ class Writer:
         rows, blobs = self.random.choice(((3, 4), (500, 4096)))
         disk_gc.BATCH_ROWS, write_batch.PUBLISH_BATCH_BLOBS = rows, blobs
         try:
-            with Store.open(self.plan.root) as store:
+            with Store.open(self.setup.root) as store:
                 for action in KINDS[kind](self, store):
                     try:
                         action()
                     except Conflict:
                         continue
                     except NotFound:
-                        if not self.plan.loses:
+                        if not self.setup.loses:
                             raise
         except BaseException:
             self.ack(error=f"{kind}: {traceback.format_exc()}")
@@ -174,7 +174,7 @@ def _revive(writer: Writer, store: Store, dropped: list[str]) -> None:
 
 
 def check(writer: Writer, store: Store) -> Iterator[Callable[[], None]]:
-    folder = writer.plan.work / f"tree-{writer.slot}"
+    folder = writer.setup.work / f"tree-{writer.slot}"
     folder.mkdir(exist_ok=True)
     changing = threading.Thread(target=_change, args=(writer, folder), daemon=True)
     changing.start()
@@ -270,7 +270,7 @@ def _commit(writer: Writer, store: Store, thread: Thread, last: str | None, inde
 
 def collect(writer: Writer, store: Store) -> Iterator[Callable[[], None]]:
     while True:
-        yield lambda: _collect(store, writer.random.choice(writer.plan.grace))
+        yield lambda: _collect(store, writer.random.choice(writer.setup.grace))
 
 
 def _collect(store: Store, grace: int) -> None:

@@ -48,7 +48,7 @@ def test_the_check_sees_a_lost_head(root: Path) -> None:
 def test_the_check_sees_a_head_that_was_moved(root: Path, disk_store: Store) -> None:
     first, second = disk_store.put(b"1").hash, disk_store.put(b"2").hash
     disk_store.backend.publish([], [Swap("held/1", None, Head(second))])
-    with pytest.raises(AssertionError, match="moved by nobody"):
+    with pytest.raises(AssertionError, match="moved by no writer"):
         verify(root, Account(heads={"held/1": first}))
 
 

@@ -46,14 +46,14 @@ def test_a_sound_store_has_no_faults(victim: Victim) -> None:
     with victim.store.batch() as batch:
         batch.put_schema(NOTE)
     victim.store.put_node("note", {"text": "x", "of": LARGE_HASH})
-    told: list[int] = []
+    counts: list[int] = []
     with reopened(victim.store) as store:
-        report = fsck.check(store, progress=told.append)
+        report = fsck.check(store, progress=counts.append)
         total = total_stored(store.blobs)
         assert (report.blobs, report.bytes) == (total.blobs, total.bytes)
         assert report.nodes == sum(count_by_type(store.blobs).values())
     assert (report.faults, report.quarantined) == ([], [])
-    assert told == list(range(1, report.blobs + 1))
+    assert counts == list(range(1, report.blobs + 1))
     assert not (victim.root / "quarantine").exists()
 
 

@@ -30,7 +30,7 @@ from tests.support.maintenance import (
 )
 from tests.support.thread_example import make_thread
 
-LONG = 3000  # bytes
+LONG_BYTES = 3000  # bytes
 
 
 @pytest.fixture(params=["disk", "memory"])
@@ -189,12 +189,12 @@ def test_a_closed_thread_survives_two_runs(any_store: Store) -> None:
 def test_a_dry_run_changes_nothing_and_says_what_the_real_one_does(any_store: Store) -> None:
     make_thread(any_store)
     for number in range(5):
-        cached(any_store, f"actions/{number}", bytes([number]) * LONG, number)
+        cached(any_store, f"actions/{number}", bytes([number]) * LONG_BYTES, number)
     any_store.put(b"garbage")
     content(any_store, "more", any_store.put(LARGE).hash)
     age(any_store)
     before, heads = blobs(any_store), list(any_store.heads.list())
-    limits = Limits(max_bytes=total_stored(any_store.blobs).bytes - 2 * LONG - len(LARGE))
+    limits = Limits(max_bytes=total_stored(any_store.blobs).bytes - 2 * LONG_BYTES - len(LARGE))
     dry = collect(any_store, limits=limits, dry_run=True)
     assert (blobs(any_store), list(any_store.heads.list())) == (before, heads)
     real = collect(any_store, limits=limits)
@@ -260,7 +260,7 @@ def test_the_least_recently_used_goes_first(any_store: Store) -> None:
 
 def test_a_limit_that_is_met_evicts_nothing(any_store: Store) -> None:
     for number in range(3):
-        cached(any_store, f"actions/{number}", bytes([number]) * LONG, number)
+        cached(any_store, f"actions/{number}", bytes([number]) * LONG_BYTES, number)
     age(any_store)
     total = total_stored(any_store.blobs)
     assert collect(any_store, limits=Limits(total.bytes, total.files)).evicted == []
@@ -280,7 +280,7 @@ def test_a_limit_never_takes_more_than_cache(any_store: Store) -> None:
 
 def test_a_limit_on_files(disk_store: Store) -> None:
     for number in range(6):
-        cached(disk_store, f"actions/{number}", bytes([number]) * LONG, number)
+        cached(disk_store, f"actions/{number}", bytes([number]) * LONG_BYTES, number)
         cached(disk_store, f"plugins/{number}", b"no file %d" % number, 100)
     age(disk_store)
     result = collect(disk_store, limits=Limits(max_files=2))
@@ -326,7 +326,7 @@ def test_a_cache_head_that_is_used_meanwhile_stays_whole(any_store: Store) -> No
 
 
 def test_old_checkpoints_are_cache_only_when_a_limit_is_exceeded(any_store: Store) -> None:
-    heads = [put_checkpoint(any_store, {"f": bytes([n]) * LONG}, at=n) for n in range(4)]
+    heads = [put_checkpoint(any_store, {"f": bytes([n]) * LONG_BYTES}, at=n) for n in range(4)]
     other = put_checkpoint(any_store, {"f": b"other" * 999}, "another", at=1)
     age(any_store)
     total = total_stored(any_store.blobs).bytes
@@ -432,11 +432,11 @@ def test_what_is_put_while_a_run_marks_survives(any_store: Store) -> None:
 
 
 def test_progress_is_told_and_grows(any_store: Store) -> None:
-    told: list[int] = []
+    counts: list[int] = []
     age(any_store, OLD)
-    collect(any_store, progress=told.append)
-    assert told == sorted(told)
-    assert told[-1] == total_stored(any_store.blobs).blobs
+    collect(any_store, progress=counts.append)
+    assert counts == sorted(counts)
+    assert counts[-1] == total_stored(any_store.blobs).blobs
 
 
 def test_a_file_that_a_crash_left_is_removed(disk_store: Store, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from casfs.store import Store
 from casfs.system import mounts
 from tests.support import programs
 from tests.support.helpers import Link, Program, Tree, put_tree, read_tree, write_tree
-from tests.support.served import PATIENCE, Mount
+from tests.support.served import TIMEOUT_S, Mount
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="what root may, and what root may drop")
 
@@ -443,9 +443,9 @@ def test_what_a_container_uses_is_served_until_it_ends(
         assert [process.stdout.readline().strip() for _ in range(3)] == sorted(PROJECT)
         unmount(mount.path)
         assert os.listdir(mount.path) == []
-        out, _ = process.communicate("go\n", PATIENCE)
+        out, _ = process.communicate("go\n", TIMEOUT_S)
         assert out.split() == ["one", "two", "three"]
-    assert mount.supervisor.wait(PATIENCE) == 0
+    assert mount.supervisor.wait(TIMEOUT_S) == 0
 
 
 @pytest.mark.parametrize("transport", ["builtin"])
@@ -460,7 +460,7 @@ def test_a_container_goes_on_with_the_next_server(
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
         os.kill(mount.state().worker, signal.SIGKILL)
-        out, _ = process.communicate("go\n", PATIENCE)
+        out, _ = process.communicate("go\n", TIMEOUT_S)
         assert out.split() == ["one", "two", "three"]
 
 

@@ -40,7 +40,7 @@ from tests.support.strategies import able
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount overlays")
 MOUNTED = [able(name) for name in (strategies.NATIVE, strategies.OVERLAY)]
-EACH = pytest.mark.parametrize("way", MOUNTED)
+EACH = pytest.mark.parametrize("strategy", MOUNTED)
 SAMPLE = {"a": {"f": b"one", "g": b"two" * 1000}, "run": Program(b"#!"), "empty": {}}
 
 
@@ -56,10 +56,10 @@ def workspace(mount: Mount, request: pytest.FixtureRequest) -> Iterator[OverlayW
     made.remove()
 
 
-def of_thread(mount: Mount, way: str) -> OverlayWorkspace:
+def of_thread(mount: Mount, strategy: str) -> OverlayWorkspace:
     assert mount.store.root is not None
     folder = mount.store.root / "workspaces" / "T"
-    return OverlayWorkspace(mount.store, folder, trees(mount), preferred=[way])
+    return OverlayWorkspace(mount.store, folder, trees(mount), preferred=[strategy])
 
 
 def trees(mount: Mount) -> Any:
@@ -139,13 +139,13 @@ def test_without_a_mount_it_is_a_copy(disk_store: Store, tmp_path: Path) -> None
 @EACH
 @pytest.mark.parametrize("little", [0, overlay_workspace.REBASE_MIN_BYTES])
 def test_steps_are_what_a_plain_copy_holds(
-    mount: Mount, way: str, little: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mount: Mount, strategy: str, little: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many earlier steps its layers are made of."""
     monkeypatch.setattr(overlay_workspace, "REBASE_MIN_BYTES", little)
     many = {f"file-{number}": b"%d\n" % number for number in range(400)}
     root = put_tree(mount.store, {**SAMPLE, "many": many, "large": {"l": bytes(5000)}})
-    workspace = of_thread(mount, way)
+    workspace = of_thread(mount, strategy)
     try:
         for step in range(12):
             workspace.reset(root)
@@ -159,7 +159,7 @@ def test_steps_are_what_a_plain_copy_holds(
     finally:
         workspace.remove()
     count = len(images.roots(mount.store))
-    if way == strategies.NATIVE:
+    if strategy == strategies.NATIVE:
         assert count == 1 if little else 1 < count < 12
 
 
@@ -211,9 +211,11 @@ def logs(root: Path, id: str, where: Path) -> list[bytes]:
 
 
 @EACH
-def test_the_engine_works_in_overlays(place: tuple[Path, str], way: str, tmp_path: Path) -> None:
+def test_the_engine_works_in_overlays(
+    place: tuple[Path, str], strategy: str, tmp_path: Path
+) -> None:
     root, tree = place
-    if way != strategies.NATIVE:
+    if strategy != strategies.NATIVE:
         (root / "images").touch()  # so that there can be none
     go = tmp_path / "go"
     wait = f"echo $$ >>{tmp_path}/pids; while [ ! -e {go} ]; do sleep 0.01; done"
@@ -222,7 +224,9 @@ def test_the_engine_works_in_overlays(place: tuple[Path, str], way: str, tmp_pat
         id = start_thread(root, "sample", {"a": agent}, workspace=tree)
         until(lambda: pids(tmp_path / "pids"), "the agent")
         assert points(root) == [root / "workspaces" / id / "tree"]
-        assert len(mounted(root)) == (way != strategies.NATIVE), "it needs no process to serve it"
+        assert len(mounted(root)) == (strategy != strategies.NATIVE), (
+            "it needs no process to serve it"
+        )
         go.touch()
         assert daemon_socket.request(root, "wait", id=id)["status"] == "ended"
         assert points(root) == []

@@ -23,7 +23,9 @@ from tests.support.lasting import record
 from tests.support.served import Mount
 from tests.support.thread_example import STARTED, Example
 
-SOON = 10.0  # seconds; a second is what it should take, on a machine that has nothing else to do
+LIVE_TIMEOUT_S = (
+    10.0  # seconds; a second is what it should take, on a machine that has nothing else to do
+)
 CHANGES = 20
 
 
@@ -58,7 +60,7 @@ class Mtime:
 
     def moved(self) -> None:
         if self._lags:
-            wait_until(self._differs, f"{self._path} has its old mtime", seconds=SOON)
+            wait_until(self._differs, f"{self._path} has its old mtime", seconds=LIVE_TIMEOUT_S)
         assert self._differs()
         self._last = self._path.stat().st_mtime_ns
 
@@ -69,7 +71,7 @@ class Mtime:
 def vanishes(path: Path) -> None:
     """In the listing at once; by name in a moment, for good."""
     assert path.name not in os.listdir(path.parent)
-    wait_until(lambda: not os.path.lexists(path), f"{path} is still found", seconds=SOON)
+    wait_until(lambda: not os.path.lexists(path), f"{path} is still found", seconds=LIVE_TIMEOUT_S)
     assert not os.path.lexists(path)
 
 

@@ -1,4 +1,4 @@
-"""`.casfs/events`: who follows it or waits for it is told of each move."""
+"""`.casfs/events`: a follower or poller sees each move."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tests.support.served import Mount
 from tests.support.thread_example import Example
 
-PATIENCE = 30  # seconds
+TIMEOUT_S = 30  # seconds
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def mount(lasting_mount: Mount) -> Mount:
 
 def test_somebody_follows_the_events(mount: Mount, thread: Example) -> None:
     events = mount.path / ".casfs/events"
-    command = ["timeout", f"{PATIENCE}", "tail", "-n", "0", "-s", "0.1", "-f", events]
+    command = ["timeout", f"{TIMEOUT_S}", "tail", "-n", "0", "-s", "0.1", "-f", events]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as tail:
         assert tail.stdout is not None
         over = threading.Event()
@@ -57,6 +57,6 @@ def test_the_events_wake_who_waits(mount: Mount, thread: Example) -> None:
         for number in range(5):
             assert poll.poll(0) == []
             threading.Timer(0.05, thread.move, [thread.start]).start()
-            assert poll.poll(PATIENCE * 1000) == [(events.fileno(), select.POLLIN)], number
+            assert poll.poll(TIMEOUT_S * 1000) == [(events.fileno(), select.POLLIN)], number
             (line,) = events.readall().splitlines()
             assert json.loads(line)["name"] == f"threads/{thread.id}"

@@ -25,7 +25,7 @@ from tests.support.programs import needs
 pytestmark = pytest.mark.skipif(not_mountable() is not None, reason=str(not_mountable()))
 NATIVE = strategies.STRATEGIES[strategies.NATIVE]
 TREE: Tree = {"a": {"large": LARGE, "small": b"small"}, "run": Program(b"#!")}
-SHOWN = {b"a": {b"large": LARGE, b"small": b"small"}, b"run": Program(b"#!")}
+EXPECTED = {b"a": {b"large": LARGE, b"small": b"small"}, b"run": Program(b"#!")}
 BYTES = b"never read before\n" * 30_000
 
 
@@ -60,7 +60,7 @@ def test_an_image_that_is_mounted_may_be_evicted(
     (gone,) = gc.collect(disk_store, limits=gc.Limits(max_bytes=1)).evicted
     assert gone.startswith(f"images/{found.root}")
     Path("/proc/sys/vm/drop_caches").write_text("2\n")
-    assert read_tree(place / "m") == SHOWN
+    assert read_tree(place / "m") == EXPECTED
     if not read_only:
         (place / "m/a/large").chmod(0o755)
         changed = {**TREE, "a": {"large": Program(LARGE), "small": b"small"}}
@@ -86,7 +86,7 @@ def test_an_image_that_goes_before_it_is_mounted_is_made_again(
 
     strategies.mount(NATIVE, taken_away)
     assert len(asked) == 2
-    assert read_tree(point) == SHOWN
+    assert read_tree(point) == EXPECTED
 
 
 # -- after a crash ------------------------------------------------------------------------

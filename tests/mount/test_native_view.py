@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(not_mountable() is not None, reason=str(not_moun
 
 NAMES = st.binary(min_size=1, max_size=10) | st.integers(1, 255).map(lambda size: b"n" * size)
 GOOD = NAMES.filter(lambda name: name not in (b".", b"..") and not set(name) & {0, 0x2F})
-KEPT = st.none() | st.builds(
+PROPERTIES = st.none() | st.builds(
     Properties,
     st.none() | st.tuples(st.integers(0, 1 << 35), st.integers(0, 10**9 - 1)),
     st.none() | st.sampled_from([0o600, 0o4755, 0o444]),
@@ -29,15 +29,15 @@ KEPT = st.none() | st.builds(
 DATA = st.sampled_from([0, 1, 100, 1023, 1024, 1025, 4096, 70_000]).map(
     lambda size: bytes(range(256)) * (size // 256) + b"x" * (size % 256)
 )
-FILES = st.tuples(DATA, st.booleans(), KEPT)
+FILES = st.tuples(DATA, st.booleans(), PROPERTIES)
 TARGETS = st.sampled_from([1, 59, 4000, 4095]).map(lambda size: b"t" * size) | st.binary(
     min_size=1, max_size=60
 ).filter(lambda target: b"\0" not in target)
-LINKS = st.tuples(TARGETS, KEPT)
+LINKS = st.tuples(TARGETS, PROPERTIES)
 
 
 def folders(below: st.SearchStrategy[object], size: int) -> st.SearchStrategy[object]:
-    return st.tuples(st.dictionaries(GOOD, below, max_size=size), KEPT)
+    return st.tuples(st.dictionaries(GOOD, below, max_size=size), PROPERTIES)
 
 
 TREES = folders(st.recursive(FILES | LINKS, lambda below: folders(below, 20)), 20)

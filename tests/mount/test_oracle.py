@@ -31,7 +31,7 @@ DEPTH = 5  # directories between the root of the tree and where paths begin
 PAGE = mmap.PAGESIZE
 LARGE = (1 << 20) + 4321  # bytes
 SPARSE = 3 * (1 << 20) + 17
-LONG, TOO_LONG = b"n" * 255, b"n" * 256
+LONGEST_NAME, TOO_LONG_NAME = b"n" * 255, b"n" * 256
 HELD = {
     b"text": b"some text\n" * 700,
     b"large": bytes(range(251)) * (LARGE // 251) + b"e" * (LARGE % 251),
@@ -41,7 +41,7 @@ HELD = {
     b"folder": {b"text": b"other text\n", b"more": {b"deep": b"x"}, b"up": Link(b"../text")},
     b"empty": {},
     b"many": {b"%d" % number: b"%d" % number for number in range(300)},
-    LONG: b"a long name\n",
+    LONGEST_NAME: b"a long name\n",
     b"\xff\xfe": b"a name of bytes\n",
     b"link": Link(b"text"),
     b"to-folder": Link(b"folder/more/.."),
@@ -50,7 +50,7 @@ HELD = {
     b"to-sparse": Link(b"./sparse"),
 }
 NAMES = [
-    *HELD, b"sparse", b"deep", b"more", b"up", b"7", b"none", b".", b"..", b"", TOO_LONG,
+    *HELD, b"sparse", b"deep", b"more", b"up", b"7", b"none", b".", b"..", b"", TOO_LONG_NAME,
     b"\xff", b"text\n", b"Text",
 ]  # fmt: skip
 FLAGS = {
@@ -180,12 +180,12 @@ class Reading(RuleBasedStateMachine):
 
     @rule(path=paths)
     def statvfs(self, path: bytes) -> None:
-        def told(at: bytes) -> tuple[int, int]:
+        def numbers(at: bytes) -> tuple[int, int]:
             found = os.statvfs(at)
             assert found.f_bavail <= found.f_bfree <= found.f_blocks
             return found.f_namemax, found.f_flag & (os.ST_RDONLY | os.ST_NODEV | os.ST_NOSUID)
 
-        self.same(path, told)
+        self.same(path, numbers)
 
     @rule(path=paths, name=st.sampled_from(["user.x", "trusted.x", "security.x"]))
     def getxattr(self, path: bytes, name: str) -> None:

@@ -221,7 +221,7 @@ def check_without_root(store: Store, where: Path, casfs: Sequence[str]) -> None:
 SERVED = """
 import json, sys
 print(json.load(sys.stdin)["serving"][0]["server"])"""
-IN_THERE = f"""
+SCRIPT_IN_NAMESPACE = f"""
 set -e
 cd "$1"
 casfs() {{ "$PYTHON" -m casfs "$@"; }}
@@ -252,7 +252,16 @@ rmdir mnt
 def check_in_a_namespace(folder: Path, transport: str, before: Sequence[str], env: Any) -> None:
     if finished([*before, *IN_NAMESPACE, "true"]).returncode:
         pytest.skip("this kernel gives users no namespaces of their own")
-    command = [*before, *IN_NAMESPACE, "sh", "-c", IN_THERE, "sh", str(folder), transport]
+    command = [
+        *before,
+        *IN_NAMESPACE,
+        "sh",
+        "-c",
+        SCRIPT_IN_NAMESPACE,
+        "sh",
+        str(folder),
+        transport,
+    ]
     ran(finished([*command, mutations.__file__], env=env, cwd="/"))
     shown, other = (json.loads((folder / name).read_text())["0"] for name in ("shown", "other"))
     refused(shown, other)

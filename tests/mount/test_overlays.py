@@ -27,14 +27,14 @@ from tests.support.strategies import able, skip_without
 
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount overlays")
-PATIENCE = 60  # seconds
+TIMEOUT_S = 60  # seconds
 
 MOUNTED = [able(name) for name in (strategies.NATIVE, strategies.OVERLAY, strategies.FUSE)]
 KERNELS = MOUNTED[:2]
 
 
 @contextmanager
-def laid(
+def mounted_overlay(
     mount: Mount, root: str, folder: Path, strategy: str = strategies.OVERLAY
 ) -> Iterator[OverlayLayers]:
     """An overlay over the tree `root`, mounted for the time of the block."""
@@ -114,7 +114,7 @@ def test_a_change_to_one_of_many_equal_files_changes_that_one(
     mounted_alike: tuple[Mount, str], change: str, name: str, strategy: str, tmp_path: Path
 ) -> None:
     mount, root = mounted_alike
-    with laid(mount, root, tmp_path, strategy) as layers:
+    with mounted_overlay(mount, root, tmp_path, strategy) as layers:
         before = contents(layers.point)
         assert len({path.stat().st_ino for path in layers.point.rglob("*")}) > len(before)
         CHANGES[change](layers.point / name)
@@ -156,7 +156,7 @@ def played(mount: Mount, seed: int, count: int, folder: Path, strategy: str) -> 
     root = put_tree(mount.store, sample())
     plain = folder / "plain"
     shutil.copytree(mount.path / "trees" / root, plain, symlinks=True)
-    with laid(mount, root, folder, strategy) as layers:
+    with mounted_overlay(mount, root, folder, strategy) as layers:
         for part in range(2):
             script = operations.script(seed + part, count // 2, str(plain))
             for operation in script:
@@ -219,7 +219,7 @@ def test_a_commit_of_a_user_namespaces_overlay(mount: Mount, seed: int, tmp_path
     done = subprocess.run(
         [sys.executable, "-c", ENTER, operations.__file__, *map(str, paths)],
         input=json.dumps(script).encode(),
-        timeout=PATIENCE,
+        timeout=TIMEOUT_S,
         check=False,
     )
     assert done.returncode == 0
@@ -234,7 +234,7 @@ def test_a_commit_of_fuse_overlayfs_is_what_it_shows(
 ) -> None:
     """Which is not always what it should show, so the script goes by that and may fail."""
     root = put_tree(mount.store, sample())
-    with laid(mount, root, tmp_path, strategies.FUSE) as layers:
+    with mounted_overlay(mount, root, tmp_path, strategies.FUSE) as layers:
         for step in range(20):
             with suppress(OSError):
                 operations.script(seed * 100 + step, 10, str(layers.point), links=False)
@@ -251,7 +251,7 @@ def test_only_the_changed_paths_are_loaded(mount: Mount, tmp_path: Path) -> None
     root = put_tree(
         store, {f"d{n}": {f"e{m}": {"f": b"%d" % (n * m)} for m in range(10)} for n in range(10)}
     )
-    with laid(mount, root, tmp_path) as layers, Store.open(store.root) as fresh:  # type: ignore[arg-type]
+    with mounted_overlay(mount, root, tmp_path) as layers, Store.open(store.root) as fresh:  # type: ignore[arg-type]
         (layers.point / "d3/e4/f").write_text("new")
         seen: list[str] = []
         load = fresh.node

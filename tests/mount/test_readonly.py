@@ -20,10 +20,10 @@ from casfs.digest import Digest
 from tests.support.helpers import read_tree, write_tree
 from tests.support.lasting import ROOT_ONLY, lasting, opened, read_only, record
 from tests.support.mutations import (
-    LONG,
     MUTATIONS,
     NOBODY,
     PLANTED,
+    TOO_LONG_NAME,
     Call,
     called,
     opening,
@@ -33,7 +33,7 @@ from tests.support.programs import needs_pyfuse3
 from tests.support.served import Mount
 from tests.support.thread_example import make_thread
 
-LEAST = 30  # calls that must be told EROFS
+LEAST = 30  # calls that must fail with EROFS
 HASH = "user.blake3"
 STATX = struct.Struct("<IIQIIIHHQQQQ")  # up to the mask of attributes
 BASIC, BTIME = 0x7FF, 0x800
@@ -64,11 +64,15 @@ def oracle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 OPTIONS = ("", "--allow-other", "--xattr")
-WAYS = [("builtin", options) for options in OPTIONS]
-WAYS_TOO = [pytest.param(("pyfuse3", options), marks=needs_pyfuse3) for options in OPTIONS]
+BUILTIN_CASES = [("builtin", options) for options in OPTIONS]
+PYFUSE3_CASES = [pytest.param(("pyfuse3", options), marks=needs_pyfuse3) for options in OPTIONS]
 
 
-@pytest.fixture(scope="module", params=[*WAYS, *WAYS_TOO], ids=lambda way: "".join(way))
+@pytest.fixture(
+    scope="module",
+    params=[*BUILTIN_CASES, *PYFUSE3_CASES],
+    ids=lambda transport_options: "".join(transport_options),
+)
 def shared(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Mount, str]]:
@@ -140,7 +144,16 @@ def test_nothing_is_changed_outside_of_trees(mount: Mount, thread: str, users: l
 @ROOT_ONLY
 def test_access(tree: Path, oracle: Path, users: list[int]) -> None:
     calls: dict[str, Call] = {}
-    for name in [*NAMES, "file/", "file/x", "none/x", "full/none", LONG, LONG[1:], ""]:
+    for name in [
+        *NAMES,
+        "file/",
+        "file/x",
+        "none/x",
+        "full/none",
+        TOO_LONG_NAME,
+        TOO_LONG_NAME[1:],
+        "",
+    ]:
         for mode in range(8):
             calls[f"access {name} {mode}"] = partial(called, "access", name, mode)
         calls[f"through {name}"] = partial(os.stat, f"{name}/.")
@@ -162,15 +175,15 @@ def test_where_links_lead(tree: Path, oracle: Path) -> None:
 
 def test_the_space(mount: Mount, tree: Path) -> None:
     for path in (mount.path, tree, tree / "file"):
-        told = os.statvfs(path)
-        assert told.f_namemax == 255
-        assert told.f_bsize == told.f_frsize == 4096
-        assert told.f_bfree == told.f_bavail == told.f_ffree == told.f_favail == 0
+        answer = os.statvfs(path)
+        assert answer.f_namemax == 255
+        assert answer.f_bsize == answer.f_frsize == 4096
+        assert answer.f_bfree == answer.f_bavail == answer.f_ffree == answer.f_favail == 0
         assert mount.store.root is not None
         disk = os.statvfs(mount.store.root)
-        assert 0 < told.f_blocks * 4096 <= disk.f_blocks * disk.f_frsize
-        assert 0 < told.f_files <= disk.f_files
-        assert told.f_flag & (os.ST_RDONLY | os.ST_NOSUID | os.ST_NODEV) == 1 | 2 | 4
+        assert 0 < answer.f_blocks * 4096 <= disk.f_blocks * disk.f_frsize
+        assert 0 < answer.f_files <= disk.f_files
+        assert answer.f_flag & (os.ST_RDONLY | os.ST_NOSUID | os.ST_NODEV) == 1 | 2 | 4
 
 
 def test_statx(tree: Path, oracle: Path) -> None:

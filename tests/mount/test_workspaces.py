@@ -36,7 +36,7 @@ CHANGE = "rm a/g && printf changed >a/f && printf new >a/new"
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount overlays")
 NATIVELY = skip_without(strategies.NATIVE)
 EACH = pytest.mark.parametrize("strategy", [able(name) for name in strategies.STRATEGIES])
-SEEN = pytest.mark.parametrize(
+EACH_VISIBLE = pytest.mark.parametrize(
     "strategy", [able(name) for name in strategies.STRATEGIES if name != strategies.NAMESPACE]
 )
 CASFS = (sys.executable, "-m", "casfs")
@@ -151,7 +151,7 @@ def test_closing_by_force_loses_changes(mount: Mount, work: Path, strategy: str)
     assert left(mount) == []
 
 
-@SEEN
+@EACH_VISIBLE
 def test_the_directory_is_the_tree(mount: Mount, work: Path, strategy: str) -> None:
     path = work / "w"
     found = opened(mount, path, strategy)
@@ -228,7 +228,7 @@ def test_gc_keeps_what_a_workspace_stands_on(mount: Mount, work: Path, strategy:
         store.get(committed)
 
 
-@SEEN
+@EACH_VISIBLE
 def test_preserved_times_and_modes_survive(mount: Mount, work: Path, strategy: str) -> None:
     store, path = mount.store, work / "w"
     with store.batch() as batch:

@@ -50,14 +50,14 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 def mutate(payload: Any, order: random.Random) -> Any:
     """A copy with one value replaced, removed or doubled, or a member added."""
     box = [copy.deepcopy(payload)]
-    *way, last = (0, *order.choice(places(payload)))
+    *keys, last = (0, *order.choice(places(payload)))
     parent: Any = box
-    for key in way:
+    for key in keys:
         parent = parent[key]
     action = order.choice(["replace", "remove", "double", "add"])
-    if action == "remove" and len(way) > 0:
+    if action == "remove" and len(keys) > 0:
         del parent[last]
-    elif action == "double" and isinstance(parent, list) and way:
+    elif action == "double" and isinstance(parent, list) and keys:
         parent.append(copy.deepcopy(parent[last]))
     elif action == "add" and isinstance(parent[last], dict):
         parent[last][order.choice(["", "name", "extra", "target_base64"])] = order.choice(ODD)
@@ -145,12 +145,12 @@ def asserted(document: Any, payload: Any, at: tuple[Any, ...] = ()) -> set[str]:
     found = set()
     for place in places(payload):
         parent: Any = [copy.deepcopy(payload)]
-        box, way = parent, (0, *place)
-        for key in way[:-1]:
+        box, keys = parent, (0, *place)
+        for key in keys[:-1]:
             parent = parent[key]
-        value = parent[way[-1]]
+        value = parent[keys[-1]]
         if value in (A, B) and isinstance(value, str):
-            parent[way[-1]] = "z" * 64
+            parent[keys[-1]] = "z" * 64
             if not oracle(document).is_valid(box[0]):
                 found.add(value)
     return found

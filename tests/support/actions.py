@@ -24,7 +24,7 @@ class Bench:
 
     store: Store
     root: Path
-    told: list[str] = field(default_factory=list)
+    logged: list[str] = field(default_factory=list)
     out: io.BytesIO = field(default_factory=io.BytesIO)
     err: io.BytesIO = field(default_factory=io.BytesIO)
 
@@ -33,8 +33,8 @@ class Bench:
         return key.request(argv, **given)
 
     def run(self, *argv: str, cached: bool = True, **more: Any) -> Outcome:
-        self.told, self.out, self.err = [], io.BytesIO(), io.BytesIO()
-        streams = Streams(self.out, self.err, self.told.append)
+        self.logged, self.out, self.err = [], io.BytesIO(), io.BytesIO()
+        streams = Streams(self.out, self.err, self.logged.append)
         return runner.run(self.store, self.request(*argv, **more), streams, cached=cached)
 
     def sh(self, script: str, **more: Any) -> Outcome:

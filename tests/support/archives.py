@@ -54,7 +54,7 @@ def refused(
     store: Store, path: Path, match: str | None = None, kind: type[CasfsError] = Corrupt
 ) -> None:
     before = state(store)
-    with pytest.raises(kind, match=match) as told:
+    with pytest.raises(kind, match=match) as raised:
         archive.load(store, path)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
     assert state(store) == before

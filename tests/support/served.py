@@ -25,7 +25,7 @@ from tests.support.programs import needs_pyfuse3
 CASFS = [sys.executable, "-m", "casfs"]
 TRANSPORTS = ("builtin", "pyfuse3")
 BY_EACH = ["builtin", pytest.param("pyfuse3", marks=needs_pyfuse3)]  # parameters of tests
-PATIENCE = 60  # seconds before a process that hangs fails the test
+TIMEOUT_S = 60  # seconds before a process that hangs fails the test
 
 
 @dataclass
@@ -91,7 +91,7 @@ def start(
         os.close(theirs)
         line = pipe.readline()
     if line != "ready\n":
-        supervisor.wait(PATIENCE)
+        supervisor.wait(TIMEOUT_S)
     assert line == "ready\n"
     return supervisor
 
@@ -102,7 +102,7 @@ def end(where: Path, supervisor: subprocess.Popen[bytes]) -> None:
     if found is not None and found.type == TYPE:
         unmount(where, lazy=True)
     try:
-        supervisor.wait(PATIENCE)
+        supervisor.wait(TIMEOUT_S)
     except subprocess.TimeoutExpired:
         supervisor.kill()
         supervisor.wait()

@@ -45,13 +45,17 @@ def test_every_example_has_a_mark_that_a_test_knows() -> None:
 
 
 def test_every_built_in_agent_has_an_example() -> None:
-    own = {point.name for point in entry_points(group=loader.GROUP) if not_third_party(point)}
+    own = {
+        point.name
+        for point in entry_points(group=loader.ENTRY_POINT_GROUP)
+        if not_third_party(point)
+    }
     shown = {agent_binding(shlex.split(option)[1])[1]["name"] for option in OPTIONS}
     assert own - shown <= {"react"}  # its config is `llm`'s, and the table
 
 
 def not_third_party(point: Any) -> bool:
-    return point.dist is not None and point.dist.name == loader.OWN
+    return point.dist is not None and point.dist.name == loader.BUILTIN_DISTRIBUTION
 
 
 @pytest.mark.parametrize("option", OPTIONS)
@@ -81,7 +85,7 @@ def test_the_output_holds_its_meta(store: Store) -> None:
 
 def test_the_entry_point_is_in_the_group() -> None:
     (group,) = tomllib.loads(blocks("toml")[0])["project"]["entry-points"]
-    assert group == loader.GROUP
+    assert group == loader.ENTRY_POINT_GROUP
 
 
 async def test_the_agent_of_your_own_plays_a_role(

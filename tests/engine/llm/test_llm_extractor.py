@@ -31,7 +31,7 @@ REF = {
     "properties": {"part": {"type": "string", "format": "cas_ref"}},
     "additionalProperties": False,
 }
-GONE = "0" * 64
+MISSING_HASH = "0" * 64
 
 
 async def played(
@@ -45,7 +45,7 @@ async def played(
     return await ThreadRun(store, thread, dict(os.environ), extractor=found)()
 
 
-def way(store: Store, thread: Thread) -> str:
+def extraction(store: Store, thread: Thread) -> str:
     (step,) = steps(store, thread)
     assert thread.status == ENDED
     return str(step["extraction"])
@@ -53,13 +53,13 @@ def way(store: Store, thread: Thread) -> str:
 
 async def test_a_block_needs_no_model(disk_store: Store) -> None:
     with served(text(DONE)) as agent, served() as extractor:
-        assert way(disk_store, await played(disk_store, agent, extractor)) == "block"
+        assert extraction(disk_store, await played(disk_store, agent, extractor)) == "block"
 
 
 async def test_a_model_finds_what_no_block_says(disk_store: Store) -> None:
     with served(text("I am done.")) as agent, served(text(META, 40, 9)) as extractor:
         thread = await played(disk_store, agent, extractor)
-    assert way(disk_store, thread) == "model"
+    assert extraction(disk_store, thread) == "model"
     (step,) = steps(disk_store, thread)
     assert step["meta"] == {"status": "done"}
     assert step["attempts"] == []
@@ -81,15 +81,15 @@ async def test_a_model_finds_what_no_block_says(disk_store: Store) -> None:
     [[status(500, "down")], [text('{"status": "odd"}')], [text("no JSON")], [status(400)]],
 )
 async def test_else_the_agent_corrects_itself(script: list[Say], disk_store: Store) -> None:
-    told: list[str] = []
+    logged: list[str] = []
 
     def log(event: str, **fields: Any) -> None:
-        told.append(f"{event} {fields['error']}")
+        logged.append(f"{event} {fields['error']}")
 
     with served(text("Done."), text(DONE)) as agent, served(*script) as extractor:
         thread = await played(disk_store, agent, extractor, log=log)
-    assert way(disk_store, thread) == "correction"
-    assert [line.split()[0:2] for line in told] == [["extractor", "failed"]]
+    assert extraction(disk_store, thread) == "correction"
+    assert [line.split()[0:2] for line in logged] == [["extractor", "failed"]]
     first, second = (request["messages"] for request in agent.asked)
     assert second[: len(first)] == first
     assert [message["role"] for message in second[len(first) :]] == ["assistant", "user"]
@@ -101,7 +101,7 @@ async def test_else_the_agent_corrects_itself(script: list[Say], disk_store: Sto
 async def test_without_a_model_there_are_corrections_at_once(disk_store: Store) -> None:
     with served(text("Done."), text("Really."), text(DONE)) as agent:
         thread = await played(disk_store, agent, None)
-    assert way(disk_store, thread) == "correction"
+    assert extraction(disk_store, thread) == "correction"
     assert len(agent.asked[2]["messages"]) == len(agent.asked[0]["messages"]) + 4
 
 
@@ -109,15 +109,15 @@ async def test_a_model_may_read_a_correction_too(disk_store: Store) -> None:
     said = [text("Hm."), text("I am done.")]
     with served(*said) as agent, served(text("{}"), text(META)) as extractor:
         thread = await played(disk_store, agent, extractor)
-    assert way(disk_store, thread) == "correction"
+    assert extraction(disk_store, thread) == "correction"
 
 
 async def test_a_digest_that_is_nowhere_is_corrected_then_suspended(disk_store: Store) -> None:
-    made_up = f"```json\n{json.dumps({'part': GONE})}\n```"
+    made_up = f"```json\n{json.dumps({'part': MISSING_HASH})}\n```"
     with served(*[text(made_up)] * 3) as agent, served() as extractor:
         thread = await played(disk_store, agent, extractor, REF)
     assert thread.status == SUSPENDED
-    assert f"{GONE} is not in the store" in thread.record["reason"]
+    assert f"{MISSING_HASH} is not in the store" in thread.record["reason"]
     types = [disk_store.node(hash).type for hash in thread.record["attempts"]]
     assert types.count("react-session") == 3
     assert "is not in the store" in agent.asked[1]["messages"][-1]["content"]
@@ -125,7 +125,7 @@ async def test_a_digest_that_is_nowhere_is_corrected_then_suspended(disk_store: 
 
 async def test_a_digest_may_be_corrected(disk_store: Store) -> None:
     part = disk_store.put(b"part").hash
-    script = [text(f"```json\n{json.dumps({'part': hash})}\n```") for hash in (GONE, part)]
+    script = [text(f"```json\n{json.dumps({'part': hash})}\n```") for hash in (MISSING_HASH, part)]
     with served(*script) as agent:
         thread = await played(disk_store, agent, None, REF)
     (step,) = steps(disk_store, thread)
@@ -175,4 +175,4 @@ def test_the_daemon_has_what_the_settings_say(
     assert extractor.headers[0]["authorization"] == "Bearer hunter2-hunter2"
     for _, hash, _ in disk_store.blobs.iterate():
         assert b"hunter2" not in disk_store.get(hash)
-    assert way(disk_store, threads.get(disk_store, made["id"])) == "model"
+    assert extraction(disk_store, threads.get(disk_store, made["id"])) == "model"

@@ -376,8 +376,8 @@ async def test_the_last_action_can_only_be_the_report(store: Store, folder: Path
 async def test_what_is_no_action_is_told(said: str, store: Store) -> None:
     with served(text(said), text(FINISH)) as model:
         result = await asked(context(store), model, mode="json")
-    told = model.asked[1]["messages"][-1]
-    assert told == {"role": "user", "content": "error: your answer is not an action in JSON"}
+    last = model.asked[1]["messages"][-1]
+    assert last == {"role": "user", "content": "error: your answer is not an action in JSON"}
     assert session(store, result.detail.hash)[0]["totalTokens"] == 30
 
 

@@ -1,4 +1,4 @@
-"""The pool of processes that evaluate rules: killed, replaced, and told everything once."""
+"""The pool of processes that evaluate rules: killed, replaced, and sent everything once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads that call threads: the links both ways, how they rest, go on and end together."""
+"""Threads that call threads: links in both directions; suspended, resumed and ended together."""
 
 from __future__ import annotations
 
@@ -169,13 +169,13 @@ async def test_a_suspended_child_suspends_its_parent_and_resume_walks_down(
     child_flow(disk_store)
     luck = tmp_path / "luck"
     agent = calling(says({"status": "done"}, f"[ -e {luck} ] || exit 1"), "inner")
-    rests = await carry_on(disk_store, start(disk_store, agent))
-    (child,) = children(disk_store, rests)
+    suspended = await carry_on(disk_store, start(disk_store, agent))
+    (child,) = children(disk_store, suspended)
     assert (child.status, child.record["cause"]) == (SUSPENDED, "failure")
-    assert (rests.status, rests.record["cause"]) == (SUSPENDED, "child")
-    assert child.id in rests.record["reason"]
+    assert (suspended.status, suspended.record["cause"]) == (SUSPENDED, "child")
+    assert child.id in suspended.record["reason"]
     luck.touch()
-    again = suspension.resume(disk_store, rests)
+    again = suspension.resume(disk_store, suspended)
     assert threads.get(disk_store, child.id).status == RUNNING
     ended = await carry_on(disk_store, again)
     assert ended.status == ENDED
@@ -195,13 +195,13 @@ async def test_what_a_resting_thread_called_does_not_run(disk_store: Store, tmp_
     made = lifecycle.create(
         disk_store, ThreadRequest(hash, "x", bound, budget=Budget(wall_ms=1000))
     )
-    rests = await carry_on(disk_store, made)
-    (child,) = children(disk_store, rests)
-    assert (rests.status, rests.record["cause"]) == (SUSPENDED, "budget")
+    suspended = await carry_on(disk_store, made)
+    (child,) = children(disk_store, suspended)
+    assert (suspended.status, suspended.record["cause"]) == (SUSPENDED, "budget")
     assert (child.status, child.record["cause"]) == (SUSPENDED, "caller")
     assert not alive(pids(side)[0])
     go.touch()
-    ended = await carry_on(disk_store, suspension.resume(disk_store, rests))
+    ended = await carry_on(disk_store, suspension.resume(disk_store, suspended))
     assert ended.status == ENDED
     assert children(disk_store, ended) == [threads.get(disk_store, child.id)]
     assert threads.get(disk_store, child.id).status == ENDED
@@ -220,11 +220,11 @@ async def test_one_that_waits_lays_all_to_rest(disk_store: Store, tmp_path: Path
         running, _ = lifecycle.call(disk_store, running, ThreadRequest(inner, "x", {"a": role}), {})
     asks, works = children(disk_store, made)
     await carry_on(disk_store, asks)
-    rests = suspension.suspend(disk_store, running, "no answer", cause="child")
+    suspended = suspension.suspend(disk_store, running, "no answer", cause="child")
     assert threads.get(disk_store, works.id).record["cause"] == "caller"
     with pytest.raises(Conflict, match="waits for an answer"):
-        suspension.resume(disk_store, rests)
-    suspension.resume(disk_store, rests, "yes")
+        suspension.resume(disk_store, suspended)
+    suspension.resume(disk_store, suspended, "yes")
     found = [threads.get(disk_store, one.id) for one in (made, asks, works)]
     assert [one.status for one in found] == [RUNNING] * 3
     assert [one.record["answer"] is not None for one in found] == [False, True, False]
@@ -234,23 +234,23 @@ async def test_resuming_the_child_resumes_its_callers(disk_store: Store, tmp_pat
     child_flow(disk_store)
     agents = {"a": {"name": "human"}}
     outer = Binding("workflow", {"workflow": "inner", "agents": agents})
-    rests = await carry_on(disk_store, start(disk_store, outer))
+    suspended = await carry_on(disk_store, start(disk_store, outer))
     for _ in range(2):
-        (child,) = children(disk_store, rests)
+        (child,) = children(disk_store, suspended)
         with pytest.raises(Conflict, match="waits for an answer"):
-            suspension.resume(disk_store, rests)
+            suspension.resume(disk_store, suspended)
         top = suspension.resume(disk_store, child, '{"status": "done"}')
-        assert top.id == rests.id
-        rests = await carry_on(disk_store, top)
-    assert rests.status == ENDED
+        assert top.id == suspended.id
+        suspended = await carry_on(disk_store, top)
+    assert suspended.status == ENDED
 
 
 async def test_cancel_walks_down(disk_store: Store) -> None:
     child_flow(disk_store)
     agent = calling(says({"status": "done"}, "exit 1"), "inner")
-    rests = await carry_on(disk_store, start(disk_store, agent))
-    ended = transitions.cancel(disk_store, rests)
-    (child,) = children(disk_store, rests)
+    suspended = await carry_on(disk_store, start(disk_store, agent))
+    ended = transitions.cancel(disk_store, suspended)
+    (child,) = children(disk_store, suspended)
     assert (ended.status, child.status) == (CANCELLED, CANCELLED)
     assert threads.end(disk_store, child)
 
@@ -263,8 +263,8 @@ async def test_calls_are_only_so_deep(disk_store: Store) -> None:
     made = lifecycle.create(
         disk_store, ThreadRequest(hash, "x", {"a": Binding("workflow", config)})
     )
-    rests = await carry_on(disk_store, made)
-    assert rests.record["cause"] == "child"
+    suspended = await carry_on(disk_store, made)
+    assert suspended.record["cause"] == "child"
     deepest = threads.list_threads(disk_store)[-1]
     assert f"calls are {lifecycle.MAX_CALL_DEPTH} deep" in deepest.record["reason"]
     assert len(threads.list_threads(disk_store)) == 1 + lifecycle.MAX_CALL_DEPTH
@@ -320,8 +320,8 @@ async def test_a_failed_try_takes_its_children_with_it(disk_store: Store) -> Non
     assert (again, same) == (parent, child)
     _, other = lifecycle.call(disk_store, parent, request, {child.id: None})
     assert other.id != child.id
-    rests = suspension.suspend(disk_store, threads.get(disk_store, made.id), "no")
-    assert rests.record["intent"]["calls"] == []
+    suspended = suspension.suspend(disk_store, threads.get(disk_store, made.id), "no")
+    assert suspended.record["intent"]["calls"] == []
 
 
 # -- with a daemon ------------------------------------------------------------------------
@@ -437,6 +437,6 @@ async def test_the_innermost_cause_comes_first(disk_store: Store) -> None:
         name = "inner" if number == 0 else f"w{number}"
         agent = {"name": "workflow", "config": {"workflow": name, "agents": {"a": agent}}}
         workflows.add(disk_store, {**ONE, "name": f"w{number + 1}"})
-    rests = await carry_on(disk_store, start(disk_store, Binding("workflow", agent["config"])))
+    suspended = await carry_on(disk_store, start(disk_store, Binding("workflow", agent["config"])))
     assert len(threads.list_threads(disk_store)) == 1 + lifecycle.MAX_CALL_DEPTH
-    assert rests.record["reason"].startswith("a: sh exited with 1: broken (in thread ")
+    assert suspended.record["reason"].startswith("a: sh exited with 1: broken (in thread ")

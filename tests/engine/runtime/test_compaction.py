@@ -48,9 +48,9 @@ async def test_the_tokens_of_a_summariser_count(
     then = "return AgentResult('short', detail)"
     summariser = spender(tmp_path, monkeypatch, then)
     made = start(disk_store, summariser, budget=Budget(tokens=50))
-    rests = await carry_on(disk_store, made)
-    assert (rests.status, rests.record["cause"]) == (SUSPENDED, "budget")
-    assert rests.record["spent"]["tokens"] == 60
+    suspended = await carry_on(disk_store, made)
+    assert (suspended.status, suspended.record["cause"]) == (SUSPENDED, "budget")
+    assert suspended.record["spent"]["tokens"] == 60
 
 
 async def test_the_tokens_of_a_failing_summariser_count(

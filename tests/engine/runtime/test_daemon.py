@@ -374,15 +374,15 @@ def test_the_command_line_waits_and_tells_how_it_ended(
         assert cli("status", "--json").json["daemon"]["pid"] == pid
         answer = cli(*begun, *agent(says({})))
         assert status(root, answer.word) == ENDED
-        rests = cli(*begun, *agent(says({}, f"[ -e {luck} ] || exit 1")), code=7)
-        assert f"thread {rests.word} is suspended: a: sh exited with 1" in rests.err
-        assert "casfs thread resume" in rests.err
-        assert cli("thread", "resume", rests.word, "--wait", code=7).err.startswith("casfs: ")
+        suspended = cli(*begun, *agent(says({}, f"[ -e {luck} ] || exit 1")), code=7)
+        assert f"thread {suspended.word} is suspended: a: sh exited with 1" in suspended.err
+        assert "casfs thread resume" in suspended.err
+        assert cli("thread", "resume", suspended.word, "--wait", code=7).err.startswith("casfs: ")
         luck.touch()
-        prefix = rests.word[:-1].lower()
-        ended = cli("thread", "resume", rests.word, "--wait", "--json").json
-        assert (ended["id"], ended["status"], ended["returnCode"]) == (rests.word, ENDED, 0)
-        assert cli("thread", "show", prefix, "--json").json["id"] == rests.word
+        prefix = suspended.word[:-1].lower()
+        ended = cli("thread", "resume", suspended.word, "--wait", "--json").json
+        assert (ended["id"], ended["status"], ended["returnCode"]) == (suspended.word, ENDED, 0)
+        assert cli("thread", "show", prefix, "--json").json["id"] == suspended.word
         sad = cli("thread", "start", "picky", "--input", "x", *agent(says({})), "--wait", code=1)
         assert "is ended: no rule matches after a" in sad.err
         shown = cli("thread", "start", "sample", "--input", "x", *agent(says({})), "--json").json
@@ -394,7 +394,7 @@ def test_the_command_line_waits_and_tells_how_it_ended(
         assert "no agent for a" in cli(*begun, code=4).err
         cli("thread", "log", shown["id"], "--follow")
         assert cli("daemon", "stop", "--json").json == {"pid": pid}
-    cli("thread", "resume", rests.word, code=5)
+    cli("thread", "resume", suspended.word, code=5)
     cli(*begun, *agent(says({})), code=5)
     cli("daemon", "stop", code=5)
 

@@ -175,9 +175,9 @@ async def test_an_exception_of_a_package_hurts_only_its_step(
     monkeypatch.syspath_prepend(tmp_path)
     flow, _ = workflows.add(disk_store, ONE)
     made = lifecycle.create(disk_store, ThreadRequest(flow, "x", {"a": Binding("bad")}))
-    rests = await carry_on(disk_store, made)
-    assert (rests.status, rests.record["cause"]) == (SUSPENDED, FAILURE)
-    assert steps(disk_store, rests) == []
+    suspended = await carry_on(disk_store, made)
+    assert (suspended.status, suspended.record["cause"]) == (SUSPENDED, FAILURE)
+    assert steps(disk_store, suspended) == []
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a thread is allowed and how it rests: retries, time, budgets, people, unknown outcomes."""
+"""Policies, and why a thread is suspended: retries, time, budgets, people, unknown outcomes."""
 
 from __future__ import annotations
 
@@ -72,20 +72,20 @@ async def test_a_failed_try_is_repeated_as_often_as_the_role_says(
 
 async def test_then_it_suspends(disk_store: Store) -> None:
     made = start(disk_store, with_policy({"retries": 2}), command(says({}, "exit 1")))
-    rests = await carry_on(disk_store, made)
-    assert (rests.status, rests.record["cause"]) == (SUSPENDED, record.FAILURE)
-    assert (len(rests.record["attempts"]), rests.record["intent"]["attempt"]) == (3, 3)
+    suspended = await carry_on(disk_store, made)
+    assert (suspended.status, suspended.record["cause"]) == (SUSPENDED, record.FAILURE)
+    assert (len(suspended.record["attempts"]), suspended.record["intent"]["attempt"]) == (3, 3)
 
 
 async def test_a_role_may_take_only_so_long(disk_store: Store) -> None:
     script = "echo so far; echo oh >&2; sleep 600"
     made = start(disk_store, with_policy({"timeoutS": 1}), command(shell(script)))
-    rests = await carry_on(disk_store, made)
-    assert (rests.record["cause"], rests.record["reason"]) == (
+    suspended = await carry_on(disk_store, made)
+    assert (suspended.record["cause"], suspended.record["reason"]) == (
         record.TIMEOUT,
         "a: took longer than 1 s",
     )
-    (trace,) = rests.record["attempts"]
+    (trace,) = suspended.record["attempts"]
     detail = disk_store.node(trace, "command-detail").payload
     said = [disk_store.get(detail[stream]) for stream in ("stdout", "stderr")]
     assert said == [b"so far\n", b"oh\n"]
@@ -96,15 +96,17 @@ async def test_a_try_that_left_nothing_is_told_of_all_the_same(
 ) -> None:
     program = tmp_path / "program"
     made = start(disk_store, with_policy({"retries": 1}), command({"argv": [str(program)]}))
-    rests = await carry_on(disk_store, made)
-    told = [disk_store.node(hash, "content").payload["text"] for hash in rests.record["attempts"]]
+    suspended = await carry_on(disk_store, made)
+    texts = [
+        disk_store.node(hash, "content").payload["text"] for hash in suspended.record["attempts"]
+    ]
     why = f"failed: a: cannot run {program}: No such file or directory"
-    assert told == [f"attempt 1 of a {why}", f"attempt 2 of a {why}"]
+    assert texts == [f"attempt 1 of a {why}", f"attempt 2 of a {why}"]
     program.write_text("#!/bin/sh\nprintf '%s\\n' '```json' '{}' '```'\n")
     program.chmod(0o755)
-    ended = await resumed(disk_store, rests)
+    ended = await resumed(disk_store, suspended)
     first, second = steps(disk_store, ended)
-    assert (first["attempts"], second["attempts"]) == (rests.record["attempts"], [])
+    assert (first["attempts"], second["attempts"]) == (suspended.record["attempts"], [])
     assert set(first["attempts"]) <= set(walk(disk_store, [ended.hash]))
 
 
@@ -113,9 +115,9 @@ async def test_a_try_that_spends_the_budget_is_the_last(
 ) -> None:
     agent = spender(tmp_path, monkeypatch, "raise AgentFailed('no', detail.hash)")
     made = start(disk_store, with_policy({"retries": 9}), agent, budget=Budget(tokens=100))
-    rests = await carry_on(disk_store, made)
-    assert rests.record["reason"] == "a: no; budget: 120 of 100 tokens are spent"
-    details = [disk_store.node(hash).type for hash in rests.record["attempts"]]
+    suspended = await carry_on(disk_store, made)
+    assert suspended.record["reason"] == "a: no; budget: 120 of 100 tokens are spent"
+    details = [disk_store.node(hash).type for hash in suspended.record["attempts"]]
     assert details.count("react-session") == 2
 
 
@@ -127,13 +129,13 @@ async def test_an_unknown_outcome_is_left_to_a_person_where_the_role_says_so(
         disk_store, with_policy({"unknown": "suspend"}), command(says({}, f"echo >>{side}"))
     )
     transitions.begin(disk_store, made, Next("a"), 0, 100, 1)
-    rests = await carry_on(disk_store, made)
-    assert (rests.status, rests.record["cause"]) == (SUSPENDED, record.UNKNOWN)
-    assert "outcome unknown" in rests.record["reason"]
+    suspended = await carry_on(disk_store, made)
+    assert (suspended.status, suspended.record["cause"]) == (SUSPENDED, record.UNKNOWN)
+    assert "outcome unknown" in suspended.record["reason"]
     assert not side.exists()
-    (trace,) = rests.record["attempts"]
+    (trace,) = suspended.record["attempts"]
     assert "outcome unknown" in disk_store.node(trace, "content").payload["text"]
-    ended = await resumed(disk_store, rests)
+    ended = await resumed(disk_store, suspended)
     assert [step["attempts"] for step in steps(disk_store, ended)] == [[trace], []]
     assert (ended.status, side.read_text()) == (ENDED, "\n\n")
 
@@ -185,11 +187,11 @@ async def test_a_spent_budget_suspends_and_is_allowed_anew(
     flow = with_policy({"retries": 1})
     made = start(disk_store, flow, agent, budget=Budget(tokens=50))
     assert threads.start(disk_store, made).payload["budget"] == {"tokens": 50, "wallMs": None}
-    rests = await carry_on(disk_store, made)
-    assert (rests.status, rests.record["cause"]) == (SUSPENDED, record.BUDGET)
-    assert rests.record["reason"] == "budget: 60 of 50 tokens are spent"
-    assert len(steps(disk_store, rests)) == 1
-    ended = await resumed(disk_store, rests)
+    suspended = await carry_on(disk_store, made)
+    assert (suspended.status, suspended.record["cause"]) == (SUSPENDED, record.BUDGET)
+    assert suspended.record["reason"] == "budget: 60 of 50 tokens are spent"
+    assert len(steps(disk_store, suspended)) == 1
+    ended = await resumed(disk_store, suspended)
     assert (ended.status, ended.record["spent"]["tokens"]) == (ENDED, 60)
     assert len(steps(disk_store, ended)) == 2
 
@@ -197,9 +199,9 @@ async def test_a_spent_budget_suspends_and_is_allowed_anew(
 async def test_running_time_is_a_budget_too(disk_store: Store) -> None:
     agent = command(shell("sleep 600"))
     made = start(disk_store, ONE, agent, budget=Budget(wall_ms=200))
-    rests = await carry_on(disk_store, made)
-    assert (rests.status, rests.record["cause"]) == (SUSPENDED, record.BUDGET)
-    assert rests.record["spent"]["wallMs"] >= 200
+    suspended = await carry_on(disk_store, made)
+    assert (suspended.status, suspended.record["cause"]) == (SUSPENDED, record.BUDGET)
+    assert suspended.record["spent"]["wallMs"] >= 200
 
 
 # -- a person -----------------------------------------------------------------------------
@@ -208,14 +210,14 @@ async def test_running_time_is_a_budget_too(disk_store: Store) -> None:
 async def test_a_person_answers(disk_store: Store) -> None:
     flow = workflow(ONE["moderator"], a=STATUS)
     made = start(disk_store, flow, Binding("human", {"question": "Is it good?"}))
-    rests = await carry_on(disk_store, made)
-    assert (rests.status, rests.record["cause"]) == (SUSPENDED, "human")
-    assert rests.record["reason"] == "a: Is it good?"
-    assert "# Task\n\nDo it." in disk_store.node(rests.record["question"]).payload["text"]
-    assert rests.record["attempts"] == []
+    suspended = await carry_on(disk_store, made)
+    assert (suspended.status, suspended.record["cause"]) == (SUSPENDED, "human")
+    assert suspended.record["reason"] == "a: Is it good?"
+    assert "# Task\n\nDo it." in disk_store.node(suspended.record["question"]).payload["text"]
+    assert suspended.record["attempts"] == []
     with pytest.raises(Conflict, match="waits for an answer"):
-        suspension.resume(disk_store, rests)
-    wrong = await carry_on(disk_store, suspension.resume(disk_store, rests, '{"status": "?"}'))
+        suspension.resume(disk_store, suspended)
+    wrong = await carry_on(disk_store, suspension.resume(disk_store, suspended, '{"status": "?"}'))
     assert (wrong.status, wrong.record["cause"]) == (SUSPENDED, "human")
     assert "does not fit" in wrong.record["reason"]
     ended = await carry_on(disk_store, suspension.resume(disk_store, wrong, '{"status": "done"}'))
@@ -227,9 +229,9 @@ async def test_a_person_answers(disk_store: Store) -> None:
 
 
 async def test_nobody_who_asked_nothing_is_answered(disk_store: Store) -> None:
-    rests = await carry_on(disk_store, start(disk_store, ONE, command(says({}, "exit 1"))))
+    suspended = await carry_on(disk_store, start(disk_store, ONE, command(says({}, "exit 1"))))
     with pytest.raises(Conflict, match="has asked nothing"):
-        suspension.resume(disk_store, rests, "yes")
+        suspension.resume(disk_store, suspended, "yes")
 
 
 # -- the record ---------------------------------------------------------------------------
@@ -293,9 +295,9 @@ def test_every_turn_is_kept_however_many_there_are(store: Store) -> None:
         assert threads.turns(store, now.record["intent"]) == done
         assert len(now.record["intent"]["turns"]) <= record.MAX_TURNS
     assert set(done) <= set(walk(store, targets(now.head)))
-    rests = suspension.suspend(store, now, "no luck")
-    assert threads.turns(store, rests.record["intent"]) == []
-    (trace,) = rests.record["attempts"]
+    suspended = suspension.suspend(store, now, "no luck")
+    assert threads.turns(store, suspended.record["intent"]) == []
+    (trace,) = suspended.record["attempts"]
     assert set(done) <= set(walk(store, [trace]))
 
 

@@ -242,8 +242,8 @@ def test_the_prompt_can_be_read_in_the_key(store: Store) -> None:
 )
 async def test_a_failure_is_not_kept(disk_store: Store, agent: dict[str, Any]) -> None:
     flow = cacheable(workflow([rule("__start__", "a"), rule("a", "__end__")], a=STATUS))
-    rests = await carry_on(disk_store, begin(disk_store, flow, {"a": agent}))
-    assert rests.status == SUSPENDED
+    suspended = await carry_on(disk_store, begin(disk_store, flow, {"a": agent}))
+    assert suspended.status == SUSPENDED
     assert actions.list_entries(disk_store) == []
 
 

@@ -198,10 +198,12 @@ async def test_max_rounds(disk_store: Store) -> None:
 
 
 async def test_a_step_limit_suspends_and_is_granted_anew(disk_store: Store) -> None:
-    rests = await carry_on(disk_store, begin(disk_store, loop(8), {"a": says({})}, max_rounds=3))
-    assert (rests.status, rests.record["cause"]) == (SUSPENDED, "rounds")
-    assert rests.record["reason"] == "step limit (--max-steps) reached after 3 steps"
-    again = await resumed(disk_store, rests)
+    suspended = await carry_on(
+        disk_store, begin(disk_store, loop(8), {"a": says({})}, max_rounds=3)
+    )
+    assert (suspended.status, suspended.record["cause"]) == (SUSPENDED, "rounds")
+    assert suspended.record["reason"] == "step limit (--max-steps) reached after 3 steps"
+    again = await resumed(disk_store, suspended)
     assert (again.record["cause"], len(steps(disk_store, again))) == ("rounds", 6)
     forked = await carry_on(disk_store, lifecycle.fork(disk_store, again, max_rounds=7))
     assert (forked.record["cause"], len(steps(disk_store, forked))) == ("rounds", 7)
@@ -224,12 +226,14 @@ async def test_a_rule_that_fails_suspends_and_is_named(disk_store: Store) -> Non
         rule("a", "__end__"),
     ]
     made = begin(disk_store, workflow(rules, a=None), {"a": says({"word": "tulip"})})
-    rests = await carry_on(disk_store, made)
-    assert (rests.status, rests.record["intent"]) == (SUSPENDED, None)
-    assert rests.record["reason"].startswith("moderator rule 1 (a to a, when $steps[0].meta.word")
-    assert len(steps(disk_store, rests)) == 1
-    again = await resumed(disk_store, rests)
-    assert (again.status, again.record["reason"]) == (SUSPENDED, rests.record["reason"])
+    suspended = await carry_on(disk_store, made)
+    assert (suspended.status, suspended.record["intent"]) == (SUSPENDED, None)
+    assert suspended.record["reason"].startswith(
+        "moderator rule 1 (a to a, when $steps[0].meta.word"
+    )
+    assert len(steps(disk_store, suspended)) == 1
+    again = await resumed(disk_store, suspended)
+    assert (again.status, again.record["reason"]) == (SUSPENDED, suspended.record["reason"])
     assert len(steps(disk_store, again)) == 1
 
 
@@ -239,15 +243,15 @@ async def test_a_rule_that_fails_suspends_and_is_named(disk_store: Store) -> Non
 async def test_a_failed_agent_suspends_and_can_be_resumed(disk_store: Store, side: Path) -> None:
     script = f"[ -e {side} ] || {{ echo no such luck >&2; exit 9; }}"
     made = begin(disk_store, loop(2), {"a": says({}, script)})
-    rests = await carry_on(disk_store, made)
-    assert rests.status == SUSPENDED
-    assert rests.record["reason"] == "a: sh exited with 9: no such luck"
-    assert (rests.record["intent"]["role"], rests.record["intent"]["index"]) == ("a", 1)
-    (detail,) = rests.record["attempts"]
+    suspended = await carry_on(disk_store, made)
+    assert suspended.status == SUSPENDED
+    assert suspended.record["reason"] == "a: sh exited with 9: no such luck"
+    assert (suspended.record["intent"]["role"], suspended.record["intent"]["index"]) == ("a", 1)
+    (detail,) = suspended.record["attempts"]
     assert disk_store.node(detail, "command-detail").payload["exitCode"] == 9
-    assert await carry_on(disk_store, rests) == rests
+    assert await carry_on(disk_store, suspended) == suspended
     side.touch()
-    ended = await resumed(disk_store, rests)
+    ended = await resumed(disk_store, suspended)
     assert ended.status == ENDED
     assert [step["attempts"] for step in steps(disk_store, ended)] == [[detail], []]
     assert detail in set(walk(disk_store, [ended.hash]))
@@ -257,10 +261,10 @@ async def test_a_failed_try_leaves_nothing_in_the_workspace(
     disk_store: Store, project: str, side: Path
 ) -> None:
     agent = says({}, f"ls >>{side}.ls; echo >half; [ -e {side} ] || exit 1; rm half")
-    rests = await carry_on(disk_store, begin(disk_store, ONE, {"a": agent}, project))
-    assert rests.status == SUSPENDED
+    suspended = await carry_on(disk_store, begin(disk_store, ONE, {"a": agent}, project))
+    assert suspended.status == SUSPENDED
     side.touch()
-    ended = await resumed(disk_store, rests)
+    ended = await resumed(disk_store, suspended)
     assert Path(f"{side}.ls").read_text() == "log\nrun\n" * 2
     assert steps(disk_store, ended)[0]["workspace"] == project
 
@@ -276,19 +280,19 @@ async def test_a_failed_try_leaves_nothing_in_the_workspace(
 async def test_what_cannot_run_suspends(
     config: dict[str, Any], reason: str, disk_store: Store
 ) -> None:
-    rests = await carry_on(disk_store, begin(disk_store, ONE, {"a": config}))
-    assert (rests.status, rests.record["reason"]) == (SUSPENDED, reason)
+    suspended = await carry_on(disk_store, begin(disk_store, ONE, {"a": config}))
+    assert (suspended.status, suspended.record["reason"]) == (SUSPENDED, reason)
 
 
 async def test_a_workspace_that_went_away_suspends_and_comes_back(
     disk_store: Store, project: str, side: Path
 ) -> None:
     agent = says({}, f'[ -e {side} ] || rm -r "$PWD"')
-    rests = await carry_on(disk_store, begin(disk_store, ONE, {"a": agent}, project))
-    assert rests.status == SUSPENDED
-    assert "no directory" in rests.record["reason"]
+    suspended = await carry_on(disk_store, begin(disk_store, ONE, {"a": agent}, project))
+    assert suspended.status == SUSPENDED
+    assert "no directory" in suspended.record["reason"]
     side.touch()
-    assert (await resumed(disk_store, rests)).status == ENDED
+    assert (await resumed(disk_store, suspended)).status == ENDED
 
 
 @pytest.mark.parametrize(
@@ -327,8 +331,8 @@ async def test_an_agent_from_elsewhere_may_do_anything(
     monkeypatch.delitem(sys.modules, "run_strange", raising=False)
     hash = threads.start(disk_store, begin(disk_store, ONE, {"a": says({})})).payload["workflow"]
     request = lifecycle.ThreadRequest(hash, "Do it.", {"a": Binding("strange")})
-    rests = await carry_on(disk_store, lifecycle.create(disk_store, request))
-    assert (rests.status, rests.record["reason"]) == (SUSPENDED, reason)
+    suspended = await carry_on(disk_store, lifecycle.create(disk_store, request))
+    assert (suspended.status, suspended.record["reason"]) == (SUSPENDED, reason)
 
 
 # -- output that does not fit -------------------------------------------------------------
@@ -339,12 +343,12 @@ async def test_unusable_output_is_corrected_twice_then_suspends(
 ) -> None:
     script = f"cat >{side}.$$; ls {side}.* | wc -l >{side}; echo try $(cat {side})"
     made = begin(disk_store, workflow(ONE["moderator"], a=STATUS), {"a": shell(script)})
-    rests = await carry_on(disk_store, made)
-    assert rests.status == SUSPENDED
-    assert rests.record["reason"] == (
+    suspended = await carry_on(disk_store, made)
+    assert suspended.status == SUSPENDED
+    assert suspended.record["reason"] == (
         "a: no usable output after 2 corrections: it has no fenced JSON block and no front matter"
     )
-    details = [disk_store.node(hash).payload for hash in rests.record["attempts"]]
+    details = [disk_store.node(hash).payload for hash in suspended.record["attempts"]]
     said = [disk_store.get(detail["stdout"]) for detail in details]
     assert said == [b"try 1\n", b"try 2\n", b"try 3\n"]
     prompts = sorted(path.read_text().count("# Correction") for path in side.parent.glob("side.*"))
@@ -364,10 +368,10 @@ async def test_a_correction_that_fits(disk_store: Store, side: Path) -> None:
 async def test_resuming_after_corrections_keeps_every_try(disk_store: Store, side: Path) -> None:
     script = f"if [ -e {side} ]; then {BLOCK}; else date +%N; fi"
     made = begin(disk_store, workflow(ONE["moderator"], a=STATUS), {"a": shell(script)})
-    rests = await carry_on(disk_store, made)
+    suspended = await carry_on(disk_store, made)
     side.touch()
-    (step,) = steps(disk_store, await resumed(disk_store, rests))
-    assert (step["attempts"], step["extraction"]) == (rests.record["attempts"], "block")
+    (step,) = steps(disk_store, await resumed(disk_store, suspended))
+    assert (step["attempts"], step["extraction"]) == (suspended.record["attempts"], "block")
     assert len(step["attempts"]) == 3
 
 
@@ -406,8 +410,8 @@ async def test_a_broken_off_step_is_run_again_from_the_tree_before_it(
     }
     assert [line["attempt"] for line in log if line["event"] == "step"] == [2]
     (trace,) = step["attempts"]
-    told = disk_store.node(trace, "content").payload["text"]
-    assert told == "attempt 1 of a was broken off"
+    trace_text = disk_store.node(trace, "content").payload["text"]
+    assert trace_text == "attempt 1 of a was broken off"
 
 
 async def test_the_intent_names_the_process_while_it_runs(disk_store: Store, side: Path) -> None:

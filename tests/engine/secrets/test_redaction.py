@@ -283,9 +283,12 @@ async def test_no_part_of_one_is_left_where_a_text_is_cut(
     monkeypatch.setenv("API", API)
     script = "printf '%s%290s' \"$API\" x | tr ' ' x >&2; exit 1"
     config = {**shell(script), "secrets": ["API"]}
-    rests = await carry_on(disk_store, begin(disk_store, ONE, {"a": config}))
-    assert rests.status == SUSPENDED
-    said = [str(rests.record), *(str(disk_store.get(hash)) for hash in rests.record["attempts"])]
+    suspended = await carry_on(disk_store, begin(disk_store, ONE, {"a": config}))
+    assert suspended.status == SUSPENDED
+    said = [
+        str(suspended.record),
+        *(str(disk_store.get(hash)) for hash in suspended.record["attempts"]),
+    ]
     assert not [text for text in said if API[-8:] in text or API[:8] in text]
 
 

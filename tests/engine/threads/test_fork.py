@@ -158,8 +158,8 @@ async def test_its_record_has_room_however_many_agents(disk_store: Store) -> Non
     made = lifecycle.fork(disk_store, old, 0, {name: says_name(name) for name in names})
     begun = transitions.begin(disk_store, made, Next(names[0]), 0, 100, 99)
     failed = [disk_store.put(bytes([n])).hash for n in range(30)]
-    rests = suspension.suspend(disk_store, begun, "\U0001f525" * 5000, failed)
-    assert len(canonical.encode(dict(rests.record))) < MAX_RECORD_BYTES - 100
+    suspended = suspension.suspend(disk_store, begun, "\U0001f525" * 5000, failed)
+    assert len(canonical.encode(dict(suspended.record))) < MAX_RECORD_BYTES - 100
 
 
 @pytest.mark.parametrize(

@@ -228,19 +228,19 @@ def test_an_end_before_the_first_step(store: Store, thread: Thread) -> None:
 
 
 def test_a_stuck_decision_suspends_with_nothing_in_flight(store: Store, thread: Thread) -> None:
-    rests = transitions.begin(store, thread, RuleFailed("moderator rule 1: no"), 0, 100, 1)
-    assert (rests.status, rests.record["intent"]) == (SUSPENDED, None)
-    assert rests.record["reason"] == "moderator rule 1: no"
+    suspended = transitions.begin(store, thread, RuleFailed("moderator rule 1: no"), 0, 100, 1)
+    assert (suspended.status, suspended.record["intent"]) == (SUSPENDED, None)
+    assert suspended.record["reason"] == "moderator rule 1: no"
 
 
 def test_suspending_keeps_the_intent_and_the_failed_tries(store: Store, thread: Thread) -> None:
     running = transitions.begin(store, thread, Next("a"), 0, 100, 1)
     blobs = [store.put(bytes([n])).hash for n in range(3)]
     failed = transitions.add_failed_attempt(store, running, blobs[0])
-    rests = suspension.suspend(store, failed, "it broke", blobs[1:])
-    assert rests.record["attempts"] == blobs
-    assert rests.record["intent"] == running.record["intent"]
-    again = transitions.begin(store, suspension.resume(store, rests), Next("a"), 0, 100, 2)
+    suspended = suspension.suspend(store, failed, "it broke", blobs[1:])
+    assert suspended.record["attempts"] == blobs
+    assert suspended.record["intent"] == running.record["intent"]
+    again = transitions.begin(store, suspension.resume(store, suspended), Next("a"), 0, 100, 2)
     assert (again.record["attempts"], again.record["reason"]) == (blobs, None)
     done = transitions.commit_step(
         store.batch(), again, put_step(store, again, attempts=blobs), Next("a"), 100
@@ -255,25 +255,30 @@ def test_a_reason_of_any_text_fits_into_the_record(letter: str, store: Store) ->
     long = workflow(rules, "w" * 64, **{role: STATUS})
     running = transitions.begin(store, begin(store, long, {role: says({})}), Next(role), 0, 100, 99)
     blobs = [store.put(bytes([n])).hash for n in range(30)]
-    rests = suspension.suspend(store, running, letter * 5000, blobs)
-    assert len(canonical.encode(dict(rests.record))) < MAX_RECORD_BYTES - 100  # a pid comes yet
-    assert "\n" not in rests.record["reason"]
-    assert rests.record["attempts"] == blobs[-12:]
-    assert transitions.begin(store, rests, RuleFailed(letter * 5000), 0, 100, 1).status == SUSPENDED
+    suspended = suspension.suspend(store, running, letter * 5000, blobs)
+    assert len(canonical.encode(dict(suspended.record))) < MAX_RECORD_BYTES - 100  # a pid comes yet
+    assert "\n" not in suspended.record["reason"]
+    assert suspended.record["attempts"] == blobs[-12:]
+    assert (
+        transitions.begin(store, suspended, RuleFailed(letter * 5000), 0, 100, 1).status
+        == SUSPENDED
+    )
 
 
 def test_only_what_is_suspended_is_resumed(store: Store, thread: Thread) -> None:
     with pytest.raises(Conflict, match=f"thread {thread.id} is running, not suspended"):
         suspension.resume(store, thread)
-    rests = suspension.suspend(store, thread, "why")
-    assert suspension.resume(store, rests).status == RUNNING
+    suspended = suspension.suspend(store, thread, "why")
+    assert suspension.resume(store, suspended).status == RUNNING
     with pytest.raises(Conflict):  # by somebody who saw it rest
-        suspension.resume(store, rests)
+        suspension.resume(store, suspended)
 
 
 def test_cancelling(store: Store, thread: Thread) -> None:
-    rests = suspension.suspend(store, transitions.begin(store, thread, Next("a"), 0, 100, 1), "why")
-    ended = transitions.cancel(store, rests)
+    suspended = suspension.suspend(
+        store, transitions.begin(store, thread, Next("a"), 0, 100, 1), "why"
+    )
+    ended = transitions.cancel(store, suspended)
     assert (ended.status, ended.record["intent"], ended.record["reason"]) == (CANCELLED, None, None)
     assert (end_of(store, ended)["returnCode"], end_of(store, ended)["lastStep"]) == (130, None)
     for _ in range(2):
