@@ -78,7 +78,6 @@ def test_threads_need_the_daemon(cli: Cli, opened: Store) -> None:
     for arguments in (
         ["thread", "start", "sample", "--input", "x"],
         ["thread", "resume", thread.id],
-        ["thread", "cancel", thread.id],
         ["thread", "compact", thread.id, "--text", "x"],
         ["daemon", "stop"],
     ):
