@@ -166,7 +166,6 @@ def identify(store: Store, request: Request) -> Action:
 
 @functools.cache
 def host_platform() -> dict[str, str]:
-    """Returns the platform that actions run on."""
     libc = " ".join(platform.libc_ver()).strip()
     return {"os": platform.system().lower(), "arch": platform.machine(), "libc": libc}
 

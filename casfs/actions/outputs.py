@@ -59,7 +59,6 @@ def _parents(path: bytes) -> Iterator[bytes]:
 
 
 def parent_directories(paths: Collection[str]) -> set[str]:
-    """Returns the parent directories of the paths."""
     return {os.fsdecode(above) for path in paths for above in _parents(os.fsencode(path))}
 
 

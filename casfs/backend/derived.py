@@ -40,7 +40,6 @@ def of_types(blobs: Blobs, types: Collection[str]) -> Iterator[tuple[str, BlobIn
 
 
 def total_stored(blobs: Blobs) -> Total:
-    """Returns how much is stored."""
     if isinstance(blobs, capabilities.Indexed):
         return blobs.total()
     sizes = [info.size for _, _, info in blobs.iterate()]

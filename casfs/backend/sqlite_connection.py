@@ -134,7 +134,6 @@ class Database:
             self._watch = None
 
     def _fault(self, error: sqlite3.DatabaseError) -> Corrupt | Failed:
-        """Translates an error of SQLite."""
         if isinstance(error, sqlite3.OperationalError):
             return Failed(f"{self._path}: {error}{self._hint(error)}")
         return Corrupt(f"{self._path}: {error}; try `casfs fsck`")

@@ -97,7 +97,6 @@ def cli(ctx: click.Context, store: str | None) -> None:
 
 
 def main() -> NoReturn:
-    """Run the command line and exit."""
     gc.set_threshold(GC_GEN0_THRESHOLD)
     try:
         result = cli.main(prog_name="casfs", standalone_mode=False)

@@ -272,7 +272,6 @@ class InodeTable:
 
 
 def _slots(name_length: int) -> int:
-    """Returns the number of slots of a row."""
     if name_length <= FIRST_NAME_BYTES:
         return 1
     return 1 - (FIRST_NAME_BYTES - name_length) // SLOT_BYTES

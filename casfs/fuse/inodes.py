@@ -100,7 +100,6 @@ class Inodes:
         self._remember(vnode)
 
     def forget(self, ino: int, lookups: int) -> None:
-        """Subtracts `lookups`."""
         for removed in self.table.forget(ino, lookups):
             vnode = self._recent.pop(removed, None)
             if vnode is not None and self._displaced:

@@ -246,7 +246,6 @@ class Session:
         return self._cursors.open(ino, self.directory(ino), offset)
 
     def save_cursor(self, listing: Listing) -> None:
-        """Keeps a listing, to be resumed at its offset."""
         self._cursors.save(listing)
 
     def listing_entry(self, listing: Listing, item: DirectoryItem) -> Entry:

@@ -126,7 +126,6 @@ def _mount_by_helper(source: str, point: Path, options: list[str], reason: str |
 
 
 def _receive_fds(sock: socket.socket) -> list[int]:
-    """Returns the descriptors of one message."""
     _, control, _, _ = sock.recvmsg(1, socket.CMSG_LEN(4), socket.MSG_CMSG_CLOEXEC)
     fds = array.array("i")
     for level, kind, data in control:

@@ -123,7 +123,6 @@ class ImageTree:
         return large
 
     def _with_properties(self, attr: Attr, own: Properties | None) -> Attr:
-        """Returns `attr` with the preserved mode and mtime."""
         if own is None:
             return attr
         mode = attr.mode if own.unix_mode is None else own.unix_mode & 0o7777

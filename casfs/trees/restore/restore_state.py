@@ -73,7 +73,6 @@ class RestoreStates:
             file.write(json.dumps(asdict(state)).encode("ascii"))
 
     def forget(self, target: Path) -> None:
-        """Delete the state of a directory that is removed."""
         if self._folder is not None:
             (self._folder / f"{self.key(target)}.json").unlink(missing_ok=True)
 
