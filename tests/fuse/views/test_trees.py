@@ -29,6 +29,7 @@ from tests.support.fuse import (
     target,
     walk,
 )
+from tests.support.helpers import put_unchecked
 from tests.support.thread_example import put_tree
 
 MS = 1_000_000
