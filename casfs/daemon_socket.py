@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import socket
 import stat
 import time
@@ -29,6 +30,7 @@ from casfs.system.locks import lock_file, try_lock
 MAX_MESSAGE_BYTES = 64 << 20  # of one request or answer
 MAX_SOCKET_PATH_BYTES = 107  # the kernel's limit
 LOCK_TRIES = 20  # 10 ms apart: `find` holds the lock briefly
+REQUEST_TIMEOUT_S = 30.0  # until a request has come whole; then the connection is closed
 STOP_TIMEOUT_S = 30.0
 
 
@@ -114,15 +116,24 @@ def request(root: Path, op: str, **arguments: Any) -> Any:
 
 
 def stop(root: Path) -> int:
-    """Stops the daemon and waits until its process has ended; returns the process id. Raises
-    NoDaemon, Failed."""
-    pid = int(request(root, "status")["pid"])
+    """Stops the daemon and waits until its process has ended; returns the process id.
+
+    A daemon that cannot be reached, as its socket file is gone, gets SIGTERM. Raises NoDaemon,
+    Failed.
+    """
+    if (found := find(root)) is None:
+        raise NoDaemon(f"no daemon runs for the store at {root}")
+    pid = int(found["pid"])
     try:
         process = os.pidfd_open(pid)
     except ProcessLookupError:
         raise NoDaemon(f"the daemon (pid {pid}) went away") from None
     try:
-        request(root, "stop")
+        try:
+            request(root, "stop")
+        except NoDaemon:
+            if runs(root):  # the process of daemon.json holds the lock
+                signal.pidfd_send_signal(process, signal.SIGTERM)
         gone, _, _ = select.select([process], [], [], STOP_TIMEOUT_S)
     finally:
         os.close(process)

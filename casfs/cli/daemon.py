@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +59,8 @@ def _serve(root: Path, report: background.Reporter, hold: bool) -> None:
     values = config.values(root, os.environ)
     path = daemon_socket.socket_path(root, os.environ)
     log = to_file(root / "log" / "daemon.jsonl")
-    limit, workspaces = values["runs.limit"], _workspaces(root, log)
+    limit, max_bytes = values["runs.limit"], values["runs.max_workspace"] or None
+    workspaces = replace(_workspaces(root, log), max_bytes=max_bytes)
     maintenance = _maintenance(values)
 
     def run(ready: Callable[[], None]) -> None:

@@ -14,6 +14,7 @@ from casfs.cli.output import echo, echo_json, echo_result
 from casfs.cli.terminal import Size, progress_bar
 from casfs.errors import NotFound
 from casfs.store import Store
+from casfs.system import reserve
 
 
 @click.command()
@@ -50,7 +51,7 @@ def gc(
     """
     from casfs.maintenance import gc as collector
 
-    with open_store(ctx) as store:
+    with reserve.released(store_root(ctx)), open_store(ctx) as store:
         if why is not None:
             _why(store, store.expand(why), as_json)
             return

@@ -38,7 +38,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from casfs.digest import BlobHash, Digest, TreeDigest, TreeHash
-from casfs.errors import CasfsError, Corrupt, Failed, NotFound
+from casfs.errors import CasfsError, Corrupt, Failed, NotFound, Refused
 from casfs.nodes import directory
 from casfs.nodes.directory import Entry, File, Properties, Subdirectory, Symlink
 from casfs.store import Store
@@ -85,11 +85,13 @@ def snapshot(
     upper: Path,
     report: SnapshotReport | None = None,
     markers: MarkerFormat = TRUSTED,
+    limit: int | None = None,
 ) -> TreeDigest:
     """Store the tree that an overlay of `upper` over the tree `base` shows; returns its root.
 
     Raises NotFound (no such tree or upper), Failed naming the file that could not be read,
-    Corrupt where the upper redirects to a path that the tree does not have.
+    Corrupt where the upper redirects to a path that the tree does not have, Refused where the
+    upper has more than `limit` bytes.
     """
     tree.load(store, base)
     try:
@@ -98,9 +100,9 @@ def snapshot(
         raise NotFound(f"no directory {upper}") from None
     except OSError as error:
         raise Failed(f"cannot read {upper}: {error.strerror}") from None
-    return _Merge(store, batch, base, upper, report or SnapshotReport(), markers).directory(
-        fd, b"", base
-    )
+    merge = _Merge(store, batch, base, upper, report or SnapshotReport(), markers)
+    merge.limit = limit
+    return merge.directory(fd, b"", base)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,8 @@ class _Subdirectory:
 
 
 class _Merge:
+    limit: int | None = None
+
     def __init__(
         self,
         store: Store,
@@ -222,6 +226,8 @@ class _Merge:
             ):
                 return None
             if self._marker(opened, "metacopy") is None:
+                if self.limit is not None and self._report.bytes + found.st_size > self.limit:
+                    raise Refused(f"{self._show(path)}: more than {self.limit} bytes were written")
                 digest = self._batch.put_stream(source)
                 self._report.read += 1
                 self._report.read_bytes += digest.size_bytes

@@ -22,6 +22,7 @@ import trio
 from casfs import canonical, daemon_socket
 from casfs.errors import CasfsError, NotFound
 from casfs.store import Store
+from casfs.system import reserve
 from casfs.system.log import Log
 from engine.llm.llm_extractor import Extractor
 from engine.moderator.evaluator_pool import WorkerPool
@@ -86,7 +87,8 @@ class Daemon:
         """Enforces the limits of the store's settings, such as gc's."""
         while True:
             try:
-                await trio.to_thread.run_sync(maintenance, self._store)
+                with reserve.released(self._store.root):
+                    await trio.to_thread.run_sync(maintenance, self._store)
             except CasfsError as error:
                 self._log("maintenance failed", error=str(error))
             await trio.sleep(MAINTENANCE_INTERVAL_S)
@@ -96,7 +98,9 @@ class Daemon:
     async def _handle_connection(self, stream: trio.SocketStream) -> None:
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             async with stream:
-                line = await _read_line(stream)
+                line = None
+                with trio.move_on_after(daemon_socket.REQUEST_TIMEOUT_S):
+                    line = await _read_line(stream)
                 if line is not None:
                     answer = await self._answer_while_connected(line, stream)
                     await stream.send_all(canonical.encode(answer) + b"\n")
@@ -157,6 +161,7 @@ def serve(
 
             def announce() -> None:
                 daemon_socket.announce(root, path)
+                reserve.allocate(root)
                 ready()
 
             try:

@@ -119,7 +119,9 @@ class OverlayWorkspace(Workspace):
         if not overlay_mount.is_mounted(self.path):
             raise Failed(f"the workspace {self.path} was unmounted by another process")
         with self._store.batch() as batch:
-            self.root = overlay_snapshot.snapshot(self._store, batch, self._base, self._upper).hash
+            self.root = overlay_snapshot.snapshot(
+                self._store, batch, self._base, self._upper, limit=self.max_bytes
+            ).hash
         return self.root
 
     def remove(self) -> None:

@@ -91,6 +91,7 @@ class ThreadRun:
         except Conflict:
             raise
         except CasfsError as error:  # damage in the store, a full disk
+            await blocking(self._workspace.remove)  # may be what fills the disk
             await self._suspend(FAILURE, str(error))
         if self.thread.status == ENDED:
             await blocking(self._workspace.remove)
@@ -102,18 +103,16 @@ class ThreadRun:
         return await run()
 
     def _load(self) -> None:
-        config = ThreadConfig(self._raw_store, self.thread, self._env, self._extractor)
-        self._config = config
+        self._config = config = ThreadConfig(
+            self._raw_store, self.thread, self._env, self._extractor
+        )
         self._store = store = redacting_store(self._raw_store, config.secrets)
         self._log = log = config.secrets.redacting_log(self._raw_log)
         self._history = past = ThreadHistory(store, self.thread, config.start)
         path = None if config.start["workspace"] is None else self._workspace.path
-        self._contexts = AgentContextBuilder(
-            store, self.head, config, self._env, self._run_child, path
-        )
-        self._committer = StepCommitter(
-            store, self.head, config, past, self._workspace, self._workspaces, log
-        )
+        head, workspace = self.head, self._workspace
+        self._contexts = AgentContextBuilder(store, head, config, self._env, self._run_child, path)
+        self._committer = StepCommitter(store, head, config, past, workspace, self._workspaces, log)
 
     # -- decide ---------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from casfs.threads import Thread
 from casfs.trees.restore import restore as restores
 from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.ignore import IgnoreRules
+from casfs.trees.snapshot.report import SnapshotOptions
 
 FOLDER = "workspaces"
 # The workspace of a thread, or a staging directory beside it.
@@ -32,7 +33,10 @@ FINISHED = (threads.ENDED, threads.CANCELLED)
 
 
 class Workspace:
-    """`root`: the tree that it holds, None as soon as agents may have changed it."""
+    """`root`: the tree that it holds, None as soon as agents may have changed it; `max_bytes`:
+    limit of what `record` stores."""
+
+    max_bytes: int | None = None
 
     def __init__(self, store: Store, path: Path) -> None:
         self._store = store
@@ -47,10 +51,12 @@ class Workspace:
         self.root = None  # an agent may write from now on
 
     def record(self) -> TreeHash:
-        """Stores its content as a tree; returns the root. Raises Failed as
-        `casfs.trees.snapshot`."""
+        """Stores its content as a tree; returns the root. Raises Failed and Refused
+        (over `max_bytes`) as `casfs.trees.snapshot`."""
         with self._store.batch() as batch:
-            self.root = walker.snapshot(batch, self.path, IgnoreRules()).hash
+            self.root = walker.snapshot(
+                batch, self.path, IgnoreRules(), options=SnapshotOptions(limit=self.max_bytes)
+            ).hash
         return self.root
 
     def remove(self) -> None:
@@ -61,23 +67,36 @@ class Workspace:
         restores.forget(self._store, self.path)
 
 
+class NoWorkspace(Workspace):
+    """A store in memory has no place for a workspace; a thread without one needs none."""
+
+    def reset(self, root: TreeHash) -> None:
+        raise Failed("a store in memory has no place for workspaces")
+
+    def remove(self) -> None:
+        pass
+
+
 @dataclass(frozen=True)
 class Workspaces:
     """The kind of workspace of a daemon's threads: `open` makes one of the store and its path,
-    `release` frees what all of them share."""
+    `release` frees what all of them share; `max_bytes`: limit of each."""
 
     open: Callable[[Store, Path], Workspace] = Workspace
     release: Callable[[], None] = lambda: None
+    max_bytes: int | None = None
 
 
 COPYING = Workspaces()
 
 
 def thread_workspace(store: Store, thread: Thread, workspaces: Workspaces = COPYING) -> Workspace:
-    """Returns the workspace of a thread. Raises Failed for a store in memory."""
+    """Returns the workspace of a thread; of a store in memory, one that cannot be used."""
     if store.root is None:
-        raise Failed("a store in memory has no place for workspaces")
-    return workspaces.open(store, store.root / FOLDER / thread.id)
+        return NoWorkspace(store, Path(os.devnull))
+    found = workspaces.open(store, store.root / FOLDER / thread.id)
+    found.max_bytes = workspaces.max_bytes
+    return found
 
 
 def sweep(store: Store) -> int:

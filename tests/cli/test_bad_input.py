@@ -106,6 +106,10 @@ def test_a_bad_file(
         (["thread", "resume", ""], 3, "no thread ''"),
         (["thread", "start", "w", "--input", "@/no/such"], 3, "no file /no/such"),
         (["thread", "start", "w", "--input", "x", "--max-steps", "0"], 2, "--max-steps"),
+        *(
+            (["thread", "start", "w", "--input", "x", "--max-seconds", one], 2, "at most 1e+09")
+            for one in ("nan", "inf", "1e309")
+        ),
         (
             ["thread", "start", "w", "--input", "x", "--agent", "a=human", "--agent", "a=human"],
             2,

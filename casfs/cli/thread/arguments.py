@@ -18,6 +18,7 @@ from casfs.trees.snapshot import exclusions, walker
 from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.trees.snapshot.report import SnapshotReport
 
+MAX_SECONDS = 1e9
 AGENT_NAME = re.compile(r"(?P<name>[^<>=!~\s]+)(?P<version>(?:\s*[<>=!~].*)?)", re.S)
 
 
@@ -34,6 +35,8 @@ def start_options(
         raise Usage("--compact-above and --compact-by require each other")
     if idempotency_key == "":
         raise Usage("--idempotency-key must not be empty")
+    if max_seconds is not None and not max_seconds <= MAX_SECONDS:  # nan is not
+        raise Usage(f"--max-seconds must be at most {MAX_SECONDS:g}")
     compact = None
     if compact_by is not None:
         compact = {"above": compact_above, "agent": parse_agent(compact_by, "--compact-by")}

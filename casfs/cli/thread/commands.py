@@ -24,6 +24,7 @@ from casfs.cli.thread.past import context, graph, replay, rm
 from casfs.cli.thread.show import cache_hit, head_fields, list_, show
 from casfs.errors import CasfsError, Suspended, Usage
 from casfs.store import Store
+from casfs.system import reserve
 from casfs.threads import ENDED, SUSPENDED, Thread, ThreadId
 
 agent_option = click.option(
@@ -242,14 +243,15 @@ def _stop(ctx: click.Context, op: str, id: str, as_json: bool) -> None:
     from casfs import daemon_socket
 
     root = store_root(ctx)
-    with open_store(ctx) as store:
-        found = threads.expand(store, id)
-    if daemon_socket.runs(root):
-        daemon_socket.request(root, op, id=found.id)
-    else:
-        from engine.runtime import stop_thread
+    with reserve.released(root):
+        with open_store(ctx) as store:
+            found = threads.expand(store, id)
+        if daemon_socket.runs(root):
+            daemon_socket.request(root, op, id=found.id)
+        else:
+            from engine.runtime import stop_thread
 
-        stop_thread.without_daemon(root, found.id, stop_thread.ACTIONS[op])
+            stop_thread.without_daemon(root, found.id, stop_thread.ACTIONS[op])
     echo_result(as_json, {"id": found.id}, found.id)
 
 

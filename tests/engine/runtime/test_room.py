@@ -1,0 +1,113 @@
+"""Room: what a workspace may hold, and what frees room on a full disk."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from casfs import threads
+from casfs.store import Store
+from casfs.system import reserve
+from casfs.threads import CANCELLED, ENDED, RUNNING, SUSPENDED
+from engine.runtime import stop_thread
+from engine.runtime.workspace import COPYING, Workspaces
+from engine.workflow import registry as workflows
+from tests.support.engine import ONE, begin, carry_on, daemon, says, spawn, start_thread, until
+
+EMPTY: dict[str, Any] = {"files": [], "directories": [], "symlinks": []}
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="mounts a tmpfs")
+
+
+async def test_a_workspace_over_its_limit_is_not_read(disk_store: Store) -> None:
+    tree = disk_store.put_node("directory", EMPTY).hash
+    made = begin(disk_store, ONE, {"a": says({}, "truncate -s 1T big")}, tree)
+    rests = await carry_on(disk_store, made, workspaces=Workspaces(max_bytes=1 << 20))
+    assert (rests.status, rests.record["cause"]) == (SUSPENDED, "failure")
+    assert "holds more than 1048576 bytes" in rests.record["reason"]
+    assert disk_store.root is not None
+    assert os.listdir(disk_store.root / "workspaces") == []
+
+
+async def test_a_thread_without_a_workspace_runs_in_a_store_in_memory(store: Store) -> None:
+    ended = await carry_on(store, begin(store, ONE, {"a": says({})}))
+    assert ended.status == ENDED
+
+
+async def test_one_with_a_workspace_does_not(store: Store) -> None:
+    tree = store.put_node("directory", EMPTY).hash
+    rests = await carry_on(store, begin(store, ONE, {"a": says({})}, tree))
+    assert rests.record["reason"] == "a store in memory has no place for workspaces"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "small"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=60m", "tmpfs", place], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", place], check=True)
+
+
+@root_only
+def test_cancel_and_gc_need_no_room(small_disk: Path) -> None:
+    root = small_disk / "store"
+    with Store.init(root) as store:
+        tree = store.put_node("directory", EMPTY).hash
+        thread = begin(store, ONE, {"a": says({})}, tree)
+    reserve.allocate(root)
+    fill = ["dd", "if=/dev/zero", f"of={small_disk}/full", "bs=64k", "status=none"]
+    assert subprocess.run(fill, stderr=subprocess.PIPE, check=False).returncode == 1
+    answer = spawn("--store", root, "thread", "cancel", thread.id)
+    assert answer.returncode == 0, answer.stderr
+    with reserve.released(root), Store.open(root) as store:
+        assert threads.get(store, thread.id).status == CANCELLED
+    answer = spawn("--store", root, "gc", "--grace", "0")
+    assert answer.returncode == 0, answer.stderr
+
+
+@root_only
+def test_a_thread_that_fills_the_disk_is_suspended_and_can_be_cancelled(small_disk: Path) -> None:
+    root = small_disk / "store"
+    with Store.init(root) as store:
+        tree = store.put_node("directory", EMPTY).hash
+        workflows.add(store, ONE)
+    agent = says({}, "head -c 100m /dev/urandom >big; :")
+    with daemon(root):
+        id = start_thread(root, "sample", {"a": agent}, workspace=tree)
+
+        def status() -> str:
+            with Store.open(root) as store:
+                return threads.get(store, id).status
+
+        until(lambda: status() != RUNNING or not (root / "workspaces" / id).exists(), "its end")
+        answer = spawn("--store", root, "thread", "cancel", id)
+        assert answer.returncode == 0, answer.stderr
+        assert status() == CANCELLED
+    assert os.listdir(root / "workspaces") == []
+
+
+def test_the_workspace_is_freed_before_the_head_moves(
+    disk_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert disk_store.root is not None
+    tree = disk_store.put_node("directory", EMPTY).hash
+    thread = begin(disk_store, ONE, {"a": says({})}, tree)
+    place = disk_store.root / "workspaces" / thread.id
+    place.mkdir()
+    there: list[bool] = []
+    cancel = stop_thread.transitions.cancel
+
+    def look(*arguments: Any) -> Any:
+        there.append(place.exists())
+        return cancel(*arguments)
+
+    monkeypatch.setattr(stop_thread.transitions, "cancel", look)
+    stop_thread.cancel(disk_store, thread.id, COPYING)
+    assert there == [False]
