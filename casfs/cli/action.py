@@ -16,7 +16,7 @@ import click
 from casfs import config
 from casfs.actions import cache, key
 from casfs.cli.common import json_option, open_store, store_root
-from casfs.cli.output import echo, echo_json, echo_result
+from casfs.cli.output import echo_json, echo_line, echo_result
 from casfs.errors import NotFound
 
 EXIT_TIMED_OUT = 124  # as of timeout(1)
@@ -133,7 +133,7 @@ def list_(ctx: click.Context, as_json: bool) -> None:
     else:
         for entry in found:
             used = datetime.fromtimestamp(entry.used_at / 1000, UTC)
-            echo(f"{entry.action} {used:%Y-%m-%dT%H:%M:%SZ} {entry.argv0}")
+            echo_line(f"{entry.action} {used:%Y-%m-%dT%H:%M:%SZ} {entry.argv0}")
 
 
 def _request(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from casfs.cli.common import json_option
-from casfs.cli.output import echo, echo_json
+from casfs.cli.output import echo_json, echo_line
 from casfs.errors import CasfsError
 from engine.agents import loader
 
@@ -34,7 +34,7 @@ def list_(as_json: bool) -> None:
     else:
         for one in found:
             broken = f"broken: {one['error']}" if "error" in one else ""
-            echo(f"{one['name']} {one.get('version', '')} {broken}".rstrip())
+            echo_line(f"{one['name']} {one.get('version', '')} {broken}".rstrip())
 
 
 @agent.command()

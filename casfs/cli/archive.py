@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from casfs.cli.common import STDIO, json_option, open_store, read_input
-from casfs.cli.output import echo, echo_json, echo_result
+from casfs.cli.output import echo, echo_json, echo_line, echo_result
 from casfs.digest import is_hash
 from casfs.errors import Failed, Invalid
 from casfs.system.files import replacing
@@ -66,7 +66,7 @@ def import_(ctx: click.Context, file: str, as_json: bool) -> None:
         return
     echo(f"{done.members} members, {done.new_bytes} new bytes")
     for name in done.heads:
-        echo(f"imported {name}")
+        echo_line(f"imported {name}")
 
 
 def _hashes(file: str) -> frozenset[str]:

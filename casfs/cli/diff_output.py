@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from casfs.cli.common import json_option
-from casfs.cli.output import echo, echo_json
+from casfs.cli.output import echo, echo_json, echo_line
 from casfs.errors import Usage
 from casfs.nodes.directory import Entry, File, Subdirectory
 from casfs.revisions import resolve_tree
@@ -53,8 +53,7 @@ def print_diff(store: Store, old: str, new: str, format: DiffFormat) -> None:
         raise Usage("--patch cannot be combined with --stat or --json")
     old, new = resolve_tree(store, old), resolve_tree(store, new)
     if format.patch:
-        sys.stdout.buffer.write(patches.patch(store, old, new))
-        sys.stdout.buffer.flush()
+        _print_patch(patches.patch(store, old, new))
         return
     changes = trees.visible_changes(store, trees.diff(store, old, new))
     if format.stat:
@@ -67,7 +66,16 @@ def print_diff(store: Store, old: str, new: str, format: DiffFormat) -> None:
         echo_json([_json(change) for change in changes])
     else:
         for change in changes:
-            echo(change.letter.encode() + b" " + change.path)
+            echo_line(change.letter.encode() + b" " + change.path)
+
+
+def _print_patch(patch: bytes) -> None:
+    """Prints a patch byte by byte, for `patch` or git; escaped on a terminal."""
+    if sys.stdout.isatty():
+        echo(patch)
+    else:
+        sys.stdout.buffer.write(patch)
+        sys.stdout.buffer.flush()
 
 
 def _json(change: trees.Change) -> dict[str, Any]:
@@ -122,10 +130,10 @@ def _print_stat(rows: list[PathStat]) -> None:
         size = f"{row.old_bytes} -> {row.new_bytes} bytes".encode()
         name = row.change.path.ljust(names)
         if row.lines is None:
-            echo(b" %s | %s %s" % (name, b"Bin".rjust(digits), size))
+            echo_line(b" %s | %s %s" % (name, b"Bin".rjust(digits), size))
         else:
             count = str(sum(row.lines)).rjust(digits).encode()
-            echo(b" %s | %s %s %s" % (name, count, size, _signs(*row.lines, most, width)))
+            echo_line(b" %s | %s %s %s" % (name, count, size, _signs(*row.lines, most, width)))
     echo(_total(rows))
 
 

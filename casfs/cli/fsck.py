@@ -10,7 +10,7 @@ import click
 
 from casfs.backend.derived import total_stored
 from casfs.cli.common import json_option, open_store
-from casfs.cli.output import echo, echo_json
+from casfs.cli.output import echo, echo_json, echo_line
 from casfs.cli.terminal import progress_bar
 from casfs.errors import CasfsError, Failed, NotFound
 from casfs.store import Store
@@ -68,9 +68,9 @@ def _print(report: Report, repaired: list[str]) -> None:
     for hash in repaired:
         echo(f"repaired {hash}")
     for fault in report.faults:
-        echo(f"{fault.kind}: {fault.message}")
+        echo_line(f"{fault.kind}: {fault.message}")
         for name in fault.takes:
-            echo(f"    affects {name}")
+            echo_line(f"    affects {name}")
     for hash in report.quarantined:
         echo(f"quarantined {hash}")
     checked = f"{report.blobs} blobs, {report.nodes} of them nodes, {report.bytes} bytes"

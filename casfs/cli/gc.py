@@ -10,7 +10,7 @@ import click
 from casfs import config
 from casfs.backend.derived import total_stored
 from casfs.cli.common import json_option, open_store, store_root
-from casfs.cli.output import echo, echo_json, echo_result
+from casfs.cli.output import echo, echo_json, echo_line, echo_result
 from casfs.cli.terminal import Size, progress_bar
 from casfs.errors import NotFound
 from casfs.store import Store
@@ -75,7 +75,7 @@ def gc(
     echo_result(as_json, {**asdict(result), "dry_run": dry_run}, f"{line} {kept.bytes} bytes")
     if not as_json:
         for name in result.evicted:
-            echo(f"evicted {name}")
+            echo_line(f"evicted {name}")
 
 
 def _why(store: Store, hash: str, as_json: bool) -> None:

@@ -16,6 +16,7 @@ from typing import NoReturn
 import click
 
 from casfs import __version__
+from casfs.cli import output
 from casfs.errors import CasfsError
 
 # gc generation-0 threshold: a command allocates many objects and hardly any cycles.
@@ -129,5 +130,6 @@ def _discard_stdout() -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    click.echo("casfs: " + " ".join(message.split("\n")), err=True)
+    line = output.escape(" ".join(message.split("\n")), one_line=True)
+    click.echo(f"casfs: {line}", err=True)
     return code

@@ -1,29 +1,74 @@
-"""Output of the commands: lines and JSON on stdout, warnings on stderr."""
+"""Output of the commands: lines and JSON on stdout, warnings on stderr.
+
+All that came from outside (names, messages, outputs) is printed here, and cannot command the
+terminal: controls and bidirectional marks are escaped, in JSON by JSON's own escapes.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable
 from typing import Any
 
 import click
 
+# Controls (C0 but newline and tab, DEL, C1), line separators and bidirectional marks: what moves
+# the cursor, or shows a text in another order than it has. A carriage return before a newline
+# does neither.
+UNSAFE = re.compile(
+    "\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
+)
+UNSAFE_IN_LINE = re.compile(f"{UNSAFE.pattern}|[\t\r\n]")
+COLOURED_WORD = re.compile(r"\x1b\[3[0-7]m[a-z]+ *\x1b\[0m")  # a status, see `thread.show`
+
+
+def escape(text: str, *, one_line: bool = False) -> str:
+    """Returns a text from outside with what could command a terminal as \\xXX or \\uXXXX.
+
+    `one_line`: tabs and newlines too, as in a name.
+    """
+    return (UNSAFE_IN_LINE if one_line else UNSAFE).sub(_escaped, text)
+
+
+def escape_line(text: str) -> str:
+    """`escape` for a line of ours, in which a status may be coloured on a terminal."""
+    parts, at = [], 0
+    for word in COLOURED_WORD.finditer(text) if sys.stdout.isatty() else ():
+        parts += [escape(text[at : word.start()], one_line=True), word[0]]
+        at = word.end()
+    return "".join([*parts, escape(text[at:], one_line=True)])
+
+
+def escape_json(text: str) -> str:
+    """Returns JSON with the same characters as JSON's own escapes."""
+    return UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return {9: "\\t", 10: "\\n", 13: "\\r"}.get(code) or (
+        f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+    )
+
 
 def echo(text: str | bytes = "") -> None:
-    """Prints a line on stdout; bytes (file names that are not UTF-8) are written unchanged."""
-    if isinstance(text, str):
-        surrogates = any("\udc80" <= character <= "\udcff" for character in text)
-        text = os.fsencode(text) if surrogates else text.encode("utf-8", "replace")
-    sys.stdout.buffer.write(text + b"\n")
-    sys.stdout.buffer.flush()
+    """Prints a text on stdout, escaped for a terminal; bytes of file names that are not UTF-8 are
+    written unchanged."""
+    _write(escape(_text(text)))
+
+
+def echo_line(text: str | bytes) -> None:
+    """`echo` for one line: newlines in names are escaped as well."""
+    _write(escape_line(_text(text)))
 
 
 def echo_json(value: Any, *, pretty: bool = True) -> None:
-    text = json.dumps(value, ensure_ascii=False, indent=2 if pretty else None)
-    sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace") + b"\n")
-    sys.stdout.buffer.flush()
+    """Prints JSON; controls and bidirectional marks are escaped."""
+    text = escape_json(json.dumps(value, ensure_ascii=False, indent=2 if pretty else None))
+    _write_bytes(text.encode("utf-8", "backslashreplace"))
 
 
 def echo_result(as_json: bool, value: Any, line: str | bytes) -> None:
@@ -40,8 +85,22 @@ def echo_lines(as_json: bool, value: Any, lines: Iterable[str | bytes]) -> None:
         echo_json(value)
         return
     for line in lines:
-        echo(line)
+        echo_line(line)
 
 
 def warn(text: str) -> None:
-    click.echo(f"casfs: warning: {text}", err=True)
+    click.echo(f"casfs: warning: {escape(text, one_line=True)}", err=True)
+
+
+def _text(text: str | bytes) -> str:
+    return os.fsdecode(text) if isinstance(text, bytes) else text
+
+
+def _write(text: str) -> None:
+    surrogates = any("\udc80" <= character <= "\udcff" for character in text)
+    _write_bytes(os.fsencode(text) if surrogates else text.encode("utf-8", "replace"))
+
+
+def _write_bytes(line: bytes) -> None:
+    sys.stdout.buffer.write(line + b"\n")
+    sys.stdout.buffer.flush()

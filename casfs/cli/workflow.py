@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from casfs.cli.common import input_name, json_option, open_store, read_json
-from casfs.cli.output import echo, echo_json, echo_lines, echo_result, warn
+from casfs.cli.output import echo, echo_json, echo_line, echo_lines, echo_result, warn
 from casfs.errors import Failed, Invalid
 from engine.moderator import decision as moderator
 from engine.workflow import registry as workflows
@@ -64,9 +64,9 @@ def validate(file: str, as_json: bool) -> int:
         echo_json({"errors": report.errors, "warnings": report.warnings})
     else:
         for error in report.errors:
-            echo(f"error: {error}")
+            echo_line(f"error: {error}")
         for warning in report.warnings:
-            echo(f"warning: {warning}")
+            echo_line(f"warning: {warning}")
         if not report.errors:
             echo("ok")
     return Invalid.exit_code if report.errors else 0
@@ -104,10 +104,10 @@ def show(ctx: click.Context, name: str, as_json: bool) -> None:
         return
     echo(f"{definition['name']}: {definition['description']}")
     for role, body in definition["roles"].items():
-        echo(f"  {role}: {body['description']}")
+        echo_line(f"  {role}: {body['description']}")
     for rule in definition["moderator"]:
         condition = f"  when {rule['when']}" if rule["when"] else ""
-        echo(f"  {rule['from']} -> {rule['to']}{condition}")
+        echo_line(f"  {rule['from']} -> {rule['to']}{condition}")
 
 
 @workflow.command("next")

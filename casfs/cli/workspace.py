@@ -13,7 +13,7 @@ from casfs.checkpoints import checkpoint as checkpoints
 from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.cli import implicit_mount
 from casfs.cli.common import json_option, message_option, open_store
-from casfs.cli.output import echo, echo_json, echo_result, warn
+from casfs.cli.output import echo_json, echo_line, echo_result, warn
 from casfs.digest import TreeHash
 from casfs.errors import CasfsError, Refused
 from casfs.revisions import resolve_tree
@@ -208,7 +208,7 @@ def list_(ctx: click.Context, as_json: bool) -> None:
         return
     for one in found:
         name = f"  {one.record['name']}" if one.record["name"] else ""
-        echo(f"{one.root[:12]} {one.strategy.name:14} {one.state:10} {one.path}{name}")
+        echo_line(f"{one.root[:12]} {one.strategy.name:14} {one.state:10} {one.path}{name}")
 
 
 def _json(found: Workspace) -> dict[str, Any]:

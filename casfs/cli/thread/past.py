@@ -6,7 +6,7 @@ import click
 
 from casfs import threads
 from casfs.cli.common import json_option, open_store
-from casfs.cli.output import echo, echo_json, echo_result
+from casfs.cli.output import echo, echo_json, echo_line, echo_result
 
 
 @click.command()
@@ -70,7 +70,9 @@ def replay(ctx: click.Context, id: str, workflow: str | None, as_json: bool) -> 
     for one in rows:
         mark = "*" if one.differs else " "
         fault = f"  {one.fault}" if one.fault else ""
-        echo(f"{mark} {one.index:6} {one.role:14} {one.recorded or '-':14} {one.now or '-'}{fault}")
+        echo_line(
+            f"{mark} {one.index:6} {one.role:14} {one.recorded or '-':14} {one.now or '-'}{fault}"
+        )
     count = sum(one.differs for one in rows)
     echo(f"{count} of {len(rows)} decisions differ")
 

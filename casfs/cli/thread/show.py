@@ -12,7 +12,7 @@ import click
 
 from casfs import threads
 from casfs.cli.common import json_option, open_store
-from casfs.cli.output import echo, echo_json, echo_lines
+from casfs.cli.output import echo_json, echo_line, echo_lines
 from casfs.digest import TreeHash
 from casfs.errors import CasfsError
 from casfs.nodes.node import Node
@@ -42,7 +42,7 @@ def list_(ctx: click.Context, as_json: bool) -> None:
     else:
         for one in found:
             status = coloured(f"{one['status']:9}", one["status"])
-            echo(f"{one['id']} {status} {one['workflow']:16} {_when(one['updatedAt'])}")
+            echo_line(f"{one['id']} {status} {one['workflow']:16} {_when(one['updatedAt'])}")
 
 
 @click.command()
@@ -170,7 +170,7 @@ def _page(value: Mapping[str, Any]) -> Iterator[str]:
     yield f"{value['id']}  {value['workflow']}  {status}"
     for name in ("reason", "returnCode", "summary", "parent"):
         if value.get(name) is not None:
-            yield f"{name}: {value[name]}"
+            yield from f"{name}: {value[name]}".split("\n")
     yield f"last activity: {_when(value['updatedAt'])}"
     if value["spent"] and value["budget"]:
         yield f"spent: {value['spent']['tokens']} tokens, {value['spent']['wallMs'] / 1000:.1f} s"
@@ -186,7 +186,7 @@ def _page(value: Mapping[str, Any]) -> Iterator[str]:
         yield f"{intent['index']:6} {intent['role']:14} {state}{attempt}{turns}"
     yield from _tree(value["calls"], "calls ")
     if value["question"]:
-        yield f"\n{value['question'].rstrip()}"
+        yield from ("", *value["question"].rstrip().splitlines())
 
 
 def _line(step: Mapping[str, Any]) -> str:
