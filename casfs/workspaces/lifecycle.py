@@ -228,12 +228,14 @@ def create_upper(store: Store, base: TreeHash, upper: Path) -> None:
 
 
 def _populate(store: Store, workspace: Workspace, trees: TreeLocator) -> None:
-    """Mount the tree, or restore it."""
+    """Mount the tree, or restore it. What each command mounts for itself is tried."""
     strategy = workspace.strategy
     if strategy.mount is not None:
         lowers = strategies.lower_locator(store, strategy, trees)
         strategies.mount(strategy, lambda: workspace.layers(lowers))
-    elif not strategy.layered:
+    elif strategy.layered:
+        overlay_mount.try_namespace(workspace.layers(trees))
+    else:
         restores.restore(store, workspace.root, workspace.path)
 
 

@@ -82,6 +82,25 @@ def enter_namespace(layers: OverlayLayers) -> None:
     _mount(layers, userxattr="")
 
 
+def try_namespace(layers: OverlayLayers) -> None:
+    """Enter a namespace in a process of its own that ends at once. Raises Failed."""
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            enter_namespace(layers)
+        except Failed as error:
+            os.write(write_end, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(write_end)
+    with open(read_end, encoding="utf-8", errors="replace") as pipe:
+        reason = pipe.read()
+    os.waitpid(child, 0)
+    if reason:
+        raise Failed(reason)
+
+
 def mount_fuse_overlayfs(layers: OverlayLayers) -> None:
     """Relative paths need no escaping. Without `writeback` the upper is always up to date.
 

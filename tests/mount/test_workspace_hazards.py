@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from casfs.cli import background
 from casfs.errors import Failed
 from casfs.nodes import directory
 from casfs.nodes.directory import File, Properties
 from casfs.system import mounts
 from casfs.trees import tree
-from casfs.workspaces import lifecycle, overlay_mount, strategies
+from casfs.workspaces import lifecycle, overlay_mount, strategies, strategy_choice
 from casfs.workspaces.commit import commit_workspace
+from tests.support.engine import Cli
 from tests.support.helpers import put_tree
 from tests.support.served import Mount
 from tests.support.strategies import able, skip_without
@@ -118,3 +120,38 @@ def test_a_copy_is_closed_whatever_is_in_it(
     else:
         lifecycle.discard(mount.store, found, lambda hash: mount.path / "trees" / hash)
         assert os.listdir(work) == ["f"]
+
+
+@skip_without(strategies.NAMESPACE)
+def test_a_namespace_that_cannot_work_is_not_opened(mount: Mount, work: Path) -> None:
+    root = put_tree(mount.store, {"f": b"one"})
+    namespace = strategies.STRATEGIES[strategies.NAMESPACE]
+
+    def denied(hash: str) -> Path:
+        raise Failed("no access to /dev/fuse")
+
+    with pytest.raises(Failed, match="no access to /dev/fuse"):
+        lifecycle.open(mount.store, root, work, namespace, denied)
+    with pytest.raises(Failed, match="cannot mount an overlay"):
+        lifecycle.open(mount.store, root, work, namespace, lambda hash: work / "none")
+    assert not work.exists()
+
+
+@skip_without(strategies.NAMESPACE)
+def test_a_copy_is_opened_where_no_mount_works(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "f").write_text("one")
+    cli("checkpoint", "create", "app", tmp_path / "project")
+    order = [strategies.STRATEGIES[name] for name in (strategies.NAMESPACE, strategies.COPY)]
+    monkeypatch.setattr(strategy_choice, "choose", lambda name, store: list(order))
+
+    def start(root: Path, arguments: list[str], log: str) -> int:
+        raise Failed("no access to /dev/fuse")
+
+    monkeypatch.setattr(background, "start", start)
+    done = cli("workspace", "open", "app", tmp_path / "w")
+    assert "strategy: copy" in done.text
+    assert "strategy namespace failed, using copy: no access to /dev/fuse" in done.err
+    cli("workspace", "close", tmp_path / "w")
