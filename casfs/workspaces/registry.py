@@ -84,13 +84,13 @@ class Workspace:
 
     @property
     def state(self) -> str:
-        """`open`; `closed off`: visible only in `exec`; `unmounted`: open it again; `left`:
+        """`open`; `namespace-only`: visible only in `exec`; `unmounted`: open it again; `left`:
         closed, and a container still uses it."""
         if self.is_orphaned:
             return "left"
         if self.strategy.mount is not None:
             return "open" if overlay_mount.is_mounted(self.path) else "unmounted"
-        return "closed off" if self.strategy.layered else "open"
+        return "namespace-only" if self.strategy.layered else "open"
 
     @property
     def source(self) -> str:

@@ -380,6 +380,9 @@ def test_the_command_line(cli: Cli, work: Path, tmp_path: Path, strategy: str) -
     assert f"strategy: {strategy}" in said.text
     (listed,) = cli("workspace", "list", "--json").json
     assert (listed["directory"], listed["root"], listed["way"]) == (str(path), said.word, strategy)
+    inside = strategy == strategies.NAMESPACE
+    assert listed["state"] == ("namespace-only" if inside else "open")
+    assert ("; not visible outside `casfs workspace exec`" in said.text) == inside
     executed = execute(cli, path, CHANGE)
     assert executed.returncode == 0, executed.stderr
     assert execute(cli, path, "exit 7").returncode == 7
