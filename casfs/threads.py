@@ -106,10 +106,9 @@ def new_id() -> ThreadId:
     return ThreadId(str(ULID()))
 
 
-def list_threads(store: Store, newest_first: bool = False) -> list[Thread]:
+def list_threads(store: Store) -> list[Thread]:
     """Returns all threads, oldest first, also those with damaged nodes."""
-    found = [Thread(thread_id(name), head) for name, head in store.heads.list(HEADS)]
-    return found[::-1] if newest_first else found
+    return [Thread(thread_id(name), head) for name, head in store.heads.list(HEADS)]
 
 
 def get(store: Store, id: ThreadId) -> Thread:

@@ -51,14 +51,12 @@ def listing(store: Store, name: str | None = None) -> list[Plugin]:
 
 
 def get(store: Store, name: str, version: str) -> Plugin | None:
-    """Returns a plugin, or None."""
     key = head_name(name, version)
     head = store.heads.get(key)
     return None if head is None else of_head(key, head)
 
 
 def of_head(key: HeadName, head: Head) -> Plugin:
-    """Returns the plugin of a head."""
     name, _, version = key[len(HEADS) :].partition("/")
     record = head.record
     commit = record["commit"] and str(record["commit"]).removeprefix("git:")

@@ -110,11 +110,9 @@ class Expression:
         return syntax.comparisons(self._program.ast)
 
     def paths(self) -> tuple[syntax.Path, ...]:
-        """Returns its paths."""
         return syntax.paths(self._program.ast)
 
     def condition(self) -> syntax.Condition:
-        """Returns it as a condition."""
         return syntax.condition(self._program.ast)
 
     def calls(self) -> tuple[tuple[str, str], ...]:

@@ -23,13 +23,10 @@ EVENT_LOG_BYTES = 1 << 20
 
 
 class EventLog:
-    """The content of the file, one object for a mount. `after`: the sequence number of the
-    move after which it begins; the newest one unless given."""
+    """The content of the file, one object for a mount. It begins after the newest move."""
 
-    def __init__(self, backend: Backend, after: int | None = None) -> None:
-        self._journal = JournalReader(
-            backend, newest_move(backend.heads) if after is None else after
-        )
+    def __init__(self, backend: Backend) -> None:
+        self._journal = JournalReader(backend, newest_move(backend.heads))
         self._dropped_bytes = 0
         self._tail = bytearray()
         self._mtime_ns = time.time_ns()
