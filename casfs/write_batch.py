@@ -238,7 +238,7 @@ class Batch:
         except NotFound:
             if len(new) == len(self._staged):
                 raise
-            new = self._staged  # gc deleted what was stored a moment ago: publish it after all
+            new = self._staged  # gc deleted a blob that was found stored: publish it after all
             stored = self._backend.publish(list(new.values()), swaps, require - new.keys())
         discard(one for hash, one in self._staged.items() if hash not in new)
         stored.update(self._staged.keys() - new.keys())

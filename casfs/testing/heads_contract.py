@@ -179,7 +179,7 @@ def heads_may_move_while_they_are_listed(make_backend: Factory) -> None:
     assert list(backend.heads.list()) == []
 
 
-def a_name_that_is_no_text_is_nowhere(make_backend: Factory) -> None:
+def a_name_that_is_not_text_is_not_found(make_backend: Factory) -> None:
     """Such names come from file names and arguments that are not UTF-8."""
     backend = make_backend()
     one = put(backend, b"1")

@@ -1,1 +1,1 @@
-"""Merkle trees of directory nodes: looked at, compared, recorded from disk, brought back."""
+"""Merkle trees of directory nodes: listed, compared, recorded from a directory, restored."""

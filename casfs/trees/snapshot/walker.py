@@ -66,7 +66,7 @@ def snapshot(
     seen = SnapshotReport()
     try:
         root_node = _Snapshot(batch, root, rules, seen, options, cache, fd).take()
-    except _StaleCache:  # gc deleted what the cache remembers: start without it
+    except _StaleCache:  # gc deleted nodes of the cache: start without it
         assert cache is not None
         cache.rows.clear()
         seen = SnapshotReport()
