@@ -33,13 +33,8 @@ VERIFIED_MAX_FILES = 1 << 17  # whose verification a process caches
 ZEROS = bytes(CHUNK)
 KERNEL_COPY_MIN_BYTES = 64 << 20
 UNSUPPORTED_COPY = (
-    errno.EXDEV,
-    errno.EINVAL,
-    errno.EOPNOTSUPP,
-    errno.ENOSYS,
-    errno.EBADF,
-    errno.EPERM,
-)
+    errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF, errno.EPERM,
+)  # fmt: skip
 FIRST_READ_BYTES = 1 << 16  # a larger buffer is mapped and unmapped each time
 NOT_A_FILE = (errno.ELOOP, errno.ENXIO, errno.ENODEV)  # a link, a socket, a device
 Stamp = tuple[int, int, int, int]  # inode, size, mtime, ctime
@@ -119,10 +114,8 @@ class Objects:
                 whole = copy_extents(origin, fd, start, size)
                 os.fchmod(fd, OBJECT_MODE)
         except Failed as error:
-            if (
-                not isinstance(error.__cause__, OSError)
-                or error.__cause__.errno not in UNSUPPORTED_COPY
-            ):
+            cause = error.__cause__
+            if not isinstance(cause, OSError) or cause.errno not in UNSUPPORTED_COPY:
                 raise
             whole = False
         finally:

@@ -21,8 +21,8 @@ def home() -> Path:
 
 
 @pytest.mark.parametrize("path", ["", ".", "../home", "..", "../.."])
-def test_no_home_and_nothing_that_it_is_in(cli: Cli, home: Path, way: str) -> None:
-    assert REFUSED in cli.refused("checkpoint", "create", "x", home / way, code=4)
+def test_no_home_and_nothing_that_it_is_in(cli: Cli, home: Path, path: str) -> None:
+    assert REFUSED in cli.refused("checkpoint", "create", "x", home / path, code=4)
     assert cli("checkpoint", "list").text == ""
 
 

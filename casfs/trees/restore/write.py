@@ -32,13 +32,8 @@ NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 SET_ID = stat.S_ISUID | stat.S_ISGID
 FICLONE = 0x40049409  # linux/fs.h: share the source's extents
 CLONE_UNSUPPORTED = (
-    errno.EXDEV,
-    errno.EINVAL,
-    errno.EOPNOTSUPP,
-    errno.ENOTTY,
-    errno.EPERM,
-    errno.ETXTBSY,
-)
+    errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTTY, errno.EPERM, errno.ETXTBSY,
+)  # fmt: skip
 FETCH_BATCH_ENTRIES = 500  # entries whose contents are fetched at once
 FETCH_BATCH_BYTES = 16 << 20
 PROGRESS_INTERVAL_FILES = 100  # between two calls of `progress`
