@@ -3,7 +3,8 @@
 A subprocess is started in a session of its own, so its whole group can be ended with it. It
 carries CASFS_RUN, a token that its intent made durable *before* it started: processes that a
 killed daemon left are found by that token in /proc, even if the daemon died before it could
-record the process id. In the same way processes that left the group are found, and ended, as
+record the process id; also by a resource limit, where the environment was cleared. In the same way
+processes that left the group are found, and ended, as
 soon as the subprocess ends: a step's processes are gone before its workspace is recorded.
 So one token is for one subprocess at a time.
 
@@ -17,9 +18,10 @@ import signal
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -29,6 +31,7 @@ from casfs.system.processes import DRAIN_TIMEOUT_S, TERM_GRACE_S, Identity
 
 MAX_OUTPUT_BYTES = 64 << 20  # of stdout, and of stderr
 RUN_VARIABLE = processes.RUN_VARIABLE
+_STARTING = trio.Lock()  # one at a time: a mark is for one subprocess
 
 
 @dataclass(frozen=True)
@@ -69,8 +72,9 @@ async def run(
     Raises Failed (it cannot be started), TimedOut, OutputTooLarge."""
     begin = time.monotonic()
     try:
-        process = await trio.lowlevel.open_process(
-            list(argv),
+        process = await open_process(
+            argv,
+            env.get(RUN_VARIABLE),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -102,6 +106,13 @@ async def run(
     if max(len(out), len(err)) > MAX_OUTPUT_BYTES:
         raise OutputTooLarge(f"{argv[0]} wrote more than {MAX_OUTPUT_BYTES >> 20} MiB")
     return result()
+
+
+async def open_process(argv: Sequence[str], token: str | None, **options: Any) -> trio.Process:
+    """Starts a subprocess of this daemon, marked with the token of a step. Raises OSError."""
+    async with _STARTING:
+        with nullcontext() if token is None else processes.marking(RUN_VARIABLE, token):
+            return await trio.lowlevel.open_process(list(argv), **options)
 
 
 async def _communicate(

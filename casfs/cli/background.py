@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from casfs.errors import CasfsError
-from casfs.system.processes import RUN_VARIABLE
+from casfs.system.processes import RUN_VARIABLE, remove_mark
 
 READY = "ready"
 
@@ -35,6 +35,7 @@ def start(root: Path, arguments: list[str], log: str) -> int:
     command = [sys.executable, "-P", "-m", "casfs", "--store", str(root), *arguments]
     path = root / "log" / log
     read_end, write_end = os.pipe()
+    remove_mark()
     with open(path, "ab") as output:
         process = subprocess.Popen(
             [*command, "--ready-fd", str(write_end)],

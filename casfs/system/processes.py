@@ -3,16 +3,20 @@
 Every command runs in a session of its own, so that its whole group can be ended with it. A
 process that is killed cannot end its command: `Identity` (pid and start time, since a pid
 is reused) lets another process do so later. Descendants that left the group are found by a
-variable in their environment (`carrying`).
+token (`carrying`): a variable in their environment, and a number made of it in a resource limit
+without effect, which every process inherits, also one that was given an empty environment.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
+import resource
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +24,8 @@ RUN_VARIABLE = "CASFS_RUN"  # in the environment of all processes of a step
 TERM_GRACE_S = 2.0  # between SIGTERM and SIGKILL
 DRAIN_TIMEOUT_S = 1.0  # for what is still in the pipes when a command has exited
 KILL_TIMEOUT_S = 10.0  # until a killed process is gone
+CLEAN_SCANS = 5  # in a row, until nothing is left of what was found: one may be forking
+MARK_LIMIT = resource.RLIMIT_RTTIME  # for processes of real-time scheduling alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +95,21 @@ def end(identity: Identity, token: str | None = None) -> bool:
 def end_carrying(name: str, value: str) -> int:
     """Kills every process with that variable in its environment, in any group; returns their
     number. Not this one, which may have been started by such a process."""
-    found = set()
+    found: set[int] = set()
     deadline = time.monotonic() + KILL_TIMEOUT_S
-    while (victims := set(carrying(name, value))) and time.monotonic() < deadline:
-        for victim in victims:  # again until none is left: one may be forking
+    clean = 0
+    while clean < (CLEAN_SCANS if found else 1) and time.monotonic() < deadline:
+        clean += 1
+        for victim in carrying(name, value):  # at once: it may be forking
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(victim, signal.SIGKILL)
-        found |= victims
-        time.sleep(0.01)
+            found.add(victim)
+            clean = 0
     return len(found)
 
 
 def carrying(name: str, value: str) -> Iterator[int]:
-    """Yields other living processes with that variable in their environment."""
+    """Yields other living processes with that variable in their environment, or its mark."""
     wanted = f"{name}={value}".encode()
     for entry in os.scandir("/proc"):
         pid = int(entry.name) if entry.name.isdigit() else os.getpid()
@@ -111,6 +119,39 @@ def carrying(name: str, value: str) -> Iterator[int]:
 
 def _carries(pid: int, variable: bytes) -> bool:
     try:
-        return variable in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        if variable in _read(pid, "environ").split(b"\0"):
+            return True
+        found = re.search(rb"^Max realtime timeout +(\d+)", _read(pid, "limits"), re.MULTILINE)
     except OSError:  # exited, or another user's
         return False
+    is_marked = found is not None and int(found[1]) == _mark(variable)
+    return is_marked and start_time(pid) is not None  # a zombie keeps its limits
+
+
+def _read(pid: int, name: str) -> bytes:
+    return Path(f"/proc/{pid}/{name}").read_bytes()
+
+
+def _mark(variable: bytes) -> int:
+    return 1 << 62 | int.from_bytes(hashlib.blake2b(variable, digest_size=7).digest(), "big")
+
+
+@contextmanager
+def marking(name: str, value: str) -> Iterator[None]:
+    """Processes that this one starts meanwhile inherit the mark of that variable. Nothing else may
+    start any. Without effect where the limit is set already."""
+    soft, hard = resource.getrlimit(MARK_LIMIT)
+    if hard != resource.RLIM_INFINITY:
+        yield
+        return
+    resource.setrlimit(MARK_LIMIT, (_mark(f"{name}={value}".encode()), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(MARK_LIMIT, (soft, hard))
+
+
+def remove_mark() -> None:
+    """What this process starts from now on belongs to the store, and outlives the step."""
+    hard = resource.getrlimit(MARK_LIMIT)[1]
+    resource.setrlimit(MARK_LIMIT, (hard, hard))

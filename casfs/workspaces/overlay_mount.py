@@ -116,6 +116,7 @@ def mount_fuse_overlayfs(layers: OverlayLayers) -> None:
     if layers.read_only:
         options += ["-o", "ro"]
     command = [*OUTLIVING, FUSE_OVERLAYFS, *options, str(layers.point)]
+    processes.remove_mark()
     done = _run(command, layers.upper.parent)
     if done.returncode != 0:
         reason = " ".join(done.stderr.split()) or f"exit code {done.returncode}"

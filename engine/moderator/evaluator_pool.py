@@ -31,6 +31,7 @@ import trio
 
 from casfs.errors import Failed, Invalid
 from casfs.system.log import Log, silent
+from engine import processes
 from engine.moderator import evaluator_process
 from engine.moderator.decision import DecisionInput
 
@@ -83,8 +84,9 @@ class _WorkerProcess:
             f"from {evaluator_process.__name__} import main; main()",
         ]
         try:
-            process = await trio.lowlevel.open_process(
+            process = await processes.open_process(
                 [*argv, str(memory), str(seconds)],
+                None,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 start_new_session=True,  # a Ctrl-C is for the daemon

@@ -212,6 +212,39 @@ async def test_what_belongs_to_the_store_outlives_the_run_that_started_it(
         kill(pid)
 
 
+async def test_who_left_with_an_empty_environment_does_not_stay(pid_file: Path) -> None:
+    """As `sudo`, `su -` and `env -i` do."""
+    left = f"echo $$ >>{pid_file}; exec {FOREVER}"
+    script = (
+        f"(env -i setsid sh -c '{left}' >/dev/null 2>&1 &); "
+        f"until [ -s {pid_file} ]; do sleep 0.01; done"
+    )
+    env = {"PATH": os.environ["PATH"], RUN_VARIABLE: secrets.token_hex(8)}
+    await run(["sh", "-c", script], b"", cwd=None, env=env, timeout=45.0, started=nothing)
+    assert not alive(*pids(pid_file))
+
+
+async def test_a_chain_of_forks_ends_with_its_step(pid_file: Path) -> None:
+    """Each of them lives for a moment only, with nothing of the environment."""
+    chain = (
+        "import os, sys, time\n"
+        "end = time.monotonic() + 30\n"
+        "while time.monotonic() < end:\n"
+        "    if os.fork(): os._exit(0)\n"
+        "    os.setsid()\n"
+        "    time.sleep(0.001)\n"
+        f"open({str(pid_file)!r}, 'w').write('outlived')\n"
+    )
+    env = {"PATH": os.environ["PATH"], RUN_VARIABLE: secrets.token_hex(8)}
+    argv = ["env", "-i", sys.executable, "-I", "-c", chain]
+    await run(argv, b"", cwd=None, env=env, timeout=45.0, started=nothing)
+    wanted = str(pid_file).encode()
+    for _ in range(20):  # each scan may miss one of them
+        for entry in Path("/proc").iterdir():
+            with suppress(OSError):  # no process, or gone
+                assert wanted not in (entry / "cmdline").read_bytes()
+
+
 # -- what a killed daemon left ------------------------------------------------------------
 
 
