@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 from casfs.system.log import Log
 
+SECRETS_VARIABLE = "CASFS_SECRETS"  # names of variables, for what a step's program puts itself
 MIN_SECRET_CHARS = 6  # shorter values occur in ordinary text and are not redacted
 SEARCH_CHUNK_BYTES = 1 << 20
 
@@ -31,6 +32,10 @@ class Secrets:
 
     def __or__(self, other: Secrets) -> Secrets:
         return Secrets({**self._values, **other._values})
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self._values)
 
     def redact(self, text: str) -> str:
         """Replaces every value by `$NAME`, also where it is escaped in JSON."""
@@ -81,6 +86,12 @@ class Secrets:
 
 
 NO_SECRETS = Secrets({})
+
+
+def of_step(env: Mapping[str, str]) -> Secrets:
+    """Returns the secrets of the step in whose program `env` is the environment."""
+    names = filter(None, env.get(SECRETS_VARIABLE, "").split(","))
+    return Secrets({name: env[name] for name in names if env.get(name)})
 
 
 def _forms(value: str) -> set[str]:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import sys
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
 from casfs import graph
 from casfs.backend.derived import find_missing
-from casfs.cli.common import json_option, open_store, store_root
+from casfs.cli.common import json_option, open_store, step_secrets, store_root
 from casfs.cli.output import echo_lines, echo_result
 from casfs.digest import is_hash
 from casfs.errors import Failed, Invalid, NotFound
 from casfs.store import Store
+
+if TYPE_CHECKING:
+    from casfs.agents.secrets import Secrets
 
 READ_CHUNK_BYTES = 1 << 20
 
@@ -44,18 +49,24 @@ def put(ctx: click.Context, file: str, as_json: bool) -> None:
     casfs put README.md
     date | casfs put -
     """
+    secrets = step_secrets()
     with open_store(ctx) as store:
         if file == "-":
-            digest = store.put_stream(sys.stdin.buffer)
+            digest = store.put_stream(_redacted(sys.stdin.buffer, secrets))
         else:
             try:
                 with open(file, "rb") as source:
-                    digest = store.put_stream(source)
+                    digest = store.put_stream(_redacted(source, secrets))
             except FileNotFoundError:
                 raise NotFound(f"no file {file}") from None
             except OSError as error:
                 raise Failed(f"cannot read {file}: {error.strerror}") from None
     echo_result(as_json, {"hash": digest.hash, "size_bytes": digest.size_bytes}, digest.hash)
+
+
+def _redacted(source: BinaryIO, secrets: Secrets) -> BinaryIO:
+    """Returns `source`, or what is left of it without the secrets; it is read into memory then."""
+    return io.BytesIO(secrets.redact_bytes(source.read())) if secrets else source
 
 
 @click.command()

@@ -17,6 +17,7 @@ from casfs.cli.common import (
     message_option,
     open_store,
     refuse_home_or_root,
+    step_secrets,
 )
 from casfs.cli.diff_output import DiffFormat, diff_options, print_diff
 from casfs.cli.output import echo_lines, echo_result, warn
@@ -70,6 +71,7 @@ def create(
     """
     path = Path(directory)
     refuse_home_or_root(path, force)
+    message = step_secrets().redact(message)
     start = time.monotonic()
     with open_store(ctx) as store, progress_counter("files seen:") as progress:
         options = SnapshotOptions(_properties(preserve), max_size, progress)

@@ -16,6 +16,7 @@ from casfs import canonical, config
 from casfs.errors import Failed, Invalid, NotFound, Refused
 
 if TYPE_CHECKING:
+    from casfs.agents.secrets import Secrets
     from casfs.store import Store
 
 STDIO = "-"  # stdin as an input's name, stdout as an output's
@@ -46,6 +47,13 @@ def check_store(root: Path) -> None:
     from casfs.store import Store
 
     Store.open(root).close()
+
+
+def step_secrets() -> Secrets:
+    """Returns the secrets of the step whose program runs this command; none outside a step."""
+    from casfs.agents.secrets import of_step
+
+    return of_step(os.environ)
 
 
 # -- input ------------------------------------------------------------------------------------

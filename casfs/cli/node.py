@@ -6,7 +6,7 @@ from itertools import islice
 
 import click
 
-from casfs.cli.common import input_name, json_option, open_store, read_json
+from casfs.cli.common import input_name, json_option, open_store, read_json, step_secrets
 from casfs.cli.output import echo_json, echo_lines, echo_result
 from casfs.errors import Invalid
 
@@ -32,7 +32,7 @@ def put(ctx: click.Context, type: str, file: str, as_json: bool) -> None:
     \b
     echo '{"text": "hello", "artifacts": []}' | casfs node put content -
     """
-    payload = read_json(file)
+    payload = step_secrets().redact_json(read_json(file))
     with open_store(ctx) as store:
         try:
             digest = store.put_node(type, payload)

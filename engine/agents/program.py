@@ -16,6 +16,7 @@ from typing import Any
 import trio
 
 from casfs.agents import AgentContext, AgentFailed
+from casfs.agents.secrets import SECRETS_VARIABLE
 from casfs.digest import Digest
 from casfs.errors import Refused
 from casfs.write_batch import Batch
@@ -98,6 +99,7 @@ def environment(context: AgentContext) -> dict[str, str]:
         "CASFS_ROLE": context.role,
         "CASFS_STEP": str(context.step),
         RUN_VARIABLE: context.run,
+        SECRETS_VARIABLE: ",".join(context.secrets.names),
     }
     return {**context.env, **ours, "PATH": _path(context.env)}
 

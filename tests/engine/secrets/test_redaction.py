@@ -309,3 +309,22 @@ async def test_no_part_of_one_is_left_where_a_result_is_cut(
         said = await tools.call_tool(bench, tool, name, json.dumps(arguments))
         assert API[:8] not in said
         assert "xx" in said
+
+
+async def test_what_a_step_puts_itself(
+    disk_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("API", API)
+    (tmp_path / "d").mkdir()
+    script = """
+        echo "key $API" | casfs put -
+        printf '{"text": "key %s", "artifacts": []}' "$API" | casfs node put content -
+        casfs checkpoint create mine "$1" -m "key $API"
+        printf '%s\\n' '```json' '{}' '```'"""
+    config = {**shell(script, str(tmp_path / "d")), "secrets": ["API"]}
+    done = await carry_on(disk_store, begin(disk_store, ONE, {"a": config}))
+    assert done.status == ENDED, done.record
+    data = [disk_store.get(hash) for _, hash, _ in disk_store.blobs.iterate()]
+    assert b"key $API\n" in data
+    assert disk_store.heads.list("checkpoints/mine/")[0][1].record["message"] == "key $API"
+    assert not [one for one in data if API.encode() in one]
