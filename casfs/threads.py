@@ -15,6 +15,7 @@ The head `threads/<ULID>` points to the newest of these. Its record holds the mu
                 rounds (the step limit)
     question    of the human agent: a content node, else null
     answer      to that question, until the step that needed it is committed
+    hint        for that step, a content node, while it is pending
     intent      the pending step, else null: role, index, attempt, since; once its process
                 runs: pid and the process's start time; the newest of its `turns`, how many
                 there are (`turnCount`) and the node that holds the earlier ones (`earlier`);

@@ -32,7 +32,8 @@ class Prompt:
     """`system`: the role's system prompt; `task`: the thread's input; `history`: earlier steps,
     oldest first, after those that `summary` stands for; `ask`: the facts that the output must
     hold; `schema`: the role-schema of its meta; `correction`: the fault of the last output;
-    `origin`: for a child thread, how to read its caller's context."""
+    `origin`: for a child thread, how to read its caller's context; `hint`: of a person who resumed
+    the step."""
 
     system: str
     task: str
@@ -42,6 +43,7 @@ class Prompt:
     correction: str | None = None
     summary: str | None = None
     origin: str | None = None
+    hint: str | None = None
 
     def corrected(self, fault: str) -> Prompt:
         """Returns the same prompt with a correction."""
@@ -61,6 +63,8 @@ class Prompt:
             parts.append("# What happened so far\n\n" + self.history_text())
         report = [self.ask, self._output_format()] if output_format else [self.ask]
         parts.append("\n\n".join(["# What to report", *report]))
+        if self.hint:
+            parts.append("# Hint\n\n" + self.hint)
         if self.correction:
             parts.append(self.correction_text())
         return "\n\n".join(part.strip() for part in parts) + "\n"
@@ -78,7 +82,7 @@ class Prompt:
         """Returns the same prompt with the values of `secrets` replaced."""
         if not secrets:
             return self
-        texts = ("system", "task", "ask", "correction", "summary", "origin")
+        texts = ("system", "task", "ask", "correction", "summary", "origin", "hint")
         fields = {name: secrets.redact_json(getattr(self, name)) for name in texts}
         history = tuple(
             replace(step, output=secrets.redact(step.output), meta=secrets.redact_json(step.meta))

@@ -54,10 +54,10 @@ def _ask_or_record(context: AgentContext, question: str | None) -> AgentResult:
         shown = content.put(batch, prompt.text())
         answer = content.put(batch, context.answer)
         detail = batch.put_node("human-detail", {"question": shown, "answer": answer})
-    return AgentResult(_as_output(context.answer), detail)
+    return AgentResult(as_output(context.answer), detail)
 
 
-def _as_output(answer: str) -> str:
+def as_output(answer: str) -> str:
     """Puts a bare JSON object into a block, the form in which the meta is extracted."""
     try:
         value = canonical.parse(answer)

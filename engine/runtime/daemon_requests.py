@@ -111,12 +111,18 @@ class DaemonApi:
         self._supervisor.launch(thread.id)
         return {"id": thread.id, "start": thread.record["start"], **thread.record["fork"]}
 
-    async def _resume(self, id: ThreadId, input: str | None = None) -> Answer:
+    async def _resume(
+        self, id: ThreadId, input: str | None = None, hint: str | None = None
+    ) -> Answer:
+        check = not self._supervisor.extracts
+
         def resume() -> Thread:
             thread = threads.get(self._store, id)
-            if input is None and (held := self._held(thread)):
+            if input is None and hint is None and (held := self._held(thread)):
                 return held
-            return suspension.resume(redacting_store(self._store, thread, self._env), thread, input)
+            return suspension.resume(
+                redacting_store(self._store, thread, self._env), thread, input, hint, check
+            )
 
         self._supervisor.launch((await blocking(resume)).id)
         return {"id": id}

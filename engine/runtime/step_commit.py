@@ -100,7 +100,7 @@ class StepCommitter:
             "meta": dict(step.extracted.meta),
             "content": content.put(batch, step.result.output, artifacts),
             "detail": step.result.detail.hash,
-            "agent": self.config.agents[intent["role"]],
+            "agent": self.config.put_step_agent(batch, intent["role"]),
             "start": thread.record["start"],
             **threads.links(self.history.hashes),
             "compact": thread.record["compact"],

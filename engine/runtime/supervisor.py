@@ -70,6 +70,11 @@ class Supervisor:
         """Ids of the threads that run or wait for a slot, children included."""
         return sorted(self._tasks)
 
+    @property
+    def extracts(self) -> bool:
+        """Whether a model finds the meta of an output, which may then be free text."""
+        return self._extractor is not None
+
     def head(self, id: ThreadId) -> ThreadHead | None:
         """Returns the head of a running thread."""
         task = self._tasks.get(id)

@@ -12,9 +12,11 @@ from contextlib import suppress
 from casfs import threads
 from casfs.agents import AgentContext, AgentFn, AgentResult
 from casfs.agents.prompt import Prompt
+from casfs.digest import NodeHash
 from casfs.errors import CasfsError, NotFound
 from casfs.store import Store
 from casfs.threads import Thread
+from casfs.write_batch import Batch
 from engine.agents import loader
 from engine.blocking import blocking
 from engine.content import text
@@ -52,10 +54,11 @@ class ThreadConfig:
             names.add(extractor.key_env)
         self.secrets = redaction.from_env(names, env)
         self._caller_hint = calls.caller_hint(store, thread)
+        self._versions: dict[str, str] = {}  # installed, by package
         self._functions: dict[str, AgentFn] = {}
 
-    def prompt(self, role: str, history: PromptHistory) -> Prompt:
-        """Returns the redacted prompt of a role's next step."""
+    def prompt(self, role: str, history: PromptHistory, hint: NodeHash | None = None) -> Prompt:
+        """Returns the redacted prompt of a role's next step; `hint`: a content node."""
         part = self.flow.roles[role]
         prompt = Prompt(
             part.system_prompt,
@@ -65,8 +68,17 @@ class ThreadConfig:
             part.schema,
             summary=history.summary,
             origin=self._caller_hint,
+            hint=hint and text(self._store, hint),
         )
         return prompt.redacted(self.secrets)
+
+    def put_step_agent(self, batch: Batch, role: str) -> NodeHash:
+        """Puts the agent of a role with the version that is installed, for the role's step."""
+        agent = self._store.node(self.agents[role], "agent").payload
+        name = agent["package"]
+        if name not in self._versions:
+            self._versions[name] = loader.load(name).version
+        return batch.put_node("agent", {**agent, "version": f"=={self._versions[name]}"}).hash
 
     def role_agent(self, role: str) -> RoleAgent:
         """Returns the agent of a role, which is loaded by its first call."""
@@ -107,6 +119,7 @@ def redacting_store(store: Store, thread: Thread, env: Mapping[str, str]) -> Sto
 
 
 def load_agent(store: Store, agent: str) -> AgentFn:
-    """Creates the function of an agent node, from the package that is installed now."""
+    """Creates the function of an agent node, from the package that is installed now. Raises as
+    `loader.resolve`: its version may not satisfy the thread's any more."""
     node = store.node(agent, "agent").payload
-    return loader.load(node["package"]).create(node["config"])
+    return loader.resolve(node["package"], node["version"], node["config"]).create(node["config"])

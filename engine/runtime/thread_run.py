@@ -157,7 +157,8 @@ class ThreadRun:
         ended or is suspended."""
         role = self._config.flow.roles[intent["role"]]
         await self._compact(intent)
-        prompt = self._config.prompt(intent["role"], self._history.prompt_history)
+        past, hint = self._history.prompt_history, self.thread.record.get("hint")
+        prompt = self._config.prompt(intent["role"], past, hint)
         if not role.cacheable:
             return await self._commit(await self._attempt(intent, prompt))
         inputs = self._contexts.step_inputs(intent, prompt, self._history.tree)

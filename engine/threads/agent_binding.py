@@ -68,7 +68,7 @@ def _put_schemas(batch: Batch, packages: Iterable[Package]) -> None:
 def _put_agent(batch: Batch, package: Package, binding: Binding) -> NodeHash:
     payload = {
         "package": package.name,
-        "version": f"=={package.version}",
+        "version": binding.version,
         "config": dict(binding.config),
     }
     return batch.put_node("agent", payload).hash

@@ -22,6 +22,7 @@ from casfs.store import Store
 from casfs.threads import CANCELLED, ENDED, Thread, ThreadId
 from casfs.write_batch import Batch
 from engine import content
+from engine.agents import loader
 from engine.agents.loader import Package
 from engine.threads import agent_binding, record
 from engine.threads.agent_binding import Binding
@@ -221,7 +222,20 @@ def _validated(
     workflow = workflows.load(store, request.workflow)
     _check_roles(workflow, request.agents)
     packages = agent_binding.resolve(request.all_agents)
+    for one in request.all_agents.values():
+        _check_calls(store, one.name, one.config)
     return _ValidatedRequest(request, workflow.name, packages, caller)
+
+
+def _check_calls(store: Store, agent: str, config: Mapping[str, Any]) -> None:
+    """Raises NotFound, Invalid for a call of the `workflow` agent, at any depth of a config, that
+    names no workflow, or not the roles of one."""
+    if agent == "workflow":
+        for call in config.get("calls", [config]):
+            flow = workflows.load(store, workflows.find(store, call["workflow"]))
+            _check_roles(flow, call["agents"])
+    for name, _, below in loader.load(agent).nested_agents(config):
+        _check_calls(store, name, below)
 
 
 def _put_start(batch: Batch, valid: _ValidatedRequest) -> NodeHash:
@@ -260,7 +274,7 @@ def _thread_of_key(store: Store, known: Head, start: NodeHash) -> Thread:
     return found
 
 
-def _check_roles(workflow: workflows.Workflow, bound: Mapping[str, Binding]) -> None:
+def _check_roles(workflow: workflows.Workflow, bound: Mapping[str, Any]) -> None:
     without = sorted(workflow.roles.keys() - bound.keys())
     if without:
         roles = ", ".join(without)

@@ -19,9 +19,12 @@ from casfs.store import Store
 from casfs.threads import RUNNING, SUSPENDED, Thread
 from casfs.write_batch import Batch
 from engine import content
+from engine.agents import human
+from engine.output_parser import extract, role_schema
 from engine.threads import call_stack, record
 from engine.threads.record import BUDGET, CALLER, FAILURE, ROUNDS, TIMEOUT, UNKNOWN
 from engine.threads.transitions import attempt_traces, move_head
+from engine.workflow import registry as workflows
 
 
 def suspend(
@@ -74,14 +77,22 @@ def _pause(batch: Batch, thread: Thread, caller: Thread) -> None:
         move_head(batch, thread, thread.hash, **changes, spent=record.spent(thread.record, 0))
 
 
-def resume(store: Store, thread: Thread, answer: str | None = None) -> Thread:
+def resume(
+    store: Store,
+    thread: Thread,
+    answer: str | None = None,
+    hint: str | None = None,
+    check: bool = False,
+) -> Thread:
     """Sets a suspended thread running, with the callers that wait for it and the children that
     it waits for. `answer`: to the human's question among them. A spent budget, and
     a step limit, are granted anew.
     Returns the outermost thread, which is the one to run.
 
-    Raises Conflict where it is not suspended, has no question for an answer, or an open
-    question and no answer.
+    `hint`: text for the next attempt at a step; `check`: refuse an answer that does not fit.
+
+    Raises Invalid for such an answer, Conflict where it is not suspended, has no question for an
+    answer, or an open question and no answer.
     """
     if thread.status != SUSPENDED:
         raise Conflict(f"thread {thread.id} is {thread.status}, not suspended")
@@ -93,22 +104,45 @@ def resume(store: Store, thread: Thread, answer: str | None = None) -> Thread:
         raise Conflict(f"thread {thread.id} waits for an answer ({reason}); give it by --input")
     if answer is not None and not asks:
         raise Conflict(f"thread {thread.id} has asked nothing; resume it without an input")
+    if hint is not None and (asks or resumed[-1].record["intent"] is None):
+        raise Conflict(f"thread {thread.id} has no failed step that a hint is for")
+    if answer is not None and check:
+        _check_answer(store, resumed[-1], answer)
     with store.batch() as batch:
         node = None if answer is None else content.put(batch, answer)
+        hints = {} if hint is None else {resumed[-1].id: content.put(batch, hint)}
         moved = [
-            _resume(store, batch, one, node if one is resumed[-1] else None) for one in resumed
+            _resume(store, batch, one, node if one is resumed[-1] else None, hints.get(one.id))
+            for one in resumed
         ]
     return moved[0]
 
 
-def _resume(store: Store, batch: Batch, thread: Thread, answer: NodeHash | None) -> Thread:
+def _resume(
+    store: Store,
+    batch: Batch,
+    thread: Thread,
+    answer: NodeHash | None,
+    hint: NodeHash | None = None,
+) -> Thread:
     intent, cause = thread.record["intent"], thread.record.get("cause")
     changes: dict[str, Any] = {"status": RUNNING, "reason": None, "cause": None, "answer": answer}
     if intent is not None:
         changes["intent"] = {**intent, "resumed": True}
+    if hint is not None:
+        changes["hint"] = hint
     if cause == BUDGET:
         changes["spent"] = {"tokens": 0, "wallMs": 0}
     if cause == ROUNDS:
         start = threads.start(store, thread).payload
         changes["rounds"] = record.step_limit(thread.record, start) + start["maxRounds"]
     return move_head(batch, thread, thread.hash, **changes)
+
+
+def _check_answer(store: Store, thread: Thread, answer: str) -> None:
+    """Raises Invalid for an answer to the human agent, whose output it is, without its meta."""
+    role = thread.record["intent"]["role"]
+    agent = store.node(threads.agents(store, thread)[role], "agent").payload
+    if agent["package"] == "human":
+        flow = workflows.load(store, threads.start(store, thread).payload["workflow"])
+        extract(human.as_output(answer), role_schema(flow.roles[role].schema), store)

@@ -49,11 +49,12 @@ def commit_step(
     after it; commits `batch`. A spent budget suspends the thread before its next step."""
     step = batch.put_node("thread-step", payload)
     spent = record.spent(thread.record, tokens)
+    clear_hint: dict[str, Any] = {"hint": None} if "hint" in thread.record else {}
     out = budget.exceeded(spent)
     if out is not None and isinstance(decision, Next) and payload["index"] < rounds:
         state = {"status": SUSPENDED, "cause": BUDGET, "reason": out}
         clear: dict[str, Any] = {"intent": None, "attempts": [], "answer": None, "compact": None}
-        moved = move_head(batch, thread, step.hash, spent=spent, **state, **clear)
+        moved = move_head(batch, thread, step.hash, spent=spent, **state, **clear, **clear_hint)
     else:
         moved = _advance(
             batch,
@@ -65,6 +66,7 @@ def commit_step(
             spent=spent,
             answer=None,
             compact=None,
+            **clear_hint,
         )
     batch.commit()
     return moved

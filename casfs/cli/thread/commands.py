@@ -133,19 +133,22 @@ def start(
 @thread.command()
 @click.argument("id")
 @click.option("--input", "text", metavar="TEXT|@FILE", help="Answer to its question.")
+@click.option("--hint", metavar="TEXT|@FILE", help="Text for the next attempt at a failed step.")
 @wait_option
 @json_option
 @click.pass_context
-def resume(ctx: click.Context, id: str, text: str | None, wait: bool, as_json: bool) -> int:
+def resume(
+    ctx: click.Context, id: str, text: str | None, hint: str | None, wait: bool, as_json: bool
+) -> int:
     """Resume a suspended thread, with its callers and callees. Needs the daemon.
 
     \b
     casfs thread resume 01K2 --wait
     casfs thread resume 01K2 --input '{"approved": true}'
     """
-    return _ask(
-        ctx, "resume", id, wait, as_json, input=None if text is None else text_or_file(text)
-    )
+    given = {"input": text, "hint": hint}
+    texts = {name: None if one is None else text_or_file(one) for name, one in given.items()}
+    return _ask(ctx, "resume", id, wait, as_json, **texts)
 
 
 @thread.command()

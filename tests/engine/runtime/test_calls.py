@@ -257,7 +257,7 @@ async def test_cancel_walks_down(disk_store: Store) -> None:
 
 async def test_calls_are_only_so_deep(disk_store: Store) -> None:
     hash, _ = workflows.add(disk_store, {**ONE, "name": "again"})
-    config: dict[str, Any] = {"workflow": "again", "agents": {}}
+    config: dict[str, Any] = {"workflow": "again", "agents": {"a": {"name": "human"}}}
     for _ in range(lifecycle.MAX_CALL_DEPTH + 1):
         config = {"workflow": "again", "agents": {"a": {"name": "workflow", "config": config}}}
     made = lifecycle.create(

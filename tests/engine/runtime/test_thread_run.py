@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from casfs import threads
-from casfs.errors import Conflict, Failed
+from casfs.errors import Conflict
 from casfs.graph import walk
 from casfs.nodes import directory
 from casfs.store import Store
@@ -468,11 +468,6 @@ async def test_a_cancelled_run_can_be_carried_on(
     ended = await carry_on(disk_store, made)
     (step,) = steps(disk_store, ended)
     assert file(disk_store, step["workspace"], b"log") == b"start\nx\n"
-
-
-async def test_a_store_in_memory_has_no_place_for_a_run(store: Store) -> None:
-    with pytest.raises(Failed, match="no place for workspaces"):
-        await carry_on(store, begin(store, ONE, {"a": says({})}))
 
 
 async def test_metas_may_hold_any_json(disk_store: Store) -> None:

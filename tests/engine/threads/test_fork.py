@@ -123,12 +123,16 @@ async def test_other_agents_play_from_there_on(disk_store: Store, tmp_path: Path
     end = await carry_on(disk_store, made)
     (first, second), (_, before) = steps(disk_store, end), steps(disk_store, old)
     assert held(disk_store, second, tmp_path / "out") == {b"log": b"a\nother\n"}
-    assert first["agent"] == threads.agents(disk_store, old)["a"]
+    ran = disk_store.node(first["agent"], "agent").payload
+    bound = disk_store.node(threads.agents(disk_store, old)["a"], "agent").payload
+    assert {**ran, "version": ""} == bound
     assert second["agent"] not in (first["agent"], before["agent"])
     config = disk_store.node(second["agent"], "agent").payload
     assert (config["package"], config["version"][:2]) == ("command", "==")
     assert config["config"] == says_name("other").config
-    assert dict(threads.agents(disk_store, end)) == {"a": first["agent"], "b": second["agent"]}
+    now = threads.agents(disk_store, end)
+    assert now["a"] == threads.agents(disk_store, old)["a"]
+    assert disk_store.node(now["b"], "agent").payload == {**config, "version": ""}
 
 
 async def test_a_fork_of_a_fork_keeps_its_agents(disk_store: Store, tmp_path: Path) -> None:

@@ -1,0 +1,66 @@
+"""The version of an agent: asked for by the thread, recorded by the step, checked in between."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from importlib import invalidate_caches
+from pathlib import Path
+
+import pytest
+
+from casfs import threads
+from casfs.store import Store
+from casfs.threads import ENDED, SUSPENDED
+from engine.threads import lifecycle, suspension
+from engine.threads.agent_binding import Binding
+from engine.threads.lifecycle import ThreadRequest
+from engine.workflow import registry as workflows
+from tests.engine.agents.test_loader import install
+from tests.support.engine import carry_on, loop, resumed, steps
+
+CODE = """
+from casfs.agents import AgentResult
+package_descriptor = {}
+def create_agent(config):
+    async def agent(context):
+        detail = context.store.put(b"x")
+        return AgentResult("```json\\n{}\\n```", detail)
+    return agent
+"""
+
+
+@pytest.mark.parametrize(("wanted", "goes_on"), [("", True), (">=1.4", True), (">=1.4,<2", False)])
+async def test_a_version_that_does_not_satisfy_the_thread_suspends_it(
+    wanted: str,
+    goes_on: bool,
+    disk_store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "magpie_code", raising=False)
+    install(tmp_path, "magpie", "magpie_code", "1.4.2", CODE)
+    flow, _ = workflows.add(disk_store, loop(2))
+    bound = {"a": Binding("magpie", {}, wanted)}
+    rests = await carry_on(
+        disk_store, lifecycle.create(disk_store, ThreadRequest(flow, "x", bound, max_rounds=1))
+    )
+    assert (rests.status, rests.record["cause"]) == (SUSPENDED, "rounds")
+    shutil.rmtree(tmp_path / "magpie_agent-1.4.2.dist-info")
+    install(tmp_path, "magpie", "magpie_code", "2.0.0")
+    invalidate_caches()
+    now = await resumed(disk_store, rests)
+    ran = [
+        disk_store.node(step["agent"], "agent").payload["version"]
+        for step in steps(disk_store, now)
+    ]
+    if goes_on:
+        assert (now.status, ran) == (ENDED, ["==1.4.2", "==2.0.0"])
+    else:
+        assert (now.status, ran) == (SUSPENDED, ["==1.4.2"])
+        assert now.record["reason"] == ("a: agent magpie: version 2.0.0 is installed, not >=1.4,<2")
+    (agent,) = threads.agents(disk_store, now).values()
+    assert disk_store.node(agent, "agent").payload["version"] == wanted
+    if now.status == SUSPENDED:
+        assert suspension.resume(disk_store, now).status == "running"
