@@ -326,5 +326,6 @@ async def test_what_a_step_puts_itself(
     assert done.status == ENDED, done.record
     data = [disk_store.get(hash) for _, hash, _ in disk_store.blobs.iterate()]
     assert b"key $API\n" in data
-    assert disk_store.heads.list("checkpoints/mine/")[0][1].record["message"] == "key $API"
+    ((_, head),) = disk_store.heads.list("checkpoints/mine/")
+    assert head.record["message"] == "key $API"
     assert not [one for one in data if API.encode() in one]
