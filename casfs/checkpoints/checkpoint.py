@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from casfs.backend.protocols import Head, HeadName
 from casfs.digest import NodeHash, TreeHash, is_hash
 from casfs.errors import Conflict, Invalid, NotFound
+from casfs.nodes.head_kinds import RESERVED_NAMES
 from casfs.store import Store
 
 HEADS = "checkpoints/"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
-RESERVED_NAMES = ("plugins", "latest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,12 @@ def find_if_named(store: Store, text: str) -> Checkpoint | None:
     if "@" not in text and (not NAME.match(name) or is_hash(name) or latest(store, name) is None):
         return None
     return find(store, text)
+
+
+def id_of(created_at: int, hash: str) -> str:
+    """Returns the id of a checkpoint: `created_at` in ms since 1970 UTC, and its node."""
+    moment = datetime.fromtimestamp(created_at // 1000, UTC)
+    return f"{moment:%Y%m%dT%H%M%S}.{created_at % 1000:03d}Z-{hash[:8]}"
 
 
 def check_name(name: str) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -120,7 +119,7 @@ def put(batch: Batch, name: str, previous: Checkpoint | None, content: Content) 
         "changed_files": content.paths,
     }
     node = batch.put_node("checkpoint", payload)
-    id = _id(created_at, node.hash)
+    id = checkpoint.id_of(created_at, node.hash)
     record = {
         "root": content.root,
         "createdAt": created_at,
@@ -139,8 +138,3 @@ def compare(store: Store, old: TreeHash | None, new: TreeHash) -> tuple[dict[str
         if len(paths) < MAX_CHANGED_PATHS:
             paths.append(printable(change.path))
     return counts, paths
-
-
-def _id(created_at: int, hash: NodeHash) -> str:
-    utc = datetime.fromtimestamp(created_at / 1000, UTC)
-    return f"{utc:%Y%m%dT%H%M%S}.{created_at % 1000:03d}Z-{hash[:8]}"

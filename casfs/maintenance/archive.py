@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from casfs import canonical, graph
-from casfs.backend.protocols import Backend, Head, HeadName, targets
+from casfs.backend.protocols import Backend, DamagedHead, Head, HeadName, targets
 from casfs.digest import Digest, Hasher, is_hash
 from casfs.errors import Conflict, Corrupt, CorruptBlob, Failed, Invalid, NotFound, Refused
 from casfs.maintenance.archive_members import Member, members
-from casfs.maintenance.head_kinds import parse_foreign_head
+from casfs.maintenance.head_kinds import is_future, mismatch, parse_foreign_head, without_processes
 from casfs.maintenance.import_dry_run import DryRunBackend
 from casfs.nodes.registry import Registry
 from casfs.store import Store
@@ -71,7 +71,8 @@ def export(
     compress: bool = False,
 ) -> Exported:
     """Writes the closure of `roots` and `heads` without the hashes in `have`."""
-    named = sorted(dict(heads).items())
+    given = dict(heads)
+    named = sorted((name, without_processes(name, head, given)) for name, head in given.items())
     start = sorted({*roots, *(head.hash for _, head in named)})
     records = [{"name": name, "hash": h.hash, "record": dict(h.record)} for name, h in named]
     manifest = canonical.encode({"format": FORMAT, "roots": start, "heads": records})
@@ -153,8 +154,8 @@ def _import_pass(backend: Backend, source: Path) -> Imported:
         found = members(raw)
         manifest = _manifest(next(found, None))
         with Batch(backend, Registry(backend)) as batch:
-            _put_members(batch, found, manifest, done)
-            done.heads = _heads(backend, batch, manifest)
+            nodes = _put_members(batch, found, manifest, done)
+            done.heads = _heads(backend, batch, manifest, nodes)
         done.new_bytes = batch.new_bytes
         if absent := set(manifest.roots) - backend.blobs.info(manifest.roots).keys():
             raise Corrupt(f"its root {min(absent)} is missing")
@@ -172,25 +173,32 @@ def _errors_name(source: Path) -> Iterator[None]:
         raise Corrupt(f"{source}: {error}") from None
 
 
-def _put_members(batch: Batch, found: Iterator[Member], manifest: Manifest, done: Imported) -> None:
-    seal = _Seal(manifest.data)
+def _put_members(
+    batch: Batch, found: Iterator[Member], manifest: Manifest, done: Imported
+) -> dict[str, bytes]:
+    """Puts the blobs and nodes; returns the bytes of those nodes that heads lead to."""
+    seal, nodes = _Seal(manifest.data), {str(head.hash): b"" for _, head in manifest.heads}
     for member in found:
         if member.name == END:
             if member.size > MAX_END_BYTES or canonical.parse(member.readall()) != seal.value():
                 raise Corrupt(f"end.json does not match the manifest and {done.members} members")
             if next(found, None) is not None:
                 raise Corrupt("data after end.json")
-            return
+            return {hash: data for hash, data in nodes.items() if data}
         kind, _, hash = member.name.partition("/")
         if kind not in ("nodes", "blobs") or not is_hash(hash):
             raise Invalid(f"unexpected member {member.name!r}")
-        _put(batch, kind, hash, member)
+        data = _put(batch, kind, hash, member)
+        if hash in nodes:
+            nodes[hash] = data
         seal.add(member.name)
         done.members += 1
     raise Corrupt("end.json is missing: the file is truncated")
 
 
-def _put(batch: Batch, kind: str, hash: str, member: Member) -> None:
+def _put(batch: Batch, kind: str, hash: str, member: Member) -> bytes:
+    """Returns the bytes of a node; none of a blob."""
+    data = b""
     if kind == "blobs":
         found = batch.put_stream(cast(BinaryIO, member)).hash
     elif member.size > MAX_NODE_BYTES:
@@ -202,6 +210,7 @@ def _put(batch: Batch, kind: str, hash: str, member: Member) -> None:
             _put_node(batch, member.name, data)
     if found != hash:
         raise Corrupt(f"{member.name}: its bytes hash to {found}")
+    return data
 
 
 def _put_node(batch: Batch, name: str, data: bytes) -> None:
@@ -213,11 +222,24 @@ def _put_node(batch: Batch, name: str, data: bytes) -> None:
         raise Corrupt(f"{name}: not a node") from None
 
 
-def _heads(backend: Backend, batch: Batch, manifest: Manifest) -> list[str]:
-    """Creates the manifest's heads, except those that exist with an equal value."""
+def _heads(
+    backend: Backend, batch: Batch, manifest: Manifest, nodes: dict[str, bytes]
+) -> list[str]:
+    """Creates the manifest's heads, except those that exist with an equal value. `nodes`: the
+    nodes that they lead to, as far as they are in the archive."""
     made: list[str] = []
-    for name, new in manifest.heads:
+    given = dict(manifest.heads)
+    for name, foreign in manifest.heads:
+        if foreign.hash not in nodes and foreign.hash not in backend.blobs.info([foreign.hash]):
+            raise Corrupt(f"the head {name} leads to {foreign.hash}, which is not in the file")
+        data = nodes.get(foreign.hash) or backend.blobs.get(foreign.hash).data
+        fault = "its time is in the future" if is_future(foreign) else mismatch(name, foreign, data)
+        if fault:
+            raise Corrupt(f"the head {name}: {fault}")
+        new = without_processes(name, foreign, given)
         old = backend.heads.get(name)
+        if old is not None and not isinstance(old, DamagedHead):
+            old = without_processes(name, old, given)
         if old is not None and (name.startswith("schemas/") or _same(name, old, new)):
             continue
         if old is not None:

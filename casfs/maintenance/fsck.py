@@ -18,10 +18,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from casfs.backend.derived import repairable
-from casfs.backend.protocols import BlobInfo, DamagedHead, HeadName, targets
+from casfs.backend.protocols import BlobInfo, DamagedHead, Head, HeadName, targets
 from casfs.errors import CasfsError
 from casfs.maintenance.blob_check import LOST_TYPE, Fault, check_blob, has_type, lost_type
-from casfs.maintenance.head_kinds import allowed_types
+from casfs.maintenance.head_kinds import allowed_types, mismatch
+from casfs.nodes import head_kinds
 from casfs.nodes.schema import Ref
 from casfs.store import Store
 
@@ -74,8 +75,9 @@ def _as_fault(report: Report) -> Iterator[None]:
 
 def _check_heads(store: Store) -> Iterator[Fault]:
     for name, head in store.heads.list():
+        fault = head_kinds.fault(name, head) or _mismatch(store, name, head)
         if isinstance(head, DamagedHead):
-            yield Fault("damaged head", None, f"head {name!r}: its row does not decode", [name])
+            yield Fault("damaged head", None, f"head {name!r}: {fault}", [name])
             continue
         wanted = dict.fromkeys(targets(head))
         known = store.blobs.info(wanted.keys())
@@ -86,6 +88,15 @@ def _check_heads(store: Store) -> Iterator[Fault]:
         names = allowed_types(name)
         if names and head.hash in known and not has_type(store, known[head.hash], names):
             yield _wrong_head(store, name, head.hash, known[head.hash], names)
+        elif fault:
+            yield Fault("damaged head", None, f"head {name!r}: {fault}", [name])
+
+
+def _mismatch(store: Store, name: HeadName, head: Head) -> str | None:
+    try:
+        return mismatch(name, head, store.get(head.hash))
+    except CasfsError:  # a fault of its own
+        return None
 
 
 def _wrong_head(

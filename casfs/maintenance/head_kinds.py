@@ -1,55 +1,36 @@
-"""The kinds of heads that travel between stores: their names, types and records."""
+"""Heads that travel between stores: what an import takes over of one, and what it refuses.
+
+A thread arrives without the processes of its old store: no process id, no token by which processes
+are found, and calls only to threads that come with it.
+"""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from casfs import canonical, threads
 from casfs.backend.protocols import MAX_RECORD_BYTES, Head, HeadName
 from casfs.checkpoints import checkpoint
 from casfs.digest import NodeHash, is_hash
-from casfs.errors import Invalid
-from casfs.nodes.registry import HEADS as SCHEMAS
+from casfs.errors import Corrupt, Invalid
+from casfs.nodes import head_kinds, node
+from casfs.system.clock import now_ms
 
 WORKFLOWS = "workflows/"
-NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
-CHECKPOINT_ID = "[0-9]{8}T[0-9]{6}[.][0-9]{3}Z-[0-9a-f]{8}"
+PORTABLE = (threads.HEADS, checkpoint.HEADS, WORKFLOWS, "schemas/")
 PORTABLE_STATUSES = (threads.SUSPENDED, threads.ENDED, threads.CANCELLED)
-
-
-@dataclass(frozen=True, slots=True)
-class HeadKind:
-    """The heads below one prefix: the pattern of their names, the types of the nodes they
-    lead to, and the fields that a listing reads from their records."""
-
-    prefix: str
-    name: re.Pattern[str]
-    types: tuple[str, ...]
-    record: dict[str, type]
-
-
-HEAD_KINDS = (
-    HeadKind(
-        threads.HEADS,
-        re.compile("[0-9A-HJKMNP-TV-Z]{26}"),
-        ("thread-start", "thread-step", "thread-end"),
-        {"status": str, "start": str, "workflow": str, "updatedAt": int},
-    ),
-    HeadKind(
-        checkpoint.HEADS,
-        re.compile(f"{NAME}/{CHECKPOINT_ID}"),
-        ("checkpoint",),
-        {"root": str, "createdAt": int, "message": str},
-    ),
-    HeadKind(WORKFLOWS, re.compile(NAME), ("workflow",), {}),
-    HeadKind(SCHEMAS, re.compile("[a-z][a-z0-9-]{0,63}"), ("schema",), {}),
-)
+MAX_CLOCK_SKEW_MS = 86_400_000  # of the store that an archive comes from
 
 
 def allowed_types(name: HeadName) -> tuple[str, ...]:
     """Returns the types of nodes that a head of this name may lead to; empty: any."""
-    return next((kind.types for kind in HEAD_KINDS if name.startswith(kind.prefix)), ())
+    kind = head_kinds.kind_of(name)
+    return () if kind is None else kind.types
+
+
+def is_portable(name: HeadName) -> bool:
+    return name.startswith(PORTABLE)
 
 
 def parse_foreign_head(value: object) -> tuple[HeadName, Head]:
@@ -60,16 +41,81 @@ def parse_foreign_head(value: object) -> tuple[HeadName, Head]:
     if not isinstance(value, dict) or value.keys() != {"name", "hash", "record"}:
         raise Invalid("a head is an object of name, hash and record")
     name, hash, record = value["name"], value["hash"], value["record"]
-    kind = next((kind for kind in HEAD_KINDS if str(name).startswith(kind.prefix)), None)
-    if kind is None or not kind.name.fullmatch(str(name)[len(kind.prefix) :]):
+    if not isinstance(name, str) or not is_portable(HeadName(name)):
         raise Invalid(f"an export cannot bring in the head {name!r}")
     if not is_hash(hash) or not isinstance(record, dict):
         raise Invalid(f"the head {name}: hash or record missing")
-    for key, wanted in kind.record.items():
-        if type(record.get(key)) is not wanted:
-            raise Invalid(f"the head {name}: its record has no {key}")
-    if kind.prefix == threads.HEADS and record["status"] not in PORTABLE_STATUSES:
+    head = Head(NodeHash(hash), record)
+    if found := head_kinds.fault(name, head):
+        raise Invalid(f"an export cannot bring in the head {name!r}: {found}")
+    if name.startswith(threads.HEADS) and record["status"] not in PORTABLE_STATUSES:
         raise Invalid(f"the thread {name} is {record['status']}; it must be suspended or ended")
     if len(canonical.encode(record)) > MAX_RECORD_BYTES:
         raise Invalid(f"the head {name}: its record is over {MAX_RECORD_BYTES} bytes")
-    return HeadName(name), Head(NodeHash(hash), record)
+    return HeadName(name), head
+
+
+def is_future(head: Head) -> bool:
+    """Would it stay the newest of its name, whatever is recorded after it?"""
+    latest = max(head.record.get("createdAt", 0), head.record.get("updatedAt", 0))
+    return bool(latest > now_ms() + MAX_CLOCK_SKEW_MS)
+
+
+def without_processes(name: HeadName, head: Head, others: Collection[str]) -> Head:
+    """Returns a head as it leaves its store, or arrives in another, together with the heads
+    `others`: a thread without processes, and with links only to threads among them."""
+    if not name.startswith(threads.HEADS):
+        return head
+
+    def together(ids: list[str]) -> list[str]:
+        return [id for id in ids if f"{threads.HEADS}{id}" in others]
+
+    record = dict(head.record)
+    if intent := record.get("intent"):
+        here = {
+            "pid": None,
+            "pidStart": None,
+            "run": None,
+            "calls": together(intent.get("calls", [])),
+        }
+        record["intent"] = {**intent, **here}
+    if "children" in record:
+        record["children"] = together(record["children"])
+    if record.get("parent"):
+        record["parent"] = next(iter(together([record["parent"]])), None)
+    return Head(head.hash, record)
+
+
+def mismatch(name: HeadName, head: Head, data: bytes) -> str | None:
+    """Returns how the name or record of a sound head contradicts its node, of which these are the
+    bytes; None where it does not, and where the node is not of a type that it may lead to."""
+    try:
+        return _mismatch(name, head.hash, head.record, node.decode(head.hash, data)[1])
+    except (Corrupt, KeyError, TypeError, AttributeError):  # found by the check of its type
+        return None
+
+
+def _mismatch(
+    name: str, hash: str, record: Mapping[str, Any], payload: Mapping[str, Any]
+) -> str | None:
+    if name.startswith(checkpoint.HEADS):
+        filed, _, id = name[len(checkpoint.HEADS) :].partition("/")
+        for key in ("root", "createdAt"):
+            if record[key] != payload[key]:
+                return f"its record has another {key} than its node"
+        if filed != payload["name"] or id != checkpoint.id_of(payload["createdAt"], hash):
+            return "its name is not that of its node"
+    if name.startswith(threads.HEADS):
+        if record["start"] not in (hash, payload.get("start")):
+            return "its record has another start than its node"
+        if (record["status"] in (threads.ENDED, threads.CANCELLED)) != ("returnCode" in payload):
+            return f"its record says {record['status']}, but its node does not"
+        if "returnCode" in payload and record.get("returnCode") not in (
+            None,
+            payload["returnCode"],
+        ):
+            return "its record has another returnCode than its node"
+        index = payload.get("index", 0) + 1
+        if (record.get("intent") or {}).get("index", index) != index:
+            return f"its pending step is not {index}"
+    return None

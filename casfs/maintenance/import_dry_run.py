@@ -24,6 +24,7 @@ from casfs.backend.protocols import (
 from casfs.digest import hash_stream
 from casfs.errors import Corrupt
 from casfs.maintenance.head_kinds import allowed_types
+from casfs.nodes import head_kinds
 from casfs.nodes.registry import Registry
 
 
@@ -52,6 +53,11 @@ class DryRunBackend:
         type_hash, names = known[head.hash].type, allowed_types(name)
         if type_hash is None or Registry(self).name(type_hash) not in names:
             raise Corrupt(f"the head {name} leads to {head.hash}: not a {' or '.join(names)}")
+        for ref in head_kinds.refs(name, head):
+            type_hash = known[ref.hash].type
+            found = "blob" if type_hash is None else Registry(self).name(type_hash)
+            if ref.cas_type not in (None, found):
+                raise Corrupt(f"the head {name}: {ref.hash} is a {found}, not a {ref.cas_type}")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)

@@ -10,7 +10,7 @@ from casfs.backend.protocols import BlobInfo, Head, HeadName
 from casfs.checkpoints import checkpoint
 from casfs.digest import is_hash
 from casfs.errors import CasfsError, Conflict, Invalid, NotFound, Refused
-from casfs.maintenance.head_kinds import WORKFLOWS, allowed_types
+from casfs.maintenance.head_kinds import WORKFLOWS, is_portable
 from casfs.nodes.registry import HEADS as SCHEMAS
 from casfs.store import Store
 
@@ -35,7 +35,7 @@ def roots(store: Store, texts: list[str]) -> tuple[list[str], list[tuple[HeadNam
     for name, head in heads:
         if head.record.get("status") == threads.RUNNING and name.startswith(threads.HEADS):
             raise Refused(f"{name} is running; wait until it ends or is suspended, or cancel it")
-        if not allowed_types(name):
+        if not is_portable(name):
             raise Refused(f"{name} cannot be exported; give its hash {head.hash}")
     return hashes, list(dict([*heads, *_user_schemas(store)]).items())
 

@@ -23,20 +23,20 @@ def header(type: bytes, size: int, name: str = "././@LongLink") -> bytes:
 
 
 @pytest.mark.parametrize("type", [b"L", b"K", b"x", b"X", b"g"])
-def test_headers_without_end(store: Store, tmp_path: Path, type: bytes) -> None:
+def test_headers_without_end(target: Store, tmp_path: Path, type: bytes) -> None:
     (tmp_path / "bad").write_bytes((header(type, 512) + b"a" * 512) * 3000)
-    refused(store, tmp_path / "bad", "not a regular file")
+    refused(target, tmp_path / "bad", "not a regular file")
 
 
 @pytest.mark.parametrize("map", ["a", "1,2", "", "0,99999999999999999999"])
-def test_sparse_members(store: Store, tmp_path: Path, map: str) -> None:
+def test_sparse_members(target: Store, tmp_path: Path, map: str) -> None:
     with tarfile.open(tmp_path / "bad", "w", format=tarfile.PAX_FORMAT) as tar:
         member = tarfile.TarInfo("manifest.json")
         member.pax_headers = {"GNU.sparse.map": map, "GNU.sparse.size": "9"}
         tar.addfile(member, io.BytesIO())
-    refused(store, tmp_path / "bad", "not a regular file")
+    refused(target, tmp_path / "bad", "not a regular file")
     (tmp_path / "old").write_bytes(header(b"S", 0, "manifest.json") + bytes(1024))
-    refused(store, tmp_path / "old", "not a regular file")
+    refused(target, tmp_path / "old", "not a regular file")
 
 
 def compressed(path: Path, first: bytes, zeros: int) -> Path:
@@ -49,24 +49,24 @@ def compressed(path: Path, first: bytes, zeros: int) -> Path:
 
 
 @pytest.mark.parametrize("type", [b"L", b"x", b"0"])
-def test_a_member_of_gigabytes_is_not_read(store: Store, tmp_path: Path, type: bytes) -> None:
+def test_a_member_of_gigabytes_is_not_read(target: Store, tmp_path: Path, type: bytes) -> None:
     """It says 4 GB, and 64 MB would follow."""
     bad = compressed(tmp_path / "bad", header(type, 4 << 30, "manifest.json"), 64 << 20)
     assert bad.stat().st_size < 1 << 16
-    refused(store, bad, "not a regular file" if type != b"0" else "over 32 MiB")
+    refused(target, bad, "not a regular file" if type != b"0" else "over 32 MiB")
 
 
-def test_a_negative_size(store: Store, tmp_path: Path) -> None:
+def test_a_negative_size(target: Store, tmp_path: Path) -> None:
     block = bytearray(header(b"0", 0, "manifest.json"))
     block[124:136] = b"\xff" * 12  # base 256
     block[148:156] = b" " * 8
     block[148:156] = b"%06o\0 " % sum(block)
     (tmp_path / "bad").write_bytes(bytes(block) + bytes(1024))
-    refused(store, tmp_path / "bad", "not a regular file")
+    refused(target, tmp_path / "bad", "not a regular file")
 
 
-def test_a_window_larger_than_memory(store: Store, tmp_path: Path) -> None:
+def test_a_window_larger_than_memory(target: Store, tmp_path: Path) -> None:
     frame = b"\x28\xb5\x2f\xfd" + bytes([0b000_00_000, 21 << 3]) + b"\x01\x00\x00"  # 2 GiB
     (tmp_path / "bad.zst").write_bytes(frame)
     with pytest.raises(Corrupt):
-        archive.load(store, tmp_path / "bad.zst")
+        archive.load(target, tmp_path / "bad.zst")

@@ -189,7 +189,7 @@ def test_an_unreadable_file_is_reported_and_stays(victim: Victim) -> None:
 def test_a_node_that_is_no_json(victim: Victim) -> None:
     hash = plant(victim, b"{not JSON")
     fault = only(check(victim.store))
-    assert (fault.kind, fault.hash, fault.takes) == ("bad node", hash, ["workspaces/planted"])
+    assert (fault.kind, fault.hash, fault.takes) == ("bad node", hash, ["kept/planted"])
     assert victim.aside() == {hash: b"{not JSON"}
 
 
@@ -227,10 +227,10 @@ def test_a_directory_that_its_schema_cannot_refuse(victim: Victim) -> None:
 
 def test_a_dangling_ref(victim: Victim) -> None:
     hash = put_unchecked(victim.store, "content", {"text": "", "artifacts": [ABSENT]})
-    set_head(victim.store, "workspaces/x", hash)
+    set_head(victim.store, "kept/x", hash)
     report = check(victim.store)
     fault = only(report)
-    assert (fault.kind, fault.hash, fault.takes) == ("missing", ABSENT, ["workspaces/x"])
+    assert (fault.kind, fault.hash, fault.takes) == ("missing", ABSENT, ["kept/x"])
     assert hash in fault.message
     assert report.quarantined == []
 

@@ -96,7 +96,7 @@ def plant(victim: Victim, data: bytes, type: str = "content") -> str:
     digest = Digest.of(data)
     type_hash = victim.store.registry.head(type).hash
     victim.store.backend.publish([Staged(digest, data, type=type_hash)])
-    set_head(victim.store, "workspaces/planted", digest.hash)
+    set_head(victim.store, "kept/planted", digest.hash)
     return digest.hash
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from casfs.backend.protocols import Head, Staged
+from casfs.backend.protocols import Head, Staged, Swap
 from casfs.digest import Digest
 from casfs.nodes import directory
 from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
@@ -119,8 +119,7 @@ def put_unchecked(store: Store, type: str, payload: Any) -> str:
 def set_head(store: Store, name: str, hash: str, **record: Any) -> Head:
     """Move a head wherever it stands."""
     new = Head(hash, record)
-    with store.batch() as batch:
-        batch.swap(name, store.heads.get(name), new)
+    store.backend.publish([], [Swap(name, store.heads.get(name), new)])
     return new
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from casfs.backend.memory import MemoryBackend
+from casfs.checkpoints.checkpoint import id_of
 from casfs.maintenance import archive, names
 from casfs.maintenance.archive import Exported
 from casfs.store import Store
@@ -57,7 +58,8 @@ def ended(store: Store, *texts: str, id: str = "01JD0000000000000000000000") -> 
 
 def fork(thread: Example, id: str, hash: str, **record: Any) -> str:
     """Another head on the chain of a thread; returns its name."""
-    set_head(thread.store, f"threads/{id}", hash, **{**thread.head.record, **record})
+    status = {} if hash == thread.head.hash else {"status": "suspended"}
+    set_head(thread.store, f"threads/{id}", hash, **{**thread.head.record, **status, **record})
     return f"threads/{id}"
 
 
@@ -70,7 +72,7 @@ def put_checkpoint(
     record = {"root": root, "createdAt": CREATED + at, "message": message}
     more: dict[str, Any] = {"previous": None, "name": name, "stats": stats, "changed_files": []}
     node = store.put_node("checkpoint", {**record, **more}).hash
-    head = f"checkpoints/{name}/20231114T2213{at:02}.000Z-{node[:8]}"
+    head = f"checkpoints/{name}/{id_of(CREATED + at, node)}"
     set_head(store, head, node, **record)
     return head
 

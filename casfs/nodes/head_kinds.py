@@ -1,0 +1,178 @@
+"""The kinds of heads: how one is named, which nodes it leads to, and the schema of its record.
+
+The same rules hold for what is read and for what an import brings. A record that breaks its
+schema is damaged: its head is shown as broken, and `casfs fsck` reports it. A record may have more
+fields than its schema names, as those of a newer casfs have.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from casfs.backend.protocols import DamagedHead, Head
+from casfs.digest import is_hash
+from casfs.errors import Invalid
+from casfs.nodes.schema import Ref, Schema
+
+NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+CHECKPOINT_ID = "[0-9]{8}T[0-9]{6}[.][0-9]{3}Z-[0-9a-f]{8}"
+THREAD_ID = "[0-9A-HJKMNP-TV-Z]{26}"
+RESERVED_NAMES = ("plugins", "latest")  # of checkpoints
+MAX_TIME_MS = 253_402_300_799_999  # the end of the year 9999
+
+
+def _text(*, null: bool = False) -> dict[str, Any]:
+    return {"type": ["string", "null"] if null else "string"}
+
+
+def _count(minimum: int = 0, *, null: bool = False) -> dict[str, Any]:
+    return {"type": ["integer", "null"] if null else "integer", "minimum": minimum}
+
+
+def _ref(type: str | None = None, *, null: bool = False) -> dict[str, Any]:
+    return {**_text(null=null), "format": "cas_ref", **({"cas_type": type} if type else {})}
+
+
+def _id(*, null: bool = False) -> dict[str, Any]:
+    return {**_text(null=null), "pattern": f"^{THREAD_ID}$"}
+
+
+def _list(items: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
+def _object(required: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"type": "object", "required": list(required), "properties": {**required, **more}}
+
+
+TIME = {**_count(), "maximum": MAX_TIME_MS}
+FLAG = {"type": "boolean"}
+INTENT = _object(
+    {"role": {**_text(), "minLength": 1}, "index": _count(1)},
+    attempt=_count(1),
+    since=TIME,
+    run=_text(null=True),
+    pid=_count(2, null=True),
+    pidStart=_count(null=True),
+    turns=_list(_ref()),
+    turnCount=_count(),
+    earlier=_ref("content"),
+    calls=_list(_id()),
+    resumed=FLAG,
+)
+THREAD = _object(
+    {
+        "status": {"enum": ["running", "suspended", "ended", "cancelled"]},
+        "start": _ref("thread-start"),
+        "workflow": _text(),
+        "updatedAt": TIME,
+    },
+    reason=_text(null=True),
+    cause=_text(null=True),
+    question=_ref("content", null=True),
+    answer=_ref("content", null=True),
+    intent={**INTENT, "type": ["object", "null"]},
+    attempts=_list(_ref()),
+    spent={**_object({"tokens": _count(), "wallMs": _count()}), "type": ["object", "null"]},
+    compact=_ref("content", null=True),
+    parent=_id(null=True),
+    children=_list(_id()),
+    fork={**_object({"thread": _text(), "step": _count()}), "type": ["object", "null"]},
+    agents=_ref("thread-agents", null=True),
+    key=_text(null=True),
+    returnCode=_count(null=True),
+)
+TREE = {"root": _ref("directory"), "createdAt": TIME}
+
+
+@dataclass(frozen=True)
+class HeadKind:
+    """The heads below one prefix. `name`: the pattern of the rest; `types`: of the nodes that they
+    lead to; `document`: the schema of their records."""
+
+    prefix: str
+    name: str
+    types: tuple[str, ...]
+    document: dict[str, Any]
+
+    @cached_property
+    def record(self) -> Schema:
+        return Schema(self.document)
+
+
+KINDS = (
+    HeadKind("threads/", THREAD_ID, ("thread-start", "thread-step", "thread-end"), THREAD),
+    HeadKind(
+        "checkpoints/",
+        f"{NAME}/{CHECKPOINT_ID}",
+        ("checkpoint",),
+        _object({**TREE, "message": _text()}),
+    ),
+    HeadKind("workflows/", NAME, ("workflow",), _object({})),
+    HeadKind("schemas/", "[a-z][a-z0-9-]{0,63}", ("schema",), _object({}, builtin=FLAG)),
+    HeadKind(
+        "plugins/",
+        f"{NAME}/{NAME}",
+        ("directory",),
+        _object({**TREE, "source": _text(), "commit": _text(null=True), "syncedAt": TIME}),
+    ),
+    HeadKind(
+        "workspaces/",
+        "[0-9a-f]{16}([.][0-9]+)?",
+        ("directory",),
+        _object(
+            {
+                "path": _text(),
+                "way": {"enum": ["native", "overlay", "namespace", "fuse-overlayfs", "copy"]},
+                "base": _ref("directory"),
+                "generation": _count(),
+                "readOnly": FLAG,
+                "made": FLAG,
+                "openedAt": TIME,
+                "system": {"type": "string", "pattern": "^[^ ]+ [^ ]+$"},
+            },
+            name=_text(null=True),
+            checkpoint=_ref("checkpoint", null=True),
+        ),
+    ),
+    HeadKind(
+        "actions/",
+        "[0-9a-f]{64}",
+        ("action-result",),
+        _object({"createdAt": TIME, "argv0": _text()}),
+    ),
+    HeadKind("keys/", "[0-9a-f]{32}", ("thread-start",), _object({"thread": _id()})),
+)
+
+
+def kind_of(name: str) -> HeadKind | None:
+    return next((kind for kind in KINDS if name.startswith(kind.prefix)), None)
+
+
+def fault(name: str, head: Head) -> str | None:
+    """Returns why a head is damaged; None where its name and record are as its kind has them."""
+    if isinstance(head, DamagedHead):
+        return "its row does not decode"
+    kind = kind_of(name)
+    if kind is None:
+        return None
+    rest = name[len(kind.prefix) :]
+    first = rest.partition("/")[0]
+    reserved = kind.prefix == "checkpoints/" and first in RESERVED_NAMES
+    stands_for_hash = is_hash(first) and kind.prefix != "actions/"
+    if not re.fullmatch(kind.name, rest) or reserved or stands_for_hash:
+        return "its name is not allowed"
+    try:
+        kind.record.check(dict(head.record))
+    except Invalid as error:
+        return f"its record is damaged: {error}"
+    return None
+
+
+def refs(name: str, head: Head) -> list[Ref]:
+    """Returns the refs of a sound head's record, with the types that they must have."""
+    kind = kind_of(name)
+    return [] if kind is None else kind.record.refs(dict(head.record))
