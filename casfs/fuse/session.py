@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections import OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
@@ -53,6 +54,8 @@ SHORT_S = 1.0  # for which a removed name may be stale
 FS_BLOCK = 4096
 MAX_NAME_BYTES = 255
 XATTR = b"user.blake3"
+LOG_INTERVAL_S = 60.0  # between two lines about the same failure
+MAX_LOGGED = 1024  # failures that are remembered for that
 LIVE_CONTENTS = 4096  # live files whose content is kept as of their last GETATTR
 
 
@@ -95,6 +98,7 @@ class Session:
         self.xattr = xattr
         self.inodes = Inodes(root, table, lambda ino: self._live_contents.pop(ino, None))
         self._log = log
+        self._logged: dict[tuple[str, str], float] = {}  # when each failure was logged last
         self._store = store
         self._handles = handles
         self._invalidates = invalidates
@@ -105,11 +109,17 @@ class Session:
         stats.cache = lambda: {"inodes": len(self.inodes), **counts()}
 
     def errno_for(self, kind: str, error: Exception) -> int:
-        """Returns the errno for `error`; logs it unless it is the caller's fault."""
+        """Returns the errno for `error`; logs it unless it is the caller's fault, the same
+        failure at most once in LOG_INTERVAL_S."""
         code = errno_of(error)
         if code in LOGGED and not isinstance(error, Denied):
-            name = type(error).__name__
-            self._log("request failed", request=kind, error=name, message=str(error))
+            name, now = type(error).__name__, time.monotonic()
+            key = (kind, str(error))
+            if now - self._logged.get(key, -LOG_INTERVAL_S) >= LOG_INTERVAL_S:
+                if len(self._logged) >= MAX_LOGGED:
+                    self._logged.clear()
+                self._logged[key] = now
+                self._log("request failed", request=kind, error=name, message=str(error))
         return code
 
     # -- names and attributes -----------------------------------------------------------------

@@ -344,3 +344,13 @@ def test_a_fault_is_one_short_line() -> None:
         Schema({"type": "number"}).check("line\n" * 10_000)
     assert len(str(caught.value)) < 300
     assert "\n" not in str(caught.value)
+
+
+def test_a_fault_in_a_branch_is_named() -> None:
+    one = {"required": ["a"], "properties": {"a": {}}, "additionalProperties": False}
+    other = {"required": ["b"], "properties": {"b": {}}, "additionalProperties": False}
+    schema = Schema({"type": "object", "oneOf": [one, other]})
+    with pytest.raises(Invalid, match="'typo' was unexpected"):
+        schema.check({"a": 1, "typo": 2})
+    with pytest.raises(Invalid, match="oneOf"):
+        schema.check({"typo": 2})

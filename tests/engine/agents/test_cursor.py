@@ -151,3 +151,9 @@ async def test_it_breaks_and_leaves_what_it_did(
         await run(replace(given, env={**given.env, **env}), events)
     assert raised.value.detail is not None
     store.node(raised.value.detail, "cursor-detail")
+
+
+async def test_its_tokens_count(given: AgentContext) -> None:
+    usage = {"inputTokens": 40, "outputTokens": 2, "cacheReadTokens": 8, "odd": 5}
+    result = await run(given, [event(type="result", result=DONE, usage=usage)])
+    assert result.tokens == 50

@@ -37,6 +37,7 @@ messages = [
 ]
 mode = os.environ["STAND_IN"]
 session = {"id": ID, "session_id": ID, "model": "qwen-plus", "messages": messages}
+session |= {"input_tokens": 50 * (1 + ("--resume" in args)), "output_tokens": 7}
 if args[:2] == ["sessions", "export"]:
     assert args[2:] == ["-", "--session-id", ID], args
     print(json.dumps(session))
@@ -107,6 +108,13 @@ async def test_how_it_is_called(given: AgentContext) -> None:
     assert where == str(given.workspace)
     options = "chat --quiet --model x/y --provider auto --toolsets file,terminal --yolo -q"
     assert argv == [*options.split(), PROMPT.text()]
+
+
+async def test_its_tokens_count_once(given: AgentContext) -> None:
+    agent = create_agent(config(given))
+    first = await agent(given)
+    again = await agent(replace(given, prompt=given.prompt.corrected("no")))
+    assert (first.tokens, again.tokens) == (57, 50)
 
 
 async def test_a_correction_resumes_the_session(given: AgentContext) -> None:
