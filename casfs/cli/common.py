@@ -84,14 +84,14 @@ def read_json(name: str) -> Any:
         raise Invalid(f"{input_name(name)}: {error}") from None
 
 
-def refuse_home_or_root(path: Path, force: bool) -> None:
+def refuse_home_or_root(path: Path, force: bool | None) -> None:
     """Guards against recording a whole machine or a home directory with its keys by mistake. Raises
-    Refused for a home directory and every directory above one, unless `force`."""
+    Refused for a home directory and every directory above one, unless `force`; None stands for a
+    verb without that option."""
     homes = {Path.home().resolve(), Path(os.path.expanduser(f"~{_user()}")).resolve()}
     if not force and any(home.is_relative_to(path.resolve()) for home in homes):
-        raise Refused(
-            f"{path.resolve()}: refusing to record the root or home directory; use --force"
-        )
+        remedy = "name another directory" if force is None else "use --force"
+        raise Refused(f"{path.resolve()}: refusing to record the root or home directory; {remedy}")
 
 
 def _user() -> str:

@@ -75,7 +75,7 @@ def gc(
     echo_result(as_json, {**asdict(result), "dry_run": dry_run}, f"{line} {kept.bytes} bytes")
     if not as_json:
         for name in result.evicted:
-            echo_line(f"evicted {name}")
+            echo_line(f"{'would evict' if dry_run else 'evicted'} {name}")
 
 
 def _why(store: Store, hash: str, as_json: bool) -> None:

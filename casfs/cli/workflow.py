@@ -8,7 +8,7 @@ import click
 
 from casfs.cli.common import input_name, json_option, open_store, read_json
 from casfs.cli.output import echo, echo_json, echo_line, echo_lines, echo_result, warn
-from casfs.errors import Failed, Invalid
+from casfs.errors import Failed, Invalid, NotFound
 from engine.moderator import decision as moderator
 from engine.workflow import registry as workflows
 from engine.workflow.definition import check
@@ -118,13 +118,20 @@ def show(ctx: click.Context, name: str, as_json: bool) -> None:
 def next_(ctx: click.Context, workflow: str, steps_file: str, as_json: bool) -> None:
     """Print the role that comes after STEPS, a JSON list of {role, meta, ...}.
 
+    Exits 3 for a step of a role that the workflow does not have.
+
     \b
     echo '[{"role": "planner", "meta": {"status": "aborted"}}]' |
       casfs workflow next develop --steps -
     """
     steps = _steps(read_json(steps_file))
     context = moderator.DecisionInput(steps, {}, "")
-    decision = _decide(_rules(ctx, workflow), context)
+    rules = _rules(ctx, workflow)
+    roles = {rule[end] for rule in rules for end in ("from", "to")}
+    for step in steps:
+        if step["role"] not in roles:
+            raise NotFound(f"the workflow has no role {step['role']!r}")
+    decision = _decide(rules, context)
     if isinstance(decision, moderator.RuleFailed):
         raise Failed(decision.reason)
     if isinstance(decision, moderator.Next):

@@ -34,7 +34,8 @@ from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.write_batch import Batch
 
-WITHOUT_GIT = IgnoreRules(frozenset({b".git"}))
+GIT_FOLDER = b".git"
+WITHOUT_GIT = IgnoreRules(frozenset({GIT_FOLDER}))
 REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|[A-Za-z0-9._-]+(@[A-Za-z0-9._-]+)?:(?!/?/)")
 COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?\Z")
 GIT_QUERY_TIMEOUT_S = 60.0
@@ -172,7 +173,7 @@ def _opened(path: Path) -> Iterator[tarfile.TarFile]:
 def _add(batch: Batch, tar: tarfile.TarFile, member: tarfile.TarInfo, top: Level) -> None:
     _check(member)
     parts = tree.split_path(os.fsencode(member.name))
-    if not parts:
+    if not parts or GIT_FOLDER in (parts if member.isdir() else parts[:-1]):
         return
     if len(parts) > walker.MAX_DEPTH:
         raise Invalid(f"{parts[0]!r} is more than {walker.MAX_DEPTH} directories deep")

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from casfs import store as store_module
+from casfs.cli.common import refuse_home_or_root
+from casfs.errors import Refused
 from casfs.store import Store
 from tests.support.cli import ULID, UNKNOWN, written
 from tests.support.engine import (
@@ -244,3 +246,11 @@ def test_a_store_of_another_format_version(cli: Cli, tmp_path: Path) -> None:
         assert "format" in answer.err
         assert answer.err.count("\n") == 1
     assert (cli.root / "store.db").read_bytes() == before
+
+
+def test_no_option_is_named_that_the_verb_does_not_have(cli: Cli) -> None:
+    assert "--force" not in cli("thread", "start", "--help").text
+    with pytest.raises(Refused, match=r"home directory; name another directory$"):
+        refuse_home_or_root(Path("/"), None)
+    with pytest.raises(Refused, match=r"--force$"):
+        refuse_home_or_root(Path("/"), force=False)

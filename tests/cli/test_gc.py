@@ -66,6 +66,7 @@ def test_gc_evicts_cache_to_a_limit(cli: Cli, opened: Store, option: str) -> Non
     limit = "500K" if option == "--max-size" else "2"
     found = value(cli, "gc", option, limit, "--dry-run")
     assert found["evicted"] == ["actions/0"]
+    assert lines(cli, "gc", option, limit, "--dry-run")[1:] == ["would evict actions/0"]
     output = lines(cli, "gc", option, limit)
     assert output[0].startswith("freed 1 blobs, 204800 bytes; ")
     assert output[1:] == ["evicted actions/0"]

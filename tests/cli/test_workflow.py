@@ -84,3 +84,10 @@ def test_agents(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert cli("agent", "describe", "command", "--json").json == described
     cli.refused("agent", "describe", "torn", code=1)
     cli.refused("agent", "describe", "nobody", code=3)
+
+
+def test_no_role_is_next_to_one_that_does_not_exist(cli: Cli) -> None:
+    cli("workflow", "add", DEVELOP)
+    steps = b'[{"role": "plannr", "meta": {}}]'
+    message = cli.refused("workflow", "next", "develop", "--steps", "-", stdin=steps, code=3)
+    assert "no role 'plannr'" in message

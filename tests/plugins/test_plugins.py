@@ -393,3 +393,13 @@ def test_each_cut_of_a_zstd_tarball_is_found(store: Store, tmp_path: Path) -> No
 def test_an_empty_tarball_is_an_empty_tree(store: Store, tmp_path: Path) -> None:
     done = sync(store, make_tar(tmp_path / "x.tar"))
     assert tree.load(store, done.plugin.root) == {}
+
+
+def test_a_tarball_is_stored_without_its_git_directories(store: Store, tmp_path: Path) -> None:
+    held = write_tree(tmp_path / "held", {"f": b"1", ".git": {"HEAD": b"x"}, "sub": {".git": b"y"}})
+    path = tmp_path / "plugin.tar"
+    with tarfile.open(path, "w") as tar:
+        for one in sorted(held.iterdir()):
+            tar.add(one, one.name)
+    restored = content(store, sync(store, path), tmp_path)
+    assert restored == {b"f": b"1", b"sub": {b".git": b"y"}}

@@ -103,7 +103,7 @@ def record_workspace(ctx: click.Context, text: str) -> str:
                 return resolve_tree(store, text)
             except NotFound as error:
                 raise NotFound(f"no directory {text}, and no such tree: {error}") from None
-        refuse_home_or_root(Path(text), force=False)
+        refuse_home_or_root(Path(text), force=None)
         ignore, report = IgnoreRules(), SnapshotReport()
         exclusions.exclude_stores(store, Path(text), ignore, report)
         with store.batch() as batch:
