@@ -125,7 +125,7 @@ CASES: dict[str, list[Call]] = {
 
 
 DEVIATIONS: dict[tuple[str, str], dict[int, Any]] = {
-    ("names too long", strategies.FUSE): {5: "ENOENT"},
+    ("names too long", strategies.FUSE): {5: "ENOENT", 6: "ENOENT"},
     ("rename of directories", strategies.FUSE): {  # as across file systems; mv copies
         **{2: "EXDEV", 3: "EXDEV", 4: (stat.S_IFDIR, 0o755, 0)},
         **dict.fromkeys((5, 6, 7), "ENOENT"),
