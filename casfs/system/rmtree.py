@@ -19,6 +19,8 @@ def delete(path: Path) -> None:
             _delete_directory(path)
         else:  # rmtree would open it, and wait at a fifo
             path.unlink(missing_ok=True)
+    except NotADirectoryError:  # a parent is a file: there is nothing at that path
+        return
     except OSError as error:
         raise Failed(f"cannot remove {path}: {error.strerror}") from None
 

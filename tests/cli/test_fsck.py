@@ -17,6 +17,7 @@ def spoil(cli: Cli, hash: str) -> None:
     path = cli.root / "objects" / hash[:2] / hash[2:]
     path.chmod(0o644)
     path.write_bytes(b"spoilt" + path.read_bytes()[6:])
+    path.chmod(0o444)
 
 
 def test_fsck_of_a_sound_store(cli: Cli, opened: Store) -> None:
