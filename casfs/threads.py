@@ -42,23 +42,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NewType
 
 from casfs.backend.protocols import Head, HeadName
 from casfs.digest import NodeHash
 from casfs.errors import Conflict, Corrupt, NotFound
+from casfs.nodes import head_kinds
 from casfs.nodes.node import Node
 from casfs.store import Store
 
 HEADS = "threads/"
 ThreadId = NewType("ThreadId", str)
 RUNNING, SUSPENDED, ENDED, CANCELLED = "running", "suspended", "ended", "cancelled"
+BROKEN = "broken"  # the record is damaged
 MAX_ANCESTORS = 10
 MAX_CHILDREN = 16  # that a record names
 ID_LENGTH = 26
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Thread:
     """A snapshot of a thread's head. `head`: the expected pair of the next compare-and-swap."""
 
@@ -69,13 +72,26 @@ class Thread:
     def hash(self) -> NodeHash:
         return self.head.hash
 
+    @cached_property
+    def fault(self) -> str | None:
+        """Why its record is damaged, else None."""
+        return head_kinds.record_fault(self.name, self.head)
+
     @property
     def record(self) -> Mapping[str, Any]:
+        """Raises Corrupt where it is damaged."""
+        if self.fault is not None:
+            raise Corrupt(f"thread {self.id} is broken: {self.fault}; `casfs thread rm` removes it")
         return self.head.record
 
     @property
+    def fields(self) -> Mapping[str, Any]:
+        """The record for listings: empty where it is damaged."""
+        return {} if self.fault is not None else self.head.record
+
+    @property
     def status(self) -> str:
-        return str(self.record.get("status", "broken"))
+        return str(self.fields.get("status", BROKEN))
 
     @property
     def name(self) -> HeadName:

@@ -163,7 +163,7 @@ class Threads:
 
 def _public(found: threads.Thread) -> Thread:
     """From the head alone, so a thread whose nodes are damaged is listed like any other."""
-    record = found.record
+    record = found.fields
     spent = record.get("spent") or {"tokens": 0, "wallMs": 0}
     return Thread(
         id=found.id,

@@ -29,7 +29,7 @@ def roots(store: Store, texts: list[str]) -> tuple[list[str], list[tuple[HeadNam
             both = ", ".join(name for name, _ in found)
             raise Conflict(f"{text} is ambiguous: {both}; give the whole name")
         if found:
-            heads += found
+            heads += [*found, *_called_threads(store, found[0][0])]
         else:
             hashes.append(_hash(store, text))
     for name, head in heads:
@@ -76,6 +76,19 @@ def _hash(store: Store, text: str) -> str:
         return store.expand(text)
     except CasfsError as error:
         raise NotFound(f"no thread, checkpoint, workflow or hash {text!r}") from error
+
+
+def _called_threads(store: Store, name: HeadName) -> Iterator[tuple[HeadName, Head]]:
+    """Yields the heads of the threads that a thread called, and of those that these called."""
+    below: dict[str, list[threads.Thread]] = {}
+    if name.startswith(threads.HEADS):
+        for one in threads.list_threads(store):
+            below.setdefault(one.fields.get("parent") or "", []).append(one)
+    waiting = [name[len(threads.HEADS) :]]
+    while waiting:
+        for one in below.pop(waiting.pop(), ()):
+            yield one.name, one.head
+            waiting.append(one.id)
 
 
 def _user_schemas(store: Store) -> list[tuple[HeadName, Head]]:

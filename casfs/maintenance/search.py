@@ -186,7 +186,7 @@ class Index:
             ).fetchall()
         for step, start, index, role in rows:
             for owner in threads.list_threads(self._store):
-                if owner.record.get("start") == start.hex() and self._has(owner, index, step.hex()):
+                if owner.fields.get("start") == start.hex() and self._has(owner, index, step.hex()):
                     yield owner, index, role
 
     def _has(self, owner: Thread, index: int, step: str) -> bool:

@@ -165,8 +165,17 @@ def fault(name: str, head: Head) -> str | None:
     stands_for_hash = is_hash(first) and kind.prefix != "actions/"
     if not re.fullmatch(kind.name, rest) or reserved or stands_for_hash:
         return "its name is not allowed"
+    return record_fault(name, head)
+
+
+def record_fault(name: str, head: Head) -> str | None:
+    """As `fault`, of the record alone."""
+    kind = kind_of(name)
     try:
-        kind.record.check(dict(head.record))
+        if isinstance(head, DamagedHead):
+            return "its row does not decode"
+        if kind is not None:
+            kind.record.check(dict(head.record))
     except Invalid as error:
         return f"its record is damaged: {error}"
     return None

@@ -19,7 +19,7 @@ from casfs.conflict_retry import retry_on_conflict
 from casfs.digest import NodeHash, TreeHash, hash_bytes
 from casfs.errors import Conflict, Failed, Invalid, NotFound
 from casfs.store import Store
-from casfs.threads import CANCELLED, ENDED, Thread, ThreadId
+from casfs.threads import BROKEN, CANCELLED, ENDED, Thread, ThreadId
 from casfs.write_batch import Batch
 from engine import content
 from engine.agents import loader
@@ -183,15 +183,15 @@ def fork(
 
 def remove(store: Store, thread: Thread) -> None:
     """Removes the head of a finished thread; gc collects its nodes. Raises Conflict."""
-    if thread.status not in (ENDED, CANCELLED):
+    if thread.status not in (ENDED, CANCELLED, BROKEN):
         raise Conflict(f"thread {thread.id} is {thread.status}; `casfs thread cancel` ends it")
-    caller = store.heads.get(threads.head_name(ThreadId(thread.record.get("parent") or "")))
+    caller = store.heads.get(threads.head_name(ThreadId(thread.fields.get("parent") or "")))
     if caller is not None and thread.id in (caller.record.get("intent") or {}).get("calls", ()):
-        above = thread.record["parent"]
+        above = thread.fields["parent"]
         raise Conflict(f"thread {above} has a pending step that called {thread.id}; wait for it")
     with store.batch() as batch:
         batch.swap(thread.name, thread.head, None)
-        if key := thread.record.get("key"):
+        if key := thread.fields.get("key"):
             found = store.heads.get(HeadName(KEY_HEADS + key))
             if found is not None and found.record.get("thread") == thread.id:
                 batch.swap(HeadName(KEY_HEADS + key), found, None)

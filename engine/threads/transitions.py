@@ -120,7 +120,7 @@ def add_failed_attempt(store: Store, thread: Thread, detail: str) -> Thread:
 def cancel(store: Store, thread: Thread) -> Thread:
     """Ends a thread and its open children with return code 130. Raises Conflict where it has
     ended already."""
-    if thread.status not in (RUNNING, SUSPENDED):
+    if thread.record["status"] not in (RUNNING, SUSPENDED):
         raise Conflict(f"thread {thread.id} is {thread.status} already")
     with store.batch() as batch:
         with_caller = End(RETURN_CANCELLED, f"cancelled with thread {thread.id}")

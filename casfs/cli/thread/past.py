@@ -94,8 +94,8 @@ def graph(ctx: click.Context, id: str, as_json: bool) -> None:
         found = threads.expand(store, id)
         flow = workflows.load(store, threads.start(store, found).payload["workflow"])
         path = [node.payload["role"] for node in threads.last_steps(store, found, None)]
-        ended = found.record.get("returnCode") == 0
-    running = (found.record.get("intent") or {}).get("role")
+        ended = found.fields.get("returnCode") == 0
+    running = (found.fields.get("intent") or {}).get("role")
     text = mermaid(flow, path, ended, running)
     echo_result(as_json, {"id": found.id, "path": path, "mermaid": text}, text.rstrip())
 

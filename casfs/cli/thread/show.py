@@ -69,17 +69,17 @@ def head_fields(found: Thread) -> dict[str, Any]:
     """Returns the fields of the head alone, so that a damaged thread is listed as well."""
     return {
         "id": found.id,
-        "workflow": found.record.get("workflow", "?"),
+        "workflow": found.fields.get("workflow", "?"),
         "status": found.status,
         "head": found.hash,
-        "start": found.record.get("start"),
-        "updatedAt": found.record.get("updatedAt", 0),
-        "reason": found.record.get("reason"),
-        "cause": found.record.get("cause"),
-        "returnCode": found.record.get("returnCode"),
-        "intent": found.record.get("intent"),
-        "spent": found.record.get("spent"),
-        "parent": found.record.get("parent"),
+        "start": found.fields.get("start"),
+        "updatedAt": found.fields.get("updatedAt", 0),
+        "reason": found.fault or found.fields.get("reason"),
+        "cause": found.fields.get("cause"),
+        "returnCode": found.fields.get("returnCode"),
+        "intent": found.fields.get("intent"),
+        "spent": found.fields.get("spent"),
+        "parent": found.fields.get("parent"),
     }
 
 
@@ -99,9 +99,12 @@ def coloured(text: str, status: str) -> str:
 
 
 def _details(store: Store, found: Thread, count: int | None) -> dict[str, Any]:
+    if found.fault is not None:
+        unknown = dict.fromkeys(("input", "summary", "question", "budget"))
+        return {**unknown, "steps": [], "calls": _calls(store, found)}
     end = threads.end(store, found)
     start = threads.start(store, found).payload
-    question = found.record.get("question") if found.status == SUSPENDED else None
+    question = found.fields.get("question") if found.status == SUSPENDED else None
     return {
         "input": content_text(store, start["input"]),
         "summary": end.payload["summary"] if end else None,
@@ -156,7 +159,7 @@ def _calls(store: Store, found: Thread) -> list[dict[str, Any]]:
     """Returns the tree of callees, oldest first."""
     below: dict[str, list[Thread]] = {}
     for one in threads.list_threads(store):
-        if parent := one.record.get("parent"):
+        if parent := one.fields.get("parent"):
             below.setdefault(parent, []).append(one)
 
     def tree_of(id: str) -> list[dict[str, Any]]:

@@ -53,7 +53,7 @@ class RunningStep(ComposedDirectory):
         return found
 
     def _intent(self) -> Mapping[str, Any] | None:
-        found: Mapping[str, Any] | None = self._reader.thread(self._id).thread.record.get("intent")
+        found: Mapping[str, Any] | None = self._reader.thread(self._id).thread.fields.get("intent")
         return found
 
     def _changed(self) -> int:
@@ -61,7 +61,7 @@ class RunningStep(ComposedDirectory):
 
     def _field(self, field: str) -> tuple[bytes, int]:
         thread, mtime_ns = self._reader.thread(self._id)
-        intent = thread.record.get("intent")
+        intent = thread.fields.get("intent")
         if intent is None or field not in intent:
             raise NotFound(f"thread {self._id}: no step in flight any more")
         return f"{intent[field]}\n".encode(), mtime_ns

@@ -124,7 +124,7 @@ class StoreReader:
 
 def _timed(thread: Thread, seq: int) -> TimedThread:
     """`seq`: of the head's newest move, read before the head."""
-    at_ms = thread.record.get("updatedAt")
+    at_ms = thread.fields.get("updatedAt")
     changed = ChangeTime(seq, at_ms if isinstance(at_ms, int) else Y2000_NS // MILLISECOND)
     return TimedThread(thread, changed.mtime_ns)
 

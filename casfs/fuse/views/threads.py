@@ -99,11 +99,12 @@ class ThreadDirectory(ComposedDirectory):
         }
         if thread.status in (threads.ENDED, threads.CANCELLED):
             found[b"end.json"] = partial(self._end, thread.hash)
-        if parent := thread.record.get("parent"):
+        parent = thread.fields.get("parent")
+        if parent and self._reader.store.heads.get(threads.head_name(parent)):
             found[b"parent"] = partial(Link, target=b"../" + file_name(parent))
-        if thread.record.get("children"):
+        if thread.fields.get("children"):
             found[b"children"] = partial(LiveDirectory, find=self._children, changed=self._changed)
-        if thread.record.get("intent"):
+        if thread.fields.get("intent"):
             found[RUNNING] = partial(RunningStep, reader=self._reader, id=self._id)
         return found
 
@@ -115,7 +116,7 @@ class ThreadDirectory(ComposedDirectory):
         thread, mtime_ns = self._reader.thread(self._id)
         about = {"id": thread.id, "status": thread.status, "head": thread.hash}
         start = self._reader.node(_start(thread), "thread-start").payload
-        return pretty({**about, **start, "record": dict(thread.record)}), mtime_ns
+        return pretty({**about, **start, "record": dict(thread.head.record)}), mtime_ns
 
     def _input(self, key: bytes) -> Vnode:
         start = self._start_payload()
@@ -135,15 +136,16 @@ class ThreadDirectory(ComposedDirectory):
         return ComputedFile(key, make, end["completedAt"] * MILLISECOND)
 
     def _children(self) -> dict[bytes, VnodeFactory]:
-        ids = self._thread().record.get("children") or []
+        ids = self._thread().fields.get("children") or []
         if len(ids) >= threads.MAX_CHILDREN:  # the record names no more than that
             ids = self._reader.aggregate(f"children {self._id}", threads.HEADS, self._find_children)
-        names = [file_name(id) for id in ids]
+        heads = self._reader.store.heads
+        names = [file_name(id) for id in ids if heads.get(threads.head_name(id))]
         return {name: partial(Link, target=b"../../" + name) for name in names}
 
     def _find_children(self) -> list[str]:
         found = (timed.thread for timed in self._reader.threads())
-        return [one.id for one in found if one.record.get("parent") == self._id]
+        return [one.id for one in found if one.fields.get("parent") == self._id]
 
     def _start_payload(self) -> dict[str, Any]:
         payload: dict[str, Any] = self._reader.node(_start(self._thread())).payload
@@ -244,7 +246,7 @@ def _step_name(step: StepRef) -> bytes:
 
 
 def _start(thread: Thread) -> str:
-    start = thread.record.get("start")
+    start = thread.fields.get("start")
     if not isinstance(start, str) or not is_hash(start):
         raise Corrupt(f"thread {thread.id}: its head names no thread-start node")
     return start

@@ -122,7 +122,11 @@ def test_more_children_than_a_record_names(store: Store) -> None:
 def test_whatever_shows_a_thread_has_another_mtime_after_each_move(
     store: Store, thread: Example
 ) -> None:
-    thread.move(thread.start, children=["01JD0000000000000000000001"], intent={"role": "planner"})
+    thread.move(
+        thread.start,
+        children=["01JD0000000000000000000001"],
+        intent={"role": "planner", "index": 1},
+    )
     top = root(StoreReader(store), Stats())
     where = f"threads/{thread.id}"
     live = ["threads", "threads.json", "history"]
