@@ -15,12 +15,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from casfs.backend.protocols import Head, HeadName
-from casfs.digest import NodeHash, TreeHash, is_hash
-from casfs.errors import Conflict, Invalid, NotFound
+from casfs.digest import BlobHash, NodeHash, TreeHash, is_hash
+from casfs.errors import Conflict, Corrupt, Invalid, NotFound
+from casfs.nodes import head_kinds
 from casfs.nodes.head_kinds import RESERVED_NAMES
 from casfs.store import Store
 
 HEADS = "checkpoints/"
+NO_TREE = TreeHash(NodeHash(BlobHash("")))  # of a damaged head
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 
 
@@ -54,7 +56,7 @@ def listing(store: Store, name: str | None = None) -> list[Checkpoint]:
 def latest(store: Store, name: str) -> Checkpoint | None:
     """Returns the newest checkpoint of `name`."""
     for key, head in store.heads.list(f"{HEADS}{name}/", reverse=True):
-        return _checkpoint(key, head)
+        return _sound(_checkpoint(key, head))
     return None
 
 
@@ -72,7 +74,7 @@ def find(store: Store, text: str) -> Checkpoint:
         raise NotFound(f"no checkpoint {text!r}; see `casfs checkpoint list {name}`")
     if len(found) > 1 and found[0].id != id:
         raise Conflict(f"{text} is ambiguous: {found[0].id}, {found[1].id}; give more of the id")
-    return found[0]
+    return _sound(found[0])
 
 
 def find_if_named(store: Store, text: str) -> Checkpoint | None:
@@ -99,11 +101,20 @@ def check_name(name: str) -> None:
         )
 
 
+def _sound(found: Checkpoint) -> Checkpoint:
+    """Raises Corrupt where its head is damaged."""
+    if found.root == NO_TREE:
+        raise Corrupt(f"checkpoint {found.name}@{found.id} is {found.message}")
+    return found
+
+
 def _listing(store: Store, prefix: str) -> list[Checkpoint]:
     return [_checkpoint(key, head) for key, head in store.heads.list(prefix)]
 
 
 def _checkpoint(key: HeadName, head: Head) -> Checkpoint:
     name, _, id = key[len(HEADS) :].partition("/")
+    if fault := head_kinds.record_fault(key, head):
+        return Checkpoint(name, id, head.hash, NO_TREE, 0, f"broken: {fault}")
     record = head.record
     return Checkpoint(name, id, head.hash, record["root"], record["createdAt"], record["message"])
