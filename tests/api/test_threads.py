@@ -23,7 +23,9 @@ def opened(tmp_path: Path) -> Iterator[casfs.Store]:
 
 
 def test_a_thread_and_its_steps_are_values(opened: casfs.Store) -> None:
-    example = make_thread(opened, intent={"role": "planner", "index": 1}, spent={"tokens": 7, "wallMs": 1500})
+    example = make_thread(
+        opened, intent={"role": "planner", "index": 1}, spent={"tokens": 7, "wallMs": 1500}
+    )
     began = datetime.fromtimestamp(STARTED / 1000, UTC)
     (thread,) = opened.threads.list()
     assert thread == opened.threads.get(example.id[:10].lower())

@@ -179,7 +179,7 @@ class Checkpoints(StoreDirectory):
             return None if newest is None else self._latest(newest[0])
         key = HeadName(self._heads + name.decode("ascii", "replace"))
         head = self._reader.store.heads.get(key)
-        if head is None:
+        if head is None or "root" not in head.record:
             return None
         self._reader.uses.add(key)
         return self._tree(name, head.record["root"])
@@ -187,8 +187,9 @@ class Checkpoints(StoreDirectory):
     def entries(self) -> Iterable[tuple[bytes, Vnode]]:
         id = b""
         for key, head in self._reader.store.heads.list(self._heads):
-            id = key[len(self._heads) :].encode("ascii")
-            yield id, self._tree(id, head.record["root"])
+            if "root" in head.record:  # else it is damaged, as `checkpoint list` says
+                id = key[len(self._heads) :].encode("ascii")
+                yield id, self._tree(id, head.record["root"])
         if id:
             yield LATEST, self._latest(id)
 
@@ -208,7 +209,8 @@ class Checkpoints(StoreDirectory):
 
     def _find_newest(self) -> tuple[bytes, int] | None:
         for key, head in self._reader.store.heads.list(self._heads, reverse=True):
-            return key[len(self._heads) :].encode("ascii"), head.record["createdAt"]
+            if "root" in head.record:
+                return key[len(self._heads) :].encode("ascii"), head.record["createdAt"]
         return None
 
 
