@@ -342,13 +342,15 @@ def test_a_damaged_blob_is_an_error_on_that_file_only(
 
 
 def test_an_error_that_nobody_expected_ends_one_request(mount: Mount) -> None:
-    thread = make_thread(mount.store, children=[5])
+    earlier = mount.store.put_node("content", {"text": "", "artifacts": []}).hash
+    intent = {"role": "planner", "index": 1, "turns": [], "earlier": earlier}  # no turnCount
+    thread = make_thread(mount.store, intent=intent)
     where = mount.path / "threads" / thread.id
     for _ in range(2):
         with pytest.raises(OSError, match="Input/output error"):
-            os.listdir(where / "children")
+            os.listdir(where / "running" / "turns")
         with pytest.raises(OSError, match="Input/output error"):
-            os.lstat(where / "children" / "x")
+            os.lstat(where / "running" / "turns" / "x")
     assert (where / "status").read_text() == "running\n"
     assert mount.state().starts == 1
 

@@ -18,7 +18,7 @@ import trio
 from casfs import daemon_socket, threads
 from casfs.errors import Conflict, Invalid, NoDaemon, NotFound
 from casfs.store import Store
-from casfs.threads import ENDED, RUNNING, SUSPENDED
+from casfs.threads import BROKEN, ENDED, RUNNING, SUSPENDED
 from engine.runtime.daemon import Daemon
 from engine.threads.record import UNKNOWN
 from engine.workflow import registry as workflows
@@ -330,7 +330,7 @@ def test_stopping_ends_agents_and_the_next_daemon_goes_on(root: Path, tmp_path: 
     assert len(pids(side)) == 2
 
 
-def test_a_damaged_thread_is_suspended_and_hurts_no_other(root: Path) -> None:
+def test_a_damaged_thread_is_broken_and_hurts_no_other(root: Path) -> None:
     with Store.open(root) as store:
         bad = begin(store, ONE, {"a": says({})})
         good = begin(store, ONE, {"a": says({})})
@@ -339,8 +339,9 @@ def test_a_damaged_thread_is_suspended_and_hurts_no_other(root: Path) -> None:
             batch.move(bad.name, bad.head, bad.hash, broken)
     with daemon(root):
         assert ask(root, "wait", id=good.id)["status"] == ENDED
-        assert ask(root, "wait", id=bad.id)["status"] == SUSPENDED
-    assert "KeyError('start')" in record(root, bad.id)["reason"]
+        assert ask(root, "wait", id=bad.id)["status"] == BROKEN
+    with Store.open(root) as store:
+        assert threads.get(store, bad.id).head.record == broken
 
 
 def test_a_waiting_client_that_goes_away_stops_nothing(root: Path, tmp_path: Path) -> None:
