@@ -85,6 +85,7 @@ class StepCommitter:
                 batch, now, step.payload, decision, rounds, step.tokens, budget
             )
         self.head.thread, step.committed = moved, True
+        self.config.recorded_agents[step.payload["role"]] = step.payload["agent"]
         self.history.add(moved.hash, step.payload, step.output)
 
     def _payload(self, batch: Batch, intent: Intent, step: StepResult) -> dict[str, Any]:

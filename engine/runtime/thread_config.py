@@ -55,6 +55,7 @@ class ThreadConfig:
         self.secrets = redaction.from_env(names, env)
         self._caller_hint = calls.caller_hint(store, thread)
         self._versions: dict[str, str] = {}  # installed, by package
+        self.recorded_agents: dict[str, NodeHash] = {}  # by role, of committed steps
         self._functions: dict[str, AgentFn] = {}
 
     def prompt(self, role: str, history: PromptHistory, hint: NodeHash | None = None) -> Prompt:
@@ -74,6 +75,8 @@ class ThreadConfig:
 
     def put_step_agent(self, batch: Batch, role: str) -> NodeHash:
         """Puts the agent of a role with the version that is installed, for the role's step."""
+        if role in self.recorded_agents:
+            return self.recorded_agents[role]
         agent = self._store.node(self.agents[role], "agent").payload
         name = agent["package"]
         if name not in self._versions:
