@@ -19,9 +19,9 @@ from casfs.cli.common import (
     refuse_home_or_root,
     step_secrets,
 )
-from casfs.cli.diff_output import DiffFormat, diff_options, print_diff
+from casfs.cli.diff import diff
 from casfs.cli.output import echo_lines, echo_result, warn
-from casfs.cli.restore_options import RestoreOptions, print_restored, restore_options, restore_tree
+from casfs.cli.restore import restore
 from casfs.cli.terminal import Size, progress_counter
 from casfs.cli.tree import excludes_option
 from casfs.errors import NotFound, Usage
@@ -124,33 +124,5 @@ def list_(ctx: click.Context, name: str | None, as_json: bool) -> None:
     echo_lines(as_json, [asdict(one) for one in found], lines)
 
 
-@checkpoint.command()
-@click.argument("old", metavar="NAME[@ID]")
-@click.argument("new", metavar="NAME[@ID]")
-@diff_options
-@click.pass_context
-def diff(ctx: click.Context, old: str, new: str, format: DiffFormat) -> None:
-    """Print the differences between two checkpoints or trees, in the formats of `tree diff`.
-
-    \b
-    casfs checkpoint diff work@20261122 work --stat
-    """
-    with open_store(ctx) as store:
-        print_diff(store, old, new, format)
-
-
-@checkpoint.command()
-@click.argument("checkpoint", metavar="NAME[@ID]")
-@click.argument("directory")
-@restore_options
-@click.pass_context
-def restore(ctx: click.Context, checkpoint: str, directory: str, options: RestoreOptions) -> None:
-    """Write a checkpoint to DIRECTORY: new, empty, or restored before; see `tree restore`.
-
-    \b
-    casfs checkpoint restore work@20261122 ./again
-    """
-    with open_store(ctx) as store:
-        one = checkpoints.find(store, checkpoint)
-        done = restore_tree(store, one.root, directory, options)
-    print_restored(done, one.id, directory, asdict(one), options)
+checkpoint.add_command(diff)
+checkpoint.add_command(restore)

@@ -1,81 +1,44 @@
-"""Differences between two trees, as `tree diff` and `checkpoint diff` print them."""
+"""The output of `diff`: changed paths, a patch, or counts of lines and bytes."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import wraps
+from collections.abc import Iterator
 from typing import Any
 
-import click
-
-from casfs.cli.common import json_option
 from casfs.cli.output import echo, echo_json, echo_line
-from casfs.errors import Usage
 from casfs.nodes.directory import Entry, File, Subdirectory
-from casfs.revisions import resolve_tree
-from casfs.store import Store
 from casfs.trees import tree as trees
-from casfs.trees.diff import stat as diffstat
-from casfs.trees.diff import unified_diff as patches
 from casfs.trees.diff.stat import PathStat
 
 MAX_GRAPH_COLUMNS = 40
 
 
-@dataclass(frozen=True, slots=True)
-class DiffFormat:
-    stat: bool
-    patch: bool
-    json: bool
-
-
-def diff_options(verb: Callable[..., None]) -> Callable[..., None]:
-    """Adds --stat, --patch and --json; the verb gets a DiffFormat."""
-
-    @click.option("--stat", "as_stat", is_flag=True, help="Count lines and bytes.")
-    @click.option("--patch", "as_patch", is_flag=True, help="Print a unified diff.")
-    @json_option
-    @wraps(verb)
-    def wrapped(*values: Any, as_stat: bool, as_patch: bool, as_json: bool, **more: Any) -> None:
-        verb(*values, format=DiffFormat(as_stat, as_patch, as_json), **more)
-
-    return wrapped
-
-
-def print_diff(store: Store, old: str, new: str, format: DiffFormat) -> None:
-    """Prints the differences between two trees, named by hash or checkpoint. Raises Usage,
-    NotFound."""
-    if format.patch and (format.stat or format.json):
-        raise Usage("--patch cannot be combined with --stat or --json")
-    old, new = resolve_tree(store, old), resolve_tree(store, new)
-    if format.patch:
-        _print_patch(patches.patch(store, old, new))
-        return
-    changes = trees.visible_changes(store, trees.diff(store, old, new))
-    if format.stat:
-        rows = list(diffstat.path_stats(store, changes))
-        if format.json:
-            echo_json([_json(row.change) | _counts(row) for row in rows])
-        else:
-            _print_stat(rows)
-    elif format.json:
+def print_changes(changes: Iterator[trees.Change], as_json: bool) -> None:
+    if as_json:
         echo_json([_json(change) for change in changes])
-    else:
-        for change in changes:
-            echo_line(change.letter.encode() + b" " + change.path)
+        return
+    for change in changes:
+        echo_line(change.letter.encode() + b" " + change.path)
 
 
-def _print_patch(patch: bytes) -> None:
+def print_patch(patch: bytes) -> None:
     """Prints a patch byte by byte, for `patch` or git; escaped on a terminal."""
     if sys.stdout.isatty():
         echo(patch)
     else:
         sys.stdout.buffer.write(patch)
         sys.stdout.buffer.flush()
+
+
+def print_stat(rows: list[PathStat], as_json: bool) -> None:
+    """Prints a line for each path and a total, in the layout of `git diff --stat`."""
+    if as_json:
+        echo_json([_json(row.change) | _counts(row) for row in rows])
+    elif rows:
+        _print_graph(rows)
 
 
 def _json(change: trees.Change) -> dict[str, Any]:
@@ -117,10 +80,7 @@ def _counts(row: PathStat) -> dict[str, Any]:
     }
 
 
-def _print_stat(rows: list[PathStat]) -> None:
-    """Prints a line for each path and a total, in the layout of `git diff --stat`."""
-    if not rows:
-        return
+def _print_graph(rows: list[PathStat]) -> None:
     names = max(len(row.change.path) for row in rows)
     most = max((sum(row.lines) for row in rows if row.lines), default=0)
     digits = max(len(str(most)), 3)

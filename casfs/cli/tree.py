@@ -9,10 +9,9 @@ from typing import Any
 import click
 
 from casfs.cli.common import force_option, json_option, open_store, refuse_home_or_root
-from casfs.cli.diff_output import DiffFormat, diff_options, print_diff
+from casfs.cli.diff import diff
 from casfs.cli.output import echo_lines, echo_result, warn
-from casfs.cli.restore_options import RestoreOptions, print_restored, restore_options, restore_tree
-from casfs.errors import Refused
+from casfs.cli.restore import restore
 from casfs.nodes.directory import Entry, File, Symlink
 from casfs.revisions import resolve_tree
 from casfs.trees import tree as trees
@@ -81,39 +80,8 @@ def ls(ctx: click.Context, tree: str, path: str, as_json: bool) -> None:
     echo_lines(as_json, [_json(entry) for entry in entries], map(_line, entries))
 
 
-@tree.command()
-@click.argument("old")
-@click.argument("new")
-@diff_options
-@click.pass_context
-def diff(ctx: click.Context, old: str, new: str, format: DiffFormat) -> None:
-    """Print changed paths: A added, M modified, D deleted, T type, target or mode.
-
-    \b
-    casfs tree diff 47fda1ed work --patch
-    """
-    with open_store(ctx) as store:
-        print_diff(store, old, new, format)
-
-
-@tree.command()
-@click.argument("tree", metavar="TREE")
-@click.argument("directory")
-@restore_options
-@click.pass_context
-def restore(ctx: click.Context, tree: str, directory: str, options: RestoreOptions) -> None:
-    """Write TREE to DIRECTORY: new, empty, or restored before.
-
-    In the last case only the differences between the two trees are written and deleted;
-    files that are in neither tree stay.
-
-    \b
-    casfs tree restore 47fda1ed ./again
-    """
-    with open_store(ctx) as store:
-        root = resolve_tree(store, tree)
-        done = restore_tree(store, root, directory, options)
-    print_restored(done, root, directory, {}, options)
+tree.add_command(diff)
+tree.add_command(restore)
 
 
 @tree.command()
@@ -124,23 +92,16 @@ def restore(ctx: click.Context, tree: str, directory: str, options: RestoreOptio
 def mount(ctx: click.Context, tree: str, directory: str, as_json: bool) -> None:
     """Mount TREE natively at DIRECTORY, read-only: no casfs process serves it.
 
-    Requires root. DIRECTORY must be new or empty. It is a read-only workspace: its tree is
-    kept until `tree umount`, or until gc finds that a reboot has ended it.
+    `workspace open --read-only --via native`: requires root, and keeps the tree until `tree
+    umount`, or until gc finds that a reboot has ended it.
 
     \b
     casfs tree mount work ./look
     casfs tree mount work@20261122 ./before
     """
-    from casfs.cli import implicit_mount
-    from casfs.workspaces import lifecycle, strategies, strategy_choice
+    from casfs.cli.workspace import open_
 
-    with open_store(ctx) as store:
-        root = resolve_tree(store, tree)
-        lifecycle.sweep(store)
-        (strategy,) = strategy_choice.choose(strategies.NATIVE, store)
-        trees = implicit_mount.tree_provider(store, os.environ)  # for a workspace opened before
-        found = lifecycle.open(store, root, Path(directory), strategy, trees, read_only=True)
-    echo_result(as_json, {"root": root, "mounted": str(found.path)}, f"{root} {found.path}")
+    ctx.invoke(open_, tree=tree, directory=directory, read_only=True, via="native", as_json=as_json)
 
 
 @tree.command()
@@ -148,24 +109,16 @@ def mount(ctx: click.Context, tree: str, directory: str, as_json: bool) -> None:
 @json_option
 @click.pass_context
 def umount(ctx: click.Context, directory: str, as_json: bool) -> None:
-    """End the tree mount at DIRECTORY.
+    """End the tree mount at DIRECTORY: `workspace close`.
 
     A container that uses it goes on with it; the tree is kept until the container ends.
 
     \b
     casfs tree umount ./look
     """
-    from casfs.workspaces import lifecycle, registry
+    from casfs.cli.workspace import close
 
-    with open_store(ctx) as store:
-        found = registry.find(store, Path(directory))
-        if not found.record["readOnly"]:
-            raise Refused(f"{found.path} is a workspace; `casfs workspace close` ends it")
-        over = lifecycle.close(store, found)
-    rest = "" if over else "; still used by a container, so the tree is kept"
-    echo_result(
-        as_json, {"unmounted": str(found.path), "over": over}, f"{found.path} unmounted{rest}"
-    )
+    ctx.invoke(close, directory=directory, force=False, as_json=as_json)
 
 
 def _line(entry: Entry) -> bytes:

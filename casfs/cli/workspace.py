@@ -74,6 +74,8 @@ def open_(
     with open_store(ctx) as store:
         origin = checkpoints.find_if_named(store, tree)
         root = origin.root if origin else resolve_tree(store, tree)
+        if read_only:
+            workspaces.sweep(store)
         found = _open(store, root, path, via, origin, read_only)
     how = "; not visible outside `casfs workspace exec`" if found.state == "namespace-only" else ""
     echo_result(
@@ -188,8 +190,10 @@ def close(ctx: click.Context, directory: str, force: bool, as_json: bool) -> Non
     """
     with open_store(ctx) as store:
         found = registry.find(store, Path(directory))
-        workspaces.close(store, found, force=force)
-    echo_result(as_json, {"closed": str(found.path), "root": found.root}, f"{found.path} closed")
+        over = workspaces.close(store, found, force=force)
+    rest = "" if over else "; still used by a container, so the tree is kept"
+    value = {"closed": str(found.path), "root": found.root, "over": over}
+    echo_result(as_json, value, f"{found.path} closed{rest}")
 
 
 @workspace.command("list")

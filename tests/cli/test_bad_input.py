@@ -99,7 +99,7 @@ def test_a_bad_file(
         (["checkpoint", "create", "a/b", "/etc"], 4, "invalid checkpoint name 'a/b'"),
         (["checkpoint", "create", "latest", "/etc"], 4, "invalid checkpoint name 'latest'"),
         (["checkpoint", "list", "work"], 3, "no checkpoint 'work'"),
-        (["checkpoint", "restore", "work", "/tmp/x"], 3, "no checkpoint 'work'"),
+        (["checkpoint", "restore", "work", "/tmp/x"], 3, "'work' is neither a hash"),
         (["workflow", "add", "/no/such"], 3, "no file /no/such"),
         (["workflow", "show", "nothing"], 3, "no workflow 'nothing'; see `casfs workflow list`"),
         (["workflow", "next", "nothing", "--steps", "-"], 4, "stdin: not JSON"),

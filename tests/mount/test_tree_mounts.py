@@ -63,7 +63,7 @@ def test_a_life(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "m"
     cli("checkpoint", "create", "ws", write_tree(tmp_path / "source", SAMPLE))
     said = cli("tree", "mount", "ws", path, "--json").json
-    assert said["mounted"] == str(path)
+    assert said["directory"] == str(path)
     assert read_tree(path) == read_tree(tmp_path / "source")
     with pytest.raises(OSError, match="Read-only"):
         (path / "new").touch()
@@ -73,17 +73,19 @@ def test_a_life(cli: Cli, tmp_path: Path) -> None:
     assert "workspace already" in cli("tree", "mount", "ws", path, code=4).err
     with (path / "a/f").open():
         assert "busy" in cli("tree", "umount", path, code=4).err
-    assert cli("tree", "umount", path, "--json").json == {"unmounted": str(path), "over": True}
+    said = cli("tree", "umount", path, "--json").json
+    assert (said["closed"], said["over"]) == (str(path), True)
     assert not path.exists()
     assert os.listdir(cli.root / "workspaces") == []
     assert "not an open workspace" in cli("tree", "umount", path, code=3).err
 
 
-def test_a_writable_workspace_is_not_ended_so(cli: Cli, tmp_path: Path) -> None:
+def test_a_writable_workspace_keeps_its_changes(cli: Cli, tmp_path: Path) -> None:
     cli("checkpoint", "create", "ws", write_tree(tmp_path / "source", SAMPLE))
     cli("workspace", "open", "ws", tmp_path / "w")
-    assert "workspace close" in cli("tree", "umount", tmp_path / "w", code=4).err
-    cli("workspace", "close", tmp_path / "w")
+    (tmp_path / "w/new").touch()
+    assert "not committed" in cli("tree", "umount", tmp_path / "w", code=4).err
+    cli("workspace", "close", tmp_path / "w", "--force")
 
 
 def test_gc_keeps_a_tree_while_it_is_mounted(cli: Cli, tmp_path: Path) -> None:
