@@ -1,0 +1,82 @@
+"""Compares a directory with the tree that it is known to hold.
+
+The directory is recorded as a tree that no head keeps, as `jj` does: only files whose stat changed
+are read, what is compared is two trees, and what must not be lost can be made a checkpoint at
+once. A path of the known tree is never ignored, whatever the rules say: it was recorded, so its
+change is a change.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from casfs.digest import TreeHash
+from casfs.errors import NotFound
+from casfs.nodes.directory import Entry
+from casfs.store import Store
+from casfs.trees import tree
+from casfs.trees.snapshot import exclusions, stat_cache, walker
+from casfs.trees.snapshot.encoder import preserved_names
+from casfs.trees.snapshot.ignore import IgnoreRules
+from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
+from casfs.trees.tree import Change
+
+
+def local_changes(store: Store, base: TreeHash, directory: Path) -> list[Change]:
+    """Returns what differs in `directory` from the tree `base`, in path order. Raises as
+    `record`."""
+    found = record(store, directory, base)
+    return list(tree.visible_changes(store, tree.diff(store, base, found)))
+
+
+def record(
+    store: Store,
+    directory: Path,
+    base: TreeHash | None,
+    report: SnapshotReport | None = None,
+    options: SnapshotOptions | None = None,
+) -> TreeHash:
+    """Stores the tree that `directory` holds now, without a head; properties are preserved as in
+    `base`. Raises NotFound (the directory), Failed (an unreadable file), Refused."""
+    report = report or SnapshotReport()
+    rules = exclusions.ignore_rules(store, directory, report)
+    options = options or SnapshotOptions()
+    if base is not None:
+        options.preserve = preserved_names(tree.directory_properties(store, base))
+    cache = stat_cache.load(store, directory, rules, ",".join(sorted(options.preserve)))
+    if base is not None:
+        rules = TrackedRules(rules, store, base)
+    with store.batch() as batch:
+        root = walker.snapshot(batch, directory, rules, report, options=options, cache=cache)
+    if cache is not None:
+        cache.save()
+    return root.hash
+
+
+class TrackedRules(IgnoreRules):
+    """Ignores what `rules` ignore, but no path of the tree `base`."""
+
+    def __init__(self, rules: IgnoreRules, store: Store, base: TreeHash) -> None:
+        super().__init__()
+        self._rules = rules
+        self._store = store
+        self._base = base
+        self._kept: set[bytes] = (
+            set()
+        )  # directories of `base`: what is new below is ignored
+
+    def ignores(self, path: bytes, name: bytes, *, directory: bool) -> bool:
+        parent = path.rpartition(b"/")[0]
+        if parent not in self._kept and not self._rules.ignores(path, name, directory=directory):
+            return False
+        if self._entry(path) is None:
+            return True
+        if directory:
+            self._kept.add(path)
+        return False
+
+    def _entry(self, path: bytes) -> Entry | None:
+        try:
+            return tree.resolve(self._store, self._base, path)
+        except NotFound:
+            return None

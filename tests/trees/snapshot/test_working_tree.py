@@ -1,0 +1,82 @@
+"""A directory against the tree that it is known to hold."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from casfs.store import Store
+from casfs.trees.snapshot import walker
+from casfs.trees.snapshot.ignore import IgnoreRules
+from casfs.trees.snapshot.report import SnapshotOptions
+from casfs.trees.snapshot.working_tree import local_changes, record
+from tests.support.helpers import Link, Program, take, write_tree
+
+TREE = {
+    "same": b"same",
+    "edited": b"old",
+    "gone": b"gone",
+    "run": b"#!",
+    "link": Link(b"same"),
+    "d": {"f": b"f"},
+}
+
+
+def letters(store: Store, base: str, directory: Path) -> list[str]:
+    return [
+        f"{change.letter} {os.fsdecode(change.path)}"
+        for change in local_changes(store, base, directory)  # type: ignore[arg-type]
+    ]
+
+
+def test_every_kind_of_change(store: Store, tmp_path: Path) -> None:
+    place = write_tree(tmp_path / "d", TREE)
+    base = take(store, place)
+    assert letters(store, base, place) == []
+    (place / "edited").write_bytes(b"new")
+    (place / "gone").unlink()
+    (place / "run").chmod(0o755)
+    (place / "link").unlink()
+    (place / "link").symlink_to("edited")
+    (place / "d/f").unlink()
+    (place / "new").mkdir()
+    expected = ["D d/f", "M edited", "D gone", "T link", "A new", "T run"]
+    assert letters(store, base, place) == expected
+    assert letters(store, base, place) == expected, "from the stat cache"
+
+
+def test_what_was_recorded_is_never_ignored(store: Store, tmp_path: Path) -> None:
+    """Also below a directory that the rules ignore; what is new there is ignored."""
+    place = write_tree(tmp_path / "d", {"old.log": b"one", "logs": {"a": b"a", "b": b"b"}})
+    base = take(store, place)
+    write_tree(place, {".casfsignore": b"*.log\nlogs/\n", "new.log": b""})
+    (place / "old.log").write_bytes(b"other")
+    (place / "logs/a").write_bytes(b"other")
+    (place / "logs/b").unlink()
+    (place / "logs/new").touch()
+    expected = ["A .casfsignore", "M logs/a", "D logs/b", "M old.log"]
+    assert letters(store, base, place) == expected
+
+
+@pytest.mark.parametrize("preserve", [("mtime",), ("mode",), ("mode", "mtime")])
+def test_properties_are_compared_where_they_were_preserved(
+    store: Store, tmp_path: Path, preserve: tuple[str, ...]
+) -> None:
+    place = write_tree(tmp_path / "d", {"f": b"", "g": Program(b"")})
+    with store.batch() as batch:
+        options = SnapshotOptions(preserve)
+        base = walker.snapshot(batch, place, IgnoreRules(), options=options).hash
+    assert letters(store, base, place) == []
+    os.utime(place / "f", (1, 1))
+    (place / "g").chmod(0o711)
+    changed = {"mtime": "f", "mode": "g"}
+    assert letters(store, base, place) == sorted(f"T {changed[name]}" for name in preserve)
+
+
+def test_it_is_recorded_as_a_checkpoint_would_be(store: Store, tmp_path: Path) -> None:
+    place = write_tree(tmp_path / "d", TREE)
+    base = take(store, place)
+    (place / "new").write_bytes(b"new")
+    assert record(store, place, base) == take(store, place)  # type: ignore[arg-type]
