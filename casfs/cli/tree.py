@@ -92,8 +92,8 @@ tree.add_command(restore)
 def mount(ctx: click.Context, tree: str, directory: str, as_json: bool) -> None:
     """Mount TREE natively at DIRECTORY, read-only: no casfs process serves it.
 
-    `workspace open --read-only --via native`: requires root, and keeps the tree until `tree
-    umount`, or until gc finds that a reboot has ended it.
+    `workspace open --read-only --backend erofs-overlay`: requires root, and keeps the tree until
+    `tree umount`, or until gc finds that a reboot has ended it.
 
     \b
     casfs tree mount work ./look
@@ -101,7 +101,14 @@ def mount(ctx: click.Context, tree: str, directory: str, as_json: bool) -> None:
     """
     from casfs.cli.workspace import open_
 
-    ctx.invoke(open_, tree=tree, directory=directory, read_only=True, via="native", as_json=as_json)
+    ctx.invoke(
+        open_,
+        tree=tree,
+        directory=directory,
+        read_only=True,
+        backend="erofs-overlay",
+        as_json=as_json,
+    )
 
 
 @tree.command()

@@ -11,7 +11,7 @@ import click
 
 from casfs.checkpoints import checkpoint as checkpoints
 from casfs.checkpoints.checkpoint import Checkpoint
-from casfs.cli import implicit_mount
+from casfs.cli import background, implicit_mount
 from casfs.cli.common import json_option, message_option, open_store
 from casfs.cli.output import echo_json, echo_line, echo_result, warn
 from casfs.digest import TreeHash
@@ -22,15 +22,7 @@ from casfs.workspaces import lifecycle as workspaces
 from casfs.workspaces import overlay_mount, registry, strategies, strategy_choice
 from casfs.workspaces.commit import commit_workspace
 from casfs.workspaces.registry import Workspace
-
-VIA = (
-    strategies.NATIVE,
-    strategy_choice.ANY_FUSE,
-    strategies.COPY,
-    strategies.OVERLAY,
-    strategies.NAMESPACE,
-    strategies.FUSE,
-)
+from casfs.workspaces.strategies import Strategy
 
 
 @click.group()
@@ -50,20 +42,25 @@ def workspace() -> None:
 @click.argument("directory")
 @click.option("--read-only", is_flag=True, help="Open without write access.")
 @click.option(
-    "--via",
-    type=click.Choice(VIA),
-    help="Strategy. native: an overlay over an EROFS image (root); fuse: an overlay over the casfs"
-    " mount, the first that works of overlay (root), namespace (namespace-only: visible inside"
-    " `exec` alone) and fuse-overlayfs; copy: a plain copy.",
+    "--backend",
+    type=click.Choice(list(strategies.STRATEGIES)),
+    help="Default: the first that works. erofs-overlay: over an EROFS image (root); overlay: over"
+    " the casfs mount (root); fuse-overlayfs: the same in user space; namespace: visible only"
+    " inside `workspace exec`; copy: a plain copy.",
 )
 @json_option
 @click.pass_context
 def open_(
-    ctx: click.Context, tree: str, directory: str, read_only: bool, via: str | None, as_json: bool
+    ctx: click.Context,
+    tree: str,
+    directory: str,
+    read_only: bool,
+    backend: str | None,
+    as_json: bool,
 ) -> None:
     """Open the tree NAME[@ID] or HASH as DIRECTORY, which must not exist or be empty.
 
-    The best strategy that works here is used and printed. A workspace that a reboot has
+    The best backend that works here is used and printed. A workspace that a reboot has
     unmounted is opened again with its changes.
 
     \b
@@ -76,12 +73,12 @@ def open_(
         root = origin.root if origin else resolve_tree(store, tree)
         if read_only:
             workspaces.sweep(store)
-        found = _open(store, root, path, via, origin, read_only)
+        found = _open(store, root, path, backend, origin, read_only)
     how = "; not visible outside `casfs workspace exec`" if found.state == "namespace-only" else ""
     echo_result(
         as_json,
         _json(found),
-        f"{found.record['base']} {found.path} strategy: {found.strategy.name}{how}",
+        f"{found.record['base']} {found.path} backend: {found.strategy.name}{how}",
     )
 
 
@@ -89,13 +86,13 @@ def _open(
     store: Store,
     root: TreeHash,
     path: Path,
-    via: str | None,
+    backend: str | None,
     origin: Checkpoint | None,
     read_only: bool,
 ) -> Workspace:
-    """Opens with the strategy `via`; without one, with the first that works, best first."""
-    found = strategy_choice.choose(via, store)
-    if read_only and via is None:
+    """Opens with that strategy; without one, with the first that works, best first."""
+    found = strategy_choice.choose(backend, store)
+    if read_only and backend is None:
         found = [one for one in found if one.layered]
     trees = implicit_mount.tree_provider(store, os.environ)
     while True:
@@ -106,10 +103,17 @@ def _open(
             )
         except Refused:
             raise
+        except background.StartFailed as error:  # the mount below: the others need it as well
+            found = [one for one in found if not one.over_fuse]
+            _warn_of_next(strategy, error, found)
         except CasfsError as error:
-            if not found:
-                raise
-            warn(f"strategy {strategy.name} failed, using {found[0].name}: {error}")
+            _warn_of_next(strategy, error, found)
+
+
+def _warn_of_next(failed: Strategy, error: CasfsError, left: list[Strategy]) -> None:
+    if not left:
+        raise error
+    warn(f"backend {failed.name} does not work here, trying {left[0].name}: {error}")
 
 
 @workspace.command("exec", context_settings={"ignore_unknown_options": True})
@@ -200,7 +204,7 @@ def close(ctx: click.Context, directory: str, force: bool, as_json: bool) -> Non
 @json_option
 @click.pass_context
 def list_(ctx: click.Context, as_json: bool) -> None:
-    """List the open workspaces: root, strategy, state, directory.
+    """List the open workspaces: root, backend, state, directory.
 
     \b
     casfs workspace list --json
@@ -216,11 +220,12 @@ def list_(ctx: click.Context, as_json: bool) -> None:
 
 
 def _json(found: Workspace) -> dict[str, Any]:
-    keys = ("way", "base", "name", "openedAt")
+    keys = ("base", "name", "openedAt")
     return {
         "directory": str(found.path),
         "root": found.root,
         "state": found.state,
+        "backend": found.strategy.name,
         "read_only": found.record["readOnly"],
         **{key: found.record[key] for key in keys},
     }

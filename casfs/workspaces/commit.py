@@ -17,7 +17,7 @@ from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.encoder import preserved_names
 from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
-from casfs.workspaces import overlay_snapshot, registry
+from casfs.workspaces import overlay_snapshot, placeholder, registry
 from casfs.workspaces.registry import Workspace
 from casfs.write_batch import Batch
 
@@ -35,9 +35,10 @@ def commit_workspace(store: Store, workspace: Workspace, message: str = "") -> C
     """Store what the workspace holds and move its head there; one that was opened from a
     checkpoint creates another of that name.
 
-    Raises Refused (read-only), Conflict (a concurrent commit), Failed.
+    Raises Refused (read-only, files in a placeholder), Conflict (a concurrent commit), Failed.
     """
     registry.check_writable(workspace)
+    placeholder.check(workspace)
     report = SnapshotReport()
     with store.batch() as batch:
         root = _snapshot(store, batch, workspace, report).hash

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -32,7 +33,13 @@ from casfs.system.paths import DIR_FLAGS
 from casfs.trees import tree
 from casfs.trees.restore import restore as restores
 from casfs.trees.restore.write import set_directory_attributes
-from casfs.workspaces import overlay_mount, overlay_snapshot, registry, strategies
+from casfs.workspaces import (
+    overlay_mount,
+    overlay_snapshot,
+    placeholder,
+    registry,
+    strategies,
+)
 from casfs.workspaces.commit import is_dirty
 from casfs.workspaces.registry import Workspace
 from casfs.workspaces.strategies import Strategy, TreeLocator
@@ -62,8 +69,8 @@ def open(
     if read_only and not strategy.layered:
         raise Refused("a copy cannot be read-only; leave out --read-only or use another strategy")
     overlay_snapshot.check_names(store, root, strategy.markers)
-    made = _check_directory(store, path)
-    new = registry.new(store, path, root, strategy, origin, read_only=read_only, made=made)
+    mode = _check_directory(store, path)
+    new = registry.new(store, path, root, strategy, origin, read_only=read_only, mode=mode)
     with _not_swept(new):
         registry.swap(store, new.id, None, new.head)
         try:
@@ -80,8 +87,8 @@ def open(
     return new
 
 
-def _check_directory(store: Store, path: Path) -> bool:
-    """Returns whether the directory must be made. Raises Refused, Failed."""
+def _check_directory(store: Store, path: Path) -> int | None:
+    """Returns the directory's mode, None where it must be made. Raises Refused, Failed."""
     if store.root is None:
         raise Failed("a store in memory has no place for workspaces")
     inside = store.root.resolve()
@@ -90,13 +97,13 @@ def _check_directory(store: Store, path: Path) -> bool:
     try:
         if any(path.iterdir()):
             raise Refused(f"{path} is not empty; give a new or empty directory")
+        return stat.S_IMODE(path.stat().st_mode)
     except FileNotFoundError:
-        return True
+        return None
     except NotADirectoryError:
         raise Refused(f"{path} is not a directory") from None
     except OSError as error:
         raise Failed(f"cannot use {path}: {error.strerror}") from None
-    return False
 
 
 def _reopen(store: Store, workspace: Workspace, root: TreeHash, trees: TreeLocator) -> Workspace:
@@ -142,6 +149,8 @@ def close(store: Store, workspace: Workspace, *, force: bool = False) -> bool:
     """
     lock = registry.lock(workspace, inherited=False)
     try:
+        if not force:
+            placeholder.check(workspace)
         if not force and is_dirty(store, workspace):
             raise Refused(
                 f"{workspace.path} has changes that are not committed; commit them, or close"
@@ -235,6 +244,7 @@ def _populate(store: Store, workspace: Workspace, trees: TreeLocator) -> None:
         strategies.mount(strategy, lambda: workspace.layers(lowers))
     elif strategy.layered:
         overlay_mount.try_namespace(workspace.layers(trees))
+        placeholder.make(workspace)
     else:
         restores.restore(store, workspace.root, workspace.path)
 
@@ -249,6 +259,7 @@ def _remove(store: Store, workspace: Workspace, *, keep_directory: bool = False)
     if not workspace.strategy.layered:
         rmtree.empty(workspace.path)
         restores.forget(store, workspace.path)
+    placeholder.remove(workspace)
     rmtree.delete(workspace.folder)
     if workspace.record["made"] and not (keep_directory or workspace.is_orphaned):
         with suppress(OSError):  # it is not empty

@@ -5,11 +5,12 @@ the workspace was opened with. The id stands for the directory, so no directory 
 workspaces. Its record:
 
     path         the directory
-    way          the name of its strategy (`casfs.workspaces.strategies`)
+    way          its strategy (`Strategy.way` in `casfs.workspaces.strategies`)
     base         the tree below the upper: what a commit is computed from
     generation   which upper: `workspaces/<id>/<generation>/{upper,work}` in the store
     name, checkpoint    of the checkpoint that it was opened from, or recorded last; else null
     readOnly, made (we made the directory), openedAt (ms since 1970 UTC)
+    mode         of a directory that was there before
     system       the boot and the process namespace that it was opened in
 
 A read-only workspace keeps its tree for as long as it is mounted anywhere, also when it was
@@ -71,7 +72,7 @@ class Workspace:
 
     @property
     def strategy(self) -> Strategy:
-        return strategies.STRATEGIES[self.record["way"]]
+        return strategies.BY_WAY[self.record["way"]]
 
     @property
     def upper(self) -> Path:
@@ -131,18 +132,20 @@ def new(
     origin: Checkpoint | None,
     *,
     read_only: bool,
-    made: bool,
+    mode: int | None,
 ) -> Workspace:
-    """Returns a workspace that is not stored yet. Raises Invalid (the path)."""
+    """Returns a workspace that is not stored yet. `mode`: of its directory, None for one that must
+    be made. Raises Invalid (the path)."""
     record = {
         "path": _text(path),
-        "way": strategy.name,
+        "way": strategy.way,
         "base": root,
         "generation": 0,
         "name": origin.name if origin else None,
         "checkpoint": origin.hash if origin else None,
         "readOnly": read_only,
-        "made": made,
+        "made": mode is None,
+        "mode": mode,
         "openedAt": now_ms(),
         "system": system(),
     }

@@ -1,14 +1,15 @@
 """The strategies by which a tree becomes a writable directory. They differ not in what the
 directory shows, but in what opening it costs, and in who can see it.
 
-    native           the kernel's overlayfs over the tree's image and the objects, with no process
+    erofs-overlay    the kernel's overlayfs over the tree's image and the objects, with no process
                      of ours behind it (`casfs.workspaces.image_mount`); requires root
     overlay          the kernel's overlayfs over the tree in a FUSE mount; requires root
+    fuse-overlayfs   an overlay in user space, visible to all; requires no root. Its release 1.10
+                     can forget a deletion: after `mv new old; mv old new` it shows the tree's
+                     `old` again. What it shows is committed, wrong as it is
     namespace        the kernel's overlayfs in a user namespace: visible only to the command
-                     that runs in there (`casfs workspace exec`)
-    fuse-overlayfs   an overlay in user space, visible to all; after the kernel's, since its
-                     release 1.10 can forget a deletion: after `mv new old; mv old new` it shows
-                     the tree's `old` again. What it shows is committed, wrong as it is
+                     that runs in there (`casfs workspace exec`); its directory is a placeholder
+                     (`casfs.workspaces.placeholder`)
     copy             no mount: the tree is restored, and recorded by reading it
 
 Upper and work are on one file system and never within the lower; the layers outlive the
@@ -30,7 +31,7 @@ from casfs.workspaces import image_mount, overlay_mount, overlay_snapshot
 from casfs.workspaces.overlay_mount import OverlayLayers
 from casfs.workspaces.overlay_snapshot import MarkerFormat
 
-NATIVE, OVERLAY, NAMESPACE = "native", "overlay", "namespace"
+NATIVE, OVERLAY, NAMESPACE = "erofs-overlay", "overlay", "namespace"
 FUSE, COPY = "fuse-overlayfs", "copy"
 TreeLocator = Callable[[TreeHash], Path]  # where a mount of the store shows the tree of that root
 
@@ -54,17 +55,28 @@ class Strategy:
         """Whether the lower layer is an image, not a tree in a mount of the store."""
         return self.name == NATIVE
 
+    @property
+    def way(self) -> str:
+        """Its name in the record of a workspace."""
+        return "native" if self.native else self.name
+
+    @property
+    def over_fuse(self) -> bool:
+        """Whether the lower layer is a tree in a mount of the store."""
+        return self.layered and not self.native
+
 
 STRATEGIES = {
     strategy.name: strategy
     for strategy in (
         Strategy(NATIVE, overlay_snapshot.TRUSTED, image_mount.mount),
         Strategy(OVERLAY, overlay_snapshot.TRUSTED, overlay_mount.mount_overlay),
-        Strategy(NAMESPACE, overlay_snapshot.USER),
         Strategy(FUSE, overlay_snapshot.FUSE, overlay_mount.mount_fuse_overlayfs),
+        Strategy(NAMESPACE, overlay_snapshot.USER),
         Strategy(COPY, overlay_snapshot.TRUSTED),
     )
 }  # the preferred one first
+BY_WAY = {strategy.way: strategy for strategy in STRATEGIES.values()}
 
 
 def lower_locator(store: Store, strategy: Strategy, trees: TreeLocator) -> TreeLocator:

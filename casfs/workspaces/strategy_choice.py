@@ -1,5 +1,5 @@
-"""The rule that picks a workspace's strategy: the first in the order of `STRATEGIES` (native,
-overlay, namespace, fuse-overlayfs, copy) that this machine and this user can use.
+"""The rule that picks a workspace's strategy: the first in the order of `STRATEGIES` (erofs-
+overlay, overlay, fuse-overlayfs, namespace, copy) that this machine and this user can use.
 """
 
 from __future__ import annotations
@@ -16,25 +16,19 @@ from casfs.workspaces import image_mount
 from casfs.workspaces.overlay_mount import FUSE_OVERLAYFS
 from casfs.workspaces.strategies import FUSE, NAMESPACE, NATIVE, OVERLAY, STRATEGIES, Strategy
 
-ANY_FUSE = "fuse"  # any overlay over a FUSE mount
 MAX_NAMESPACES = Path("/proc/sys/user/max_user_namespaces")
 THIS_FILE = Path(__file__)
 
 
 def choose(name: str | None, store: Store) -> list[Strategy]:
-    """Returns the available strategies of that name (`fuse`: overlays over a FUSE mount), or all;
-    the preferred one first. Raises Refused where none is available."""
+    """Returns the available strategies of that name, or of any; the preferred one first. Raises
+    Refused where none is available."""
     near = THIS_FILE if store.root is None else store.root / FORMAT_FILE
-    asked = [
-        strategy
-        for strategy in STRATEGIES.values()
-        if name in (None, strategy.name)
-        or (name == ANY_FUSE and strategy.layered and not strategy.native)
-    ]
+    asked = [strategy for strategy in STRATEGIES.values() if name in (None, strategy.name)]
     found = [strategy for strategy in asked if unavailable(strategy, near) is None]
     if not found:
         reasons = "; ".join(f"{one.name}: {unavailable(one, near)}" for one in asked)
-        raise Refused(f"no workspace by {name} here: {reasons}")
+        raise Refused(f"no workspace backend works here: {reasons}")
     return found
 
 

@@ -25,6 +25,7 @@ from casfs.checkpoints import create
 from casfs.mount.mount_points import unmount
 from casfs.store import Store
 from casfs.system import mounts
+from casfs.workspaces import placeholder
 from tests.support import programs
 from tests.support.helpers import Link, Program, Tree, put_tree, read_tree, write_tree
 from tests.support.served import TIMEOUT_S, Mount
@@ -261,7 +262,7 @@ def test_a_build_on_an_overlay_over_a_checkpoint(
     mount: Mount, container: Container, system: Path, project: Path, work: Path
 ) -> None:
     """The project is bound twice: as it was, and where the build writes."""
-    run(mount.store, "workspace", "open", "app", work, "--via", "overlay")
+    run(mount.store, "workspace", "open", "app", work, "--backend", "overlay")
     script = "cd /job && ./build && cmp words /src/words && ls /src"
     done = container(system, script, ro={"/src": project}, rw={"/job": work})
     assert (done.returncode, done.stdout.split()) == (0, ["build", "old", "words"]), done.stderr
@@ -276,7 +277,7 @@ def test_a_sandbox_in_a_namespace(
     mount: Mount, bubblewrap: Container, system: Path, project: Path, work: Path
 ) -> None:
     """`exec` leads into a workspace that only its command sees; that may be a container."""
-    run(mount.store, "workspace", "open", "app", work, "--via", "namespace")
+    run(mount.store, "workspace", "open", "app", work, "--backend", "namespace")
     inner = bubblewrap.command(Asked(system, "cd /job && ./build", rw={"/job": work}))
     run(mount.store, "workspace", "exec", work, "--", *inner)
     assert committed(mount.store, work) == put_tree(mount.store, BUILT)
@@ -359,12 +360,12 @@ def namespaces() -> None:
 @EITHER
 @pytest.mark.usefixtures("namespaces")
 def test_exec_in_a_user_namespace(mount: Mount, project: Path, work: Path) -> None:
-    run(mount.store, "workspace", "open", "app", work, "--via", "namespace")
+    run(mount.store, "workspace", "open", "app", work, "--backend", "namespace")
     command = [sys.executable, "-m", "casfs", "--store", str(mount.store.root)]
     command += ["workspace", "exec", str(work), "--", "./build"]
     done = finished(["unshare", "-Ur", *command])
     assert done.returncode == 0, done.stderr
-    assert os.listdir(work) == []
+    assert os.listdir(work) == [placeholder.README]
     assert committed(mount.store, work) == put_tree(mount.store, BUILT)
 
 
@@ -384,7 +385,7 @@ casfs init >/dev/null
 casfs checkpoint create app project >/dev/null
 casfs mount mnt >/dev/null
 trap 'casfs umount -l mnt >/dev/null' EXIT
-casfs workspace open app try >/dev/null
+casfs workspace open app try --backend namespace >/dev/null
 ls try mnt/trees/app/latest/
 casfs workspace exec try -- sh -c 'id -u; ./build'
 casfs workspace commit try
@@ -423,11 +424,11 @@ def test_without_root(runtime_dir: Path, store: Store) -> None:
     command += [str(runtime_dir), *AS_NOBODY, "sh", "-c", INNER, "sh", str(runtime_dir)]
     done = finished(command, env=env, cwd="/")
     assert done.returncode == 0, done.stderr
-    names, seen = "mnt/trees/app/latest/: build old words try:", done.stdout.split()
+    names, seen = "mnt/trees/app/latest/: build old words try: README", done.stdout.split()
     root = put_tree(store, BUILT)
-    assert seen[:6] == [*names.split(), str(NOBODY)]
-    assert seen[6] == root
-    assert seen[8:] == ["0", "ONE", "TWO", "THREE"]
+    assert seen[:7] == [*names.split(), str(NOBODY)]
+    assert seen[7] == root
+    assert seen[9:] == ["0", "ONE", "TWO", "THREE"]
 
 
 # -- the mount goes ------------------------------------------------------------------------

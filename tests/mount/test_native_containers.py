@@ -69,7 +69,7 @@ def test_as_the_root_and_as_a_volume(disk_store: Store, place: Path, podman: Con
 
 def test_a_build_in_a_writable_one(disk_store: Store, place: Path, podman: Container) -> None:
     system, work = shown(disk_store, "system", place), place / "w"
-    assert "strategy: native" in run(disk_store, "workspace", "open", "work", work)
+    assert "backend: erofs-overlay" in run(disk_store, "workspace", "open", "work", work)
     done = podman(system, "cd /job && ./build && ls", rw={"/job": work})
     assert (done.returncode, done.stdout.split()) == (0, ["build", "loud", "out", "words"])
     assert committed(disk_store, work) == put_tree(disk_store, BUILT)

@@ -95,7 +95,7 @@ def test_an_image_that_goes_before_it_is_mounted_is_made_again(
 def test_images_that_a_crash_has_left_mounted(disk_store: Store, place: Path) -> None:
     """Killed between the mount of the image and that of the overlay."""
     root = put_tree(disk_store, TREE)
-    new = registry.new(disk_store, place / "m", root, NATIVE, None, read_only=True, made=True)
+    new = registry.new(disk_store, place / "m", root, NATIVE, None, read_only=True, mode=None)
     registry.swap(disk_store, new.id, None, new.head)
     (place / "m").mkdir()
     spot = new.upper.with_name("lower-0")

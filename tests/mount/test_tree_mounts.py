@@ -69,7 +69,11 @@ def test_a_life(cli: Cli, tmp_path: Path) -> None:
         (path / "new").touch()
     assert cli("status", "--json").json["mounts"] == [], "no process of ours serves it"
     (listed,) = cli("workspace", "list", "--json").json
-    assert (listed["way"], listed["state"], listed["read_only"]) == ("native", "open", True)
+    assert (listed["backend"], listed["state"], listed["read_only"]) == (
+        "erofs-overlay",
+        "open",
+        True,
+    )
     assert "workspace already" in cli("tree", "mount", "ws", path, code=4).err
     with (path / "a/f").open():
         assert "busy" in cli("tree", "umount", path, code=4).err
@@ -149,7 +153,7 @@ def test_a_container_goes_on_with_it(cli: Cli, tmp_path: Path) -> None:
 
 def test_one_that_is_being_opened_is_not_swept(disk_store: Store, tmp_path: Path) -> None:
     root, strategy = put_tree(disk_store, SAMPLE), strategies.STRATEGIES[strategies.NATIVE]
-    new = registry.new(disk_store, tmp_path / "m", root, strategy, None, read_only=True, made=True)
+    new = registry.new(disk_store, tmp_path / "m", root, strategy, None, read_only=True, mode=None)
     lock = registry.lock(new, inherited=False)
     registry.swap(disk_store, new.id, None, new.head)
     assert lifecycle.sweep(disk_store) == []
@@ -165,11 +169,11 @@ def test_what_cannot_be_mounted_natively(cli: Cli, tmp_path: Path) -> None:
     assert "cannot be an image" in cli("tree", "mount", root, tmp_path / "m", code=1).err
     assert (
         "cannot be an image"
-        in cli("workspace", "open", root, tmp_path / "m", "--via", "native", code=1).err
+        in cli("workspace", "open", root, tmp_path / "m", "--backend", "erofs-overlay", code=1).err
     )
     said = cli("workspace", "open", root, tmp_path / "m")
-    assert "strategy native failed" in said.err
-    assert "strategy: overlay" in said.text
+    assert "backend erofs-overlay does not work here" in said.err
+    assert "backend: overlay" in said.text
     cli("workspace", "close", tmp_path / "m")
     cli("umount", cli("status", "--json").json["mounts"][0])
     with pytest.raises(NotFound), Store.open(cli.root) as store:

@@ -152,6 +152,6 @@ def test_a_copy_is_opened_where_no_mount_works(
 
     monkeypatch.setattr(background, "start", start)
     done = cli("workspace", "open", "app", tmp_path / "w")
-    assert "strategy: copy" in done.text
-    assert "strategy namespace failed, using copy: no access to /dev/fuse" in done.err
+    assert "backend: copy" in done.text
+    assert "backend namespace does not work here, trying copy: no access to /dev/fuse" in done.err
     cli("workspace", "close", tmp_path / "w")

@@ -376,10 +376,14 @@ def test_an_unmounted_mount_serves_until_the_overlay_is_gone(
 def test_the_command_line(cli: Cli, work: Path, tmp_path: Path, strategy: str) -> None:
     source, path = write_tree(tmp_path / "source", SAMPLE), work / "w"
     cli("checkpoint", "create", "ws", source)
-    said = cli("workspace", "open", "ws", path, "--via", strategy)
-    assert f"strategy: {strategy}" in said.text
+    said = cli("workspace", "open", "ws", path, "--backend", strategy)
+    assert f"backend: {strategy}" in said.text
     (listed,) = cli("workspace", "list", "--json").json
-    assert (listed["directory"], listed["root"], listed["way"]) == (str(path), said.word, strategy)
+    assert (listed["directory"], listed["root"], listed["backend"]) == (
+        str(path),
+        said.word,
+        strategy,
+    )
     inside = strategy == strategies.NAMESPACE
     assert listed["state"] == ("namespace-only" if inside else "open")
     assert ("; not visible outside `casfs workspace exec`" in said.text) == inside
@@ -404,26 +408,28 @@ def test_the_command_line(cli: Cli, work: Path, tmp_path: Path, strategy: str) -
 
 @pytest.mark.parametrize("read_only", [False, True])
 @pytest.mark.parametrize(
-    ("via", "strategy"),
+    ("options", "strategy"),
     [
         pytest.param((), strategies.NATIVE, id="best", marks=NATIVELY),
-        pytest.param(("--via", "native"), strategies.NATIVE, id="native", marks=NATIVELY),
-        pytest.param(("--via", "fuse"), strategies.OVERLAY, id="fuse", marks=AS_ROOT),
-        pytest.param(("--via", "copy"), strategies.COPY, id="copy"),
+        pytest.param(
+            ("--backend", strategies.NATIVE), strategies.NATIVE, id="native", marks=NATIVELY
+        ),
+        pytest.param(("--backend", "overlay"), strategies.OVERLAY, id="overlay", marks=AS_ROOT),
+        pytest.param(("--backend", "copy"), strategies.COPY, id="copy"),
     ],
 )
-def test_the_way_is_chosen_and_said(
-    cli: Cli, work: Path, tmp_path: Path, via: tuple[str, ...], strategy: str, read_only: bool
+def test_the_backend_is_chosen_and_printed(
+    cli: Cli, work: Path, tmp_path: Path, options: tuple[str, ...], strategy: str, read_only: bool
 ) -> None:
     path = work / "w"
     cli("checkpoint", "create", "ws", write_tree(tmp_path / "source", SAMPLE))
-    command = ("workspace", "open", "ws", path, *via, *["--read-only"] * read_only)
+    command = ("workspace", "open", "ws", path, *options, *["--read-only"] * read_only)
     if read_only and strategy == strategies.COPY:
         assert "cannot be read-only" in cli(*command, code=4).err
         return
-    assert f"strategy: {strategy}\n" in cli(*command).text
+    assert f"backend: {strategy}\n" in cli(*command).text
     (listed,) = cli("workspace", "list", "--json").json
-    assert (listed["way"], listed["read_only"]) == (strategy, read_only)
+    assert (listed["backend"], listed["read_only"]) == (strategy, read_only)
     if read_only:
         assert "is read-only" in cli("workspace", "commit", path, code=4).err
     else:
@@ -463,7 +469,7 @@ def test_by_hash_there_is_no_checkpoint(cli: Cli, work: Path, tmp_path: Path) ->
 def test_umount_keeps_a_workspace(cli: Cli, work: Path, tmp_path: Path, strategy: str) -> None:
     path = work / "w"
     cli("checkpoint", "create", "ws", write_tree(tmp_path / "source", SAMPLE))
-    cli("workspace", "open", "ws", path, "--via", strategy)
+    cli("workspace", "open", "ws", path, "--backend", strategy)
     (path / "new").write_text("new")
     cli("umount", path)
     assert "no casfs mount" in cli("umount", path, code=3).err
@@ -478,7 +484,7 @@ def test_a_mount_that_is_there_is_used(cli: Cli, work: Path, tmp_path: Path) -> 
     cli("checkpoint", "create", "ws", write_tree(tmp_path / "source", SAMPLE))
     (tmp_path / "mnt").mkdir()
     cli("mount", tmp_path / "mnt")
-    cli("workspace", "open", "ws", work / "w", "--via", "overlay", "--read-only")
+    cli("workspace", "open", "ws", work / "w", "--backend", "overlay", "--read-only")
     assert mounted(cli.root) == [tmp_path / "mnt"]
     assert read_tree(work / "w") == read_tree(tmp_path / "source")
     cli("workspace", "close", work / "w")
