@@ -30,7 +30,8 @@ The head `threads/<ULID>` points to the newest of these. Its record holds the mu
     children    the newest of its children
     fork        {thread, step} that this thread was forked from, or null
     key         the hash of its idempotency key, or null
-    agents      a thread-agents node: the agents of a fork with replaced ones, else null
+    agents      a thread-agents node: the agents of a thread with replaced ones, else null
+    definition  the workflow node, where it is not that of the thread-start (a fork)
 
 Only `engine.threads.transitions`, `suspension` and `lifecycle` write threads; anything may read
 them. Steps link backwards: a step links to its predecessor and up to 10 further ancestors (seed
@@ -161,6 +162,12 @@ def agents(store: Store, thread: Thread) -> Mapping[str, NodeHash]:
     node = start(store, thread) if other is None else store.node(other, "thread-agents")
     found: Mapping[str, NodeHash] = node.payload["agents"]
     return found
+
+
+def workflow(store: Store, thread: Thread) -> NodeHash:
+    """Returns the workflow node that decides the next steps."""
+    found: NodeHash | None = thread.record.get("definition")
+    return found or start(store, thread).payload["workflow"]
 
 
 def turns(store: Store, intent: Mapping[str, Any]) -> list[NodeHash]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from casfs import daemon_socket, threads
 from casfs.api.trees import Tree, Trees
@@ -74,7 +74,7 @@ class Threads:
         input: str,
         agents: Mapping[str, Agent],
         *,
-        workspace: Tree | None = None,
+        workspace: Tree | Literal[False] | None = None,
         max_steps: int = 100,
         max_tokens: int | None = None,
         max_time: timedelta | None = None,
@@ -82,17 +82,17 @@ class Threads:
     ) -> Thread:
         """Starts a thread of `workflow` on the task `input`; returns at once.
 
-        `agents`: the agent of each role. `workspace`: the tree that agents work on a copy of.
-        Spending more than `max_tokens` or `max_time` suspends the thread. A second
-        call with the same `idempotency_key` returns the existing thread. Raises Invalid (a
-        config), Refused (an agent's version).
+        `agents`: the agent of each role. `workspace`: the tree that agents work on a copy of;
+        None is the empty tree, False records no files. Spending more than `max_tokens` or
+        `max_time` suspends the thread. A second call with the same `idempotency_key` returns the
+        existing thread. Raises Invalid (a config), Refused (an agent's version).
         """
         made = self._ask(
             "start",
             workflow=workflow,
             input=input,
             agents=_bindings(agents),
-            workspace=None if workspace is None else Trees(self._store).resolve(workspace),
+            workspace=workspace and Trees(self._store).resolve(workspace),
             max_rounds=max_steps,
             tokens=max_tokens,
             wall_ms=None if max_time is None else max(1, max_time // timedelta(milliseconds=1)),

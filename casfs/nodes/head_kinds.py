@@ -82,6 +82,7 @@ THREAD = _object(
     children=_list(_id()),
     fork={**_object({"thread": _text(), "step": _count()}), "type": ["object", "null"]},
     agents=_ref("thread-agents", null=True),
+    definition=_ref("workflow"),
     key=_text(null=True),
     returnCode=_count(null=True),
 )

@@ -8,7 +8,9 @@ found again (`engine.processes`).
 from __future__ import annotations
 
 import os
+import secrets
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from casfs.agents import AgentContext, AgentFailed
 from casfs.agents.secrets import SECRETS_VARIABLE
 from casfs.digest import Digest
 from casfs.errors import Refused
+from casfs.system import rmtree
 from casfs.write_batch import Batch
 from engine.processes import RUN_VARIABLE, ProcessResult, TimedOut, run
 
@@ -43,19 +46,21 @@ async def run_program(
     stdin: bytes = b"",
     more: Mapping[str, str] = NO_VARIABLES,
 ) -> ProcessResult:
-    """Runs a program in the workspace, within the config's `timeoutS`; `more`: variables for its
-    environment. Raises as `processes.run`; AgentFailed on timeout, with the output until then as
-    its detail; where the task is cancelled, reports that to `context.interrupted`."""
+    """Runs a program in the workspace, without one in an empty directory that is removed after;
+    within the config's `timeoutS`; `more`: variables for its environment. Raises as
+    `processes.run`; AgentFailed on timeout, with the output until then as its detail; where the
+    task is cancelled, reports that to `context.interrupted`."""
 
     async def interrupted(outcome: ProcessResult) -> None:
         detail = await trio.to_thread.run_sync(_commit_detail, context, argv, outcome)
         context.interrupted(detail.hash)
 
+    scratch = None if context.workspace else await trio.to_thread.run_sync(_scratch, context)
     try:
         return await run(
             argv,
             stdin,
-            cwd=context.workspace,
+            cwd=scratch or context.workspace,
             env={**environment(context), **more},
             timeout=float(config.get("timeoutS", DEFAULT_TIMEOUT_S)),
             started=context.started,
@@ -64,6 +69,20 @@ async def run_program(
     except TimedOut as error:
         detail = await trio.to_thread.run_sync(_commit_detail, context, argv, error.result)
         raise AgentFailed(str(error), detail.hash) from error
+    finally:
+        if scratch is not None:
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(rmtree.delete, scratch)
+
+
+def _scratch(context: AgentContext) -> Path:
+    """Makes an empty directory. In a store it has the name of a staging directory of workspaces,
+    so the next daemon deletes what a killed one left."""
+    if context.store.root is None:
+        return Path(tempfile.mkdtemp(prefix="casfs."))
+    made: Path = context.store.root / "workspaces" / f".casfs.{secrets.token_hex(8)}"
+    made.mkdir(0o700)
+    return made
 
 
 def _commit_detail(context: AgentContext, argv: Sequence[str], outcome: ProcessResult) -> Digest:

@@ -11,11 +11,12 @@ import os
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from casfs import threads
 from casfs.digest import NodeHash, TreeHash
 from casfs.errors import Conflict
+from casfs.nodes import directory
 from casfs.store import Store
 from casfs.threads import RUNNING, Thread, ThreadId
 from engine import content
@@ -62,7 +63,7 @@ class DaemonApi:
         workflow: str,
         input: str,
         agents: dict[str, Any],
-        workspace: TreeHash | None = None,
+        workspace: TreeHash | Literal[False] | None = None,
         max_rounds: int = lifecycle.MAX_ROUNDS,
         tokens: int | None = None,
         wall_ms: int | None = None,
@@ -70,14 +71,15 @@ class DaemonApi:
         key: str | None = None,
         on_limit: str = SUSPEND_ON_LIMIT,
     ) -> Answer:
-        """`compact`: {above, agent: {name, config, version}}."""
+        """`workspace`: root of a tree, None for the empty one, False for no workspace; `compact`:
+        {above, agent: {name, config, version}}."""
 
         def create() -> tuple[Thread, bool]:
             request = ThreadRequest(
                 workflows.find(self._store, workflow),
                 input,
                 bindings(agents),
-                workspace,
+                self._empty_tree() if workspace is None else workspace or None,
                 max_rounds,
                 Budget(tokens, wall_ms),
                 _compact(compact),
@@ -93,36 +95,46 @@ class DaemonApi:
             self._supervisor.launch(thread.id)
         return {"id": thread.id, "start": thread.record["start"]}
 
+    def _empty_tree(self) -> TreeHash:
+        with self._store.batch() as batch:
+            return batch.put_directory(directory.encode([])).hash
+
     async def _fork(
         self,
         id: ThreadId,
         at: int | NodeHash | None = None,
         agents: dict[str, Any] | None = None,
         max_rounds: int | None = None,
+        workflow: str | None = None,
     ) -> Answer:
         others = bindings(agents or {})
 
         def fork() -> Thread:
             found = threads.get(self._store, id)
             store = agent_binding.redacting_store(self._store, others, self._env)
-            return lifecycle.fork(store, found, at, others, max_rounds)
+            new = None if workflow is None else workflows.find(store, workflow)
+            return lifecycle.fork(store, found, at, others, max_rounds, new)
 
         thread = await blocking(fork)
         self._supervisor.launch(thread.id)
         return {"id": thread.id, "start": thread.record["start"], **thread.record["fork"]}
 
     async def _resume(
-        self, id: ThreadId, input: str | None = None, hint: str | None = None
+        self,
+        id: ThreadId,
+        input: str | None = None,
+        hint: str | None = None,
+        agents: dict[str, Any] | None = None,
     ) -> Answer:
-        check = not self._supervisor.extracts
+        check, others = not self._supervisor.extracts, bindings(agents or {})
 
         def resume() -> Thread:
             thread = threads.get(self._store, id)
-            if input is None and hint is None and (held := self._held(thread)):
+            if input is None and hint is None and not others and (held := self._held(thread)):
                 return held
-            return suspension.resume(
-                redacting_store(self._store, thread, self._env), thread, input, hint, check
-            )
+            store = redacting_store(self._store, thread, self._env)
+            store = agent_binding.redacting_store(store, others, self._env)
+            return suspension.resume(store, thread, input, hint, check, others)
 
         self._supervisor.launch((await blocking(resume)).id)
         return {"id": id}

@@ -46,7 +46,7 @@ class ThreadConfig:
         self.start = threads.start(store, thread).payload
         self.budget = Budget.of(self.start["budget"])
         self.agents = threads.agents(store, thread)
-        self.flow = workflows.load(store, self.start["workflow"])
+        self.flow = workflows.load(store, threads.workflow(store, thread))
         self.schemas = {name: role_schema(role.schema) for name, role in self.flow.roles.items()}
         self.task = text(store, self.start["input"])
         names = secret_names(store, thread)

@@ -6,14 +6,15 @@ stored: a thread that cannot run is not created.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from casfs.digest import NodeHash
-from casfs.errors import CasfsError
+from casfs.errors import CasfsError, Invalid
 from casfs.store import Store
+from casfs.threads import Thread
 from casfs.write_batch import Batch
 from engine.agents import loader
 from engine.agents.loader import Package
@@ -27,6 +28,9 @@ class Binding:
     name: str
     config: Mapping[str, Any] = field(default_factory=dict)
     version: str = ""
+
+
+NO_BINDINGS: Mapping[str, Binding] = {}
 
 
 def resolve(bound: Mapping[str, Binding]) -> dict[str, Package]:
@@ -45,6 +49,20 @@ def redacting_store(store: Store, bound: Mapping[str, Binding], env: Mapping[str
         with suppress(CasfsError):
             names |= loader.load(one.name).secret_names(one.config)
     return redaction.redacting_store(store, redaction.from_env(names, env))
+
+
+def check_replacements(thread: Thread, roles: Collection[str], new: Mapping[str, Binding]) -> None:
+    """Raises Invalid for a new agent of a role that is not one of the thread's."""
+    if unknown := sorted(new.keys() - set(roles)):
+        raise Invalid(f"thread {thread.id}: no role {unknown[0]!r}; it has {', '.join(roles)}")
+
+
+def put_replaced(
+    batch: Batch, kept: Mapping[str, NodeHash], new: Mapping[str, Binding]
+) -> NodeHash:
+    """Puts a thread-agents node: the agents that are kept, and new ones. Raises as `resolve`."""
+    agents = {**kept, **put_agents(batch, resolve(new), new)}
+    return batch.put_node("thread-agents", {"agents": agents}).hash
 
 
 def put_agents(

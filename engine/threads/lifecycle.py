@@ -25,7 +25,7 @@ from engine import content
 from engine.agents import loader
 from engine.agents.loader import Package
 from engine.threads import agent_binding, record
-from engine.threads.agent_binding import Binding
+from engine.threads.agent_binding import NO_BINDINGS, Binding
 from engine.threads.record import END_ON_LIMIT, ON_LIMIT, SUSPEND_ON_LIMIT, UNLIMITED, Budget
 from engine.workflow import registry as workflows
 
@@ -33,7 +33,6 @@ MAX_ROUNDS = Call.max_rounds
 MAX_CALL_DEPTH = 8
 KEY_HEADS = "keys/"
 SUMMARISER = ""
-NO_REPLACEMENTS: Mapping[str, Binding] = {}
 NO_CALLER: Mapping[str, Any] = {"depth": 0, "parentState": None}
 
 
@@ -145,40 +144,55 @@ def fork(
     store: Store,
     thread: Thread,
     at: int | NodeHash | None = None,
-    replacements: Mapping[str, Binding] = NO_REPLACEMENTS,
+    replacements: Mapping[str, Binding] = NO_BINDINGS,
     max_rounds: int | None = None,
+    workflow: NodeHash | None = None,
 ) -> Thread:
     """Creates a thread that continues from a step of this one, with that step's workspace. `at`:
     index of the step (0: the start), its hash, or None for the last. No node is copied.
     `replacements`: agents that play their roles from there on; `max_rounds`: its step limit, that
-    of this thread by default.
+    of this thread by default; `workflow`: the node of one that decides from there on.
 
-    Raises NotFound where there is no such step, and for `replacements` as `create`.
+    Raises NotFound where there is no such step, Invalid for a workflow without a role that was
+    played until there, and as `create` for roles and agents.
     """
     origin, index = _fork_point(store, thread, at)
-    bound = dict(threads.agents(store, thread))
-    if unknown := sorted(replacements.keys() - bound.keys()):
-        roles = ", ".join(bound)
-        raise Invalid(f"thread {thread.id}: no role {unknown[0]!r}; it has {roles}")
-    packages = agent_binding.resolve(replacements)
-    agents = thread.record.get("agents")
-    limits = {key: thread.record[key] for key in ("rounds", "onLimit") if key in thread.record}
+    kept, agents = threads.agents(store, thread), thread.record.get("agents")
+    name, inherited = thread.record["workflow"], ("rounds", "onLimit", "definition")
+    fields = {key: thread.record[key] for key in inherited if key in thread.record}
     if max_rounds is not None:
-        limits["rounds"] = max_rounds
+        fields["rounds"] = max_rounds
+    if workflow is None:
+        agent_binding.check_replacements(thread, kept, replacements)
+    else:
+        flow = workflows.load(store, workflow)
+        _check_history(store, origin, flow)
+        kept = {role: agent for role, agent in kept.items() if role in flow.roles}
+        _check_roles(flow, {**kept, **replacements})
+        name, fields["definition"] = flow.name, workflow
     with store.batch() as batch:
-        if replacements:
-            bound |= agent_binding.put_agents(batch, packages, replacements)
-            agents = batch.put_node("thread-agents", {"agents": bound}).hash
+        if replacements or workflow is not None:
+            agents = agent_binding.put_replaced(batch, kept, replacements)
         created = _new_thread(
             thread.record["start"],
-            thread.record["workflow"],
+            name,
             origin,
             fork={"thread": thread.id, "step": index},
             agents=agents,
-            **limits,
+            **fields,
         )
         batch.swap(created.name, None, created.head)
     return created
+
+
+def _check_history(store: Store, origin: NodeHash, flow: workflows.Workflow) -> None:
+    """Raises Invalid for a workflow without a role of a recorded step."""
+    node = store.node(origin)
+    while node.type == "thread-step":
+        step = node.payload
+        if (role := step["role"]) not in flow.roles:
+            raise Invalid(f"workflow {flow.name}: no role {role!r}, of step {step['index']}")
+        node = store.node(step["previous"] or step["start"])
 
 
 def remove(store: Store, thread: Thread) -> None:

@@ -52,7 +52,7 @@ async def compare_routes(
 ) -> list[RouteComparison]:
     """Returns the table for a workflow node, None for the thread's own. Raises NotFound."""
     start = threads.start(store, thread).payload
-    flow = workflows.load(store, workflow or start["workflow"])
+    flow = workflows.load(store, workflow or threads.workflow(store, thread))
     recorded = [node.payload for node in threads.last_steps(store, thread, None)]
     routes = [*(step["role"] for step in recorded), _ending(store, thread)]
     rows = []

@@ -7,7 +7,7 @@ their caller is suspended are suspended with it. Each function is one transactio
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from casfs import threads
@@ -21,7 +21,8 @@ from casfs.write_batch import Batch
 from engine import content
 from engine.agents import human
 from engine.output_parser import extract, role_schema
-from engine.threads import call_stack, record
+from engine.threads import agent_binding, call_stack, record
+from engine.threads.agent_binding import NO_BINDINGS, Binding
 from engine.threads.record import BUDGET, CALLER, FAILURE, ROUNDS, TIMEOUT, UNKNOWN
 from engine.threads.transitions import attempt_traces, move_head
 from engine.workflow import registry as workflows
@@ -83,13 +84,15 @@ def resume(
     answer: str | None = None,
     hint: str | None = None,
     check: bool = False,
+    agents: Mapping[str, Binding] = NO_BINDINGS,
 ) -> Thread:
     """Sets a suspended thread running, with the callers that wait for it and the children that
     it waits for. `answer`: to the human's question among them. A spent budget, and
     a step limit, are granted anew.
     Returns the outermost thread, which is the one to run.
 
-    `hint`: text for the next attempt at a step; `check`: refuse an answer that does not fit.
+    `hint`: text for the next attempt at a step; `check`: refuse an answer that does not fit;
+    `agents`: agents that play their roles in this thread from now on.
 
     Raises Invalid for such an answer, Conflict where it is not suspended, has no question for an
     answer, or an open question and no answer.
@@ -99,6 +102,8 @@ def resume(
     callers, children = call_stack.waiting_callers, call_stack.awaited_children
     resumed = [*callers(store, thread), thread, *children(store, thread)]
     asks = resumed[-1].record.get("cause") == HUMAN
+    if asks and resumed[-1] is thread and thread.record["intent"]["role"] in agents:
+        asks = False  # another agent takes the place of the one that asked
     if asks and answer is None:
         reason = resumed[-1].record["reason"]
         raise Conflict(f"thread {thread.id} waits for an answer ({reason}); give it by --input")
@@ -108,11 +113,21 @@ def resume(
         raise Conflict(f"thread {thread.id} has no failed step that a hint is for")
     if answer is not None and check:
         _check_answer(store, resumed[-1], answer)
+    kept = threads.agents(store, thread) if agents else {}
+    agent_binding.check_replacements(thread, kept, agents)
     with store.batch() as batch:
+        new = agent_binding.put_replaced(batch, kept, agents) if agents else None
         node = None if answer is None else content.put(batch, answer)
         hints = {} if hint is None else {resumed[-1].id: content.put(batch, hint)}
         moved = [
-            _resume(store, batch, one, node if one is resumed[-1] else None, hints.get(one.id))
+            _resume(
+                store,
+                batch,
+                one,
+                node if one is resumed[-1] else None,
+                hints.get(one.id),
+                new if one is thread else None,
+            )
             for one in resumed
         ]
     return moved[0]
@@ -124,6 +139,7 @@ def _resume(
     thread: Thread,
     answer: NodeHash | None,
     hint: NodeHash | None = None,
+    agents: NodeHash | None = None,
 ) -> Thread:
     intent, cause = thread.record["intent"], thread.record.get("cause")
     changes: dict[str, Any] = {"status": RUNNING, "reason": None, "cause": None, "answer": answer}
@@ -131,6 +147,8 @@ def _resume(
         changes["intent"] = {**intent, "resumed": True}
     if hint is not None:
         changes["hint"] = hint
+    if agents is not None:
+        changes["agents"] = agents
     if cause == BUDGET:
         changes["spent"] = {"tokens": 0, "wallMs": 0}
     if cause == ROUNDS:
@@ -144,5 +162,5 @@ def _check_answer(store: Store, thread: Thread, answer: str) -> None:
     role = thread.record["intent"]["role"]
     agent = store.node(threads.agents(store, thread)[role], "agent").payload
     if agent["package"] == "human":
-        flow = workflows.load(store, threads.start(store, thread).payload["workflow"])
+        flow = workflows.load(store, threads.workflow(store, thread))
         extract(human.as_output(answer), role_schema(flow.roles[role].schema), store)

@@ -11,7 +11,7 @@ import click
 
 from casfs import threads
 from casfs.cli.common import json_option, open_store, store_root
-from casfs.cli.output import echo_json, echo_result
+from casfs.cli.output import echo_result
 from casfs.cli.thread.arguments import (
     agent_bindings,
     parse_agent,
@@ -21,11 +21,10 @@ from casfs.cli.thread.arguments import (
 )
 from casfs.cli.thread.log import log
 from casfs.cli.thread.past import context, graph, replay, rm
-from casfs.cli.thread.show import cache_hit, head_fields, list_, show
-from casfs.errors import CasfsError, Suspended, Usage
-from casfs.store import Store
+from casfs.cli.thread.show import list_, show
+from casfs.cli.thread.wait import length, wait_until_over
+from casfs.errors import Usage
 from casfs.system import reserve
-from casfs.threads import ENDED, SUSPENDED, Thread, ThreadId
 
 agent_option = click.option(
     "--agent",
@@ -56,7 +55,8 @@ for one in (list_, show, log, context, replay, graph, rm):
 @thread.command()
 @click.argument("workflow")
 @click.option("--input", "text", required=True, metavar="TEXT|@FILE", help="The task.")
-@click.option("--workspace", metavar="DIR|TREE", help="Tree that agents work on a copy of.")
+@click.option("--workspace", metavar="DIR|TREE", help="Tree that agents work on (default: empty).")
+@click.option("--no-workspace", is_flag=True, help="Record no files; each run gets an empty dir.")
 @agent_option
 @click.option(
     "--max-steps",
@@ -98,6 +98,7 @@ def start(
     workflow: str,
     text: str,
     workspace: str | None,
+    no_workspace: bool,
     agents: tuple[str, ...],
     max_rounds: int,
     wait: bool,
@@ -111,6 +112,8 @@ def start(
     """
     from casfs import daemon_socket
 
+    if no_workspace and workspace is not None:
+        raise Usage("--no-workspace and --workspace exclude each other")
     bindings = agent_bindings(agents)
     options = {**start_options(**more), "input": text_or_file(text)}
     root = store_root(ctx)
@@ -121,34 +124,44 @@ def start(
         "start",
         workflow=workflow,
         agents=bindings,
-        workspace=tree,
+        workspace=False if no_workspace else tree,
         max_rounds=max_rounds,
         **options,
     )
     if not (wait and as_json):
         echo_result(as_json, made, made["id"])
-    return _wait(ctx, made["id"], as_json) if wait else 0
+    return wait_until_over(ctx, made["id"], as_json) if wait else 0
 
 
 @thread.command()
 @click.argument("id")
 @click.option("--input", "text", metavar="TEXT|@FILE", help="Answer to its question.")
 @click.option("--hint", metavar="TEXT|@FILE", help="Text for the next attempt at a failed step.")
+@agent_option
 @wait_option
 @json_option
 @click.pass_context
 def resume(
-    ctx: click.Context, id: str, text: str | None, hint: str | None, wait: bool, as_json: bool
+    ctx: click.Context,
+    id: str,
+    text: str | None,
+    hint: str | None,
+    agents: tuple[str, ...],
+    wait: bool,
+    as_json: bool,
 ) -> int:
     """Resume a suspended thread, with its callers and callees. Needs the daemon.
 
+    Agents given by --agent play their roles from now on.
+
     \b
     casfs thread resume 01K2 --wait
+    casfs thread resume 01K2 --agent coder='command:{"argv": ["./other"]}'
     casfs thread resume 01K2 --input '{"approved": true}'
     """
     given = {"input": text, "hint": hint}
     texts = {name: None if one is None else text_or_file(one) for name, one in given.items()}
-    return _ask(ctx, "resume", id, wait, as_json, **texts)
+    return _ask(ctx, "resume", id, wait, as_json, agents=agent_bindings(agents), **texts)
 
 
 @thread.command()
@@ -191,6 +204,7 @@ def compact(
 @click.option(
     "--max-steps", "--max-rounds", "max_rounds", type=click.IntRange(1), help="Step limit."
 )
+@click.option("--workflow", metavar="NAME|HASH", help="Workflow that decides from there on.")
 @wait_option
 @json_option
 @click.pass_context
@@ -200,19 +214,22 @@ def fork(
     at: int | None,
     agents: tuple[str, ...],
     max_rounds: int | None,
+    workflow: str | None,
     wait: bool,
     as_json: bool,
 ) -> int:
     """Start a new thread from a step of another, with the workspace of that step; print its id.
 
-    The other thread does not change. Roles without --agent keep their agents. Needs the daemon.
+    The other thread does not change. Roles without --agent keep their agents; a new workflow has
+    all roles that played until there. Needs the daemon.
 
     \b
     casfs thread fork 01K2 --at 3
+    casfs thread fork 01K2 --workflow mended
     casfs thread fork 01K2 --at 3 --agent coder='command:{"argv": ["./other"]}'
     """
-    options = {"agents": agent_bindings(agents), "max_rounds": max_rounds}
-    return _ask(ctx, "fork", id, wait, as_json, at=at, **options)
+    options = {"at": at, "max_rounds": max_rounds, "workflow": workflow}
+    return _ask(ctx, "fork", id, wait, as_json, agents=agent_bindings(agents), **options)
 
 
 @thread.command()
@@ -263,37 +280,8 @@ def _ask(ctx: click.Context, op: str, id: str, wait: bool, as_json: bool, **argu
 
     with open_store(ctx) as store:
         found = threads.expand(store, id)
-        done = _length(store, found) if wait else 0
+        done = length(store, found) if wait else 0
     made = daemon_socket.request(store_root(ctx), op, id=found.id, **arguments)
     if not (wait and as_json):
         echo_result(as_json, made, made["id"])
-    return _wait(ctx, made["id"], as_json, made.get("step", done)) if wait else 0
-
-
-def _wait(ctx: click.Context, id: ThreadId, as_json: bool, done: int = 0) -> int:
-    """Waits until the thread ends or is suspended; prints the cache hits of steps after `done`.
-    Raises Suspended, or CasfsError for a return code other than 0."""
-    from casfs import daemon_socket
-
-    daemon_socket.request(store_root(ctx), "wait", id=id)
-    with open_store(ctx) as store:
-        found = threads.get(store, id)
-        end = threads.end(store, found)
-        for node in threads.last_steps(store, found, None, done):
-            if "cached" in node.payload:
-                step = f"step {node.payload['index']} {node.payload['role']}"
-                click.echo(f"casfs: {step}: {cache_hit(node.payload['cached'])}", err=True)
-    if as_json:
-        echo_json(head_fields(found))
-    if found.status == SUSPENDED:
-        reason = found.record["reason"]
-        raise Suspended(f"thread {id} is suspended: {reason}; use `casfs thread resume`")
-    if found.status != ENDED or end is None or end.payload["returnCode"] != 0:
-        how = end.payload["summary"] if end else "no end"
-        raise CasfsError(f"thread {id} is {found.status}: {how}")
-    return 0
-
-
-def _length(store: Store, found: Thread) -> int:
-    last = threads.last_step(store, found)
-    return store.node(last).payload["index"] if last else 0
+    return wait_until_over(ctx, made["id"], as_json, made.get("step", done)) if wait else 0

@@ -92,7 +92,7 @@ def graph(ctx: click.Context, id: str, as_json: bool) -> None:
 
     with open_store(ctx) as store:
         found = threads.expand(store, id)
-        flow = workflows.load(store, threads.start(store, found).payload["workflow"])
+        flow = workflows.load(store, threads.workflow(store, found))
         path = [node.payload["role"] for node in threads.last_steps(store, found, None)]
         ended = found.fields.get("returnCode") == 0
     running = (found.fields.get("intent") or {}).get("role")

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from casfs import threads
 from casfs.digest import NodeHash, is_hash
@@ -123,12 +123,15 @@ class ThreadDirectory(ComposedDirectory):
         return ComputedFile(key, partial(field_bytes, self._reader, start["input"], "text"))
 
     def _moderator(self, key: bytes) -> Vnode:
-        workflow = self._start_payload()["workflow"]
+        workflow = self._workflow_hash()
         return ComputedFile(key, partial(field_bytes, self._reader, workflow, "moderator"))
 
     def _workflow(self, key: bytes) -> Vnode:
-        workflow: str = self._start_payload()["workflow"]
-        return Link(key, b"../../nodes/" + workflow.encode("ascii"))
+        return Link(key, b"../../nodes/" + self._workflow_hash().encode("ascii"))
+
+    def _workflow_hash(self) -> NodeHash:
+        own = self._thread().fields.get("definition")
+        return cast(NodeHash, own or self._start_payload()["workflow"])
 
     def _end(self, hash: NodeHash, key: bytes) -> Vnode:
         end = self._reader.node(hash, "thread-end").payload
