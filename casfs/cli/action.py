@@ -6,8 +6,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -16,7 +14,9 @@ import click
 from casfs import config
 from casfs.actions import cache, key
 from casfs.cli.common import json_option, open_store, store_root
-from casfs.cli.output import echo_json, echo_line, echo_result
+from casfs.cli.json_values import record
+from casfs.cli.output import echo_json, echo_result
+from casfs.cli.table import Age, Hash, echo_table
 from casfs.errors import NotFound
 
 EXIT_TIMED_OUT = 124  # as of timeout(1)
@@ -91,7 +91,7 @@ def run(ctx: click.Context, /, cache: bool, as_json: bool, **given: Any) -> int:
     if done.timed_out:
         _log(f"ended at the time limit of {given['timeout']:g} s")
     if as_json:
-        echo_json(asdict(done))
+        echo_json(record(done))
     if done.timed_out:
         return EXIT_TIMED_OUT
     return done.exit_code if done.exit_code >= 0 else EXIT_SIGNAL_BASE - done.exit_code
@@ -114,7 +114,7 @@ def lookup(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
         found = cache.lookup(store, wanted.hash)
         if found is None:
             raise NotFound(f"miss {wanted.hash[:12]}: {explain_miss(store, wanted)}")
-    echo_result(as_json, asdict(found), f"{found.hash} took {found.duration_ms / 1000:.2f} s")
+    echo_result(as_json, record(found), f"{found.hash} took {found.duration_ms / 1000:.2f} s")
 
 
 @action.command("list")
@@ -128,12 +128,8 @@ def list_(ctx: click.Context, as_json: bool) -> None:
     """
     with open_store(ctx) as store:
         found = cache.list_entries(store)
-    if as_json:
-        echo_json([asdict(entry) for entry in found])
-    else:
-        for entry in found:
-            used = datetime.fromtimestamp(entry.used_at / 1000, UTC)
-            echo_line(f"{entry.action} {used:%Y-%m-%dT%H:%M:%SZ} {entry.argv0}")
+    rows = [(Hash(entry.action), Age(entry.used_at), entry.argv0) for entry in found]
+    echo_table(as_json, list(map(record, found)), "ACTION USED COMMAND", rows, whole="ACTION")
 
 
 def _request(

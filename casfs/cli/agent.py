@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from casfs.cli.common import json_option
-from casfs.cli.output import echo_json, echo_line
+from casfs.cli.output import echo_json
+from casfs.cli.table import echo_table
 from casfs.errors import CasfsError
 from engine.agents import loader
 
@@ -29,12 +32,11 @@ def list_(as_json: bool) -> None:
     casfs agent list
     """
     found = [_describe(name) for name in loader.names()]
-    if as_json:
-        echo_json(found)
-    else:
-        for one in found:
-            broken = f"broken: {one['error']}" if "error" in one else ""
-            echo_line(f"{one['name']} {one.get('version', '')} {broken}".rstrip())
+    rows = [
+        (one["name"], one.get("version", ""), f"broken: {one['error']}" if "error" in one else "ok")
+        for one in found
+    ]
+    echo_table(as_json, found, "NAME VERSION STATE", rows)
 
 
 @agent.command()
@@ -51,7 +53,7 @@ def describe(name: str, as_json: bool) -> None:
     echo_json({**package.descriptor, "name": name, "version": package.version})
 
 
-def _describe(name: str) -> dict[str, object]:
+def _describe(name: str) -> dict[str, Any]:
     try:
         package = loader.load(name)
     except CasfsError as error:

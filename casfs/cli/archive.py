@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
 from casfs.cli.common import STDIO, json_option, open_store, read_input
+from casfs.cli.json_values import record
 from casfs.cli.output import echo, echo_json, echo_line, echo_result
 from casfs.digest import is_hash
 from casfs.errors import Failed, Invalid
@@ -44,7 +44,7 @@ def export(
             done = archive.export(store, hashes, heads, target, have=known, compress=compress)
     if output != STDIO:
         line = f"{output} {done.members} members, {done.bytes} bytes"
-        echo_result(as_json, {"file": output, **asdict(done)}, line)
+        echo_result(as_json, {"file": output, **record(done)}, line)
 
 
 @click.command("import")
@@ -62,7 +62,7 @@ def import_(ctx: click.Context, file: str, as_json: bool) -> None:
     with open_store(ctx) as store:
         done = archive.load(store, Path(file))
     if as_json:
-        echo_json(asdict(done))
+        echo_json(record(done))
         return
     echo(f"{done.members} members, {done.new_bytes} new bytes")
     for name in done.heads:

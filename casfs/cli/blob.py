@@ -61,7 +61,7 @@ def put(ctx: click.Context, file: str, as_json: bool) -> None:
                 raise NotFound(f"no file {file}") from None
             except OSError as error:
                 raise Failed(f"cannot read {file}: {error.strerror}") from None
-    echo_result(as_json, {"hash": digest.hash, "size_bytes": digest.size_bytes}, digest.hash)
+    echo_result(as_json, {"hash": digest.hash, "sizeBytes": digest.size_bytes}, digest.hash)
 
 
 def _redacted(source: BinaryIO, secrets: Secrets) -> BinaryIO:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from casfs.checkpoints import checkpoint as checkpoints
+from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.checkpoints.create import Created
 from casfs.checkpoints.create import create as create_checkpoint
 from casfs.cli.common import (
@@ -20,11 +20,15 @@ from casfs.cli.common import (
     step_secrets,
 )
 from casfs.cli.diff import diff
-from casfs.cli.output import echo_lines, echo_result, warn
+from casfs.cli.json_values import record
+from casfs.cli.output import echo_result, warn
+from casfs.cli.progress import progress_counter
 from casfs.cli.restore import restore
-from casfs.cli.terminal import Size, progress_counter
+from casfs.cli.sizes import SizeOption
+from casfs.cli.table import Moment, Size, echo_table
 from casfs.cli.tree import excludes_option
-from casfs.errors import NotFound, Usage
+from casfs.errors import CasfsError, NotFound, Usage
+from casfs.store import Store
 from casfs.trees.snapshot.report import SnapshotOptions
 
 DEFAULT_MAX_BYTES = 20 << 30
@@ -46,7 +50,7 @@ def checkpoint() -> None:
 @message_option
 @excludes_option
 @click.option("--preserve", default="", metavar="mtime,mode", help="File attributes to record.")
-@click.option("--max-size", type=Size(), default=DEFAULT_MAX_BYTES, help="Size limit (20G).")
+@click.option("--max-size", type=SizeOption(), default=DEFAULT_MAX_BYTES, help="Size limit (20G).")
 @force_option
 @json_option
 @click.pass_context
@@ -79,11 +83,11 @@ def create(
     for warning in made.report.warnings:
         warn(warning)
     value = {
-        **asdict(made.checkpoint),
+        **record(made.checkpoint),
         "stats": made.stats,
         "read": made.report.read,
-        "read_bytes": made.report.read_bytes,
-        "new_bytes": made.new_bytes,
+        "readBytes": made.report.read_bytes,
+        "newBytes": made.new_bytes,
         "seconds": round(time.monotonic() - start, 3),
     }
     echo_result(as_json, value, _line(made, value["seconds"]))
@@ -111,17 +115,38 @@ def _properties(text: str) -> tuple[str, ...]:
 @json_option
 @click.pass_context
 def list_(ctx: click.Context, name: str | None, as_json: bool) -> None:
-    """List the checkpoints of NAME, or all, oldest first.
+    """List the checkpoints of NAME, or all, newest first.
 
     \b
     casfs checkpoint list work
     """
     with open_store(ctx) as store:
-        found = checkpoints.listing(store, name)
+        found = sorted(checkpoints.listing(store, name), key=_age, reverse=True)
+        sizes = [_size(store, one) for one in found]
     if name is not None and not found:
         raise NotFound(f"no checkpoint {name!r}; see `casfs checkpoint list`")
-    lines = (f"{one.name}@{one.id} {one.root[:12]} {one.message}".rstrip() for one in found)
-    echo_lines(as_json, [asdict(one) for one in found], lines)
+    rows = [
+        (f"{one.name}@{one.id}", Moment(one.created_at), files, size and Size(size), one.message)
+        for one, (files, size) in zip(found, sizes, strict=True)
+    ]
+    values = [
+        {**record(one), "files": files, "bytes": size}
+        for one, (files, size) in zip(found, sizes, strict=True)
+    ]
+    echo_table(as_json, values, "CHECKPOINT DATE FILES SIZE MESSAGE", rows, whole="CHECKPOINT DATE")
+
+
+def _age(one: Checkpoint) -> tuple[int, str]:
+    return one.created_at, one.name
+
+
+def _size(store: Store, one: Checkpoint) -> tuple[int | None, int | None]:
+    """Returns files and bytes; None where the node is damaged."""
+    try:
+        stats = store.node(one.hash, "checkpoint").payload["stats"]
+    except CasfsError:
+        return None, None
+    return stats["files"], stats["bytes"]
 
 
 checkpoint.add_command(diff)

@@ -62,21 +62,21 @@ def _entry(entry: Entry | None) -> dict[str, Any] | None:
         value: dict[str, Any] = {
             "kind": "file",
             "hash": entry.digest.hash,
-            "size_bytes": entry.digest.size_bytes,
+            "sizeBytes": entry.digest.size_bytes,
             "executable": entry.executable,
         }
     else:
         value = {"kind": "symlink", "target": os.fsdecode(entry.target)}
-    return value if mode is None else {**value, "unix_mode": mode}
+    return value if mode is None else {**value, "unixMode": mode}
 
 
 def _counts(row: PathStat) -> dict[str, Any]:
     added, deleted = row.lines or (None, None)
     return {
-        "lines_added": added,
-        "lines_deleted": deleted,
-        "old_bytes": row.old_bytes,
-        "new_bytes": row.new_bytes,
+        "linesAdded": added,
+        "linesDeleted": deleted,
+        "oldBytes": row.old_bytes,
+        "newBytes": row.new_bytes,
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,8 +9,9 @@ import click
 
 from casfs.backend.derived import total_stored
 from casfs.cli.common import json_option, open_store
+from casfs.cli.json_values import record
 from casfs.cli.output import echo, echo_json, echo_line
-from casfs.cli.terminal import progress_bar
+from casfs.cli.progress import progress_bar
 from casfs.errors import CasfsError, Failed, NotFound
 from casfs.store import Store
 
@@ -50,7 +50,7 @@ def fsck(ctx: click.Context, source: str | None, as_json: bool) -> int:
         if source is not None:
             report, repaired = repair.repair_all(store, report, Path(source), check)
     if as_json:
-        echo_json({**asdict(report), "repaired": repaired})
+        echo_json({**record(report), "repaired": repaired})
     else:
         _print(report, repaired)
     return Failed.exit_code if report.faults else 0

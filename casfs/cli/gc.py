@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
 
 import click
 
 from casfs import config
 from casfs.backend.derived import total_stored
 from casfs.cli.common import json_option, open_store, store_root
+from casfs.cli.json_values import record
 from casfs.cli.output import echo, echo_json, echo_line, echo_result
-from casfs.cli.terminal import Size, progress_bar
+from casfs.cli.progress import progress_bar
+from casfs.cli.sizes import SizeOption
 from casfs.errors import NotFound
 from casfs.store import Store
 from casfs.system import reserve
@@ -19,7 +20,7 @@ from casfs.system import reserve
 
 @click.command()
 @click.option("--dry-run", is_flag=True, help="Print what would be deleted.")
-@click.option("--max-size", type=Size(), help="Evict cache until the content fits (5G).")
+@click.option("--max-size", type=SizeOption(), help="Evict cache until the content fits (5G).")
 @click.option("--max-inodes", type=click.IntRange(0), help="Maximum number of object files.")
 @click.option(
     "--grace",
@@ -72,7 +73,7 @@ def gc(
     verb = "would free" if dry_run else "freed"
     freed, kept = result.freed, result.kept
     line = f"{verb} {freed.blobs} blobs, {freed.bytes} bytes; kept {kept.blobs} blobs,"
-    echo_result(as_json, {**asdict(result), "dry_run": dry_run}, f"{line} {kept.bytes} bytes")
+    echo_result(as_json, {**record(result), "dryRun": dry_run}, f"{line} {kept.bytes} bytes")
     if not as_json:
         for name in result.evicted:
             echo_line(f"{'would evict' if dry_run else 'evicted'} {name}")

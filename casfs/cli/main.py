@@ -17,6 +17,7 @@ import click
 
 from casfs import __version__
 from casfs.cli import output
+from casfs.cli.terminal import color_option
 from casfs.errors import CasfsError
 
 # gc generation-0 threshold: a command allocates many objects and hardly any cycles.
@@ -85,6 +86,7 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="casfs")
 @click.option("--store", metavar="DIR", help="The store (default: CASFS_STORE, then the user's).")
+@color_option
 @click.pass_context
 def cli(ctx: click.Context, store: str | None) -> None:
     """Everything an agent team produces, content-addressed and shown as files.

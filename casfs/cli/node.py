@@ -38,7 +38,7 @@ def put(ctx: click.Context, type: str, file: str, as_json: bool) -> None:
             digest = store.put_node(type, payload)
         except Invalid as error:
             raise Invalid(f"{input_name(file)}: {type}: {error}") from None
-    echo_result(as_json, {"hash": digest.hash, "size_bytes": digest.size_bytes}, digest.hash)
+    echo_result(as_json, {"hash": digest.hash, "sizeBytes": digest.size_bytes}, digest.hash)
 
 
 @node.command()

@@ -15,6 +15,8 @@ from typing import Any
 
 import click
 
+from casfs.cli import terminal
+
 # Controls (C0 but newline and tab, DEL, C1), line separators and bidirectional marks: what moves
 # the cursor, or shows a text in another order than it has. A carriage return before a newline
 # does neither.
@@ -36,7 +38,7 @@ def escape(text: str, *, one_line: bool = False) -> str:
 def escape_line(text: str) -> str:
     """`escape` for a line of ours, in which a status may be coloured on a terminal."""
     parts, at = [], 0
-    for word in COLOURED_WORD.finditer(text) if sys.stdout.isatty() else ():
+    for word in COLOURED_WORD.finditer(text) if terminal.colours() else ():
         parts += [escape(text[at : word.start()], one_line=True), word[0]]
         at = word.end()
     return "".join([*parts, escape(text[at:], one_line=True)])
@@ -57,12 +59,12 @@ def _escaped(found: re.Match[str]) -> str:
 def echo(text: str | bytes = "") -> None:
     """Prints a text on stdout, escaped for a terminal; bytes of file names that are not UTF-8 are
     written unchanged."""
-    _write(escape(_text(text)))
+    write_line(escape(_text(text)))
 
 
 def echo_line(text: str | bytes) -> None:
     """`echo` for one line: newlines in names are escaped as well."""
-    _write(escape_line(_text(text)))
+    write_line(escape_line(_text(text)))
 
 
 def echo_json(value: Any, *, pretty: bool = True) -> None:
@@ -96,7 +98,8 @@ def _text(text: str | bytes) -> str:
     return os.fsdecode(text) if isinstance(text, bytes) else text
 
 
-def _write(text: str) -> None:
+def write_line(text: str) -> None:
+    """Prints a line that is safe for a terminal already."""
     surrogates = any("\udc80" <= character <= "\udcff" for character in text)
     _write_bytes(os.fsencode(text) if surrogates else text.encode("utf-8", "replace"))
 

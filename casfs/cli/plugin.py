@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from casfs.cli.common import json_option, open_store
-from casfs.cli.output import echo_lines, echo_result, warn
+from casfs.cli.json_values import record
+from casfs.cli.output import echo_result, warn
+from casfs.cli.table import Hash, Moment, echo_table
 from casfs.plugins import registry
 
 
@@ -50,7 +51,7 @@ def sync(
     one = done.plugin
     what = f"{'stored' if done.stored else 'already stored,'} from {one.source}"
     commit = f" ({one.commit[:12]})" if one.commit else ""
-    value = {**asdict(one), "stored": done.stored, "warning": done.warning or None}
+    value = {**record(one), "stored": done.stored, "warning": done.warning or None}
     echo_result(as_json, value, f"{one.root} {name} {version} {what}{commit}")
 
 
@@ -70,7 +71,7 @@ def materialize(ctx: click.Context, name: str, version: str, directory: str, as_
 
     with open_store(ctx) as store:
         found = transfer.materialize(store, name, version, Path(directory))
-    value = {**asdict(found), "directory": directory}
+    value = {**record(found), "directory": directory}
     echo_result(as_json, value, f"{found.root} {name} {version} written to {directory}")
 
 
@@ -78,12 +79,16 @@ def materialize(ctx: click.Context, name: str, version: str, directory: str, as_
 @json_option
 @click.pass_context
 def list_(ctx: click.Context, as_json: bool) -> None:
-    """List the plugins: name, version, tree, source.
+    """List the plugins: name, version, tree, time of the last sync, source.
 
     \b
     casfs plugin list
     """
     with open_store(ctx) as store:
         found = registry.listing(store)
-    lines = (f"{one.name} {one.version} {one.root[:12]} {one.source}" for one in found)
-    echo_lines(as_json, [asdict(one) for one in found], lines)
+    rows = [
+        (one.name, one.version, Hash(one.root), Moment(one.synced_at), one.source) for one in found
+    ]
+    echo_table(
+        as_json, list(map(record, found)), "NAME VERSION TREE SYNCED SOURCE", rows, whole="TREE"
+    )

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from casfs.checkpoints import checkpoint as checkpoints
 from casfs.cli.common import json_option, open_store
+from casfs.cli.json_values import record
 from casfs.cli.output import echo_result, warn
-from casfs.cli.terminal import progress_counter
+from casfs.cli.progress import progress_counter
 from casfs.revisions import resolve_tree
 from casfs.system.paths import printable
 from casfs.trees.restore.restore import restore as restore_tree
@@ -74,7 +74,7 @@ def restore(
     for path in done.outcome.kept:
         warn(f"{printable(path)}: kept, it holds files that are in neither tree")
     value = {
-        **(asdict(named) if named else {}),
+        **(record(named) if named else {}),
         "root": done.root,
         "from": done.old,
         "directory": directory,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from casfs.cli.common import input_name, json_option, open_store, read_json
-from casfs.cli.output import echo_json, echo_lines, echo_result
+from casfs.cli.output import echo_json, echo_result
+from casfs.cli.table import Hash, echo_table
 from casfs.errors import Conflict, Invalid
 
 
@@ -51,7 +52,7 @@ def list_(ctx: click.Context, as_json: bool) -> None:
     with open_store(ctx) as store:
         found = [(name, store.registry.head(name).hash) for name in store.registry.names()]
     value = [{"name": name, "hash": hash} for name, hash in found]
-    echo_lines(as_json, value, (f"{name} {hash}" for name, hash in found))
+    echo_table(as_json, value, "NAME HASH", ((name, Hash(hash)) for name, hash in found))
 
 
 @schema.command()

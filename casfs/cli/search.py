@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import click
 
 from casfs.cli.common import json_option, open_store
+from casfs.cli.json_values import record
 from casfs.cli.output import echo_lines
 
 
@@ -31,4 +30,4 @@ def search(
     with open_store(ctx) as store, Index(store) as index:
         id = threads.expand(store, thread).id if thread else None
         hits = list(index.search(text, type=type, thread=id, limit=limit))
-    echo_lines(as_json, [asdict(hit) for hit in hits], (f"{h.path}: {h.snippet}" for h in hits))
+    echo_lines(as_json, [record(hit) for hit in hits], (f"{h.path}: {h.snippet}" for h in hits))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 import click
 
 from casfs.backend.derived import count_by_type, total_stored
 from casfs.cli.common import json_option, open_store
+from casfs.cli.json_values import record
 from casfs.cli.output import echo, echo_json
 from casfs.store import Store
 
@@ -57,7 +57,7 @@ def stats(ctx: click.Context, as_json: bool) -> None:
     if as_json:
         echo_json(value)
         return
-    for name in ("blobs", "bytes", "files", "heads", "database_bytes"):
+    for name in ("blobs", "bytes", "files", "heads", "databaseBytes"):
         echo(f"{name:16} {value[name]}")
     for name, count in value["types"].items():
         echo(f"  {name:14} {count}")
@@ -70,8 +70,8 @@ def _stats(store: Store) -> dict[str, Any]:
         name = store.registry.name(hash)
         by_type[name] = by_type.get(name, 0) + count
     return {
-        **asdict(total_stored(store.blobs)),
+        **record(total_stored(store.blobs)),
         "heads": sum(1 for _ in store.heads.list()),
-        "database_bytes": (store.root / "store.db").stat().st_size,
+        "databaseBytes": (store.root / "store.db").stat().st_size,
         "types": dict(sorted(by_type.items())),
     }

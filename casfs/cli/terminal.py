@@ -1,59 +1,94 @@
-"""Sizes on the command line, and progress on a terminal."""
+"""The terminal: whether output goes to one, in colour, and through a pager."""
 
 from __future__ import annotations
 
+import io
+import os
+import shutil
+import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
 
 import click
 
-UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-PROGRESS_INTERVAL_S = 0.1
-PROGRESS_DELAY_S = 1.0  # nothing is shown before: most verbs have ended by then
+DEFAULT_PAGER = "less"
+LESS = "FRX"  # as git: not for one screen, colours as they are, the screen is not cleared
+COLOURS = {"auto": None, "always": True, "never": False}
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_paged = False  # output goes to a terminal by way of a pager
 
 
-class Size(click.ParamType[int]):
-    """A number of bytes; with K, M, G, T in units of 1024, 1024² and so on."""
+def on_terminal() -> bool:
+    """Returns whether stdout is a terminal, or a pager on one."""
+    return _paged or sys.stdout.isatty()
 
-    name = "size"
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> int:
-        if isinstance(value, int):
-            return value
-        number, unit = value.rstrip("KMGT"), value[len(value.rstrip("KMGT")) :]
-        if not (number.isascii() and number.isdigit()) or unit not in UNITS:
-            self.fail(f"invalid size {value!r}: give bytes, or a number with K, M, G or T")
-        return int(number) * UNITS[unit]
+def colours() -> bool:
+    """Returns whether to print colours: as --color says, else on a terminal without NO_COLOR."""
+    context = click.get_current_context(silent=True)
+    if context is not None and (chosen := context.find_root().color) is not None:
+        return chosen
+    return on_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def paint(text: str, colour: str | None, *, bold: bool = False) -> str:
+    """Returns `text` in a colour where colours are printed."""
+    if not colours() or not (colour or bold):
+        return text
+    return click.style(text, fg=colour, bold=bold or None)
+
+
+def columns() -> int:
+    return shutil.get_terminal_size().columns
+
+
+def color_option(command: F) -> F:
+    """Adds --color to a group or a verb; it applies to the whole command line."""
+
+    def choose(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            ctx.find_root().color = COLOURS[value]
+
+    return click.option(
+        "--color",
+        type=click.Choice(list(COLOURS)),
+        expose_value=False,
+        is_eager=True,
+        callback=choose,
+        help="Colours: on a terminal (auto), always or never.",
+    )(command)
 
 
 @contextmanager
-def progress_bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Shows a progress bar on a terminal; nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield lambda done: None
+def pager(wanted: bool = True) -> Iterator[None]:
+    """Sends stdout through $PAGER (default: `less -FRX`) on a terminal, as git does; nowhere else,
+    and not through `cat`. Whoever quits the pager ends the output, which is no error."""
+    global _paged
+    command = os.environ.get("CASFS_PAGER") or os.environ.get("PAGER") or _default_pager()
+    if not wanted or command in ("", "cat") or not sys.stdout.isatty():
+        yield
         return
-    with click.progressbar(length=total, label=label, file=sys.stderr) as shown:
-        yield lambda done: shown.update(done - shown.pos)
+    environment = {"LESS": LESS, "LV": "-c", **os.environ}
+    process = subprocess.Popen(command, shell=True, stdin=subprocess.PIPE, env=environment)
+    assert process.stdin is not None
+    before, sys.stdout = sys.stdout, io.TextIOWrapper(process.stdin, write_through=True)
+    _paged = True
+    try:
+        with suppress(BrokenPipeError):
+            yield
+    finally:
+        with suppress(BrokenPipeError):
+            sys.stdout.close()
+        sys.stdout, _paged = before, False
+        while True:
+            with suppress(KeyboardInterrupt):  # the pager's own affair
+                process.wait()
+                break
 
 
-@contextmanager
-def progress_counter(label: str) -> Iterator[Callable[[int], None]]:
-    """Shows a running count on a terminal, for work whose total is unknown."""
-    if not sys.stderr.isatty():
-        yield lambda done: None
-        return
-    due = time.monotonic() + PROGRESS_DELAY_S
-    shown = False
-
-    def count(done: int) -> None:
-        nonlocal due, shown
-        if time.monotonic() >= due:
-            due, shown = time.monotonic() + PROGRESS_INTERVAL_S, True
-            click.echo(f"\r{label} {done}", nl=False, err=True)
-
-    yield count
-    if shown:
-        click.echo("\r" + " " * (len(label) + 12) + "\r", nl=False, err=True)
+def _default_pager() -> str:
+    return DEFAULT_PAGER if shutil.which(DEFAULT_PAGER) else ""

@@ -143,5 +143,5 @@ def _json(entry: Entry) -> dict[str, Any]:
     common = {"name": os.fsdecode(entry.name), "hash": entry.digest.hash}
     if isinstance(entry, File):
         size = entry.digest.size_bytes
-        return {**common, "kind": "file", "size_bytes": size, "executable": entry.executable}
+        return {**common, "kind": "file", "sizeBytes": size, "executable": entry.executable}
     return {**common, "kind": "directory"}

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from casfs.cli.common import input_name, json_option, open_store, read_json
-from casfs.cli.output import echo, echo_json, echo_line, echo_lines, echo_result, warn
+from casfs.cli.output import echo, echo_json, echo_line, echo_result, warn
+from casfs.cli.table import Hash, echo_table
 from casfs.errors import Failed, Invalid, NotFound
 from engine.moderator import decision as moderator
 from engine.workflow import registry as workflows
@@ -84,7 +85,7 @@ def list_(ctx: click.Context, as_json: bool) -> None:
     with open_store(ctx) as store:
         found = workflows.listing(store)
     value = [{"name": name, "hash": hash} for name, hash in found]
-    echo_lines(as_json, value, (f"{name} {hash}" for name, hash in found))
+    echo_table(as_json, value, "NAME HASH", ((name, Hash(hash)) for name, hash in found))
 
 
 @workflow.command()

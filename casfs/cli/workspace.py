@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,9 @@ from casfs.checkpoints import checkpoint as checkpoints
 from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.cli import background, implicit_mount
 from casfs.cli.common import json_option, message_option, open_store
-from casfs.cli.output import echo_json, echo_line, echo_result, warn
+from casfs.cli.json_values import moment, record
+from casfs.cli.output import echo_result, warn
+from casfs.cli.table import Hash, echo_table
 from casfs.digest import TreeHash
 from casfs.errors import CasfsError, Refused
 from casfs.revisions import resolve_tree
@@ -160,7 +161,7 @@ def commit(ctx: click.Context, directory: str, message: str, as_json: bool) -> N
     for warning in made.report.warnings:
         warn(warning)
     one = made.checkpoint
-    value = {"root": made.root, "checkpoint": asdict(one) if one else None}
+    value = {"root": made.root, "checkpoint": record(one) if one else None}
     echo_result(as_json, value, f"{made.root} {one.name}@{one.id}" if one else made.root)
 
 
@@ -211,21 +212,22 @@ def list_(ctx: click.Context, as_json: bool) -> None:
     """
     with open_store(ctx) as store:
         found = registry.listing(store)
-    if as_json:
-        echo_json([_json(one) for one in found])
-        return
-    for one in found:
-        name = f"  {one.record['name']}" if one.record["name"] else ""
-        echo_line(f"{one.root[:12]} {one.strategy.name:14} {one.state:10} {one.path}{name}")
+    rows = [
+        (Hash(one.root), one.strategy.name, one.state, str(one.path), one.record["name"])
+        for one in found
+    ]
+    headers = "TREE BACKEND STATE DIRECTORY NAME"
+    echo_table(as_json, list(map(_json, found)), headers, rows, whole="TREE DIRECTORY")
 
 
 def _json(found: Workspace) -> dict[str, Any]:
-    keys = ("base", "name", "openedAt")
     return {
         "directory": str(found.path),
         "root": found.root,
         "state": found.state,
+        "readOnly": found.record["readOnly"],
         "backend": found.strategy.name,
-        "read_only": found.record["readOnly"],
-        **{key: found.record[key] for key in keys},
+        "base": found.record["base"],
+        "name": found.record["name"],
+        "openedAt": moment(found.record["openedAt"]),
     }

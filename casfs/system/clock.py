@@ -1,10 +1,20 @@
-"""The wall clock, in the unit of every timestamp that casfs writes."""
+"""The wall clock, in the unit of every timestamp that casfs writes, and its text."""
 
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime, timedelta
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LAST_MS = 253_402_300_799_999  # of the year 9999
 
 
 def now_ms() -> int:
     """Returns milliseconds since 1970 UTC."""
     return time.time_ns() // 1_000_000
+
+
+def rfc3339(ms: int) -> str:
+    """Returns a time in ms since 1970 UTC as RFC 3339 with milliseconds, in UTC."""
+    time = EPOCH + timedelta(milliseconds=min(max(ms, 0), LAST_MS))
+    return time.isoformat(timespec="milliseconds")[:-6] + "Z"

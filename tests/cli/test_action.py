@@ -97,7 +97,7 @@ def test_json(cli: Cli) -> None:
     assert (one["hit"], two["hit"]) == (False, True)
     assert one["action"] == two["action"]
     assert one["result"] == two["result"]
-    assert two["exit_code"] == 0
+    assert two["exitCode"] == 0
 
 
 def test_lookup(cli: Cli) -> None:
@@ -122,7 +122,7 @@ def test_list(cli: Cli) -> None:
     line = cli("action", "list").text.split()
     assert (line[0], line[2]) == (key, "true")
     assert set(cli("action", "list", "--json").json[0]) == {
-        "action", "result", "argv0", "created_at", "used_at",
+        "action", "result", "argv0", "createdAt", "usedAt",
     }  # fmt: skip
 
 

@@ -28,7 +28,7 @@ def test_export_and_import(cli: Cli, there: Cli, opened: Store, tmp_path: Path) 
         line for line in output if line.startswith("imported checkpoints/work/")
     }
     again = value(there, "import", file)
-    assert (again["new_bytes"], again["heads"]) == (0, [])
+    assert (again["newBytes"], again["heads"]) == (0, [])
     assert lines(there, "thread", "list") == lines(cli, "thread", "list")
     assert lines(there, "checkpoint", "list") == lines(cli, "checkpoint", "list")
     found = value(cli, "export", "work", "-o", tmp_path / "y.tar")

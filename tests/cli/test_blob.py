@@ -27,7 +27,7 @@ def test_put_and_get(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(data)
     hash = cli("put", tmp_path / "data").word
     assert cli("put", "-", stdin=data).word == hash
-    assert cli("put", "-", "--json", stdin=data).json == {"hash": hash, "size_bytes": len(data)}
+    assert cli("put", "-", "--json", stdin=data).json == {"hash": hash, "sizeBytes": len(data)}
     assert cli("get", hash).out == cli("get", hash[:8]).out == data
     assert cli("get", cli("put", "-").word).out == b""
 

@@ -208,14 +208,14 @@ def test_diff_prints_its_forms(cli: Cli, two: tuple[str, str], noun: str) -> Non
 
 def test_diff_as_json(cli: Cli, two: tuple[str, str]) -> None:
     values = cli("tree", "diff", *two, "--json", "--stat").json
-    assert [(one["letter"], one["path"], one["lines_added"]) for one in values] == [
+    assert [(one["letter"], one["path"], one["linesAdded"]) for one in values] == [
         ("A", "d/h", None),
         ("M", "f", 1),
         ("D", "g", 0),
     ]
     assert values[0]["old"] is None
     old = values[1]["old"]
-    assert (old["kind"], old["size_bytes"], old["executable"]) == ("file", 2, False)
+    assert (old["kind"], old["sizeBytes"], old["executable"]) == ("file", 2, False)
     assert cli("get", old["hash"]).out == b"1\n"
     plain = cli("tree", "diff", *two, "--json").json
     assert [one.keys() for one in plain] == [{"letter", "path", "old", "new"}] * 3

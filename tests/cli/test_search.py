@@ -62,7 +62,7 @@ def test_stats(cli: Cli, opened: Store) -> None:
     assert (found["blobs"], found["bytes"], found["files"]) == (total.blobs, total.bytes, 1)
     assert found["heads"] == sum(1 for _ in opened.heads.list())
     assert found["types"]["thread-step"] == len(thread.steps)
-    assert found["database_bytes"] > 0
+    assert found["databaseBytes"] > 0
     shown = {line.split()[0]: line.split()[1] for line in lines(cli, "stats")}
     assert shown["blobs"] == str(total.blobs)
     assert shown["thread-step"] == "2"

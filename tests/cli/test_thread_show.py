@@ -7,6 +7,7 @@ import json
 import pytest
 
 from casfs.store import Store
+from casfs.system.clock import rfc3339
 from tests.support.cli import run_thread
 from tests.support.engine import (
     ONE,
@@ -32,7 +33,7 @@ def test_threads(cli: Cli, opened: Store) -> None:
         "status": "ended",
         "head": ended.hash,
         "start": ended.record["start"],
-        "updatedAt": ended.record["updatedAt"],
+        "updatedAt": rfc3339(ended.record["updatedAt"]),
         "reason": None,
         "cause": None,
         "returnCode": 0,

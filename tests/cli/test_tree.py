@@ -26,7 +26,7 @@ def test_schemas(cli: Cli, tmp_path: Path) -> None:
         "hash": hash,
         "name": "note",
     }
-    assert f"note {hash}\n" in cli("schema", "list").text
+    assert f"note\t{hash}\n" in cli("schema", "list").text
     assert cli("schema", "show", "note").json == document
     assert cli("schema", "show", "note", "--json").json == document
 
@@ -65,9 +65,9 @@ def test_checkpoints(cli: Cli, project: Path, tmp_path: Path) -> None:
     made = cli("checkpoint", "create", "work", project, "--json").json
     assert made["stats"]["modified"] == 1
     listed = cli("checkpoint", "list", "work", "--json").json
-    assert [one["id"] for one in listed] == [first.word, made["id"]]
-    assert cli("checkpoint", "list").text.splitlines()[0].startswith(f"work@{first.word} ")
-    assert cli("checkpoint", "list").text.splitlines()[0].endswith(" before")
+    assert [one["id"] for one in listed] == [made["id"], first.word]
+    assert cli("checkpoint", "list").text.splitlines()[1].startswith(f"work@{first.word}\t")
+    assert cli("checkpoint", "list").text.splitlines()[1].endswith("\tbefore")
     assert cli("checkpoint", "restore", f"work@{first.word}", tmp_path / "old").word == first.word
     assert (tmp_path / "old/src/main.py").read_text() == "print()\n"
     shown = cli("checkpoint", "restore", "work", tmp_path / "new", "--json").json

@@ -22,7 +22,7 @@ def test_workflows(cli: Cli, tmp_path: Path) -> None:
     added = cli("workflow", "add", DEVELOP)
     assert added.text == f"{added.word} develop\n"
     assert (added.err, cli("workflow", "add", DEVELOP).word) == ("", added.word)
-    assert cli("workflow", "list").text == f"develop {added.word}\n"
+    assert cli("workflow", "list").text == f"develop\t{added.word}\n"
     shown = cli("workflow", "show", "develop", "--json")
     assert shown.json == json.loads(DEVELOP.read_text())
     assert cli("workflow", "add", "-", stdin=shown.out).word == added.word
@@ -74,8 +74,8 @@ def test_agents(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     (info / "entry_points.txt").write_text("[casfs.agents]\ntorn = nothing_here\n")
     monkeypatch.syspath_prepend(tmp_path)
     lines = cli("agent", "list").text.splitlines()
-    assert f"command {casfs.__version__}" in lines
-    assert any(line.startswith("torn  broken: agent torn: does not load") for line in lines)
+    assert f"command\t{casfs.__version__}\tok" in lines
+    assert any(line.startswith("torn\t\tbroken: agent torn: does not load") for line in lines)
     shown = {one["name"]: one for one in cli("agent", "list", "--json").json}
     assert shown["command"]["capabilities"] == ["run"]
     assert "does not load" in shown["torn"]["error"]

@@ -69,7 +69,7 @@ def test_a_life(cli: Cli, tmp_path: Path) -> None:
         (path / "new").touch()
     assert cli("status", "--json").json["mounts"] == [], "no process of ours serves it"
     (listed,) = cli("workspace", "list", "--json").json
-    assert (listed["backend"], listed["state"], listed["read_only"]) == (
+    assert (listed["backend"], listed["state"], listed["readOnly"]) == (
         "erofs-overlay",
         "open",
         True,

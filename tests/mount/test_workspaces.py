@@ -429,7 +429,7 @@ def test_the_backend_is_chosen_and_printed(
         return
     assert f"backend: {strategy}\n" in cli(*command).text
     (listed,) = cli("workspace", "list", "--json").json
-    assert (listed["backend"], listed["read_only"]) == (strategy, read_only)
+    assert (listed["backend"], listed["readOnly"]) == (strategy, read_only)
     if read_only:
         assert "is read-only" in cli("workspace", "commit", path, code=4).err
     else:

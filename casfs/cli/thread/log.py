@@ -11,6 +11,7 @@ import click
 from casfs import threads
 from casfs.backend.derived import version_of
 from casfs.cli.common import json_option, open_store
+from casfs.cli.json_values import times
 from casfs.cli.output import echo, echo_json
 from casfs.cli.thread.show import cache_hit, content_text
 from casfs.nodes.node import Node
@@ -81,7 +82,7 @@ def _follow(store: Store, found: Thread, last: int | None) -> Iterator[Node | di
 def _print_step(store: Store, node: Node, as_json: bool) -> None:
     text = content_text(store, node.payload["content"])
     if as_json:
-        echo_json({**node.payload, "hash": node.hash, "output": text}, pretty=False)
+        echo_json({**times(node.payload), "hash": node.hash, "output": text}, pretty=False)
         return
     note = f"  {cache_hit(node.payload['cached'])}" if "cached" in node.payload else ""
     echo(f"--- {node.payload['index']:06} {node.payload['role']}{note}\n{text.rstrip()}\n")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -12,7 +10,9 @@ import click
 
 from casfs import threads
 from casfs.cli.common import json_option, open_store
+from casfs.cli.json_values import times
 from casfs.cli.output import echo_json, echo_line, echo_lines
+from casfs.cli.terminal import paint
 from casfs.digest import TreeHash
 from casfs.errors import CasfsError
 from casfs.nodes.node import Node
@@ -38,7 +38,7 @@ def list_(ctx: click.Context, as_json: bool) -> None:
     with open_store(ctx) as store:
         found = [head_fields(one) for one in threads.list_threads(store)]
     if as_json:
-        echo_json(found)
+        echo_json(times(found))
     else:
         for one in found:
             status = coloured(f"{one['status']:9}", one["status"])
@@ -62,7 +62,7 @@ def show(ctx: click.Context, id: str, everything: bool, as_json: bool) -> None:
         found = threads.expand(store, id)
         count = None if everything or as_json else PAGE_STEPS
         value = {**head_fields(found), **_details(store, found, count)}
-    echo_lines(as_json, value, _page(value))
+    echo_lines(as_json, times(value), _page(value))
 
 
 def head_fields(found: Thread) -> dict[str, Any]:
@@ -89,10 +89,8 @@ def cache_hit(cached: Mapping[str, Any]) -> str:
 
 
 def coloured(text: str, status: str) -> str:
-    """Returns `text` in the colour of `status` on a terminal, unless NO_COLOR is set."""
-    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
-        return text
-    return click.style(text, fg=COLOURS.get(status))
+    """Returns `text` in the colour of `status`."""
+    return paint(text, COLOURS.get(status))
 
 
 # -- show -------------------------------------------------------------------------------------

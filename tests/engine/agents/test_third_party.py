@@ -61,7 +61,7 @@ def test_they_are_listed_and_the_broken_one_says_why() -> None:
     assert built_in <= found.keys()
     assert not [name for name in built_in if "error" in found[name]]
     text = spawn("agent", "list").stdout
-    assert "parrot 2.1.0\n" in text
+    assert "parrot\t2.1.0\tok\n" in text
     assert "agent broken: does not load: RuntimeError" in text
 
 

@@ -1,0 +1,163 @@
+"""Tables: on a terminal with headers and aligned columns, elsewhere a line of fields with tabs.
+
+A program reads the same fields in full: no header, sizes in bytes, hashes uncut, times as in
+JSON. A cell is a text (bytes: a name of a file), a number, a `Size`, a `Moment`, an `Age`, a
+`Hash` or `Coloured`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from casfs.cli import terminal
+from casfs.cli.output import echo_json, escape, write_line
+from casfs.cli.sizes import readable
+from casfs.system.clock import now_ms, rfc3339
+
+GAP = "  "
+SHORT_HASH = 12
+MIN_COLUMN = 8  # no column is cut below this
+AGES = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A number of bytes."""
+
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A time, in ms since 1970 UTC; 0: unknown."""
+
+    ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Age:
+    """A time, in ms since 1970 UTC, shown by how long ago it was; 0: unknown."""
+
+    ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hash:
+    """A hash, cut on a terminal: a prefix is enough for any verb."""
+
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class Coloured:
+    text: str
+    colour: str | None
+
+
+Cell = str | bytes | int | None | Size | Moment | Age | Hash | Coloured
+
+
+def echo_table(
+    as_json: bool,
+    value: Any,
+    headers: str,
+    rows: Iterable[Sequence[Cell]],
+    *,
+    whole: str = "",
+) -> None:
+    """Prints a verb's result: `value` as JSON, or the rows under `headers`, words with blanks
+    between. Columns that do not fit are cut, but not those of `whole`; where that is not
+    enough, each row becomes a paragraph."""
+    if as_json:
+        echo_json(value)
+    elif terminal.on_terminal():
+        _print(headers.split(), [list(row) for row in rows], set(whole.split()))
+    else:
+        for row in rows:
+            write_line("\t".join(map(_plain, row)))
+
+
+def age(ms: int) -> str:
+    """Returns how long ago a time was, in its largest unit."""
+    past = max(now_ms() - ms, 0)
+    return next((f"{past // unit}{name}" for unit, name in AGES if past >= unit), "now")
+
+
+def _plain(cell: Cell) -> str:
+    match cell:
+        case Size(size):
+            return str(size)
+        case Hash(hash):
+            return hash
+        case Moment(ms) | Age(ms):
+            return rfc3339(ms) or ""
+    return _shown(cell)
+
+
+def _shown(cell: Cell) -> str:
+    match cell:
+        case None:
+            text = ""
+        case Size(size):
+            text = readable(size)
+        case Hash(hash):
+            text = hash[:SHORT_HASH]
+        case Moment(ms):
+            text = f"{rfc3339(ms)[:19].replace('T', ' ')}Z" if ms else ""
+        case Age(ms):
+            text = age(ms) if ms else ""
+        case Coloured(text, _):
+            pass
+        case bytes():
+            text = os.fsdecode(cell)
+        case _:
+            text = str(cell)
+    return escape(text, one_line=True)
+
+
+def _print(headers: list[str], rows: list[list[Cell]], whole: set[str]) -> None:
+    if not rows:
+        return
+    texts = [[_shown(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(headers, *texts, strict=True)]
+    cuttable = [at for at, name in enumerate(headers) if name not in whole]
+    excess = sum(widths) + len(GAP) * (len(widths) - 1) - terminal.columns()
+    while excess > 0 and cuttable:
+        widest = max(cuttable, key=lambda at: widths[at])
+        if widths[widest] <= max(MIN_COLUMN, len(headers[widest])):
+            break
+        widths[widest] -= 1
+        excess -= 1
+    if excess > 0:
+        _print_paragraphs(headers, texts)
+        return
+    numbers = {at for at, cell in enumerate(rows[0]) if isinstance(cell, int | Size)}
+
+    def fitted(text: str, at: int) -> str:
+        cut = text if len(text) <= widths[at] else text[: widths[at] - 1] + "…"
+        return cut.rjust(widths[at]) if at in numbers else cut.ljust(widths[at])
+
+    write_line(
+        terminal.paint(
+            GAP.join(map(fitted, headers, range(len(headers)))).rstrip(), None, bold=True
+        )
+    )
+    for row, line in zip(rows, texts, strict=True):
+        cells = [fitted(text, at) for at, text in enumerate(line)]
+        cells[-1] = cells[-1].rstrip()
+        write_line(GAP.join(map(_painted, row, cells)).rstrip())
+
+
+def _painted(cell: Cell, text: str) -> str:
+    return terminal.paint(text, cell.colour) if isinstance(cell, Coloured) else text
+
+
+def _print_paragraphs(headers: list[str], texts: list[list[str]]) -> None:
+    for line in texts:
+        write_line(line[0])
+        for name, text in zip(headers[1:], line[1:], strict=True):
+            if text:
+                write_line(f"  {name.lower()}: {text}")
