@@ -6,6 +6,7 @@ import click
 
 from casfs import threads
 from casfs.cli.common import open_store, store_root
+from casfs.cli.json_values import times
 from casfs.cli.output import echo_json
 from casfs.cli.thread.show import cache_hit, head_fields
 from casfs.errors import CasfsError, Suspended
@@ -27,7 +28,7 @@ def wait_until_over(ctx: click.Context, id: ThreadId, as_json: bool, done: int =
                 step = f"step {node.payload['index']} {node.payload['role']}"
                 click.echo(f"casfs: {step}: {cache_hit(node.payload['cached'])}", err=True)
     if as_json:
-        echo_json(head_fields(found))
+        echo_json(times(head_fields(found)))
     if found.status == SUSPENDED:
         reason = found.record["reason"]
         raise Suspended(f"thread {id} is suspended: {reason}; use `casfs thread resume`")

@@ -61,9 +61,7 @@ class TrackedRules(IgnoreRules):
         self._rules = rules
         self._store = store
         self._base = base
-        self._kept: set[bytes] = (
-            set()
-        )  # directories of `base`: what is new below is ignored
+        self._kept: set[bytes] = set()  # directories of `base`: what is new below is ignored
 
     def ignores(self, path: bytes, name: bytes, *, directory: bool) -> bool:
         parent = path.rpartition(b"/")[0]
