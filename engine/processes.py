@@ -10,10 +10,15 @@ So one token is for one subprocess at a time.
 
 This is `casfs.system.run_command` for trio: it feeds stdin, buffers the output, and can be
 cancelled. Both use `casfs.system.processes`.
+
+A subprocess is started by the thread of the event loop. `trio.lowlevel.open_process` starts it in
+a worker thread, which ends when it is idle; the kernel would take that for the death of the
+parent, and kill a program that has asked for that (PR_SET_PDEATHSIG, `bwrap --die-with-parent`).
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
@@ -21,7 +26,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import trio
 
@@ -31,7 +36,41 @@ from casfs.system.processes import DRAIN_TIMEOUT_S, TERM_GRACE_S, Identity
 
 MAX_OUTPUT_BYTES = 64 << 20  # of stdout, and of stderr
 RUN_VARIABLE = processes.RUN_VARIABLE
-_STARTING = trio.Lock()  # one at a time: a mark is for one subprocess
+
+
+class Process:
+    """A subprocess with its pipes as trio's streams."""
+
+    def __init__(self, argv: Sequence[str], **options: Any) -> None:
+        """Takes the options of `subprocess.Popen`. Raises OSError."""
+        self._popen = subprocess.Popen(list(argv), bufsize=0, **options)
+        self.pid = self._popen.pid
+        self.stdin = _stream(self._popen.stdin)
+        self.stdout = _stream(self._popen.stdout)
+        self.stderr = _stream(self._popen.stderr)
+
+    @property
+    def returncode(self) -> int | None:
+        return self._popen.poll()
+
+    def kill(self) -> None:
+        self._popen.kill()
+
+    async def wait(self) -> None:
+        if self._popen.poll() is None:
+            fd = os.pidfd_open(self.pid)
+            try:
+                await trio.lowlevel.wait_readable(fd)
+            finally:
+                os.close(fd)
+            self._popen.wait()
+
+
+def _stream(pipe: IO[bytes] | None) -> trio.lowlevel.FdStream | None:
+    if pipe is None:
+        return None
+    with pipe:
+        return trio.lowlevel.FdStream(os.dup(pipe.fileno()))
 
 
 @dataclass(frozen=True)
@@ -72,7 +111,7 @@ async def run(
     Raises Failed (it cannot be started), TimedOut, OutputTooLarge."""
     begin = time.monotonic()
     try:
-        process = await open_process(
+        process = open_process(
             argv,
             env.get(RUN_VARIABLE),
             stdin=subprocess.PIPE,
@@ -108,15 +147,14 @@ async def run(
     return result()
 
 
-async def open_process(argv: Sequence[str], token: str | None, **options: Any) -> trio.Process:
+def open_process(argv: Sequence[str], token: str | None, **options: Any) -> Process:
     """Starts a subprocess of this daemon, marked with the token of a step. Raises OSError."""
-    async with _STARTING:
-        with nullcontext() if token is None else processes.marking(RUN_VARIABLE, token):
-            return await trio.lowlevel.open_process(list(argv), **options)
+    with nullcontext() if token is None else processes.marking(RUN_VARIABLE, token):
+        return Process(argv, **options)
 
 
 async def _communicate(
-    process: trio.Process,
+    process: Process,
     stdin: bytes,
     out: bytearray,
     err: bytearray,
@@ -151,7 +189,7 @@ async def _drain(pipe: trio.abc.ReceiveStream, into: bytearray, scope: trio.Canc
                 return
 
 
-async def _end(process: trio.Process, token: str | None) -> None:
+async def _end(process: Process, token: str | None) -> None:
     """Sends SIGTERM, and after the grace period SIGKILL, to the group, which may outlive its
     leader; then ends the processes that left the group."""
     if process.returncode is None:

@@ -69,14 +69,14 @@ class _SentHistory:
 
 
 class _WorkerProcess:
-    def __init__(self, process: trio.Process) -> None:
+    def __init__(self, process: processes.Process) -> None:
         self._process = process
         self._sent: OrderedDict[str, _SentHistory] = OrderedDict()  # least recently used first
         self._size = 0  # bytes of all of them
         self.usable = True
 
     @classmethod
-    async def start(cls, memory: int, seconds: float) -> _WorkerProcess:
+    def start(cls, memory: int, seconds: float) -> _WorkerProcess:
         argv = [
             sys.executable,
             "-P",
@@ -84,7 +84,7 @@ class _WorkerProcess:
             f"from {evaluator_process.__name__} import main; main()",
         ]
         try:
-            process = await processes.open_process(
+            process = processes.open_process(
                 [*argv, str(memory), str(seconds)],
                 None,
                 stdin=subprocess.PIPE,
@@ -247,7 +247,7 @@ class WorkerPool:
         self._count += 1
         self._stalled_at = trio.current_time() + STARTUP_ALLOWANCE_S
         try:
-            return await _WorkerProcess.start(WORKER_MEMORY_BYTES, EXPRESSION_CPU_S)
+            return _WorkerProcess.start(WORKER_MEMORY_BYTES, EXPRESSION_CPU_S)
         except BaseException:
             self._count -= 1
             self._waiting.unpark()

@@ -273,3 +273,16 @@ def test_whoever_looks_for_orphans_is_none() -> None:
 
 def test_start_time_of_nobody() -> None:
     assert start_time(2**22 + 1) is None
+
+
+DIES_WITH_PARENT = "import ctypes, time; ctypes.CDLL(None).prctl(1, 9); time.sleep(1); print('end')"
+
+
+async def test_it_is_started_by_a_thread_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PR_SET_PDEATHSIG, as of `bwrap --die-with-parent`, is about the thread that forked; trio's
+    worker threads end after 10 s without work."""
+    monkeypatch.setattr("trio._core._thread_cache.IDLE_TIMEOUT", 0.05)
+    env = {"PATH": os.environ["PATH"]}
+    argv = [sys.executable, "-c", DIES_WITH_PARENT]
+    done = await run(argv, b"", cwd=None, env=env, timeout=60, started=nothing)
+    assert (done.exit_code, done.stdout) == (0, b"end\n")
