@@ -1,39 +1,189 @@
 """Revisions: the texts by which a person names a tree. One grammar, resolved here only.
 
-    HASH        a directory node; or a checkpoint or thread-step node: the tree it refers to
-    PREFIX      8 or more characters of such a hash, unique in the store
-    NAME        the newest checkpoint of that name
-    NAME@ID     one checkpoint; ID is a unique prefix of its id, or `latest`
+    HASH            a directory node; or a checkpoint, thread-start, -step or -end node: its tree
+    PREFIX          8 or more characters of such a hash, unique in the store
+    NAME            a checkpoint, also NAME@ID, NAME@{TIME}, NAME~N (`checkpoint.find`)
+    THREAD          the tree of a thread's last step; a thread's name or a part of its id of 4 or
+                    more characters (`casfs.thread_lookup`)
+    THREAD@STEP     the tree after that step; @0: the tree that the thread started from
+    THREAD@{TIME}   the tree at that time
+    ID              a checkpoint, by its id or a part of its random end
+    @last           the newest checkpoint, or thread, whichever is newer
+    REV:PATH        a directory in such a tree, or a file, where one is meant
 
-A whole hash is never a name (`checkpoint.check_name`), also where a head has such a name; a name
-wins over a prefix of a hash.
+`~N` goes N checkpoints or steps back. A whole hash is never a name (`checkpoint.check_name`), also
+where a head has such a name. A checkpoint's name wins over a thread's, both over parts of ids and
+hashes; a part of several of these is ambiguous.
 """
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass
+from datetime import datetime
+
+from casfs import thread_lookup, threads
+from casfs.backend.derived import find_prefix
 from casfs.checkpoints import checkpoint
-from casfs.digest import TreeHash
-from casfs.errors import Invalid, NotFound
-from casfs.store import Store
+from casfs.checkpoints.checkpoint import MIN_PART_CHARS, NEWEST, TEXT, Checkpoint
+from casfs.digest import BlobHash, NodeHash, TreeHash, is_hash
+from casfs.errors import Conflict, Invalid, NotFound
+from casfs.nodes.directory import Entry
+from casfs.store import MIN_PREFIX_CHARS, Store
+from casfs.system import moments
+from casfs.threads import Thread
+from casfs.trees import tree
 
-TREE_FIELDS = {"checkpoint": "root", "thread-step": "workspace"}  # node type: ref to its tree
+TREE_FIELDS = {"checkpoint": "root", "thread-start": "workspace", "thread-step": "workspace"}
 
 
-def resolve_tree(store: Store, revision: str) -> TreeHash:
-    """Returns the hash of the directory node that `revision` names. Raises NotFound (also for a
-    node without a tree), Conflict (an ambiguous prefix)."""
-    found = checkpoint.find_if_named(store, revision)
-    if found is not None:
-        return found.root
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """A tree, and the checkpoint or thread by which it was named."""
+
+    root: TreeHash
+    checkpoint: Checkpoint | None = None
+    thread: Thread | None = None
+
+
+def resolve_tree(store: Store, text: str) -> TreeHash:
+    """Returns the hash of the directory node that `text` names. Raises NotFound (also for a node
+    without a tree), Conflict (ambiguous), Invalid (a time)."""
+    return resolve(store, text).root
+
+
+def resolve(store: Store, text: str) -> Revision:
+    """As `resolve_tree`, with what it was named by; REV:PATH is a tree by itself."""
+    revision, path = split(text)
+    found = _resolve(store, revision)
+    if path is None:
+        return found
+    entry = tree.resolve(store, found.root, path)
+    below = found.root if entry is None else tree.subtree(entry)
+    if below is None:
+        raise NotFound(f"{text} is not a directory")
+    return Revision(below)
+
+
+def resolve_entry(store: Store, text: str) -> tuple[TreeHash, bytes, Entry | None]:
+    """Returns (root, path, entry) of REV[:PATH]; the entry of a root is None."""
+    revision, path = split(text)
+    root = _resolve(store, revision).root
+    return root, path or b"", tree.resolve(store, root, path or b"")
+
+
+def split(text: str) -> tuple[str, bytes | None]:
+    """Splits REV:PATH at the first colon that is not in a {TIME}."""
+    depth = 0
+    for place, character in enumerate(text):
+        depth += (character == "{") - (character == "}")
+        if character == ":" and depth <= 0:
+            return text[:place], os.fsencode(text[place + 1 :])
+    return text, None
+
+
+def _resolve(store: Store, text: str) -> Revision:
+    if is_hash(text):
+        return Revision(_tree_of_node(store, store.expand(text)))
+    named = checkpoint.find_if_named(store, text)
+    if named is not None:
+        return Revision(named.root, named)
+    parts = TEXT.fullmatch(text)
+    if parts is None:
+        raise _missing(text)
+    name, selector, back = parts["name"], parts["selector"], parts["back"]
+    if not name and selector in NEWEST:
+        return _newest(store, text)
+    found = _threads(store, name)
+    ids: list[Checkpoint] = []
+    hashes: list[BlobHash] = []
+    if selector is None and not (found and found[0].fields.get("name") == name):
+        ids = checkpoint.with_id_part(store, name)
+        hashes = _hashes(store, text, {one.hash for one in ids})
+    candidates = [f"thread {one.id}" for one in found]
+    candidates += [f"checkpoint {one.name}@{one.id}" for one in ids]
+    candidates += [f"{hash[:16]}…" for hash in hashes]
+    if len(candidates) > 1:
+        raise Conflict(f"{text} is ambiguous: {', '.join(candidates[:4])}; give more of it")
+    if found:
+        return _of_thread(store, found[0], selector, 0 if back is None else int(back or 1))
+    if ids:
+        one = checkpoint.find(store, text)
+        return Revision(one.root, one)
+    if hashes:
+        return Revision(_tree_of_node(store, hashes[0]))
+    raise _missing(text)
+
+
+def _threads(store: Store, name: str) -> list[Thread]:
+    """Returns the threads with this name, or with this part of an id, unless that is too short."""
+    found = thread_lookup.matches(store, name)
+    if len(name) < MIN_PART_CHARS:
+        found = [one for one in found if one.fields.get("name") == name]
+    return found
+
+
+def _hashes(store: Store, prefix: str, known: set[NodeHash]) -> list[BlobHash]:
+    """Returns the stored hashes, two at most, that begin with `prefix` and are not `known`."""
+    if len(prefix) < MIN_PREFIX_CHARS or not is_hash(prefix.ljust(64, "0")):
+        return []
+    return [BlobHash(hash) for hash in find_prefix(store.blobs, prefix) if hash not in known]
+
+
+def _newest(store: Store, text: str) -> Revision:
+    """Returns the tree of the newest checkpoint or thread."""
+    thread = next(iter(thread_lookup.matches(store, thread_lookup.LAST)), None)
     try:
-        node = store.node(store.expand(revision))
-    except Invalid:
-        raise NotFound(f"{revision!r} is neither a hash nor a checkpoint name") from None
+        one = checkpoint.find(store, text)
+    except NotFound:
+        if thread is None:
+            raise
+        return _of_thread(store, thread, None, 0)
+    if thread is not None and thread.fields.get("updatedAt", 0) > one.created_at:
+        return _of_thread(store, thread, None, 0)
+    return Revision(one.root, one)
+
+
+def _of_thread(store: Store, thread: Thread, selector: str | None, back: int) -> Revision:
+    """Returns the tree of a step: the one that `selector` names, and `back` steps before it."""
+    if selector is None or selector in NEWEST:
+        index = threads.length(store, thread)
+    elif selector.startswith("{"):
+        index = _step_at(store, thread, selector[1:-1])
+    elif selector.isascii() and selector.isdigit():
+        index = int(selector)
+    else:
+        raise Invalid(f"invalid step {selector!r} of thread {thread.id}: use its index, as in @3")
+    if index < back:
+        raise NotFound(f"thread {thread.id} has no step {back} before step {index}")
+    index -= back
+    hash = threads.step_at(store, thread, index).hash if index else thread.record["start"]
+    return Revision(_tree_of_node(store, hash), thread=thread)
+
+
+def _step_at(store: Store, thread: Thread, time: str) -> int:
+    """Returns the index of the last step at that time, 0 where there was none yet."""
+    moment = moments.parse(time, datetime.now().astimezone()).timestamp() * 1000
+    done = (one.payload for one in threads.backwards(store, thread))
+    return next((one["index"] for one in done if one["completedAt"] <= moment), 0)
+
+
+def _tree_of_node(store: Store, hash: str) -> TreeHash:
+    """Raises NotFound for a node without a tree."""
+    node = store.node(hash)
     if node.type == "directory":
         return TreeHash(node.hash)
+    if node.type == "thread-end":
+        return _tree_of_node(store, node.payload["lastStep"] or node.payload["start"])
     if node.type not in TREE_FIELDS:
-        raise NotFound(f"{revision} is a {node.type}, not a tree")
+        raise NotFound(f"{hash} is a {node.type}, not a tree")
     root = node.payload[TREE_FIELDS[node.type]]
     if root is None:
-        raise NotFound(f"{revision}: that step has no workspace")
+        raise NotFound(f"{hash}: that {node.type.removeprefix('thread-')} has no workspace")
     return TreeHash(root)
+
+
+def _missing(text: str) -> NotFound:
+    return NotFound(
+        f"{text!r} is neither a hash nor a checkpoint or thread; see `casfs checkpoint list`"
+    )

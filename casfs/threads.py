@@ -30,6 +30,7 @@ The head `threads/<ULID>` points to the newest of these. Its record holds the mu
     children    the newest of its children
     fork        {thread, step} that this thread was forked from, or null
     key         the hash of its idempotency key, or null
+    name        given to it by a person, or absent; no other thread has it
     agents      a thread-agents node: the agents of a thread with replaced ones, else null
     definition  the workflow node, where it is not that of the thread-start (a fork)
 
@@ -48,7 +49,7 @@ from typing import Any, NewType
 
 from casfs.backend.protocols import Head, HeadName
 from casfs.digest import NodeHash
-from casfs.errors import Conflict, Corrupt, NotFound
+from casfs.errors import Corrupt, NotFound
 from casfs.nodes import head_kinds
 from casfs.nodes.node import Node
 from casfs.store import Store
@@ -137,20 +138,6 @@ def get(store: Store, id: ThreadId) -> Thread:
     return Thread(id, head)
 
 
-def expand(store: Store, text: str) -> Thread:
-    """Returns the thread with this id or unique prefix of it, in any case. Raises NotFound,
-    Conflict (ambiguous)."""
-    prefix = text.upper()
-    if len(prefix) == ID_LENGTH:
-        return get(store, ThreadId(prefix))
-    found = [thread_id(name) for name, _ in store.heads.list(HEADS + prefix)] if prefix else []
-    if len(found) > 1:
-        raise Conflict(f"{text} is ambiguous: {found[0]}, {found[1]}; give more of the id")
-    if not found:
-        raise NotFound(f"no thread {text!r}; see `casfs thread list`")
-    return get(store, found[0])
-
-
 def start(store: Store, thread: Thread) -> Node:
     """Returns the thread-start node."""
     return store.node(thread.record["start"], "thread-start")
@@ -218,6 +205,12 @@ def last_steps(store: Store, thread: Thread, count: int | None, after: int = 0) 
         if len(found) == count:
             break
     return found[::-1]
+
+
+def length(store: Store, thread: Thread) -> int:
+    """Returns the number of steps."""
+    last = last_step(store, thread)
+    return 0 if last is None else int(store.node(last, "thread-step").payload["index"])
 
 
 def step_at(store: Store, thread: Thread, index: int) -> Node:

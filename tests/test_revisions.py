@@ -6,15 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from casfs import threads
 from casfs.checkpoints import checkpoint, create
-from casfs.errors import Conflict, NotFound
+from casfs.errors import Conflict, Invalid, NotFound
 from casfs.maintenance import names
-from casfs.revisions import resolve_tree
+from casfs.nodes.directory import File
+from casfs.revisions import resolve, resolve_entry, resolve_tree
 from casfs.store import Store
 from engine.workflow import registry as workflows
 from tests.support.helpers import ABSENT, put_tree, set_head, write_tree
 from tests.support.maintenance import put_checkpoint
-from tests.support.thread_example import make_thread
+from tests.support.thread_example import STARTED, make_thread
 
 
 def test_a_checkpoint_is_named_by_name_id_and_hash(store: Store, tmp_path: Path) -> None:
@@ -40,13 +42,84 @@ def test_a_step_is_its_workspace(store: Store) -> None:
         resolve_tree(store, step)
 
 
+def test_a_thread_is_the_tree_of_a_step(store: Store, tmp_path: Path) -> None:
+    thread = make_thread(store, "01JD00000087654ABCDEFGHJKM", name="mend")
+    first = thread.tree
+    assert resolve_tree(store, "mend") == resolve_tree(store, "mend@0") == first
+    trees = [put_tree(store, {"f": b"%d" % n}) for n in range(3)]
+    for tree in trees:
+        thread.tree = tree
+        thread.step("planner", "Planned.")
+    for text, tree in {
+        thread.id: trees[2],
+        "mend": trees[2],
+        "abcd": trees[2],
+        "mend@2": trees[1],
+        "mend~": trees[1],
+        "mend@2~1": trees[0],
+        "01JD0000~3": first,
+        "mend@{now}": trees[2],
+        "mend@{1970-01-02}": first,
+        "@last": trees[2],
+    }.items():
+        assert resolve_tree(store, text) == tree, text
+        found = resolve(store, text).thread
+        assert found is not None
+        assert found.id == thread.id
+    thread.end()
+    assert resolve_tree(store, threads.get(store, thread.id).hash) == trees[2]
+    for text, said in {"mend@4": "has no step 4", "mend~4": "no step 4 before step 3"}.items():
+        with pytest.raises(NotFound, match=said):
+            resolve_tree(store, text)
+    with pytest.raises(Invalid, match="invalid step 'x'"):
+        resolve_tree(store, "mend@x")
+    create.create(store, "mend", write_tree(tmp_path / "d", {"f": b"checkpoint"}))
+    assert resolve(store, "mend").thread is None, "a checkpoint's name wins"
+
+
+def test_the_newest_of_all(store: Store) -> None:
+    with pytest.raises(NotFound):
+        resolve(store, "@last")
+    put_checkpoint(store, {"f": b"1"}, at=2 * STARTED)
+    assert resolve(store, "@last").checkpoint is not None
+    thread = make_thread(store)
+    assert resolve(store, "@last").checkpoint is not None
+    thread.move(thread.head.hash, updatedAt=4 * STARTED)
+    assert resolve(store, "@last").thread is not None
+
+
+def test_a_part_of_several_is_ambiguous(store: Store) -> None:
+    id = put_checkpoint(store, {"f": b"1"}).rpartition("/")[2]
+    part = id[-8:]
+    assert resolve(store, part).checkpoint is not None, "the hash of its node begins so as well"
+    make_thread(store, f"01JD00000000000000{part.upper()}")
+    with pytest.raises(Conflict, match=f"thread 01JD.*, checkpoint work@{id}; give more"):
+        resolve(store, part)
+
+
+def test_a_path_in_a_tree(store: Store) -> None:
+    put_checkpoint(store, {"d": {"e": {"f": b"1"}}, "g:h": {"f": b""}})
+    below = put_tree(store, {"e": {"f": b"1"}})
+    assert resolve_tree(store, "work:d") == resolve_tree(store, "work@{now}:/d/") == below
+    assert resolve_tree(store, "work:d/e") == put_tree(store, {"f": b"1"})
+    assert resolve_tree(store, "work:g:h") == put_tree(store, {"f": b""})
+    assert resolve_tree(store, "work:") == resolve_tree(store, "work")
+    assert resolve(store, "work:d").checkpoint is None, "it is not that checkpoint's tree"
+    root, path, entry = resolve_entry(store, "work:d/e/f")
+    assert (root, path, type(entry)) == (resolve_tree(store, "work"), b"d/e/f", File)
+    with pytest.raises(NotFound, match="work:d/e/f is not a directory"):
+        resolve_tree(store, "work:d/e/f")
+    with pytest.raises(NotFound, match="not in tree"):
+        resolve_tree(store, "work:x")
+
+
 def test_what_is_no_tree_is_refused(store: Store) -> None:
     node = store.put_node("content", {"text": "a", "artifacts": []}).hash
     with pytest.raises(NotFound, match=r"is a content, not a tree"):
         resolve_tree(store, node)
     with pytest.raises(NotFound, match="not a node"):
         resolve_tree(store, store.put(b"plain").hash)
-    with pytest.raises(NotFound, match="neither a hash nor a checkpoint name"):
+    with pytest.raises(NotFound, match="neither a hash nor a checkpoint"):
         resolve_tree(store, "nothing")
     with pytest.raises(NotFound, match=r"see `casfs checkpoint list`"):
         resolve_tree(store, "nothing@latest")

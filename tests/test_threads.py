@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from casfs import threads
+from casfs import thread_lookup, threads
 from casfs.errors import Conflict, Corrupt, NotFound
 from casfs.store import Store
 from casfs.threads import StepRef
@@ -137,7 +137,7 @@ def test_one_broken_thread_does_not_break_the_listing(store: Store, example: Exa
 
 @pytest.mark.parametrize("text", ["01JD0000000000000000000000", "01JD0", "01jd0", "0"])
 def test_a_unique_prefix_in_any_case_is_expanded(store: Store, example: Example, text: str) -> None:
-    assert threads.expand(store, text) == threads.get(store, example.id)
+    assert thread_lookup.find(store, text) == threads.get(store, example.id)
 
 
 @pytest.mark.parametrize(
@@ -146,14 +146,38 @@ def test_a_unique_prefix_in_any_case_is_expanded(store: Store, example: Example,
 def test_what_is_no_prefix_is_not_found(disk_store: Store, text: str) -> None:
     make_thread(disk_store)
     with pytest.raises(NotFound, match="thread list"):
-        threads.expand(disk_store, text)
+        thread_lookup.find(disk_store, text)
 
 
 def test_a_prefix_of_two_is_a_conflict(store: Store, example: Example) -> None:
     set_head(store, f"threads/{OTHER}", example.start, **example.head.record)
     with pytest.raises(Conflict, match="ambiguous"):
-        threads.expand(store, "01JD")
-    assert threads.expand(store, OTHER).id == OTHER
+        thread_lookup.find(store, "01JD")
+    assert thread_lookup.find(store, OTHER).id == OTHER
+
+
+def test_a_part_of_the_random_end(store: Store, example: Example) -> None:
+    """Ids of the same minutes have the same beginning."""
+    for id in ("01JD00000087654ABCDEFGHJKM", "01JD00000087654NPQRSTVWXYZ"):
+        set_head(store, f"threads/{id}", example.start, **example.head.record)
+    assert thread_lookup.find(store, "abcd").id == "01JD00000087654ABCDEFGHJKM"
+    assert thread_lookup.find(store, "WXYZ").id == "01JD00000087654NPQRSTVWXYZ"
+    with pytest.raises(NotFound):
+        thread_lookup.find(store, "xyz")
+    with pytest.raises(Conflict, match=r"7654 is ambiguous: 01JD00000087654A.*, 01JD00000087654N"):
+        thread_lookup.find(store, "7654")
+
+
+def test_a_name_and_the_newest(store: Store, example: Example) -> None:
+    set_head(store, f"threads/{OTHER}", example.start, **example.head.record)
+    example.move(example.start, name="01JD")
+    assert thread_lookup.find(store, "01JD").id == example.id, "a name is no part of an id"
+    assert thread_lookup.find(store, "@last").id == OTHER
+
+
+def test_there_is_no_newest(store: Store) -> None:
+    with pytest.raises(NotFound, match="no thread '@last'"):
+        thread_lookup.find(store, "@last")
 
 
 def test_a_thread_that_is_not_there(store: Store) -> None:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from casfs import daemon_socket, threads
+from casfs import daemon_socket, thread_lookup, threads
 from casfs.api.trees import Tree, Trees
 from casfs.api.values import Agent, Step, Thread, from_ms
 from casfs.backend.derived import version_of
@@ -39,21 +39,21 @@ class Threads:
 
     def get(self, id: str) -> Thread:
         """Returns one thread as it stands now."""
-        return _public(threads.expand(self._store, id))
+        return _public(thread_lookup.find(self._store, id))
 
     def steps(self, id: str, *, after: int = 0, last: int | None = None) -> Steps:
         """Returns the steps with an index above `after`, or the `last` of them, oldest first."""
-        found = threads.expand(self._store, id)
+        found = thread_lookup.find(self._store, id)
         return [self._step(one) for one in threads.last_steps(self._store, found, last, after)]
 
     def step(self, id: str, index: int) -> Step:
         """Returns the step with that index, counted from 1."""
-        return self._step(threads.step_at(self._store, threads.expand(self._store, id), index))
+        return self._step(threads.step_at(self._store, thread_lookup.find(self._store, id), index))
 
     def follow(self, id: str, *, after: int = 0, poll_s: float = 0.1) -> Iterator[Step]:
         """Yields the steps with an index above `after`, each as soon as it is recorded; returns
         when the thread is suspended or over. Blocks; looks every `poll_s` seconds."""
-        found = threads.expand(self._store, id)
+        found = thread_lookup.find(self._store, id)
         version_now = version_of(self._store.backend)
         while True:
             version = version_now()
@@ -132,7 +132,7 @@ class Threads:
         return self.get(full)
 
     def _id(self, text: str) -> ThreadId:
-        return threads.expand(self._store, text).id
+        return thread_lookup.find(self._store, text).id
 
     def _ask(self, op: str, **arguments: Any) -> Any:
         root: Path | None = self._store.root

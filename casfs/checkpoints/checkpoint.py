@@ -20,10 +20,16 @@ from casfs.errors import Conflict, Corrupt, Invalid, NotFound
 from casfs.nodes import head_kinds
 from casfs.nodes.head_kinds import RESERVED_NAMES
 from casfs.store import Store
+from casfs.system import moments
 
 HEADS = "checkpoints/"
 NO_TREE = TreeHash(NodeHash(BlobHash("")))  # of a damaged head
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+TEXT = re.compile(r"(?P<name>[^@~:]*)(@(?P<selector>\{[^{}]+\}|[^@~:{}]+))?(~(?P<back>\d{0,6}))?")
+NEWEST = ("latest", "last")
+ID_RANDOM = len("20261122T022727.907Z-")  # where the part of an id begins that is no time
+MIN_PART_CHARS = 4
+ID_PART = re.compile(r"[0-9a-f]{4,8}|[0-9]{8}T[0-9]{6}\.[0-9]{3}Z-[0-9a-f]{8}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,29 +67,102 @@ def latest(store: Store, name: str) -> Checkpoint | None:
 
 
 def find(store: Store, text: str) -> Checkpoint:
-    """Resolves NAME or NAME@ID; an id may be a unique prefix, or `latest`. Raises NotFound,
-    Conflict (an ambiguous prefix)."""
-    name, at, id = text.partition("@")
-    newest = None if is_hash(name) else latest(store, name)
-    if newest is None:
-        raise NotFound(f"no checkpoint {name!r}; see `casfs checkpoint list`")
-    if not at or id == "latest":
-        return newest
-    found = _listing(store, f"{HEADS}{name}/{id}")
-    if not found:
-        raise NotFound(f"no checkpoint {text!r}; see `casfs checkpoint list {name}`")
-    if len(found) > 1 and found[0].id != id:
-        raise Conflict(f"{text} is ambiguous: {found[0].id}, {found[1].id}; give more of the id")
-    return _sound(found[0])
+    """Returns the checkpoint that a text names:
+
+        NAME            the newest of that name
+        NAME@ID         ID is a unique prefix of an id or a unique part of its random end, or
+                        `latest` or `last`
+        NAME@{TIME}     the newest at that time (`casfs.system.moments`)
+        ID              without a name: a whole id or a part of its random end
+        @last           the newest of all
+
+    and `~N` after any of these: N checkpoints of that name before it. Raises NotFound,
+    Conflict (ambiguous), Invalid (a time)."""
+    parts = TEXT.fullmatch(text)
+    if parts is None:
+        raise _missing(text)
+    name, selector = parts["name"], parts["selector"]
+    if not name:
+        found = _newest(store) if selector in NEWEST else None
+    elif is_hash(name) or latest(store, name) is None:
+        found = _of_id(store, name) if selector is None else None
+    elif selector is None or selector in NEWEST:
+        found = latest(store, name)
+    elif selector.startswith("{"):
+        found = _at(store, name, selector[1:-1])
+    else:
+        found = _unique(f"{name}@{selector}", _with_id(listing(store, name), selector))
+    if found is None:
+        raise _missing(text)
+    return _sound(found if parts["back"] is None else _back(store, found, int(parts["back"] or 1)))
 
 
 def find_if_named(store: Store, text: str) -> Checkpoint | None:
-    """As `find`, but returns None where `text` has no `@` and names no checkpoint: it may be
-    another revision."""
-    name = text.partition("@")[0]
-    if "@" not in text and (not NAME.match(name) or is_hash(name) or latest(store, name) is None):
+    """As `find`, but returns None where no checkpoint has the name that `text` begins with: it may
+    be another revision."""
+    parts = TEXT.fullmatch(text)
+    if parts is None or is_hash(parts["name"]) or latest(store, parts["name"]) is None:
         return None
     return find(store, text)
+
+
+def with_id_part(store: Store, part: str) -> list[Checkpoint]:
+    """Returns the checkpoints with this id, or this part of its random end."""
+    if not ID_PART.fullmatch(part):
+        return []
+    found = listing(store)
+    return [one for one in found if one.id == part or part in one.id[ID_RANDOM:]]
+
+
+def _of_id(store: Store, text: str) -> Checkpoint | None:
+    return _unique(text, with_id_part(store, text))
+
+
+def _with_id(found: list[Checkpoint], text: str) -> list[Checkpoint]:
+    exact = [one for one in found if one.id == text]
+    part = text.lower() if len(text) >= MIN_PART_CHARS else None
+    return exact or [
+        one for one in found if one.id.startswith(text) or (part and part in one.id[ID_RANDOM:])
+    ]
+
+
+def _unique(text: str, found: list[Checkpoint]) -> Checkpoint | None:
+    if len(found) > 1:
+        some = ", ".join(f"{one.name}@{one.id}" for one in found[:3])
+        raise Conflict(f"{text} is ambiguous: {some}{' …' * (len(found) > 3)}; give more of the id")
+    return found[0] if found else None
+
+
+def _at(store: Store, name: str, time: str) -> Checkpoint:
+    """Returns the newest checkpoint at that time; a damaged one counts by its id."""
+    moment = moments.parse(time, datetime.now().astimezone())
+    stamp = id_of(int(moment.timestamp() * 1000), "")
+    oldest = None
+    for key, head in store.heads.list(f"{HEADS}{name}/", reverse=True):
+        oldest = _checkpoint(key, head)
+        if oldest.id[: len(stamp)] <= stamp:
+            return oldest
+    first = "" if oldest is None else f"; the oldest is {oldest.id}"
+    raise NotFound(f"no checkpoint {name!r} at {moment:%Y-%m-%d %H:%M:%S%z} ({time}){first}")
+
+
+def _back(store: Store, start: Checkpoint, count: int) -> Checkpoint:
+    found = listing(store, start.name)
+    place = next(place for place, one in enumerate(found) if one.id == start.id) - count
+    if place < 0:
+        raise NotFound(
+            f"no checkpoint {count} before {start.name}@{start.id}: there are {place + count};"
+            f" see `casfs checkpoint list {start.name}`"
+        )
+    return found[place]
+
+
+def _newest(store: Store) -> Checkpoint | None:
+    return max(listing(store), key=lambda one: one.id, default=None)
+
+
+def _missing(text: str) -> NotFound:
+    return NotFound(f"no checkpoint {text!r}; see `casfs checkpoint list`")
 
 
 def id_of(created_at: int, hash: str) -> str:

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import click
 
-from casfs.checkpoints import checkpoint as checkpoints
 from casfs.cli.common import json_option, open_store
 from casfs.cli.json_values import record
 from casfs.cli.output import echo_result, warn
 from casfs.cli.progress import progress_counter
-from casfs.revisions import resolve_tree
+from casfs.revisions import resolve, resolve_tree
 from casfs.system.paths import printable
 from casfs.trees.restore.restore import restore as restore_tree
 
@@ -58,10 +57,10 @@ def restore(
     casfs tree restore 47fda1ed ./again
     """
     with open_store(ctx) as store, progress_counter("files written:") as count:
-        named = checkpoints.find_if_named(store, tree)
+        found = resolve(store, tree)
         done = restore_tree(
             store,
-            named.root if named else resolve_tree(store, tree),
+            found.root,
             Path(directory),
             base=None if base is None else resolve_tree(store, base),
             delete_untracked=delete_untracked,
@@ -73,6 +72,7 @@ def restore(
         warn(f"{printable(path)}: was changed here, and is now as in the tree")
     for path in done.outcome.kept:
         warn(f"{printable(path)}: kept, it holds files that are in neither tree")
+    named = found.checkpoint
     value = {
         **(record(named) if named else {}),
         "root": done.root,

@@ -24,10 +24,10 @@ def search(
     \b
     casfs search "the retry" --type content
     """
-    from casfs import threads
+    from casfs import thread_lookup
     from casfs.maintenance.search import Index
 
     with open_store(ctx) as store, Index(store) as index:
-        id = threads.expand(store, thread).id if thread else None
+        id = thread_lookup.find(store, thread).id if thread else None
         hits = list(index.search(text, type=type, thread=id, limit=limit))
     echo_lines(as_json, [record(hit) for hit in hits], (f"{h.path}: {h.snippet}" for h in hits))

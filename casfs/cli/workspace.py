@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from casfs.checkpoints import checkpoint as checkpoints
 from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.cli import background, implicit_mount
 from casfs.cli.common import json_option, message_option, open_store
@@ -17,7 +16,7 @@ from casfs.cli.output import echo_result, warn
 from casfs.cli.table import Hash, echo_table
 from casfs.digest import TreeHash
 from casfs.errors import CasfsError, Refused
-from casfs.revisions import resolve_tree
+from casfs.revisions import resolve
 from casfs.store import Store
 from casfs.workspaces import lifecycle as workspaces
 from casfs.workspaces import overlay_mount, registry, strategies, strategy_choice
@@ -39,7 +38,7 @@ def workspace() -> None:
 
 
 @workspace.command("open")
-@click.argument("tree", metavar="NAME|HASH")
+@click.argument("tree", metavar="TREE")
 @click.argument("directory")
 @click.option("--read-only", is_flag=True, help="Open without write access.")
 @click.option(
@@ -59,7 +58,7 @@ def open_(
     backend: str | None,
     as_json: bool,
 ) -> None:
-    """Open the tree NAME[@ID] or HASH as DIRECTORY, which must not exist or be empty.
+    """Open TREE as DIRECTORY, which must not exist or be empty.
 
     The best backend that works here is used and printed. A workspace that a reboot has
     unmounted is opened again with its changes.
@@ -70,11 +69,10 @@ def open_(
     """
     path = Path(directory)
     with open_store(ctx) as store:
-        origin = checkpoints.find_if_named(store, tree)
-        root = origin.root if origin else resolve_tree(store, tree)
+        source = resolve(store, tree)
         if read_only:
             workspaces.sweep(store)
-        found = _open(store, root, path, backend, origin, read_only)
+        found = _open(store, source.root, path, backend, source.checkpoint, read_only)
     how = "; not visible outside `casfs workspace exec`" if found.state == "namespace-only" else ""
     echo_result(
         as_json,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from casfs import threads
+from casfs import thread_lookup, threads
 from casfs.backend.derived import count_by_type, of_types
 from casfs.backend.protocols import BlobInfo, Head, HeadName
 from casfs.checkpoints import checkpoint
@@ -63,7 +63,7 @@ def _matching_heads(store: Store, text: str) -> Iterator[tuple[HeadName, Head]]:
 
 
 def _thread_head(store: Store, text: str) -> HeadName:
-    return threads.expand(store, text).name
+    return thread_lookup.find(store, text).name
 
 
 def _checkpoint_head(store: Store, text: str) -> HeadName:

@@ -13,7 +13,7 @@ from typing import Any
 
 import trio
 
-from casfs import threads
+from casfs import thread_lookup, threads
 from casfs.agents import AgentContext, AgentFn, AgentResult
 from casfs.digest import Digest
 from casfs.errors import Failed
@@ -62,5 +62,5 @@ def _replay(context: AgentContext, thread: str, role: str) -> AgentResult:
 
 def _steps(store: Store, thread: str, role: str) -> list[str]:
     """Returns the hashes of a role's steps, oldest first (memoised by `threads.steps`)."""
-    found = threads.expand(store, thread)
+    found = thread_lookup.find(store, thread)
     return [step.hash for step in threads.steps(store, found) if step.role == role]

@@ -68,7 +68,7 @@ def test_what_is_not_there_is_named(opened: casfs.Store) -> None:
         (lambda: opened.trees.open(root, "sub"), "sub: not a file, but a directory"),
         (lambda: opened.trees.read(root, "link"), "link: not a file, but a symlink"),
         (lambda: opened.trees.ls(root, "a.txt"), "a.txt: not a directory, but a file"),
-        (lambda: opened.trees.ls("nothing"), "neither a hash nor a checkpoint name"),
+        (lambda: opened.trees.ls("nothing"), "neither a hash nor a checkpoint"),
         (lambda: opened.trees.ls(opened.trees.stat(root, "link")), "no tree"),
     ]
     for action, message in refused:

@@ -92,7 +92,7 @@ def test_a_bad_file(
         (["schema", "show", "nothing"], 3, "no type 'nothing'"),
         (["tree", "build", "/no/such"], 3, "no directory /no/such"),
         (["tree", "build", "/etc/passwd"], 3, "no directory /etc/passwd"),
-        (["tree", "ls", "nothing"], 3, "'nothing' is neither a hash nor a checkpoint name"),
+        (["tree", "ls", "nothing"], 3, "'nothing' is neither a hash nor a checkpoint"),
         (["tree", "ls", UNKNOWN], 3, UNKNOWN),
         (["tree", "diff", UNKNOWN, UNKNOWN], 3, UNKNOWN),
         (["checkpoint", "create", "work", "/no/such"], 3, "no directory /no/such"),

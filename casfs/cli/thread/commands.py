@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from casfs import threads
+from casfs import thread_lookup, threads
 from casfs.cli.common import json_option, open_store, store_root
 from casfs.cli.output import echo_result
 from casfs.cli.thread.arguments import (
@@ -22,7 +22,7 @@ from casfs.cli.thread.arguments import (
 from casfs.cli.thread.log import log
 from casfs.cli.thread.past import context, graph, replay, rm
 from casfs.cli.thread.show import list_, show
-from casfs.cli.thread.wait import length, wait_until_over
+from casfs.cli.thread.wait import wait_until_over
 from casfs.errors import Usage
 from casfs.system import reserve
 
@@ -184,7 +184,7 @@ def compact(
     if (text is None) == (agent is None):
         raise Usage("give the summary with --text, or an agent that writes it with --agent")
     with open_store(ctx) as store:
-        found = threads.expand(store, id)
+        found = thread_lookup.find(store, id)
     made = daemon_socket.request(
         store_root(ctx),
         "compact",
@@ -265,7 +265,7 @@ def _stop(ctx: click.Context, op: str, id: str, as_json: bool) -> None:
     root = store_root(ctx)
     with reserve.released(root):
         with open_store(ctx) as store:
-            found = threads.expand(store, id)
+            found = thread_lookup.find(store, id)
         if daemon_socket.runs(root):
             daemon_socket.request(root, op, id=found.id)
         else:
@@ -279,8 +279,8 @@ def _ask(ctx: click.Context, op: str, id: str, wait: bool, as_json: bool, **argu
     from casfs import daemon_socket
 
     with open_store(ctx) as store:
-        found = threads.expand(store, id)
-        done = length(store, found) if wait else 0
+        found = thread_lookup.find(store, id)
+        done = threads.length(store, found) if wait else 0
     made = daemon_socket.request(store_root(ctx), op, id=found.id, **arguments)
     if not (wait and as_json):
         echo_result(as_json, made, made["id"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from casfs import threads
+from casfs import thread_lookup, threads
 from casfs.backend.derived import version_of
 from casfs.cli.common import json_option, open_store
 from casfs.cli.json_values import times
@@ -39,7 +39,7 @@ def log(ctx: click.Context, id: str, follow: bool, last: int | None, as_json: bo
     casfs thread log 01K2 --last 3
     """
     with open_store(ctx) as store:
-        found = threads.expand(store, id)
+        found = thread_lookup.find(store, id)
         nodes = _follow(store, found, last) if follow else threads.last_steps(store, found, last)
         for node in nodes:
             if isinstance(node, dict):

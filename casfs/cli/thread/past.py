@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from casfs import threads
+from casfs import thread_lookup, threads
 from casfs.cli.common import json_option, open_store
 from casfs.cli.output import echo, echo_json, echo_line, echo_result
 
@@ -23,7 +23,7 @@ def context(ctx: click.Context, id: str, as_json: bool) -> None:
     from engine.threads import history
 
     with open_store(ctx) as store:
-        found = threads.expand(store, id)
+        found = thread_lookup.find(store, id)
         past = history.prompt_history(store, found)
         task = content.text(store, threads.start(store, found).payload["input"])
     if as_json:
@@ -55,7 +55,7 @@ def replay(ctx: click.Context, id: str, workflow: str | None, as_json: bool) -> 
     from engine.workflow import registry as workflows
 
     with open_store(ctx) as store:
-        found = threads.expand(store, id)
+        found = thread_lookup.find(store, id)
         hash = None if workflow is None else workflows.find(store, workflow)
 
         async def compare() -> list[RouteComparison]:
@@ -91,7 +91,7 @@ def graph(ctx: click.Context, id: str, as_json: bool) -> None:
     from engine.workflow import registry as workflows
 
     with open_store(ctx) as store:
-        found = threads.expand(store, id)
+        found = thread_lookup.find(store, id)
         flow = workflows.load(store, threads.workflow(store, found))
         path = [node.payload["role"] for node in threads.last_steps(store, found, None)]
         ended = found.fields.get("returnCode") == 0
@@ -113,6 +113,6 @@ def rm(ctx: click.Context, id: str, as_json: bool) -> None:
     from engine.threads import lifecycle
 
     with open_store(ctx) as store:
-        found = threads.expand(store, id)
+        found = thread_lookup.find(store, id)
         lifecycle.remove(store, found)
     echo_result(as_json, {"id": found.id}, f"{found.id} removed")

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from casfs import threads
+from casfs import thread_lookup, threads
 from casfs.cli.common import json_option, open_store
 from casfs.cli.json_values import times
 from casfs.cli.output import echo_json, echo_line, echo_lines
@@ -59,7 +59,7 @@ def show(ctx: click.Context, id: str, everything: bool, as_json: bool) -> None:
     casfs thread show 01K2
     """
     with open_store(ctx) as store:
-        found = threads.expand(store, id)
+        found = thread_lookup.find(store, id)
         count = None if everything or as_json else PAGE_STEPS
         value = {**head_fields(found), **_details(store, found, count)}
     echo_lines(as_json, times(value), _page(value))

@@ -10,8 +10,7 @@ from casfs.cli.json_values import times
 from casfs.cli.output import echo_json
 from casfs.cli.thread.show import cache_hit, head_fields
 from casfs.errors import CasfsError, Suspended
-from casfs.store import Store
-from casfs.threads import ENDED, SUSPENDED, Thread, ThreadId
+from casfs.threads import ENDED, SUSPENDED, ThreadId
 
 
 def wait_until_over(ctx: click.Context, id: ThreadId, as_json: bool, done: int = 0) -> int:
@@ -36,8 +35,3 @@ def wait_until_over(ctx: click.Context, id: ThreadId, as_json: bool, done: int =
         how = end.payload["summary"] if end else "no end"
         raise CasfsError(f"thread {id} is {found.status}: {how}")
     return 0
-
-
-def length(store: Store, found: Thread) -> int:
-    last = threads.last_step(store, found)
-    return store.node(last).payload["index"] if last else 0

@@ -1,0 +1,46 @@
+"""Finds a thread by what a person types: its id, a part of it, its name, or `@last`."""
+
+from __future__ import annotations
+
+from casfs.errors import Conflict, NotFound
+from casfs.store import Store
+from casfs.threads import HEADS, ID_LENGTH, Thread, ThreadId, head_name, list_threads, thread_id
+
+LAST = "@last"
+TIME_CHARS = 10  # of an id: its time; the rest is random
+MIN_PART_CHARS = 4
+
+
+def find(store: Store, text: str) -> Thread:
+    """Returns the thread with this id or name, or whose id alone begins with `text`, or has it in
+    its random end, in any case; `@last`: the newest. Raises NotFound, Conflict (ambiguous)."""
+    found = matches(store, text)
+    if len(found) > 1:
+        some = ", ".join(one.id for one in found[:3])
+        raise Conflict(f"{text} is ambiguous: {some}{' …' * (len(found) > 3)}; give more of the id")
+    if not found:
+        raise NotFound(f"no thread {text!r}; see `casfs thread list`")
+    return found[0]
+
+
+def matches(store: Store, text: str) -> list[Thread]:
+    """Returns the threads that `text` may name; those with this name where there are any."""
+    upper = text.upper()
+    if len(upper) == ID_LENGTH and (head := store.heads.get(head_name(ThreadId(upper)))):
+        return [Thread(ThreadId(upper), head)]
+    if text == LAST:
+        newest = next(store.heads.list(HEADS, reverse=True), None)
+        return [] if newest is None else [Thread(thread_id(newest[0]), newest[1])]
+    if not text:
+        return []
+    threads = list_threads(store)
+    return named(threads, text) or [one for one in threads if _has(one.id, upper)]
+
+
+def named(threads: list[Thread], name: str) -> list[Thread]:
+    """Returns the threads with this name, of `thread start --name`."""
+    return [one for one in threads if one.fields.get("name") == name]
+
+
+def _has(id: ThreadId, part: str) -> bool:
+    return id.startswith(part) or (len(part) >= MIN_PART_CHARS and part in id[TIME_CHARS:])
