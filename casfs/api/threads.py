@@ -78,14 +78,16 @@ class Threads:
         max_steps: int = 100,
         max_tokens: int | None = None,
         max_time: timedelta | None = None,
+        name: str | None = None,
         idempotency_key: str | None = None,
     ) -> Thread:
         """Starts a thread of `workflow` on the task `input`; returns at once.
 
         `agents`: the agent of each role. `workspace`: the tree that agents work on a copy of;
         None is the empty tree, False records no files. Spending more than `max_tokens` or
-        `max_time` suspends the thread. A second call with the same `idempotency_key` returns the
-        existing thread. Raises Invalid (a config), Refused (an agent's version).
+        `max_time` suspends the thread. `name` may stand for its id. A second call with the same
+        `idempotency_key` returns the existing thread. Raises Invalid (a config), Conflict (the
+        name is taken), Refused (an agent's version).
         """
         made = self._ask(
             "start",
@@ -97,6 +99,7 @@ class Threads:
             tokens=max_tokens,
             wall_ms=None if max_time is None else max(1, max_time // timedelta(milliseconds=1)),
             key=idempotency_key,
+            name=name,
         )
         return self.get(made["id"])
 

@@ -84,6 +84,7 @@ THREAD = _object(
     agents=_ref("thread-agents", null=True),
     definition=_ref("workflow"),
     key=_text(null=True),
+    name=_text(null=True),
     returnCode=_count(null=True),
 )
 TREE = {"root": _ref("directory"), "createdAt": TIME}

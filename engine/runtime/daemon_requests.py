@@ -70,6 +70,7 @@ class DaemonApi:
         compact: dict[str, Any] | None = None,
         key: str | None = None,
         on_limit: str = SUSPEND_ON_LIMIT,
+        name: str | None = None,
     ) -> Answer:
         """`workspace`: root of a tree, None for the empty one, False for no workspace; `compact`:
         {above, agent: {name, config, version}}."""
@@ -85,6 +86,7 @@ class DaemonApi:
                 _compact(compact),
                 key,
                 on_limit,
+                name,
             )
             store = agent_binding.redacting_store(self._store, request.all_agents, self._env)
             thread = lifecycle.create(store, request)

@@ -24,7 +24,7 @@ from casfs.write_batch import Batch
 from engine import content
 from engine.agents import loader
 from engine.agents.loader import Package
-from engine.threads import agent_binding, record
+from engine.threads import agent_binding, naming, record
 from engine.threads.agent_binding import NO_BINDINGS, Binding
 from engine.threads.record import END_ON_LIMIT, ON_LIMIT, SUSPEND_ON_LIMIT, UNLIMITED, Budget
 from engine.workflow import registry as workflows
@@ -48,7 +48,7 @@ class CompactPolicy:
 class ThreadRequest:
     """A request to create a thread. `workflow`: a workflow node; `workspace`: root of a tree or
     None; `on_limit`: at the step limit, one of ON_LIMIT; `key`: idempotency key, a repeated request
-    with it returns the same thread."""
+    with it returns the same thread; `name`: no other thread has it."""
 
     workflow: NodeHash
     input: str
@@ -59,6 +59,7 @@ class ThreadRequest:
     compact: CompactPolicy | None = None
     key: str | None = None
     on_limit: str = SUSPEND_ON_LIMIT
+    name: str | None = None
 
     @property
     def all_agents(self) -> dict[str, Binding]:
@@ -83,7 +84,7 @@ def create(store: Store, request: ThreadRequest) -> Thread:
 
     Raises Invalid for a role without an agent, an agent without a role or a config that
     does not fit; NotFound for an agent that is not installed; Conflict where its key was used
-    for another request. Nothing is stored then.
+    for another request, or its name is taken. Nothing is stored then.
     """
     valid = _validated(store, request)
     return (
@@ -94,12 +95,13 @@ def create(store: Store, request: ThreadRequest) -> Thread:
 def _create(store: Store, valid: _ValidatedRequest) -> Thread:
     key = None if valid.request.key is None else _key_hash(valid.request.key)
     known = None if key is None else store.heads.get(HeadName(KEY_HEADS + key))
-    with store.batch() as batch:
+    with naming.one_at_a_time(valid.request.name), store.batch() as batch:
         start = _put_start(batch, valid)
         if known is not None:
             return _thread_of_key(store, known, start)
         ends = valid.request.on_limit == END_ON_LIMIT
         more: dict[str, Any] = {"onLimit": END_ON_LIMIT} if ends else {}
+        more |= naming.fields(store, valid.request.name)
         created = _new_thread(start, valid.name, key=key, **more)
         batch.swap(created.name, None, created.head)
         if key is not None:
@@ -218,8 +220,7 @@ def _fork_point(store: Store, thread: Thread, at: int | NodeHash | None) -> tupl
         if node.payload["start"] != thread.record["start"]:
             raise NotFound(f"{at} is not a step of thread {thread.id}, nor of a fork of it")
         return at, node.payload["index"]
-    last = threads.last_step(store, thread)
-    length = store.node(last, "thread-step").payload["index"] if last else 0
+    length = threads.length(store, thread)
     index = length if at is None else at
     if not 0 <= index <= length:
         raise NotFound(f"thread {thread.id} has no step {index}; it has {length}")

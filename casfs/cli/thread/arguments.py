@@ -29,6 +29,7 @@ def start_options(
     compact_by: str | None,
     idempotency_key: str | None,
     on_limit: str,
+    name: str | None,
 ) -> dict[str, Any]:
     """Returns the optional fields of a start request, under the daemon's names."""
     if (compact_above is None) != (compact_by is None):
@@ -46,6 +47,7 @@ def start_options(
         "compact": compact,
         "key": idempotency_key,
         "on_limit": on_limit,
+        "name": name,
     }
 
 

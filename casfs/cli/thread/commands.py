@@ -40,7 +40,7 @@ wait_option = click.option(
 
 @click.group()
 def thread() -> None:
-    """A thread is one run of a workflow. A unique prefix of its id names it.
+    """A thread is one run of a workflow. It is named by its id, a part of that, `--name`, or @last.
 
     \b
     casfs thread start develop --input "Fix it" --workspace ./project --wait
@@ -88,6 +88,7 @@ for one in (list_, show, log, context, replay, graph, rm):
     help="Context size that starts --compact-by.",
 )
 @click.option("--compact-by", metavar="NAME[:JSON]", help="Agent that summarises earlier steps.")
+@click.option("--name", help="Name of the thread, usable in place of its id.")
 @click.option("--idempotency-key", metavar="KEY", help="Return the existing thread for this key.")
 @wait_option
 @json_option

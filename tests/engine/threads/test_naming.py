@@ -1,0 +1,63 @@
+"""Names of threads: valid, given once, usable in place of an id."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from casfs import thread_lookup, threads
+from casfs.errors import CasfsError, Conflict, Invalid
+from casfs.store import Store
+from casfs.threads import Thread
+from engine.threads import lifecycle
+from engine.threads.agent_binding import Binding
+from engine.threads.lifecycle import ThreadRequest
+from engine.workflow import registry as workflows
+from tests.support.engine import ONE, Cli, daemon, says
+
+
+def made(store: Store, name: str, key: str | None = None) -> Thread:
+    flow, _ = workflows.add(store, ONE)
+    bound = {"a": Binding("command", says({}))}
+    return lifecycle.create(store, ThreadRequest(flow, "x", bound, key=key, name=name))
+
+
+def test_a_name_is_given_once(disk_store: Store) -> None:
+    one = made(disk_store, "mend", "key")
+    assert thread_lookup.find(disk_store, "mend").id == one.id
+    with pytest.raises(Conflict, match=f"the name 'mend' is taken by thread {one.id}"):
+        made(disk_store, "mend")
+    assert made(disk_store, "mend", "key").id == one.id, "the same request again"
+    assert len(threads.list_threads(disk_store)) == 1
+
+
+def test_by_several_at_once(disk_store: Store) -> None:
+    def attempt(_: int) -> bool:
+        try:
+            made(disk_store, "mend")
+        except CasfsError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(attempt, range(8))) == 1
+
+
+@pytest.mark.parametrize("name", ["", "@last", "a b", "ab" * 32, "01JD0000000000000000000000", "é"])
+def test_what_is_no_name(disk_store: Store, name: str) -> None:
+    with pytest.raises(Invalid, match="invalid thread name"):
+        made(disk_store, name)
+    assert threads.list_threads(disk_store) == []
+
+
+def test_the_command_line(cli: Cli) -> None:
+    with Store.open(cli.root) as store:
+        workflows.add(store, ONE)
+    start = ("thread", "start", "sample", "--input", "x", "--agent", 'a=command:{"argv":["false"]}')
+    with daemon(cli.root):
+        id = cli(*start, "--name", "mend", "--no-workspace", "--wait", code=7).word
+        cli(*start, "--name", "mend", code=4)
+        assert cli("thread", "cancel", "mend").word == id
+    assert cli("thread", "show", "mend", "--json").json["id"] == id
+    assert cli("thread", "rm", "@last").word == id
