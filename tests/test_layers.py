@@ -47,6 +47,7 @@ LIBRARIES = {
     "orjson": "casfs.canonical",
     "pyfuse3": "casfs.fuse.pyfuse3.operations",
     "rfc8785": "casfs.canonical",
+    "rich": "casfs.cli.progress",
     "sqlite3": "casfs.backend.sqlite_connection",
     "ulid": "casfs.threads",
     "zstandard": "casfs.system.zstd",

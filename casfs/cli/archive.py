@@ -13,6 +13,7 @@ import click
 from casfs.cli.common import STDIO, json_option, open_store, read_input
 from casfs.cli.json_values import record
 from casfs.cli.output import echo, echo_json, echo_line, echo_result
+from casfs.cli.progress import progress
 from casfs.digest import is_hash
 from casfs.errors import Failed, Invalid
 from casfs.system.files import replacing
@@ -40,8 +41,10 @@ def export(
     with open_store(ctx) as store:
         hashes, heads = names.roots(store, list(roots))
         compress = output.endswith(COMPRESSED_SUFFIX)
-        with _replace_file(output) as target:
-            done = archive.export(store, hashes, heads, target, have=known, compress=compress)
+        with _replace_file(output) as target, progress("exporting", "members") as update:
+            done = archive.export(
+                store, hashes, heads, target, have=known, compress=compress, progress=update
+            )
     if output != STDIO:
         line = f"{output} {done.members} members, {done.bytes} bytes"
         echo_result(as_json, {"file": output, **record(done)}, line)
@@ -59,14 +62,22 @@ def import_(ctx: click.Context, file: str, as_json: bool) -> None:
     """
     from casfs.maintenance import archive
 
-    with open_store(ctx) as store:
-        done = archive.load(store, Path(file))
+    size = 0 if file.endswith(COMPRESSED_SUFFIX) else _size(file)
+    with open_store(ctx) as store, progress("importing", "members", total_bytes=2 * size) as update:
+        done = archive.load(store, Path(file), update)
     if as_json:
         echo_json(record(done))
         return
     echo(f"{done.members} members, {done.new_bytes} new bytes")
     for name in done.heads:
         echo_line(f"imported {name}")
+
+
+def _size(file: str) -> int:
+    try:
+        return Path(file).stat().st_size
+    except OSError:
+        return 0  # reading it will tell
 
 
 def _hashes(file: str) -> frozenset[str]:

@@ -22,7 +22,7 @@ from casfs.cli.common import (
 from casfs.cli.diff import diff
 from casfs.cli.json_values import record
 from casfs.cli.output import echo_result, warn
-from casfs.cli.progress import progress_counter
+from casfs.cli.progress import progress
 from casfs.cli.restore import restore
 from casfs.cli.sizes import SizeOption
 from casfs.cli.table import Moment, Size, echo_table
@@ -77,8 +77,8 @@ def create(
     refuse_home_or_root(path, force)
     message = step_secrets().redact(message)
     start = time.monotonic()
-    with open_store(ctx) as store, progress_counter("files seen:") as progress:
-        options = SnapshotOptions(_properties(preserve), max_size, progress)
+    with open_store(ctx) as store, progress("recording", "files", _expected(store, name)) as update:
+        options = SnapshotOptions(_properties(preserve), max_size, update)
         made = create_checkpoint(store, name, path, message, defaults=defaults, options=options)
     for warning in made.report.warnings:
         warn(warning)
@@ -91,6 +91,12 @@ def create(
         "seconds": round(time.monotonic() - start, 3),
     }
     echo_result(as_json, value, _line(made, value["seconds"]))
+
+
+def _expected(store: Store, name: str) -> int:
+    """Returns the number of files in the previous checkpoint; 0 without one."""
+    before = checkpoints.latest(store, name)
+    return (before and _size(store, before)[0]) or 0
 
 
 def _line(made: Created, seconds: float) -> str:

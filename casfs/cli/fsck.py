@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from casfs.backend.derived import total_stored
+from casfs.backend.protocols import Total
 from casfs.cli.common import json_option, open_store
 from casfs.cli.json_values import record
 from casfs.cli.output import echo, echo_json, echo_line
-from casfs.cli.progress import progress_bar
+from casfs.cli.progress import progress
 from casfs.errors import CasfsError, Failed, NotFound
 from casfs.store import Store
 
@@ -43,8 +44,9 @@ def fsck(ctx: click.Context, source: str | None, as_json: bool) -> int:
     with open_store(ctx) as store:
 
         def check() -> Report:
-            with progress_bar("checking", _count(store)) as progress:
-                return checker.check(store, progress=progress)
+            total = _total(store)
+            with progress("checking", "blobs", total.blobs, total.bytes) as update:
+                return checker.check(store, progress=update)
 
         report, repaired = check(), list[str]()
         if source is not None:
@@ -56,12 +58,12 @@ def fsck(ctx: click.Context, source: str | None, as_json: bool) -> int:
     return Failed.exit_code if report.faults else 0
 
 
-def _count(store: Store) -> int:
-    """Returns the number of blobs; 0 where the SQLite file is too damaged to count them."""
+def _total(store: Store) -> Total:
+    """Returns what is stored; nothing where the SQLite file is too damaged to count it."""
     try:
-        return total_stored(store.blobs).blobs
+        return total_stored(store.blobs)
     except CasfsError:
-        return 0
+        return Total()
 
 
 def _print(report: Report, repaired: list[str]) -> None:

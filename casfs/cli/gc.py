@@ -11,7 +11,7 @@ from casfs.backend.derived import total_stored
 from casfs.cli.common import json_option, open_store, store_root
 from casfs.cli.json_values import record
 from casfs.cli.output import echo, echo_json, echo_line, echo_result
-from casfs.cli.progress import progress_bar
+from casfs.cli.progress import progress
 from casfs.cli.sizes import SizeOption
 from casfs.errors import NotFound
 from casfs.store import Store
@@ -61,14 +61,15 @@ def gc(
             max_size if max_size is not None else values["gc.max_size"] or None,
             max_inodes if max_inodes is not None else values["gc.max_inodes"] or None,
         )
-        with progress_bar("marking", total_stored(store.blobs).blobs) as progress:
+        total = total_stored(store.blobs)
+        with progress("marking", "blobs", total.blobs, total.bytes) as update:
             result = collector.collect(
                 store,
                 grace=grace if grace is not None else values["gc.grace_s"],
                 limits=limits,
                 keep=values["gc.keep_checkpoints"],
                 dry_run=dry_run,
-                progress=progress,
+                progress=update,
             )
     verb = "would free" if dry_run else "freed"
     freed, kept = result.freed, result.kept

@@ -10,6 +10,7 @@ import click
 from casfs.cli.common import json_option, open_store
 from casfs.cli.json_values import record
 from casfs.cli.output import echo_result, warn
+from casfs.cli.progress import progress
 from casfs.cli.table import Hash, Moment, echo_table
 from casfs.plugins import registry
 
@@ -44,8 +45,10 @@ def sync(
     """
     from casfs.plugins import transfer
 
-    with open_store(ctx) as store:
-        done = transfer.sync(store, name, version, source, os.environ, refresh=refresh)
+    with open_store(ctx) as store, progress("storing", "files") as update:
+        done = transfer.sync(
+            store, name, version, source, os.environ, refresh=refresh, progress=update
+        )
     if done.warning:
         warn(f"{name} {version}: {done.warning}")
     one = done.plugin

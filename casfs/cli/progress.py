@@ -1,4 +1,6 @@
-"""Progress on a terminal."""
+"""Progress of a long verb on a terminal, by rich: a bar where the total is known, amounts, the rate
+and the time left. rich is imported when a bar is shown: most verbs end before.
+"""
 
 from __future__ import annotations
 
@@ -6,38 +8,78 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-import click
+from casfs.cli.sizes import readable
 
-PROGRESS_INTERVAL_S = 0.1
-PROGRESS_DELAY_S = 1.0  # nothing is shown before: most verbs have ended by then
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
+DELAY_S = 0.7
+INTERVAL_S = 0.1
 
-@contextmanager
-def progress_bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Shows a progress bar on a terminal; nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield lambda done: None
-        return
-    with click.progressbar(length=total, label=label, file=sys.stderr) as shown:
-        yield lambda done: shown.update(done - shown.pos)
+Update = Callable[[int, int], None]  # items and bytes so far
 
 
 @contextmanager
-def progress_counter(label: str) -> Iterator[Callable[[int], None]]:
-    """Shows a running count on a terminal, for work whose total is unknown."""
+def progress(label: str, items: str, total: int = 0, total_bytes: int = 0) -> Iterator[Update]:
+    """Yields the function that is told how far the work is; it shows nothing where stderr is no
+    terminal. `items`: what is counted; a total of 0 is unknown."""
     if not sys.stderr.isatty():
-        yield lambda done: None
+        yield lambda done, size: None
         return
-    due = time.monotonic() + PROGRESS_DELAY_S
-    shown = False
+    bar = _Bar(label, items, total, total_bytes)
+    try:
+        yield bar.update
+    finally:
+        bar.close()
 
-    def count(done: int) -> None:
-        nonlocal due, shown
-        if time.monotonic() >= due:
-            due, shown = time.monotonic() + PROGRESS_INTERVAL_S, True
-            click.echo(f"\r{label} {done}", nl=False, err=True)
 
-    yield count
-    if shown:
-        click.echo("\r" + " " * (len(label) + 12) + "\r", nl=False, err=True)
+class _Bar:
+    def __init__(self, label: str, items: str, total: int, total_bytes: int) -> None:
+        self._label, self._items = label, items
+        self._total, self._total_bytes = total, total_bytes
+        self._start = time.monotonic()
+        self._due = self._start + DELAY_S
+        self._shown: tuple[Progress, TaskID] | None = None
+
+    def update(self, done: int, size: int) -> None:
+        now = time.monotonic()
+        if now < self._due:
+            return
+        self._due = now + INTERVAL_S
+        if self._shown is None:
+            self._shown = self._show()
+        bar, task = self._shown
+        if self._total_bytes:  # bytes tell more of the time left than a count does
+            completed, total = size, max(self._total_bytes, size)
+        else:
+            completed, total = done, max(self._total, done)
+        known = self._total or self._total_bytes
+        text = self._text(done, size, now - self._start)
+        bar.update(task, completed=completed, total=total if known else None, text=text)
+
+    def close(self) -> None:
+        if self._shown is not None:
+            self._shown[0].stop()
+
+    def _text(self, done: int, size: int, seconds: float) -> str:
+        rate = f", {readable(size)}, {readable(round(size / seconds))}/s" if size else ""
+        return f"{done:,} {self._items}{rate}"
+
+    def _show(self) -> tuple[Progress, TaskID]:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None, pulse_style="bar.back"),
+            TextColumn("{task.fields[text]}"),
+            TimeRemainingColumn(compact=True),
+            console=Console(stderr=True),
+            transient=True,
+            auto_refresh=False,
+        )
+        task = bar.add_task(self._label, total=None, text="")
+        bar.start()
+        return bar, task

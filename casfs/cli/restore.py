@@ -10,7 +10,7 @@ import click
 from casfs.cli.common import json_option, open_store
 from casfs.cli.json_values import record
 from casfs.cli.output import echo_result, warn
-from casfs.cli.progress import progress_counter
+from casfs.cli.progress import progress
 from casfs.revisions import resolve, resolve_tree
 from casfs.system.paths import printable
 from casfs.trees.restore.restore import restore as restore_tree
@@ -56,7 +56,7 @@ def restore(
     casfs checkpoint restore work@20261122 ./again
     casfs tree restore 47fda1ed ./again
     """
-    with open_store(ctx) as store, progress_counter("files written:") as count:
+    with open_store(ctx) as store, progress("restoring", "files") as update:
         found = resolve(store, tree)
         done = restore_tree(
             store,
@@ -66,7 +66,7 @@ def restore(
             delete_untracked=delete_untracked,
             verify=verify,
             set_id=preserve is not None,
-            progress=lambda files, _: count(files),
+            progress=update,
         )
     for path in done.outcome.changed:
         warn(f"{printable(path)}: was changed here, and is now as in the tree")

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -42,6 +42,7 @@ MANIFEST, END = "manifest.json", "end.json"
 MAX_MANIFEST_BYTES = 32 << 20  # parsed, it takes up to 25 times as much memory
 MAX_NODE_BYTES = 256 << 20
 MAX_END_BYTES = 1 << 16
+Progress = Callable[[int, int], None]  # members and bytes so far
 
 
 @dataclass(slots=True)
@@ -54,6 +55,7 @@ class Exported:
 @dataclass(slots=True)
 class Imported:
     members: int = 0
+    bytes: int = 0
     new_bytes: int = 0
     heads: list[str] = field(default_factory=list)
 
@@ -69,6 +71,7 @@ def export(
     *,
     have: Collection[str] = (),
     compress: bool = False,
+    progress: Progress = lambda members, bytes: None,
 ) -> Exported:
     """Writes the closure of `roots` and `heads` without the hashes in `have`."""
     given = dict(heads)
@@ -80,13 +83,15 @@ def export(
         raise Refused(f"{len(records)} heads are too many for one archive; export them in parts")
     record_refs = [hash for _, head in named for hash in targets(head)]
     done, seal = Exported(), _Seal(manifest)
-    with _compressed(target, compress) as out, _tar(out, "w|") as tar:
+    compressed = zstd.compressed(target) if compress else nullcontext(target)
+    with compressed as out, _tar(out, "w|") as tar:
         _add(tar, MANIFEST, manifest)
         for hash in graph.post_order(store, [*start, *sorted(record_refs)]):
             if hash in have:
                 done.skipped += 1
             else:
                 seal.add(_add_blob(store, tar, hash, done))
+                progress(done.members, done.bytes)
         _add(tar, END, canonical.encode(seal.value()))
     return done
 
@@ -138,23 +143,27 @@ class Manifest:
     heads: list[tuple[HeadName, Head]]
 
 
-def load(store: Store, source: Path) -> Imported:
-    """Imports an archive. An error changes nothing.
+def load(store: Store, source: Path, progress: Progress = lambda members, bytes: None) -> Imported:
+    """Imports an archive, of which it reads everything twice. An error changes nothing.
 
     Raises NotFound (the file), Failed (reading it), Corrupt (its content), Conflict (a head
     that has another value in this store).
     """
-    _import_pass(DryRunBackend(store.backend), source)
-    return _import_pass(store.backend, source)
+    once = _import_pass(DryRunBackend(store.backend), source, progress)
+    return _import_pass(
+        store.backend,
+        source,
+        lambda members, size: progress(once.members + members, once.bytes + size),
+    )
 
 
-def _import_pass(backend: Backend, source: Path) -> Imported:
+def _import_pass(backend: Backend, source: Path, progress: Progress) -> Imported:
     done = Imported()
     with _opened(source) as raw, _errors_name(source):
         found = members(raw)
         manifest = _manifest(next(found, None))
         with Batch(backend, Registry(backend)) as batch:
-            nodes = _put_members(batch, found, manifest, done)
+            nodes = _put_members(batch, found, manifest, done, progress)
             done.heads = _heads(backend, batch, manifest, nodes)
         done.new_bytes = batch.new_bytes
         if absent := set(manifest.roots) - backend.blobs.info(manifest.roots).keys():
@@ -174,7 +183,7 @@ def _errors_name(source: Path) -> Iterator[None]:
 
 
 def _put_members(
-    batch: Batch, found: Iterator[Member], manifest: Manifest, done: Imported
+    batch: Batch, found: Iterator[Member], manifest: Manifest, done: Imported, progress: Progress
 ) -> dict[str, bytes]:
     """Puts the blobs and nodes; returns the bytes of those nodes that heads lead to."""
     seal, nodes = _Seal(manifest.data), {str(head.hash): b"" for _, head in manifest.heads}
@@ -193,6 +202,8 @@ def _put_members(
             nodes[hash] = data
         seal.add(member.name)
         done.members += 1
+        done.bytes += member.size
+        progress(done.members, done.bytes)
     raise Corrupt("end.json is missing: the file is truncated")
 
 
@@ -277,15 +288,6 @@ def _manifest(member: Member | None) -> Manifest:
 
 def _tar(stream: Any, mode: Any) -> tarfile.TarFile:
     return tarfile.open(fileobj=stream, mode=mode, format=tarfile.GNU_FORMAT)
-
-
-@contextmanager
-def _compressed(target: BinaryIO, compress: bool) -> Iterator[BinaryIO]:
-    if not compress:
-        yield target
-        return
-    with zstd.compressed(target) as out:
-        yield out
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from casfs.nodes import head_kinds
 from casfs.nodes.schema import Ref
 from casfs.store import Store
 
-Progress = Callable[[int], None]
+Progress = Callable[[int, int], None]  # blobs and bytes so far
 BROKEN = ("corrupt", "bad node", "missing")  # kinds of faults of a damaged blob
 
 
@@ -40,9 +40,9 @@ class Report:
 
 
 def check(
-    store: Store, *, quarantine: bool = True, progress: Progress = lambda done: None
+    store: Store, *, quarantine: bool = True, progress: Progress = lambda blobs, bytes: None
 ) -> Report:
-    """Checks everything; `progress` gets the number of blobs read so far."""
+    """Checks everything; `progress` gets what was read so far."""
     report = Report()
     with _as_fault(report):
         report.faults += [Fault("store", None, line) for line in repairable(store.blobs).faults()]
@@ -52,7 +52,7 @@ def check(
             report.bytes += info.size
             report.nodes += info.type is not None
             report.faults += check_blob(store, hash, info)
-            progress(report.blobs)
+            progress(report.blobs, report.bytes)
     with _as_fault(report):
         report.faults += _check_heads(store)
     _merge_missing(report)

@@ -36,7 +36,7 @@ from casfs.workspaces import lifecycle
 GRACE_S = 24 * 3600
 CACHE_PREFIXES = ("actions/", "plugins/")  # of heads that may be evicted
 MARK_BATCH_NODES = 256  # nodes read between two updates of the marks
-Progress = Callable[[int], None]
+Progress = Callable[[int, int], None]  # blobs and bytes marked so far
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def collect(
     limits: Limits = NO_LIMITS,
     keep: int = 0,
     dry_run: bool = False,
-    progress: Progress = lambda done: None,
+    progress: Progress = lambda blobs, bytes: None,
 ) -> Result:
     """Runs once. `grace`: seconds; `keep`: checkpoints to keep per name (0: all).
 
@@ -129,7 +129,8 @@ class _Marker:
             for hash in batch:
                 refs.update(self._refs(hash))
             stack += self._mark(refs)
-            self._progress(self._collection.marked.blobs)
+            marked = self._collection.marked
+            self._progress(marked.blobs, marked.bytes)
 
     def _mark(self, hashes: set[str]) -> list[str]:
         if absent := find_missing(self._store.blobs, hashes):

@@ -32,6 +32,7 @@ from casfs.system import tarballs, zstd
 from casfs.trees import tree
 from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.ignore import IgnoreRules
+from casfs.trees.snapshot.report import SnapshotOptions
 from casfs.write_batch import Batch
 
 GIT_FOLDER = b".git"
@@ -59,10 +60,10 @@ def is_git(source: str) -> bool:
     return bare or (REMOTE.match(source) is not None and not path.exists())
 
 
-def store_source(batch: Batch, source: Path) -> TreeDigest:
+def store_source(batch: Batch, source: Path, options: SnapshotOptions) -> TreeDigest:
     """Stores a directory or a tarball; returns its tree. Raises NotFound, Invalid, Failed."""
     if source.is_dir():
-        return walker.snapshot(batch, source, WITHOUT_GIT)
+        return walker.snapshot(batch, source, WITHOUT_GIT, options=options)
     if not source.exists():
         raise NotFound(f"{source} is not a directory, a tarball or the URL of a git repository")
     return _tarball(batch, source)

@@ -22,6 +22,7 @@ from casfs.plugins.registry import Plugin, find, get, head_name, of_head
 from casfs.store import Store
 from casfs.system.clock import now_ms
 from casfs.trees.restore.restore import restore
+from casfs.trees.snapshot.report import Progress, SnapshotOptions
 
 MAX_SOURCE_CHARS = 1000  # in a record
 
@@ -44,6 +45,7 @@ def sync(
     env: Mapping[str, str],
     *,
     refresh: bool = False,
+    progress: Progress = lambda files, bytes: None,
 ) -> Synced:
     """Stores a version from a directory, a git repository or a tarball, unless it is stored. `env`:
     git's environment. Raises Invalid, NotFound, Failed; an error changes nothing."""
@@ -56,10 +58,10 @@ def sync(
         note_use(store.heads, [head_name(name, version)])
         return Synced(old, stored=False, warning=_upstream_warning(old, source, env))
     if not sources.is_git(source):
-        return _store(store, name, version, source, Path(source), None)
+        return _store(store, name, version, source, Path(source), None, progress)
     ref, _ = sources.upstream(source, version, env)
     with sources.checkout(source, ref, env) as (folder, commit):
-        return _store(store, name, version, source, folder, commit)
+        return _store(store, name, version, source, folder, commit, progress)
 
 
 def materialize(store: Store, name: str, version: str, target: Path) -> Plugin:
@@ -79,11 +81,17 @@ def _check_name(text: str, field: str) -> None:
 
 
 def _store(
-    store: Store, name: str, version: str, source: str, path: Path, commit: str | None
+    store: Store,
+    name: str,
+    version: str,
+    source: str,
+    path: Path,
+    commit: str | None,
+    progress: Progress,
 ) -> Synced:
     now = now_ms()
     with store.batch() as batch:
-        root = sources.store_source(batch, path).hash
+        root = sources.store_source(batch, path, SnapshotOptions(progress=progress)).hash
         key = head_name(name, version)
         old = store.heads.get(key)
         record: dict[str, Any] = {

@@ -12,7 +12,7 @@ from casfs.system.paths import printable
 from casfs.trees.snapshot import stat_cache
 from casfs.trees.snapshot.encoder import ScannedDirectory
 from casfs.trees.snapshot.file_reader import FileReader, ReadFile, discard
-from casfs.trees.snapshot.report import SnapshotReport
+from casfs.trees.snapshot.report import Progress, SnapshotReport
 from casfs.write_batch import Batch
 
 if TYPE_CHECKING:
@@ -28,13 +28,20 @@ class ReadQueue:
     """Sets the digests of the entries whose files were read. `close` in a finally."""
 
     def __init__(
-        self, batch: Batch, root_fd: int, root: bytes, report: SnapshotReport, racy_after: int
+        self,
+        batch: Batch,
+        root_fd: int,
+        root: bytes,
+        report: SnapshotReport,
+        racy_after: int,
+        progress: Progress,
     ) -> None:
         self._batch = batch
         self._root_fd = root_fd
         self._root_text = printable(root)
         self._report = report
         self._racy_after = racy_after
+        self._progress = progress
         self._reader = FileReader(batch.blobs, batch.knows)
         self._pool: ReaderPool[ScannedDirectory] | None = None
 
@@ -83,3 +90,4 @@ class ReadQueue:
             if entry.fingerprint != stat_cache.fingerprint(file.stat, self._racy_after):
                 entry.fingerprint = stat_cache.RACY
             entry.stat, entry.digest = file.stat, file.digest
+        self._progress(self._report.files, self._report.read_bytes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-Progress = Callable[[int], None]  # files seen so far
+Progress = Callable[[int, int], None]  # files seen and bytes read so far
 
 
 @dataclass(slots=True)
@@ -34,4 +34,4 @@ class SnapshotOptions:
 
     preserve: Collection[str] = ()
     limit: int | None = None
-    progress: Progress = lambda files: None
+    progress: Progress = lambda files, bytes: None

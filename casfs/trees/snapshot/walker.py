@@ -101,7 +101,9 @@ class _Snapshot:
         self._options = options
         self._cache = cache
         self._racy_after = time.time_ns() - stat_cache.RACY_WINDOW_NS
-        self._queue = ReadQueue(batch, root_fd, self._root, report, self._racy_after)
+        self._queue = ReadQueue(
+            batch, root_fd, self._root, report, self._racy_after, options.progress
+        )
         self._encoder = Encoder(batch, report, options, cache, self._racy_after, self._vanished)
 
     def take(self) -> TreeDigest:
@@ -258,7 +260,7 @@ class _Snapshot:
                 f"{self._show(b'')} holds more than {limit} bytes; leave something out"
                 " (.casfsignore), or raise the limit with --max-size"
             )
-        self._options.progress(self._report.files)
+        self._options.progress(self._report.files, self._report.read_bytes)
 
     # -- messages -------------------------------------------------------------------------
 
