@@ -38,6 +38,7 @@ from casfs.system import zstd
 from casfs.write_batch import Batch
 
 FORMAT = "casfs export 1"
+FORM = tarfile.GNU_FORMAT
 MANIFEST, END = "manifest.json", "end.json"
 MAX_MANIFEST_BYTES = 32 << 20  # parsed, it takes up to 25 times as much memory
 MAX_NODE_BYTES = 256 << 20
@@ -84,7 +85,7 @@ def export(
     record_refs = [hash for _, head in named for hash in targets(head)]
     done, seal = Exported(), _Seal(manifest)
     compressed = zstd.compressed(target) if compress else nullcontext(target)
-    with compressed as out, _tar(out, "w|") as tar:
+    with compressed as out, tarfile.open(fileobj=out, mode="w|", format=FORM) as tar:
         _add(tar, MANIFEST, manifest)
         for hash in graph.post_order(store, [*start, *sorted(record_refs)]):
             if hash in have:
@@ -150,11 +151,11 @@ def load(store: Store, source: Path, progress: Progress = lambda members, bytes:
     that has another value in this store).
     """
     once = _import_pass(DryRunBackend(store.backend), source, progress)
-    return _import_pass(
-        store.backend,
-        source,
-        lambda members, size: progress(once.members + members, once.bytes + size),
-    )
+
+    def again(members: int, size: int) -> None:
+        progress(once.members + members, once.bytes + size)
+
+    return _import_pass(store.backend, source, again)
 
 
 def _import_pass(backend: Backend, source: Path, progress: Progress) -> Imported:
@@ -284,10 +285,6 @@ def _manifest(member: Member | None) -> Manifest:
 
 
 # -- files ------------------------------------------------------------------------------------
-
-
-def _tar(stream: Any, mode: Any) -> tarfile.TarFile:
-    return tarfile.open(fileobj=stream, mode=mode, format=tarfile.GNU_FORMAT)
 
 
 @contextmanager
