@@ -13,6 +13,7 @@ take any `str`.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, NewType, Self, TypeGuard
 
@@ -60,9 +61,10 @@ def hash_bytes(data: bytes | memoryview) -> BlobHash:
     return BlobHash(blake3(data).hexdigest())
 
 
-def hash_stream(source: BinaryIO) -> Digest:
+def hash_stream(source: BinaryIO, check: Callable[[], None] = lambda: None) -> Digest:
     """Returns the digest of the rest of `source`, in constant memory; a long one is hashed on all
-    cores. (Not mapped: truncating the file meanwhile would kill this process.)"""
+    cores, and `check` is called between its pieces. (Not mapped: truncating the file meanwhile
+    would kill this process.)"""
     first = source.read(CHUNK)
     if len(first) < CHUNK:
         rest = source.read(CHUNK)
@@ -75,6 +77,7 @@ def hash_stream(source: BinaryIO) -> Digest:
     while count := source.readinto(piece):  # type: ignore[attr-defined]  # all of ours have it
         hasher.update(view[:count])
         size += count
+        check()
     return Digest(BlobHash(hasher.hexdigest()), size)
 
 

@@ -24,6 +24,7 @@ from casfs.backend.protocols import INLINE_MAX_BYTES, Staged
 from casfs.backend.staging import StagingDirectory
 from casfs.digest import CHUNK, BlobHash, Digest, Hasher, hash_bytes, hash_stream, is_hash
 from casfs.errors import CorruptBlob, Failed, NotFound
+from casfs.system import interruption
 from casfs.system.files import NEW_FILE, copy_extents, fsync, read_up_to, syncfs, write_all, writing
 from casfs.system.paths import FILE_FLAGS
 
@@ -125,7 +126,7 @@ class Objects:
             os.unlink(temp)
             return None
         with open(temp, "rb", buffering=0) as copy:  # mapped it would count as our memory
-            return hash_stream(copy)
+            return hash_stream(copy, interruption.check)
 
     def _spool(self, first: bytes, source: BinaryIO, temp: str) -> Digest:
         """Hashes a stream into `temp`. Errors of `source` pass through: only the caller can name
@@ -136,6 +137,7 @@ class Objects:
         with open(fd, "wb", buffering=0) as out:
             piece = first + source.read(CHUNK - len(first))
             while piece:
+                interruption.check()
                 hasher.update(piece)
                 size += len(piece)
                 with writing(temp):
@@ -234,7 +236,7 @@ class Objects:
         stamp = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
         if self._verified.get(hash) == stamp:
             return
-        if hash_stream(source).hash != hash:
+        if hash_stream(source, interruption.check).hash != hash:
             raise CorruptBlob(f"blob {hash}: its file does not hash to its name")
         source.seek(0)
         if len(self._verified) >= VERIFIED_MAX_FILES:

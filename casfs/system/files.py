@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from casfs.errors import Failed
+from casfs.system import interruption
 from casfs.system.syscalls import call
 
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -101,6 +102,7 @@ def copy_extents(origin: int, fd: int, start: int, size: int) -> bool:
     os.ftruncate(fd, size)
     for at, end in data_extents(origin, start, start + size):
         while at < end:
+            interruption.check()
             count = min(end - at, COPY_MAX_BYTES)
             done = os.copy_file_range(origin, fd, count, at, at - start)
             if done == 0:

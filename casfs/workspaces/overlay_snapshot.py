@@ -42,6 +42,7 @@ from casfs.errors import CasfsError, Corrupt, Failed, NotFound, Refused
 from casfs.nodes import directory
 from casfs.nodes.directory import Entry, File, Properties, Subdirectory, Symlink
 from casfs.store import Store
+from casfs.system import interruption
 from casfs.system.paths import DIR_FLAGS, FILE_FLAGS, printable
 from casfs.trees import tree
 from casfs.trees.snapshot import encoder
@@ -228,6 +229,7 @@ class _Merge:
             if self._marker(opened, "metacopy") is None:
                 if self.limit is not None and self._report.bytes + found.st_size > self.limit:
                     raise Refused(f"{self._show(path)}: more than {self.limit} bytes were written")
+                interruption.check()
                 digest = self._batch.put_stream(source)
                 self._report.read += 1
                 self._report.read_bytes += digest.size_bytes

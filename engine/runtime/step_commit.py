@@ -11,9 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import trio
+
 from casfs import threads
 from casfs.digest import TreeHash
 from casfs.store import Store
+from casfs.system import interruption
 from casfs.system.clock import now_ms
 from casfs.system.log import Log
 from casfs.trees.diff import unified_diff
@@ -59,12 +62,14 @@ class StepCommitter:
 
     def build(self, intent: Intent, result: StepResult, tokens: int) -> UncommittedStep:
         """Builds the step of a result, and commits it if the next decision is unconditional.
-        Records the workspace; cancels children that the agent did not wait for."""
+        Records the workspace, which is given up when the thread's task is cancelled; cancels
+        children that the agent did not wait for."""
         before = self.history.tree
-        if before is not None and result.workspace is None:
-            result = replace(result, workspace=self.workspace.record())
-        if result.workspace is not None:
-            self._log_files_with_secrets(before, result.workspace)
+        with interruption.interruptible(trio.from_thread.check_cancelled):
+            if before is not None and result.workspace is None:
+                result = replace(result, workspace=self.workspace.record())
+            if result.workspace is not None:
+                self._log_files_with_secrets(before, result.workspace)
         if self.head.thread.record["intent"]["calls"]:
             calls.cancel_children(self.store, self.head.thread, self.workspaces)
         batch = self.store.batch()

@@ -21,6 +21,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
@@ -31,10 +32,12 @@ from casfs.backend.disk import DiskBackend
 from casfs.backend.protocols import BlobInfo, Staged
 from casfs.digest import Digest
 from casfs.errors import CasfsError, Failed
+from casfs.system import interruption
 from casfs.system.paths import open_directory, printable
 from casfs.trees.snapshot.file_reader import FileReader, ReadFile, Stat, discard
 
 MAX_WORKER_PROCESSES = 4
+INTERVAL_S = 0.2  # between two questions whether the results are still wanted
 PIPES_PER_WORKER = 3  # it goes on reading while its answers wait for the interpreter lock here
 
 Key = TypeVar("Key")
@@ -85,12 +88,17 @@ class ReaderPool(Generic[Key]):
         what a worker raised."""
         while len(self._pending) > max_pending:
             key, future = self._pending[0]
+            while not wait_for([future], INTERVAL_S).done:
+                interruption.check()
             answer = future.result()
             self._pending.popleft()
             yield key, _unpacked(answer)
 
     def close(self, discard: Callable[[list[ReadFile]], None]) -> None:
-        """End the workers; `discard` gets the results that were not taken."""
+        """End the workers, whatever they are reading; `discard` gets the results that were not
+        taken."""
+        for process in self._processes:
+            process.terminate()
         self._threads.shutdown(cancel_futures=True)
         while not self._idle.empty():
             self._idle.get().close()
@@ -105,6 +113,7 @@ class ReaderPool(Generic[Key]):
 def main() -> None:
     """A worker: `PRIVATE ROOT_FD SHOWN PIPE_FD...` as arguments."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # what is staged is discarded
     private, root_fd, root_text, *pipe_fds = sys.argv[1:]
     backend = DiskBackend.for_worker(Path(private))
     staged: set[str] = set()  # by this process: no file is written twice
@@ -119,7 +128,7 @@ def main() -> None:
                 staged.update(one.digest.hash for one in done)
                 try:
                     pipe.send_bytes(marshal.dumps((error, [_packed(one) for one in done])))
-                except OSError:
+                except BaseException:
                     discard(done)
                     raise
 

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from casfs.digest import TreeDigest
 from casfs.errors import Failed, Invalid, NotFound, Refused
+from casfs.system import interruption
 from casfs.system.paths import DIR_FLAGS, printable
 from casfs.trees.snapshot import stat_cache
 from casfs.trees.snapshot.encoder import Encoder, ScannedDirectory, ScannedEntry
@@ -252,6 +253,7 @@ class _Snapshot:
 
     def _count(self, files: int, size: int) -> None:
         """Raises Refused where the sum of sizes exceeds the limit."""
+        interruption.check()
         self._report.files += files
         self._report.bytes += size
         limit = self._options.limit

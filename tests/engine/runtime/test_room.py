@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from casfs import threads
 from casfs.store import Store
 from casfs.system import reserve
 from casfs.threads import CANCELLED, ENDED, RUNNING, SUSPENDED
-from engine.runtime import stop_thread
-from engine.runtime.workspace import COPYING, Workspaces
+from casfs.workspaces import strategies
+from engine.runtime import overlay_workspace, stop_thread
+from engine.runtime.overlay_workspace import OverlayWorkspace
+from engine.runtime.workspace import COPYING, Workspace, Workspaces
 from engine.workflow import registry as workflows
 from tests.support.engine import ONE, begin, carry_on, daemon, says, spawn, start_thread, until
+from tests.support.strategies import skip_without
 
 EMPTY: dict[str, Any] = {"files": [], "directories": [], "symlinks": []}
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="mounts a tmpfs")
@@ -31,6 +36,42 @@ async def test_a_workspace_over_its_limit_is_not_read(disk_store: Store) -> None
     assert "holds more than 1048576 bytes" in rests.record["reason"]
     assert disk_store.root is not None
     assert os.listdir(disk_store.root / "workspaces") == []
+
+
+def overlays(store: Store, folder: Path) -> Workspace:
+    return OverlayWorkspace(store, folder, lambda hash: folder, preferred=[strategies.NATIVE])
+
+
+@pytest.mark.parametrize(
+    "open",
+    [
+        pytest.param(Workspace, id="copy"),
+        pytest.param(overlays, id="overlay", marks=skip_without(strategies.NATIVE)),
+    ],
+)
+async def test_recording_can_be_cancelled(
+    disk_store: Store, open: Callable[[Store, Path], Workspace]
+) -> None:
+    """A sparse file that is hashed for most of a minute; what was staged is deleted."""
+    assert disk_store.root is not None
+    temp = disk_store.root / "tmp"
+    tree = disk_store.put_node("directory", EMPTY).hash
+    made = begin(disk_store, ONE, {"a": says({}, "truncate -s 16G big")}, tree)
+
+    def staged() -> list[str]:
+        found = [os.path.join(top, name) for top, _, names in os.walk(temp) for name in names]
+        return [path for path in found if os.path.exists(path) and os.path.getsize(path) > 1 << 30]
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(carry_on, disk_store, made, workspaces=Workspaces(open)))
+        while not staged():
+            await trio.sleep(0.01)
+        begun = trio.current_time()
+        nursery.cancel_scope.cancel()
+    overlay_workspace.unmount_all(disk_store.root)
+    assert trio.current_time() - begun < 15
+    assert staged() == []
+    assert threads.get(disk_store, made.id).status == RUNNING
 
 
 async def test_a_thread_without_a_workspace_runs_in_a_store_in_memory(store: Store) -> None:
