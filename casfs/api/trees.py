@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeAlias, cast
 
 from casfs.api.values import Change, Checkpoint, Entry, Restored, Step
+from casfs.checkpoints.create import create_before_restore
 from casfs.digest import Digest, TreeHash
 from casfs.errors import NotFound
 from casfs.nodes import directory
@@ -117,29 +118,50 @@ class Trees:
         target: HostPath,
         *,
         base: Tree | None = None,
+        paths: Iterable[TreePath] = (),
         delete_untracked: bool = False,
         verify: bool = False,
+        force: bool = False,
+        parents: bool = False,
     ) -> Restored:
-        """Writes `tree` to the directory `target`: new, empty, or restored by casfs before.
+        """Makes the directory `target` hold `tree`: new, empty, or recorded or restored before.
 
-        In the last case only what differs is written, and files in neither tree stay unless
-        `delete_untracked`. `base` names the tree that is there where the store does not know.
-        `verify` compares every path, not only those that differ between the trees. Raises
-        Refused for a directory of unknown content, Conflict, Failed.
+        In the last case only what differs or is missing is written, and files in neither tree
+        stay unless `delete_untracked`. `base` names the tree that is there where the store does
+        not know; `paths`: restore only these. `verify` reads every file, also where its stat is
+        unchanged. Local changes are refused; `force` overwrites them once they are recorded as
+        the checkpoint `saved`. `parents` makes missing parents. Raises Refused for local changes
+        and for a directory of unknown content, Conflict, Failed.
         """
+        saved: list[str] = []
+
+        def save(here: TreeHash, _: object) -> None:
+            made = create_before_restore(self._store, here, Path(target))
+            saved.append(f"{made.name}@{made.id}")
+
         done = restore.restore(
             self._store,
             self.resolve(tree),
             Path(target),
             base=self._optional(base),
+            paths=[os.fsencode(path) for path in paths],
             delete_untracked=delete_untracked,
             verify=verify,
+            parents=parents,
+            on_local_changes=save if force else None,
         )
         changed, kept = (
             tuple(map(os.fsdecode, paths)) for paths in (done.outcome.changed, done.outcome.kept)
         )
         return Restored(
-            done.root, done.old, done.files, done.bytes, done.outcome.deleted, changed, kept
+            done.root,
+            done.old,
+            done.files,
+            done.bytes,
+            done.outcome.deleted,
+            changed,
+            kept,
+            next(iter(saved), None),
         )
 
     def _optional(self, tree: Tree | None) -> TreeHash | None:

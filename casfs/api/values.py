@@ -70,8 +70,9 @@ class Restored:
     files: int  # files and symlinks written
     bytes: int
     deleted: int
-    changed: tuple[str, ...]  # paths that were in neither state, and are now as in the tree
+    changed: tuple[str, ...]  # paths that changed meanwhile, and are now as in the tree
     kept: tuple[str, ...]  # directories not deleted, for the untracked files in them
+    saved: str | None = None  # NAME@ID of the local changes that `force` overwrote
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ what changed (seed 004, SPEC-08.14).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -21,10 +22,12 @@ from casfs.store import Store
 from casfs.system.clock import now_ms
 from casfs.system.paths import printable
 from casfs.trees import tree
+from casfs.trees.restore.target import record_tree
 from casfs.trees.snapshot import exclusions, stat_cache, walker
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 from casfs.write_batch import Batch
 
+BEFORE_RESTORE = "before-restore"  # name of the trees that a restore has overwritten
 MAX_CHANGED_PATHS = 1000  # that a checkpoint node names
 MAX_RECORD_MESSAGE = 500  # characters; a head's record holds at most 4 KiB
 COUNTERS = {"A": "added", "M": "modified", "T": "modified", "D": "deleted"}
@@ -82,7 +85,20 @@ def create(
         made = put(batch, name, previous, Content(root, message, stats, paths))
     if cache is not None:
         cache.save()
+    record_tree(store, directory, root)
     return Created(made, report, stats, batch.new_bytes)
+
+
+def create_before_restore(store: Store, root: TreeHash, directory: Path) -> Checkpoint:
+    """Record the stored tree `root`, which a restore into `directory` is about to overwrite."""
+    files = [one for _, one in tree.walk(store, root) if isinstance(one, File)]
+    previous = checkpoint.latest(store, BEFORE_RESTORE)
+    counts, paths = compare(store, previous.root if previous else None, root)
+    size = sum(one.digest.size_bytes for one in files)
+    message = f"{printable(os.fsencode(directory.absolute()))} before a restore"
+    content = Content(root, message, {"files": len(files), "bytes": size, **counts}, paths)
+    with store.batch() as batch:
+        return put(batch, BEFORE_RESTORE, previous, content)
 
 
 def create_from_root(

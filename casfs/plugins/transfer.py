@@ -7,7 +7,7 @@ error then.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,13 @@ from typing import Any
 from casfs.backend.derived import note_use
 from casfs.backend.protocols import Head
 from casfs.checkpoints.checkpoint import NAME
-from casfs.digest import is_hash
-from casfs.errors import Failed, Invalid, NotFound
+from casfs.digest import TreeHash, is_hash
+from casfs.errors import Failed, Invalid, NotFound, Refused
 from casfs.plugins import sources
 from casfs.plugins.registry import Plugin, find, get, head_name, of_head
 from casfs.store import Store
 from casfs.system.clock import now_ms
+from casfs.system.paths import printable
 from casfs.trees.restore.restore import restore
 from casfs.trees.snapshot.report import Progress, SnapshotOptions
 
@@ -67,7 +68,13 @@ def sync(
 def materialize(store: Store, name: str, version: str, target: Path) -> Plugin:
     """Restores a plugin to `target`. Raises NotFound, and as `casfs.trees.restore`."""
     found = find(store, name, version)
-    restore(store, found.root, target)
+
+    def refuse(_: TreeHash, changed: Sequence[bytes]) -> None:
+        raise Refused(
+            f"{target}: {printable(changed[0])} was changed there; use an empty directory"
+        )
+
+    restore(store, found.root, target, parents=True, on_local_changes=refuse)
     note_use(store.heads, [head_name(name, version)])
     return found
 

@@ -31,7 +31,8 @@ from casfs.store import Store
 from casfs.system import mounts, rmtree
 from casfs.system.paths import DIR_FLAGS
 from casfs.trees import tree
-from casfs.trees.restore import restore as restores
+from casfs.trees.restore.restore import restore
+from casfs.trees.restore.target import Target
 from casfs.trees.restore.write import set_directory_attributes
 from casfs.workspaces import (
     overlay_mount,
@@ -246,7 +247,7 @@ def _populate(store: Store, workspace: Workspace, trees: TreeLocator) -> None:
         overlay_mount.try_namespace(workspace.layers(trees))
         placeholder.make(workspace)
     else:
-        restores.restore(store, workspace.root, workspace.path)
+        restore(store, workspace.root, workspace.path, parents=True)
 
 
 def _remove(store: Store, workspace: Workspace, *, keep_directory: bool = False) -> None:
@@ -258,7 +259,7 @@ def _remove(store: Store, workspace: Workspace, *, keep_directory: bool = False)
         overlay_mount.unmount(point, lazy=True)
     if not workspace.strategy.layered:
         rmtree.empty(workspace.path)
-        restores.forget(store, workspace.path)
+        Target(store, workspace.path).forget()
     placeholder.remove(workspace)
     rmtree.delete(workspace.folder)
     if workspace.record["made"] and not (keep_directory or workspace.is_orphaned):

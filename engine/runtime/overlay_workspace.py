@@ -28,7 +28,7 @@ from casfs.native import images
 from casfs.store import Store
 from casfs.system import mounts, rmtree
 from casfs.system.log import Log, silent
-from casfs.trees.restore import restore as restores
+from casfs.trees.restore.target import Target
 from casfs.workspaces import (
     image_mount,
     lifecycle,
@@ -129,7 +129,7 @@ class OverlayWorkspace(Workspace):
         self.root = self._base = None
         overlay_mount.unmount(self.path, lazy=True)
         rmtree.delete(self._folder)
-        restores.forget(self._store, self.path)
+        Target(self._store, self.path).forget()
 
 
 def unmount_all(root: Path) -> int:

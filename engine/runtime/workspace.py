@@ -21,7 +21,8 @@ from casfs.errors import Failed
 from casfs.store import Store
 from casfs.system import rmtree
 from casfs.threads import Thread
-from casfs.trees.restore import restore as restores
+from casfs.trees.restore.restore import restore
+from casfs.trees.restore.target import Target
 from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.trees.snapshot.report import SnapshotOptions
@@ -47,7 +48,7 @@ class Workspace:
         """Replaces its content by the tree `root`. Raises as `casfs.trees.restore`."""
         if self.root != root:
             self.remove()
-            restores.restore(self._store, root, self.path)
+            restore(self._store, root, self.path, parents=True)
         self.root = None  # an agent may write from now on
 
     def record(self) -> TreeHash:
@@ -64,7 +65,7 @@ class Workspace:
         Raises Failed."""
         self.root = None
         rmtree.delete(self.path)
-        restores.forget(self._store, self.path)
+        Target(self._store, self.path).forget()
 
 
 class NoWorkspace(Workspace):
@@ -119,5 +120,5 @@ def sweep(store: Store) -> int:
     for path in left:
         rmtree.delete(path)
         for place in (path, path / "tree"):
-            restores.forget(store, place)
+            Target(store, place).forget()
     return len(left)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -167,9 +168,10 @@ def test_a_path_that_a_tree_does_not_have(cli: Cli, project: Path) -> None:
     assert "must not contain .." in cli.refused("tree", "ls", tree, "../etc", code=4)
 
 
-def test_nothing_is_restored_over_what_is_there(cli: Cli, project: Path) -> None:
+def test_nothing_is_restored_over_what_is_there(cli: Cli, project: Path, tmp_path: Path) -> None:
     tree = cli("tree", "build", project).word
-    cli("checkpoint", "create", "work", project)
+    shutil.copytree(project, tmp_path / "copy", symlinks=True)
+    cli("checkpoint", "create", "work", tmp_path / "copy")
     before = sorted(os.listdir(project))
     assert "not empty and not restored by casfs before; use --base TREE" in cli.refused(
         "tree", "restore", tree, project, code=4

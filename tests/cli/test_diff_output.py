@@ -233,12 +233,25 @@ def test_restore_says_what_it_did(cli: Cli, two: tuple[str, str], tmp_path: Path
         f"{two[0][2:]} restored to {place}: 2 files written, 3 bytes, 0 deleted, "
     )
     write_tree(place, {"f": b"mine", "mine": b"mine"})
-    done = cli("checkpoint", "restore", two[1], place, "--json")
+    arguments = ("checkpoint", "restore", two[1], place)
+    refused = cli(*arguments, code=4).err
+    assert f"{place}: local changes would be overwritten: f; use --force to overwrite" in refused
+    planned = cli(*arguments, "--dry-run")
+    assert planned.text == "A d/h\nM f\nD g\n"
+    assert planned.err == "casfs: warning: f: changed locally; only --force overwrites it\n"
+    value = cli(*arguments, "--dry-run", "--json").json
+    assert (value["localChanges"], value["dryRun"], value["files"]) == (["f"], True, 0)
+    assert value["changes"][0] == {"letter": "A", "path": "d/h"}
+    assert read_tree(place) == named({"f": b"mine", "g": b"x", "mine": b"mine"})
+    done = cli(*arguments, "--force", "--json")
     value = done.json
-    assert (value["files"], value["deleted"], value["changed"]) == (2, 1, ["f"])
+    assert (value["files"], value["deleted"], value["changed"]) == (2, 1, [])
     assert value["root"] != value["from"]
-    assert done.err == "casfs: warning: f: was changed here, and is now as in the tree\n"
+    (saved,) = value["recordedAs"]
+    assert done.err == f"casfs: warning: local changes are recorded as {saved}\n"
     assert read_tree(place) == named({"f": b"1\n2\n", "d": {"h": b"\0"}, "mine": b"mine"})
+    cli("checkpoint", "restore", saved, place)
+    assert read_tree(place) == named({"f": b"mine", "g": b"x", "mine": b"mine"})
 
 
 def test_restore_keeps_what_is_foreign_until_told(
@@ -261,6 +274,67 @@ def test_restore_over_something_unknown_is_refused(
     assert read_tree(place) == named({"f": b"1\n", "g": b"x"})
     cli("checkpoint", "restore", two[1], place, "--base", two[0])
     assert read_tree(place) == named({"f": b"1\n2\n", "d": {"h": b"\0"}})
+
+
+def test_create_records_what_the_directory_holds(cli: Cli, tmp_path: Path) -> None:
+    """So `restore NAME .` is undo, also of a file that was recorded and is excluded by now."""
+    place = write_tree(tmp_path / "p", {"a": b"1", "s": {"b": b"2"}, ".env": b"k"})
+    cli("checkpoint", "create", "p", place)
+    (place / "a").write_bytes(b"broken")
+    (place / "s" / "b").unlink()
+    (place / ".casfsignore").write_bytes(b".env\n")
+    (place / ".env").write_bytes(b"other")
+    assert (
+        "overwritten: .env, a; use --force" in cli("checkpoint", "restore", "p", place, code=4).err
+    )
+    assert not (place / "s" / "b").exists()
+    done = cli("checkpoint", "restore", "p", place, "--force").text
+    assert "3 files written, 3 bytes, 0 deleted" in done
+    assert read_tree(place) == named(
+        {"a": b"1", "s": {"b": b"2"}, ".env": b"k", ".casfsignore": b".env\n"}
+    )
+    assert "0 files written" in cli("checkpoint", "restore", "p", place).text
+
+
+def test_only_some_paths_are_restored(cli: Cli, tmp_path: Path) -> None:
+    source = {"a": b"1", "s": {"b": b"2", "c": b"3"}, "t": {"d": b"4"}}
+    place = write_tree(tmp_path / "p", source)
+    cli("checkpoint", "create", "p", place)
+    write_tree(place, {"a": b"mine", "s": {"c": b"mine"}})
+    (place / "s" / "b").unlink()
+    (place / "t" / "d").unlink()
+    arguments = ("checkpoint", "restore", "p", place)
+    assert "1 files written" in cli(*arguments, "--", "s/b").text
+    assert read_tree(place) == named({"a": b"mine", "s": {"b": b"2", "c": b"mine"}, "t": {}})
+    assert "overwritten: s/c; use" in cli(*arguments, "--", "s", code=4).err
+    assert "no: not in tree" in cli.refused(*arguments, "--", "no", code=3)
+    cli(*arguments, "--force", "--", "s", "t/d")
+    assert read_tree(place) == named({**source, "a": b"mine"})
+    assert "give --delete-untracked, or paths" in cli.refused(
+        *arguments, "--delete-untracked", "--", "s", code=2
+    )
+    foreign = write_tree(tmp_path / "foreign", {"mine": b"m"})
+    cli("checkpoint", "restore", "p", foreign, "--", "t/d")
+    assert read_tree(foreign) == named({"mine": b"m", "t": {"d": b"4"}})
+    cli("checkpoint", "restore", "p", tmp_path / "x" / "new", "--parents", "--", "s/b")
+    assert read_tree(tmp_path / "x" / "new") == named({"s": {"b": b"2"}})
+    cli("checkpoint", "restore", "p", tmp_path / "x" / "new")
+    assert read_tree(tmp_path / "x" / "new") == named(source)
+
+
+def test_a_dry_run_lists_untracked_paths(cli: Cli, tmp_path: Path) -> None:
+    place = write_tree(tmp_path / "p", {"a": b"1", "s": {"b": b"2"}})
+    cli("checkpoint", "create", "p", place)
+    write_tree(place, {"s": {"mine": {"x": b""}}, "also": b""})
+    before = read_tree(place)
+    arguments = ("checkpoint", "restore", "p", place, "--delete-untracked")
+    assert cli(*arguments, "--dry-run").text == "D also\nD s/mine\n"
+    assert read_tree(place) == before
+    assert " 3 deleted" in cli(*arguments).text
+    arguments = ("checkpoint", "restore", "p", tmp_path / "no" / "new")
+    assert "use --parents" in cli.refused(*arguments, code=3)
+    assert cli(*arguments, "--parents", "--dry-run").text == "A a\nA s/b\n"
+    assert not (tmp_path / "no").exists()
 
 
 def test_what_preserve_kept_comes_back(cli: Cli, tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
 """Restores incrementally: makes a directory that holds one tree hold another, and touches only
 the differences.
 
-Given are the trees that the directory may hold (`olds`: usually one; more after a restore
-that was interrupted) and the new one. Subtrees that are equal in all of them are not even
-looked at, unless `verify` asks for every path. An entry that is to be changed or deleted is
-compared first, by kind and by content: one that is as in none of the given trees was changed
-locally; it is reported, and brought to the new state like the rest.
+Given are the trees that the directory may hold (`olds`: usually the one of what is there; more
+after a restore that was interrupted) and the new one. Subtrees that are equal in all of them are
+not looked at. An entry that is to be changed or deleted is compared first, by kind and by content:
+one that is as in none of the given trees was changed meanwhile; it is reported, and brought to
+the new state like the rest.
 
 Every path is reached through descriptors of directories that were opened without following
 links, so a planted link is an entry to be replaced, never a way out. A file or link is made
@@ -66,13 +66,11 @@ class IncrementalRestore:
         temp: bytes,
         progress: WriteProgress,
         *,
-        verify: bool = False,
         delete_untracked: bool = False,
     ) -> None:
         self._store = store
         self._temp = temp
         self._progress = progress
-        self._verify = verify
         self._delete_untracked = delete_untracked
         self.outcome = Outcome()
 
@@ -88,7 +86,7 @@ class IncrementalRestore:
         for name in sorted(names, key=lambda name: (name in after, name)):
             was, to = [entries.get(name) for entries in before], after.get(name)
             inside = self._delete_untracked and isinstance(to, Subdirectory)
-            if self._verify or inside or any(one != to for one in was):
+            if inside or any(one != to for one in was):
                 self._restore_entry(fd, name, path, was, to)
         if new is not None:
             self._set_own_properties(fd, olds, new)

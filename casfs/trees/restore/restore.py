@@ -1,14 +1,17 @@
-"""Restores a tree to a host directory, fully or incrementally.
+"""Restores a tree to a host directory, fully or incrementally: afterwards it holds the tree.
 
 *Full*, into a new or empty directory: complete or not there. The tree is built beside its
 target (`casfs.trees.restore.write`) and renamed into place, so an interrupted restore leaves no
 half directory under the target's name.
 
-*Incremental*, where a tree was restored before: only the paths that differ between the two
-trees are touched (`casfs.trees.restore.incremental`). The old tree is given by the caller, or by
-the restore state (`casfs.trees.restore.restore_state`). Before the first change the state is
-marked with all trees that the directory may hold from then on, so an interrupted restore is
-completed by running it again.
+*Incremental*, where a tree was restored or recorded before. The old tree is given by the caller,
+or by the restore state (`casfs.trees.restore.restore_state`). First every path of the old and the
+new tree is looked at, by its stat where the stat cache knows it
+(`casfs.trees.snapshot.tracked`). What is as in neither tree was changed locally
+(`casfs.trees.restore.local_changes`): the caller decides, before anything is touched. Then the
+paths that are not as in the new tree are brought to it (`casfs.trees.restore.incremental`).
+Before the first change the state is marked with all trees that the directory may hold from then
+on, so an interrupted restore is completed by running it again.
 
 Nothing of ours stays in the target. One restore at a time into a directory.
 """
@@ -17,29 +20,38 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from casfs.digest import TreeHash
-from casfs.errors import Conflict, Failed, NotFound, Refused
+from casfs.errors import Failed
 from casfs.store import Store
 from casfs.system import locks, rmtree
 from casfs.system.paths import DIR_FLAGS, printable
-from casfs.trees import tree
-from casfs.trees.restore.incremental import IncrementalRestore, Olds, Outcome
-from casfs.trees.restore.restore_state import RestoreState, RestoreStates
+from casfs.trees import edit, tree
+from casfs.trees.restore.incremental import IncrementalRestore, Outcome
+from casfs.trees.restore.local_changes import local_changes
+from casfs.trees.restore.target import Roots, Target
 from casfs.trees.restore.write import Progress, WriteProgress, write_tree
+from casfs.trees.snapshot import tracked
+from casfs.trees.snapshot.encoder import preserved_names
+
+OnLocalChanges = Callable[[TreeHash, list[bytes]], None]  # the tree of what is there, and paths
 
 
 @dataclass(slots=True)
 class RestoreResult:
     """`files`: files and links that were written or corrected; `old`: the previous tree, None for
-    a full restore."""
+    a full restore; `local`: paths that were changed locally; `plan`,
+    `untracked`: what a dry run would change, and which untracked paths it would delete."""
 
     root: TreeHash
     old: TreeHash | None = None
+    local: list[bytes] = field(default_factory=list)
+    plan: list[tree.Change] = field(default_factory=list)
+    untracked: list[bytes] = field(default_factory=list)
     files: int = 0
     bytes: int = 0
     seconds: float = 0.0
@@ -52,83 +64,60 @@ def restore(
     target: Path,
     *,
     base: TreeHash | None = None,
+    paths: Sequence[bytes] = (),
     delete_untracked: bool = False,
     verify: bool = False,
     set_id: bool = False,
+    parents: bool = False,
+    dry_run: bool = False,
+    on_local_changes: OnLocalChanges | None = None,
     progress: Progress | None = None,
 ) -> RestoreResult:
     """Make the directory `target` hold the tree `root`.
 
-    `base`: the tree that was restored there before. `delete_untracked`: also delete entries that
-    are in neither tree. `verify`: look at every path, not only at those that differ.
-    `set_id`: give files the set-id bits of their preserved modes.
-    Raises Refused for a directory that holds no known tree; NotFound, Conflict,
-    Corrupt, Failed.
+    `base`: the tree that was restored there before. `paths`: restore only these of the tree.
+    `delete_untracked`: also delete entries that are in neither tree. `verify`: read every file,
+    also one whose stat is as it was. `set_id`: give files the set-id bits of their preserved
+    modes. `parents`: make missing parents. `on_local_changes`: called before they are
+    overwritten; without it they are refused.
+    Raises Refused for local changes, and for a directory that holds no known tree; NotFound,
+    Conflict, Corrupt, Failed.
     """
     for hash in filter(None, (root, base)):
         tree.load(store, hash)
-    place = _absolute(target)
     started = time.monotonic()
+    place = Target(store, target)
     task = _Restore(store, root, place, WriteProgress(progress=progress, set_id=set_id))
-    lock = f"restore-{RestoreStates.key(place)[:32]}"
-    with locks.held(store.root, lock, task.refuse_to_wait), task.errors_named():
-        task.check_target(delete_untracked)
-        task.delete_staging()
-        state = task.current_state()
-        if task.is_empty():
-            task.restore_fully()
+    with locks.held(store.root, place.lock, place.refuse_to_wait), task.errors_named():
+        place.check(delete_untracked, parents)
+        place.delete_staging()
+        if place.is_empty():
+            olds, here = [], None
         else:
-            olds = task.possible_trees(state, base)
-            task.restore_incrementally(olds, verify, delete_untracked)
+            olds = place.possible_trees(base, is_needed=not paths)
+            here = task.look(olds, verify=verify or set_id)
+        task.select(paths, here)
+        task.find_local_changes(here, olds)
+        if dry_run:
+            task.plan(here, olds, delete_untracked)
+        else:
+            if here is not None and task.result.local:
+                (on_local_changes or place.refuse_local_changes)(here, task.result.local)
+            task.execute(here, olds, delete_untracked)
     task.result.seconds = time.monotonic() - started
     return task.result
 
 
-def forget(store: Store, target: Path) -> None:
-    """Delete the restore state of a directory that is gone or will be reused, and the staging
-    directory that a killed restore left beside it. Raises Failed."""
-    place, states = _absolute(target), RestoreStates(store.root)
-    rmtree.delete(place.parent / states.staging_name(place))
-    try:
-        states.forget(place)
-    except OSError as error:
-        raise Failed(f"cannot forget {target}: {error.strerror}") from None
-
-
-def _absolute(target: Path) -> Path:
-    """Resolves links in the parents: one directory, one state."""
-    try:
-        path = target.absolute()
-    except OSError as error:
-        raise Failed(f"cannot restore to {target}: {error.strerror}") from None
-    if path.name in ("", ".."):
-        return Path(os.path.realpath(path))
-    return Path(os.path.realpath(path.parent)) / path.name
-
-
 class _Restore:
-    def __init__(self, store: Store, root: TreeHash, target: Path, progress: WriteProgress) -> None:
+    def __init__(
+        self, store: Store, root: TreeHash, target: Target, progress: WriteProgress
+    ) -> None:
         self._store = store
-        self._root = root
+        self._root = self._goal = root
+        self._is_partial = False
         self._target = target
         self._progress = progress
-        self._states = RestoreStates(store.root)
-        self._staging = self._states.staging_name(target)
         self.result = RestoreResult(root)
-
-    def refuse_to_wait(self) -> None:
-        raise Conflict(f"another restore into {self._target} is under way; wait for it")
-
-    def check_target(self, delete_untracked: bool) -> None:
-        """Raises Refused for a target that is not a directory, or holds the store."""
-        target = self._target
-        if target.is_symlink() or (target.exists() and not target.is_dir()):
-            raise Refused(f"{target} is not a directory")
-        if self._store.root is not None:
-            store = Path(os.path.realpath(self._store.root))
-            place = Path(os.path.realpath(target))
-            if place == store or (delete_untracked and place in store.parents):
-                raise Refused(f"{target} holds the store itself; restore into another directory")
 
     @contextmanager
     def errors_named(self) -> Iterator[None]:
@@ -143,66 +132,76 @@ class _Restore:
         except RecursionError:
             raise Failed(f"cannot restore to {self._target}: directories too deep") from None
 
-    # -- the target now ---------------------------------------------------------------------
+    # -- what is to be done -------------------------------------------------------------------
 
-    def delete_staging(self) -> None:
-        """Delete the staging directory that a killed full restore left beside the target."""
-        rmtree.delete(self._target.parent / self._staging)
+    def look(self, olds: Roots, *, verify: bool) -> TreeHash:
+        """Returns the tree of what is there now, of the paths that any of the trees has."""
+        roots = self._known(olds)
+        kept = (preserved_names(tree.directory_properties(self._store, root)) for root in roots)
+        preserve = sorted(set().union(*kept))
+        return tracked.snapshot_tracked(
+            self._store, self._target.path, roots, preserve, verify=verify
+        )
 
-    def current_state(self) -> RestoreState | None:
-        """Returns the restore state of the directory that is there now."""
-        state = self._states.find(self._target)
-        try:
-            found = os.lstat(self._target)
-        except FileNotFoundError:
-            return None
-        return state if state is not None and state.is_of(found) else None
+    def _known(self, olds: Roots) -> list[TreeHash]:
+        return [root for root in dict.fromkeys([self._root, *olds]) if root is not None]
 
-    def is_empty(self) -> bool:
-        try:
-            with os.scandir(self._target) as found:
-                return next(found, None) is None
-        except FileNotFoundError:
-            return True
+    def select(self, paths: Sequence[bytes], here: TreeHash | None) -> None:
+        """Restrict the restore to these paths of the tree: all else stays as it is `here`."""
+        wanted = {}
+        for path in paths:
+            at = b"/".join(tree.split_path(path))
+            entry = tree.resolve(self._store, self._root, at)
+            if entry is None:  # the root itself
+                return
+            wanted[at] = entry
+        if wanted:
+            self._is_partial = True
+            with self._store.batch() as batch:
+                found = edit.with_entries(self._store, batch, here, wanted, self._root)
+            self._goal = found.hash
 
-    def possible_trees(self, state: RestoreState | None, base: TreeHash | None) -> Olds:
-        """Returns the trees that the directory may hold. Raises Refused when they are unknown."""
-        roots = list(state.roots) if state is not None else []
-        if base is not None:
-            unfinished = roots if len(roots) > 1 else []
-            return list(dict.fromkeys([base, *unfinished]))
-        if not roots:
-            raise Refused(
-                f"{self._target}: not empty and not restored by casfs before;"
-                " use --base TREE, or an empty directory"
-            )
-        try:
-            for root in filter(None, roots):
-                tree.load(self._store, root)
-        except NotFound:
-            raise Refused(
-                f"{self._target}: the tree that was restored there, {root}, is not in this store"
-                " any more; restore into a new or empty directory"
-            ) from None
-        return roots
+    def find_local_changes(self, here: TreeHash | None, olds: Roots) -> None:
+        """Find the local changes that this restore would overwrite."""
+        if here is not None and here != self._goal:
+            changes = tree.diff(self._store, here, self._goal)
+            touched = {change.path for change in changes} if self._is_partial else None
+            found = local_changes(self._store, here, [self._root, *olds])
+            self.result.local = [path for path in found if touched is None or path in touched]
 
-    # -- full --------------------------------------------------------------------------------
+    def plan(self, here: TreeHash | None, olds: Roots, delete_untracked: bool) -> None:
+        """Find what would be done."""
+        changes = tree.diff(self._store, here, self._goal)
+        self.result.plan = list(tree.visible_changes(self._store, changes))
+        if delete_untracked and here is not None:
+            found = tracked.untracked(self._store, self._target.path, self._known(olds))
+            self.result.untracked = list(found)
 
-    def restore_fully(self) -> None:
+    # -- doing it ------------------------------------------------------------------------------
+
+    def execute(self, here: TreeHash | None, olds: Roots, delete_untracked: bool) -> None:
+        if here is not None:
+            self._restore_incrementally(here, olds, delete_untracked)
+        elif self._target.is_replaceable():
+            self._restore_fully()
+        else:
+            self._restore_incrementally(None, [None], False)
+
+    def _restore_fully(self) -> None:
         """Build the tree beside the target and rename it into place."""
-        if self._target.exists() and not self._is_replaceable():
-            self.restore_incrementally([None], False, False)
-            return
-        self._target.parent.mkdir(parents=True, exist_ok=True)
-        staging = self._target.parent / self._staging
+        path = self._target.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        staging = path.parent / self._target.staging
         staging.mkdir(0o700)
         try:
             fd = os.open(staging, DIR_FLAGS)
             try:
-                self._save_state(fd, [self._root])
-                write_tree(self._store, self._root, fd, self._progress)
-                staging.rename(self._target)  # takes the place of an empty directory
-                self._save_state(fd, [self._root])
+                self._target.save_state(fd, [self._root])
+                write_tree(self._store, self._goal, fd, self._progress)
+                kept = preserved_names(tree.directory_properties(self._store, self._goal))
+                tracked.remember(self._store, fd, path, self._goal, kept)
+                staging.rename(path)  # takes the place of an empty directory
+                self._target.save_state(fd, [self._root])
             finally:
                 os.close(fd)
         except BaseException:
@@ -211,46 +210,27 @@ class _Restore:
             raise
         self._count(Outcome())
 
-    def _is_replaceable(self) -> bool:
-        """An empty mount point or working directory is filled in place."""
-        here = os.path.realpath(".")
-        return not os.path.ismount(self._target) and os.path.realpath(self._target) != here
-
-    # -- incremental ---------------------------------------------------------------------------
-
-    def restore_incrementally(self, olds: Olds, verify: bool, delete_untracked: bool) -> None:
-        fd = os.open(self._target, DIR_FLAGS)
+    def _restore_incrementally(
+        self, here: TreeHash | None, olds: Roots, delete_untracked: bool
+    ) -> None:
+        fd = os.open(self._target.path, DIR_FLAGS)
         try:
-            self._save_state(fd, list(dict.fromkeys([*olds, self._root])))
+            states = list(dict.fromkeys([*olds, self._root]))
+            self._target.save_state(fd, states)
             task = IncrementalRestore(
                 self._store,
-                self._staging.encode(),
+                self._target.staging.encode(),
                 self._progress,
-                verify=verify,
                 delete_untracked=delete_untracked,
             )
-            task.directory(fd, b"", olds, self._root)
-            self._refuse_blocked(task.outcome)
-            self._save_state(fd, [self._root])
+            unfinished = olds if len(olds) > 1 else []
+            task.directory(fd, b"", [here, *unfinished], self._goal)
+            self._target.refuse_blocked(task.outcome.blocked)
+            self._target.save_state(fd, states if self._is_partial else [self._root])
         finally:
             os.close(fd)
-        self.result.old = olds[0]
+        self.result.old = olds[0] if olds else None
         self._count(task.outcome)
-
-    def _refuse_blocked(self, outcome: Outcome) -> None:
-        if outcome.blocked:
-            first = printable(outcome.blocked[0])
-            more = f" (and {len(outcome.blocked) - 1} more)" if len(outcome.blocked) > 1 else ""
-            raise Refused(
-                f"{self._target}/{first}{more}: a directory with untracked files is where"
-                " the tree has a file; move them away, or use --delete-untracked, and run"
-                " this again"
-            )
-
-    def _save_state(self, fd: int, roots: Olds) -> None:
-        found = os.fstat(fd)
-        state = RestoreState(str(self._target), found.st_dev, found.st_ino, tuple(roots))
-        self._states.save(state, durable=len(roots) > 1)
 
     def _count(self, outcome: Outcome) -> None:
         self.result.files = self._progress.files

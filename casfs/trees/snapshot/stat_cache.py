@@ -8,7 +8,8 @@ it names must still be in the store, and the batch checks that.
 
 The racy-clean rule: a file that was changed less than RACY_WINDOW_NS before the scan could be
 changed again within the same clock tick, after it was read, and look the same. Its stat is
-not remembered (RACY), so the next snapshot reads it.
+not remembered (RACY), so the next snapshot reads it. A stat that was remembered is compared as
+it is.
 """
 
 from __future__ import annotations
@@ -113,13 +114,20 @@ class StatCache:
 
 def load(store: Store, directory: Path, rules: IgnoreRules, variant: str) -> StatCache | None:
     """Returns the rows of a directory as recorded by these rules and `variant` (the preserved
-    properties); None for a store in memory, or where there is no directory."""
-    if store.root is None or not directory.is_dir():
+    properties), else as recorded by other rules, or restored; None for a store in memory."""
+    if store.root is None:
         return None
     path = store.root / "index.db"
-    key = f"{rules.fingerprint}/{variant}"
-    root = os.fsencode(directory.resolve()) + b"\0" + key.encode()
+    where, last = os.fsencode(directory.resolve()), f"/{variant}".encode()
+    root = where + b"\0" + rules.fingerprint.encode() + last
     with _database(path) as database, database.read() as db:
+        found = db.execute(
+            "SELECT root, count(*) FROM directories WHERE root >= ? AND root < ? GROUP BY root",
+            (where + b"\0", where + b"\1"),
+        ).fetchall()
+        known = {key: count for key, count in found if key.endswith(last)}
+        if known and root not in known:
+            root = max(known, key=lambda key: known[key])
         rows = db.execute(
             "SELECT path, names, stats, recorded, node, size FROM directories WHERE root = ?",
             (root,),
@@ -133,14 +141,18 @@ def _database(path: Path) -> closing[Database]:
 
 def fingerprint(seen: os.stat_result | Stat, racy_after: int) -> bytes:
     """Returns the packed stat of an entry; RACY where it could not be relied on."""
-    mtime, ctime = seen.st_mtime_ns, seen.st_ctime_ns
-    if mtime >= racy_after or ctime >= racy_after:
+    if seen.st_mtime_ns >= racy_after or seen.st_ctime_ns >= racy_after:
         return RACY
+    return pack_stat(seen)
+
+
+def pack_stat(seen: os.stat_result | Stat) -> bytes:
+    mtime, ctime = seen.st_mtime_ns, seen.st_ctime_ns
     return STAT.pack(seen.st_size, mtime, ctime, seen.st_ino, seen.st_mode)
 
 
 def unpack_stat(printed: bytes) -> Stat:
-    """The inverse of `fingerprint`."""
+    """The inverse of `pack_stat`."""
     size, mtime, ctime, ino, mode = STAT.unpack(printed)
     return Stat(mode, size, mtime, ctime, ino)
 

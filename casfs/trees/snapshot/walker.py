@@ -177,13 +177,11 @@ class _Snapshot:
                 below[name] = seen
                 found[name] = stat_cache.DIRECTORY
             else:
-                found[name] = stat_cache.fingerprint(seen, self._racy_after)
+                found[name] = stat_cache.pack_stat(seen)
                 size += seen.st_size if kind == stat.S_IFREG else 0
         names = sorted(found)
-        fingerprints = [found[name] for name in names]
-        if row.names != b"\0".join(names) or row.stats != b"".join(fingerprints):
-            return None
-        if stat_cache.RACY in fingerprints:
+        stats = b"".join(found[name] for name in names)
+        if row.names != b"\0".join(names) or row.stats != stats:
             return None
         scanned.unchanged, scanned.links = True, links  # a row has no fifos and the like
         self._count(len(found) - len(below) - len(links), size)
@@ -209,8 +207,8 @@ class _Snapshot:
             if kind == stat.S_IFREG:
                 self._count(1, found.stat.st_size)
                 before = known.get(name)
-                if before and before[0] == found.fingerprint != stat_cache.RACY:
-                    found.digest = before[1]
+                if before and before[0] == stat_cache.pack_stat(found.stat):
+                    found.fingerprint, found.digest = before
                 else:
                     unread.append(name)
         self._queue.read(scanned, fd, unread)

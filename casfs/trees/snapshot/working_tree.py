@@ -19,6 +19,7 @@ from casfs.trees.snapshot import exclusions, stat_cache, walker
 from casfs.trees.snapshot.encoder import preserved_names
 from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
+from casfs.trees.snapshot.stat_cache import StatCache
 from casfs.trees.tree import Change
 
 
@@ -46,6 +47,18 @@ def record(
     cache = stat_cache.load(store, directory, rules, ",".join(sorted(options.preserve)))
     if base is not None:
         rules = TrackedRules(rules, store, base)
+    return snapshot(store, directory, rules, report, options, cache)
+
+
+def snapshot(
+    store: Store,
+    directory: Path,
+    rules: IgnoreRules,
+    report: SnapshotReport,
+    options: SnapshotOptions,
+    cache: StatCache | None,
+) -> TreeHash:
+    """Stores what `rules` leave of a directory as a tree, and saves the stat cache."""
     with store.batch() as batch:
         root = walker.snapshot(batch, directory, rules, report, options=options, cache=cache)
     if cache is not None:

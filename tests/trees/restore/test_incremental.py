@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 import stat
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from hypothesis import strategies as st
 from casfs.errors import Refused
 from casfs.store import Store
 from casfs.trees.restore.restore import restore
+from casfs.trees.snapshot import stat_cache
+from casfs.trees.snapshot.file_reader import FileReader
 from tests.support.helpers import (
     LARGE,
     Link,
@@ -63,33 +67,71 @@ def test_what_was_done_is_counted(store: Store, tmp_path: Path) -> None:
     assert restore(store, put_tree(store, old), tmp_path / "w2").old is None
 
 
-def test_only_what_differs_is_touched(store: Store, tmp_path: Path) -> None:
-    """Neither read nor looked at: a path that is equal in both trees stays as it is."""
-    old = {"a": {"f": b"1"}, "b": {"f": b"1"}}
-    place = tmp_path / "w"
-    restore(store, put_tree(store, old), place)
-    (place / "a" / "f").write_bytes(b"changed by hand")
-    new = {"a": {"f": b"1"}, "b": {"f": b"2"}}
-    done = restore(store, put_tree(store, new), place, base=put_tree(store, old))
-    assert done.outcome.changed == []
-    assert (place / "a" / "f").read_bytes() == b"changed by hand"
+def test_what_is_missing_comes_back_and_is_counted(disk_store: Store, tmp_path: Path) -> None:
+    tree = {"a": {"f": b"1", "g": {"h": b"2"}}, "e": {}, "l": Link(b"x"), "same": b"s"}
+    root, place = put_tree(disk_store, tree), tmp_path / "w"
+    restore(disk_store, root, place)
+    shutil.rmtree(place / "a" / "g")
+    (place / "e").rmdir()
+    (place / "l").unlink()
+    done = restore(disk_store, root, place)
+    assert read_tree(place) == named(tree)
+    assert (done.files, done.bytes, done.outcome.deleted, done.local) == (2, 1, 0, [])
 
 
-def test_verify_looks_at_every_path(store: Store, tmp_path: Path) -> None:
-    old = {"a": {"f": b"1", "g": b"2", "l": Link(b"x")}, "b": {"f": b"1"}, "e": {}}
-    place = tmp_path / "w"
-    restore(store, put_tree(store, old), place)
-    (place / "a" / "f").write_bytes(b"9")
-    (place / "a" / "g").chmod(0o755)
-    (place / "a" / "l").unlink()
-    shutil.rmtree(place / "e")
-    root = put_tree(store, old)
-    done = restore(store, root, place, base=root, verify=True)
-    assert done.outcome.changed == [b"a/f", b"a/g", b"a/l", b"e"]
-    assert read_tree(place) == named(old)
+def test_only_what_was_touched_is_read(
+    disk_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Right after a restore as well: its own stat cache is not racy."""
+    tree = {"a": {"f": b"1", "g": b"2"}, "b": {"f": b"1"}}
+    root, place = put_tree(disk_store, tree), tmp_path / "w"
+    restore(disk_store, root, place)
+    read: list[bytes] = []
+    original = FileReader._file
+
+    def noting(self: FileReader, fd: int, name: bytes) -> Any:
+        read.append(name)
+        return original(self, fd, name)
+
+    monkeypatch.setattr(FileReader, "_file", noting)
+    assert restore(disk_store, root, place).files == 0
+    assert read == []
+    (place / "a" / "g").write_bytes(b"3")
+    with pytest.raises(Refused, match="local changes would be overwritten: a/g; use --force"):
+        restore(disk_store, root, place)
+    assert read == [b"g"]
+
+
+def test_verify_reads_every_file(disk_store: Store, tmp_path: Path) -> None:
+    """A byte that was changed on the disk, below the file system, changes no stat."""
+    root, place = put_tree(disk_store, {"f": LARGE, "g": b"1"}), tmp_path / "w"
+    restore(disk_store, root, place)
+    assert disk_store.root is not None
+    with closing(sqlite3.connect(disk_store.root / "index.db", isolation_level=None)) as db:
+        ((names, stats),) = db.execute("SELECT names, stats FROM directories").fetchall()
+        (place / "f").write_bytes(b"x" * len(LARGE))
+        printed = stat_cache.pack_stat((place / "f").stat())
+        db.execute("UPDATE directories SET stats = ?", (printed + stats[len(printed) :],))
+    assert names == b"f\0g"
+    assert restore(disk_store, root, place).files == 0
+    with pytest.raises(Refused, match="overwritten: f;"):
+        restore(disk_store, root, place, verify=True)
+    restore(disk_store, root, place, verify=True, on_local_changes=Overwrite())
+    assert (place / "f").read_bytes() == LARGE
 
 
 # -- what somebody changed or brought ---------------------------------------------------------
+
+
+class Overwrite:
+    """Lets local changes be overwritten, and remembers them."""
+
+    def __init__(self) -> None:
+        self.tree = ""
+        self.paths: list[bytes] = []
+
+    def __call__(self, tree: str, paths: list[bytes]) -> None:
+        self.tree, self.paths = tree, paths
 
 
 @pytest.mark.parametrize(
@@ -97,7 +139,7 @@ def test_verify_looks_at_every_path(store: Store, tmp_path: Path) -> None:
     [b"mine", Program(b"one"), Link(b"one"), Link(b"/etc"), {}, {"f": b"one"}, None],
 )
 @pytest.mark.parametrize("new", ["nothing", "other file", "link", "directory"])
-def test_what_was_changed_here_is_reported_and_brought_to_the_new_state(
+def test_what_was_changed_here_is_refused_and_can_be_had_back(
     store: Store, tmp_path: Path, here: Any, new: str
 ) -> None:
     place = tmp_path / "w"
@@ -108,18 +150,50 @@ def test_what_was_changed_here_is_reported_and_brought_to_the_new_state(
         write_tree(place, {"x": here})
     after = {**KINDS[new], "d": {}}
     arguments = (store, put_tree(store, after), place)
+    before, base = read_tree(place), put_tree(store, old)
+    is_theirs = here is None or named({"x": here}) == named(KINDS[new])
+    if new == "directory" and isinstance(here, dict):
+        is_theirs = True  # nothing of it is overwritten
+    if not is_theirs:
+        with pytest.raises(Refused, match="local changes would be overwritten: x; use --force"):
+            restore(*arguments, base=base)
+        assert read_tree(place) == before
+    overwrite = Overwrite()
     if new != "directory" and here == {"f": b"one"}:
         if new != "nothing":
             with pytest.raises(Refused, match="x: a directory with untracked files is where"):
-                restore(*arguments, base=put_tree(store, old))
+                restore(*arguments, base=base, on_local_changes=overwrite)
             return
-        done = restore(*arguments, base=put_tree(store, old))
+        done = restore(*arguments, base=base, on_local_changes=overwrite)
         assert done.outcome.kept == [b"x"]
         return
-    done = restore(*arguments, base=put_tree(store, old))
+    done = restore(*arguments, base=base, on_local_changes=overwrite)
     assert read_tree(place) == named(after)
-    as_it_should_be = named({} if here is None else {"x": here}) == named(KINDS[new])
-    assert done.outcome.changed == ([] if as_it_should_be else [b"x"])
+    assert done.outcome.changed == []
+    assert done.local == overwrite.paths == ([] if is_theirs else [b"x"])
+    if overwrite.tree:
+        restore(store, overwrite.tree, place, base=put_tree(store, after))
+        assert read_tree(place) == before
+
+
+def test_modes_are_local_changes(disk_store: Store, tmp_path: Path) -> None:
+    """A mode that was made narrower is not made wider without a word; group's write bit is none."""
+    root, place = put_tree(disk_store, {"a": b"1", "b": b"1", "c": b"1"}), tmp_path / "w"
+    restore(disk_store, root, place)
+    (place / "a").chmod(0o755)
+    (place / "c").chmod(0o664)
+    with pytest.raises(Refused, match="overwritten: a; use"):
+        restore(disk_store, root, place)
+
+
+def test_a_list_of_local_changes_is_bounded(disk_store: Store, tmp_path: Path) -> None:
+    tree = {f"f{n}": b"1" for n in range(9)}
+    root, place = put_tree(disk_store, tree), tmp_path / "w"
+    restore(disk_store, root, place)
+    for name in tree:
+        (place / name).write_bytes(b"mine")
+    with pytest.raises(Refused, match=r"overwritten: f0, f1, f2, f3, f4 \(and 4 more\); use"):
+        restore(disk_store, root, place)
 
 
 def test_untracked_files_and_the_directories_that_hold_them_stay(
@@ -178,8 +252,9 @@ def test_a_directory_of_somebody_is_merged_into(store: Store, tmp_path: Path) ->
     restore(store, put_tree(store, {}), place, base=None)
     write_tree(place, {"d": {"mine": b"m", "f": b"mine too", "sub": {}}})
     new = {"d": {"f": b"theirs", "sub": {"g": b"1"}}}
-    done = restore(store, put_tree(store, new), place, base=put_tree(store, {}))
-    assert done.outcome.changed == [b"d", b"d/f", b"d/sub"]
+    arguments = (store, put_tree(store, new), place)
+    done = restore(*arguments, base=put_tree(store, {}), on_local_changes=Overwrite())
+    assert done.local == [b"d/f"]
     assert read_tree(place) == named({"d": {"mine": b"m", "f": b"theirs", "sub": {"g": b"1"}}})
 
 
@@ -199,10 +274,13 @@ def test_a_planted_link_is_replaced_and_never_followed(
     else:
         planted.unlink()
     planted.symlink_to(outside / "f" if where.endswith("f") else outside)
-    done = restore(store, put_tree(store, new), place, base=put_tree(store, old))
+    arguments = (store, put_tree(store, new), place)
+    with pytest.raises(Refused, match=f"overwritten: {where};"):
+        restore(*arguments, base=put_tree(store, old))
+    done = restore(*arguments, base=put_tree(store, old), on_local_changes=Overwrite())
     assert read_tree(outside) == before
     assert read_tree(place) == named(new)
-    assert os.fsencode(where) in done.outcome.changed
+    assert done.local == [os.fsencode(where)]
 
 
 def test_a_hard_link_to_somewhere_else_is_cut(store: Store, tmp_path: Path) -> None:
@@ -226,6 +304,9 @@ def test_a_fifo_in_the_way_does_not_block(store: Store, tmp_path: Path, new: str
     (place / "x").unlink()
     os.mkfifo(place / "x")
     done = restore(store, put_tree(store, KINDS[new]), place, base=put_tree(store, KINDS["file"]))
+    if new == "nothing":  # it is in neither tree
+        assert os.listdir(place) == ["x"]
+        return
     assert done.outcome.changed == [b"x"]
     assert read_tree(place) == named(KINDS[new])
 
@@ -237,7 +318,8 @@ def test_equal_size_and_time_prove_nothing(store: Store, tmp_path: Path) -> None
     (place / "f").write_bytes(b"OLD")
     os.utime(place / "f", ns=(times.st_atime_ns, times.st_mtime_ns))
     new = put_tree(store, {"f": b"new"})
-    assert restore(store, new, place, base=put_tree(store, {"f": b"old"})).outcome.changed == [b"f"]
+    with pytest.raises(Refused, match="overwritten: f;"):
+        restore(store, new, place, base=put_tree(store, {"f": b"old"}))
 
 
 # -- any pair of trees --------------------------------------------------------------------------

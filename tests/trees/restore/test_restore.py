@@ -78,12 +78,15 @@ def test_the_target_is_new_or_empty(store: Store, tmp_path: Path, there: bool) -
     target = tmp_path / "a" / "b"
     if there:
         target.mkdir(parents=True)
-    restore(store, put_tree(store, {"f": b"1"}), target)
+    else:
+        with pytest.raises(NotFound, match=f"no directory {target.parent}; use --parents"):
+            restore(store, put_tree(store, {"f": b"1"}), target)
+    restore(store, put_tree(store, {"f": b"1"}), target, parents=True)
     assert read_tree(target.parent) == {b"b": {b"f": b"1"}}
 
 
 def test_a_target_with_the_longest_name(store: Store, tmp_path: Path) -> None:
-    target = tmp_path / "out" / ("n" * 255)
+    target = tmp_path / ("n" * 255)
     restore(store, put_tree(store, {"f": b"1"}), target)
     assert read_tree(target) == {b"f": b"1"}
 

@@ -1,0 +1,38 @@
+"""Edits trees: a tree with some of its entries replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from casfs.digest import TreeDigest, TreeHash
+from casfs.nodes import directory
+from casfs.nodes.directory import Entry, Subdirectory
+from casfs.store import Store
+from casfs.trees import tree
+from casfs.write_batch import Batch
+
+
+def with_entries(
+    store: Store,
+    batch: Batch,
+    root: TreeHash | None,
+    changes: Mapping[bytes, Entry],
+    like: TreeHash | None = None,
+) -> TreeDigest:
+    """Puts the tree `root` (None: an empty one) with these entries at their paths. A directory
+    that `root` does not have gets the properties that it has in the tree `like`."""
+    entries = {} if root is None else dict(tree.load(store, root))
+    theirs = {} if like is None else tree.load(store, like)
+    below: dict[bytes, dict[bytes, Entry]] = {}
+    for path, entry in changes.items():
+        name, _, rest = path.partition(b"/")
+        if rest:
+            below.setdefault(name, {})[rest] = entry
+        else:
+            entries[name] = entry
+    for name, inner in below.items():
+        here, there = tree.subtree(entries.get(name)), tree.subtree(theirs.get(name))
+        entries[name] = Subdirectory(name, with_entries(store, batch, here, inner, there))
+    source = root or like
+    own = None if source is None else tree.directory_properties(store, source)
+    return batch.put_directory(directory.encode(entries.values(), own))

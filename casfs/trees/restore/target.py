@@ -1,0 +1,156 @@
+"""The target of a restore: the directory, its restore state and its staging directory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from casfs.digest import TreeHash
+from casfs.errors import Conflict, Failed, NotFound, Refused
+from casfs.store import Store
+from casfs.system import rmtree
+from casfs.system.paths import printable
+from casfs.trees.restore.restore_state import RestoreState, RestoreStates
+
+SHOWN_PATHS = 5  # of those in a message
+Roots = list[TreeHash | None]  # None: an empty tree
+
+
+class Target:
+    """`path`: absolute; `staging`: the name of the staging directory beside it."""
+
+    def __init__(self, store: Store, path: Path) -> None:
+        self._store = store
+        self._states = RestoreStates(store.root)
+        self.path = absolute(path)
+        self.staging = self._states.staging_name(self.path)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @property
+    def lock(self) -> str:
+        return f"restore-{RestoreStates.key(self.path)[:32]}"
+
+    def refuse_to_wait(self) -> None:
+        raise Conflict(f"another restore into {self} is under way; wait for it")
+
+    def check(self, delete_untracked: bool, parents: bool) -> None:
+        """Raises Refused for a target that is not a directory, or holds the store; NotFound for
+        one without a parent."""
+        target = self.path
+        if target.is_symlink() or (target.exists() and not target.is_dir()):
+            raise Refused(f"{target} is not a directory")
+        if not parents and not target.parent.exists():
+            raise NotFound(f"no directory {target.parent}; use --parents to make it")
+        if self._store.root is not None:
+            store = Path(os.path.realpath(self._store.root))
+            place = Path(os.path.realpath(target))
+            if place == store or (delete_untracked and place in store.parents):
+                raise Refused(f"{target} holds the store itself; restore into another directory")
+
+    def delete_staging(self) -> None:
+        """Delete the staging directory that a killed full restore left beside the target."""
+        rmtree.delete(self.path.parent / self.staging)
+
+    def _current_state(self) -> RestoreState | None:
+        """Returns the restore state of the directory that is there now."""
+        state = self._states.find(self.path)
+        try:
+            found = os.lstat(self.path)
+        except FileNotFoundError:
+            return None
+        return state if state is not None and state.is_of(found) else None
+
+    def is_empty(self) -> bool:
+        try:
+            with os.scandir(self.path) as found:
+                return next(found, None) is None
+        except FileNotFoundError:
+            return True
+
+    def is_replaceable(self) -> bool:
+        """An empty mount point or working directory is filled in place."""
+        here = os.path.realpath(".")
+        return not self.path.exists() or (
+            not os.path.ismount(self.path) and os.path.realpath(self.path) != here
+        )
+
+    def possible_trees(self, base: TreeHash | None, *, is_needed: bool) -> Roots:
+        """Returns the trees that the directory may hold. Raises Refused when they are unknown, and
+        `is_needed`."""
+        state = self._current_state()
+        roots = list(state.roots) if state is not None else []
+        if base is not None:
+            unfinished = roots if len(roots) > 1 else []
+            return list(dict.fromkeys([base, *unfinished]))
+        if not roots and is_needed:
+            raise Refused(
+                f"{self.path}: not empty and not restored by casfs before;"
+                " use --base TREE, or an empty directory"
+            )
+        kept = [root for root in roots if root is None or self._store.blobs.info([root])]
+        if roots and not kept:
+            raise Refused(
+                f"{self.path}: the tree that was restored there, {roots[0]}, is not in this"
+                " store any more; restore into a new or empty directory"
+            )
+        return kept
+
+    def refuse_local_changes(self, _: TreeHash, changed: Sequence[bytes]) -> None:
+        raise Refused(
+            f"{self}: local changes would be overwritten: {_listed(changed)}; use --force to"
+            " overwrite them (they are recorded as a checkpoint first)"
+        )
+
+    def refuse_blocked(self, blocked: Sequence[bytes]) -> None:
+        if blocked:
+            raise Refused(
+                f"{self}/{_listed(blocked)}: a directory with untracked files is where"
+                " the tree has a file; move them away, or use --delete-untracked, and run"
+                " this again"
+            )
+
+    def save_state(self, fd: int, roots: Roots) -> None:
+        """Save which trees the directory `fd`, which is or becomes this one, may hold."""
+        found = os.fstat(fd)
+        state = RestoreState(str(self.path), found.st_dev, found.st_ino, tuple(roots))
+        self._states.save(state, durable=len(roots) > 1)
+
+    def forget(self) -> None:
+        """Delete the state, and the staging directory that a killed restore left. Raises Failed."""
+        self.delete_staging()
+        try:
+            self._states.forget(self.path)
+        except OSError as error:
+            raise Failed(f"cannot forget {self}: {error.strerror}") from None
+
+
+def record_tree(store: Store, directory: Path, root: TreeHash) -> None:
+    """Note that `directory` holds the tree `root`, as it does after a restore. Raises Failed."""
+    try:
+        target = Target(store, Path(os.path.realpath(directory)))
+        fd = os.open(target.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            target.save_state(fd, [root])
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise Failed(f"cannot note what {directory} holds: {error.strerror}") from None
+
+
+def _listed(paths: Sequence[bytes]) -> str:
+    more = f" (and {len(paths) - SHOWN_PATHS} more)" if len(paths) > SHOWN_PATHS else ""
+    return ", ".join(map(printable, paths[:SHOWN_PATHS])) + more
+
+
+def absolute(target: Path) -> Path:
+    """Returns the path of a target; resolves links in the parents: one directory, one state."""
+    try:
+        path = target.absolute()
+    except OSError as error:
+        raise Failed(f"cannot restore to {target}: {error.strerror}") from None
+    if path.name in ("", ".."):
+        return Path(os.path.realpath(path))
+    return Path(os.path.realpath(path.parent)) / path.name
