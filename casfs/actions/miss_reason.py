@@ -91,9 +91,7 @@ def _differences(store: Store, old: Mapping[str, Any], new: Mapping[str, Any]) -
 def _changed_paths(store: Store, old: TreeHash | None, new: TreeHash | None) -> str:
     """Returns ': ' and the first paths that differ between two inputs, or nothing."""
     try:
-        changes = list(
-            islice(tree.visible_changes(store, tree.diff(store, old, new)), MAX_COUNTED_PATHS)
-        )
+        changes = list(islice(tree.changes(store, old, new), MAX_COUNTED_PATHS))
     except (NotFound, Corrupt):
         return ""
     paths = ", ".join(printable(change.path) for change in changes[:MAX_NAMED_PATHS])

@@ -84,8 +84,7 @@ class Trees:
 
     def diff(self, old: Tree | None, new: Tree | None) -> Iterator[Change]:
         """Yields the paths that differ, in path order; None is the empty tree."""
-        changes = trees.diff(self._store, self._optional(old), self._optional(new))
-        for change in trees.visible_changes(self._store, changes):
+        for change in trees.changes(self._store, self._optional(old), self._optional(new)):
             before, after = (
                 None if one is None else _entry(change.path, one)
                 for one in (change.old, change.new)

@@ -76,9 +76,7 @@ def create(
         if previous is not None:
             changes, paths = compare(store, previous.root, root)
         else:  # all is new: the tree need not be walked
-            first = islice(
-                tree.visible_changes(store, tree.diff(store, None, root)), MAX_CHANGED_PATHS
-            )
+            first = islice(tree.changes(store, None, root), MAX_CHANGED_PATHS)
             changes = {"added": report.entries, "modified": 0, "deleted": 0}
             paths = [printable(change.path) for change in first]
         stats = {"files": report.files, "bytes": report.bytes, **changes}
@@ -149,7 +147,7 @@ def compare(store: Store, old: TreeHash | None, new: TreeHash) -> tuple[dict[str
     """Returns the counts of changes between two trees, and the first MAX_CHANGED_PATHS paths."""
     counts = dict.fromkeys(("added", "modified", "deleted"), 0)
     paths: list[str] = []
-    for change in tree.visible_changes(store, tree.diff(store, old, new)):
+    for change in tree.changes(store, old, new):
         counts[COUNTERS[change.letter]] += 1
         if len(paths) < MAX_CHANGED_PATHS:
             paths.append(printable(change.path))

@@ -15,6 +15,7 @@ from casfs.cli.output import echo_lines, echo_result
 from casfs.digest import is_hash
 from casfs.errors import Failed, Invalid, NotFound
 from casfs.store import Store
+from casfs.system.paths import printable
 
 if TYPE_CHECKING:
     from casfs.agents.secrets import Secrets
@@ -70,18 +71,36 @@ def _redacted(source: BinaryIO, secrets: Secrets) -> BinaryIO:
 
 
 @click.command()
-@click.argument("hash")
+@click.argument("what", metavar="TREE:PATH|HASH")
 @click.pass_context
-def get(ctx: click.Context, hash: str) -> None:
-    """Print the verified bytes of a blob.
+def cat(ctx: click.Context, what: str) -> None:
+    """Print the verified bytes of a file in a tree, or of any blob by its hash.
 
     \b
+    casfs cat work~1:README.md
     casfs get 8e4c7c1b >README.md
     """
-    with open_store(ctx) as store, store.blobs.open(store.expand(hash)) as source:
+    with open_store(ctx) as store, store.blobs.open(_blob(store, what)) as source:
         while piece := source.read(READ_CHUNK_BYTES):
             sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
+
+
+get = cat
+
+
+def _blob(store: Store, text: str) -> str:
+    from casfs.nodes.directory import File, Symlink
+    from casfs.revisions import resolve_entry, split
+
+    if split(text)[1] is None:
+        return store.expand(text)
+    entry = resolve_entry(store, text)[2]
+    if isinstance(entry, Symlink):
+        raise NotFound(f"{text} is not a file: a symlink to {printable(entry.target)}")
+    if not isinstance(entry, File):
+        raise NotFound(f"{text} is not a file: a directory; see `casfs ls`")
+    return entry.digest.hash
 
 
 @click.command()

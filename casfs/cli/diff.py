@@ -2,42 +2,90 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
 import click
 
+from casfs.cli import compare
 from casfs.cli.common import json_option, open_store
 from casfs.cli.diff_output import print_changes, print_patch, print_stat
+from casfs.digest import TreeHash
 from casfs.errors import Usage
-from casfs.revisions import resolve_tree
+from casfs.store import Store
 from casfs.trees import tree as trees
 from casfs.trees.diff import stat as diffstat
 from casfs.trees.diff import unified_diff as patches
 
 
-@click.command()
-@click.argument("old", metavar="TREE")
-@click.argument("new", metavar="TREE")
-@click.option("--stat", "as_stat", is_flag=True, help="Count lines and bytes.")
-@click.option("--patch", "as_patch", is_flag=True, help="Print a unified diff.")
-@json_option
-@click.pass_context
-def diff(
-    ctx: click.Context, old: str, new: str, as_stat: bool, as_patch: bool, as_json: bool
+@dataclass(frozen=True, slots=True)
+class DiffFormat:
+    stat: bool
+    patch: bool
+    json: bool
+
+
+class WithPaths(click.Command):
+    """A command whose arguments after `--` are paths: the parameter `paths`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        place = args.index("--") if "--" in args else len(args)
+        ctx.meta[__name__] = args[place + 1 :]
+        return super().parse_args(ctx, args[:place])
+
+
+def format_options(verb: Callable[..., None]) -> Callable[..., None]:
+    """Adds --stat, --patch and --json; the verb gets a DiffFormat."""
+
+    @click.option("--stat", "as_stat", is_flag=True, help="Count lines and bytes.")
+    @click.option("--patch", "-p", "as_patch", is_flag=True, help="Print a unified diff.")
+    @json_option
+    @wraps(verb)
+    def wrapped(*values: Any, as_stat: bool, as_patch: bool, as_json: bool, **more: Any) -> None:
+        if as_patch and (as_stat or as_json):
+            raise Usage("--patch cannot be combined with --stat or --json")
+        verb(*values, format=DiffFormat(as_stat, as_patch, as_json), **more)
+
+    return wrapped
+
+
+def print_diff(
+    store: Store,
+    old: TreeHash,
+    new: TreeHash,
+    format: DiffFormat,
+    paths: Sequence[bytes] = (),
 ) -> None:
+    """Prints the differences between two trees."""
+    if format.patch:
+        print_patch(patches.patch(store, old, new, paths=paths))
+        return
+    changes = trees.changes(store, old, new, paths)
+    if format.stat:
+        print_stat(list(diffstat.path_stats(store, changes)), format.json)
+    else:
+        print_changes(changes, format.json)
+
+
+@click.command(cls=WithPaths)
+@click.argument("sides", nargs=-1, metavar="[A] [B|DIR] [-- PATH...]")
+@format_options
+@click.pass_context
+def diff(ctx: click.Context, sides: tuple[str, ...], format: DiffFormat) -> None:
     """Print changed paths: A added, M modified, D deleted, T type, target or mode.
 
+    A and B are revisions or directories. One revision is compared with the working directory;
+    without any, that is compared with the tree that it was restored from or recorded as.
+
     \b
-    casfs checkpoint diff work@20261122 work --stat
-    casfs tree diff 47fda1ed work --patch
+    casfs diff
+    casfs diff work~1 work --stat
+    casfs diff work@{yesterday} ./project --patch -- src
     """
-    if as_patch and (as_stat or as_json):
-        raise Usage("--patch cannot be combined with --stat or --json")
+    if len(sides) > 2:
+        raise Usage("give at most two trees; paths follow --")
     with open_store(ctx) as store:
-        roots = (resolve_tree(store, old), resolve_tree(store, new))
-        if as_patch:
-            print_patch(patches.patch(store, *roots))
-            return
-        changes = trees.visible_changes(store, trees.diff(store, *roots))
-        if as_stat:
-            print_stat(list(diffstat.path_stats(store, changes)), as_json)
-        else:
-            print_changes(changes, as_json)
+        found = compare.comparison(store, sides, ctx.meta[__name__])
+        print_diff(store, found.old, found.new, format, found.paths)

@@ -18,7 +18,7 @@ MAX_GRAPH_COLUMNS = 40
 
 def print_changes(changes: Iterator[trees.Change], as_json: bool) -> None:
     if as_json:
-        echo_json([_json(change) for change in changes])
+        echo_json([change_json(change) for change in changes])
         return
     for change in changes:
         echo_line(change.letter.encode() + b" " + change.path)
@@ -36,12 +36,12 @@ def print_patch(patch: bytes) -> None:
 def print_stat(rows: list[PathStat], as_json: bool) -> None:
     """Prints a line for each path and a total, in the layout of `git diff --stat`."""
     if as_json:
-        echo_json([_json(row.change) | _counts(row) for row in rows])
+        echo_json([change_json(row.change) | _counts(row) for row in rows])
     elif rows:
         _print_graph(rows)
 
 
-def _json(change: trees.Change) -> dict[str, Any]:
+def change_json(change: trees.Change) -> dict[str, Any]:
     return {
         "letter": change.letter,
         "path": os.fsdecode(change.path),

@@ -28,6 +28,9 @@ COMMANDS = {
     "init": ("blob", "make a store"),
     "put": ("blob", "store a file's bytes"),
     "get": ("blob", "print a blob's bytes"),
+    "cat": ("blob", "print a file of a tree"),
+    "ls": ("ls", "list a directory of a tree"),
+    "diff": ("diff", "compare trees and directories"),
     "has": ("blob", "check for blobs"),
     "missing": ("blob", "list hashes from stdin that are not stored"),
     "refs": ("blob", "list references of a node"),
@@ -53,7 +56,7 @@ COMMANDS = {
     "mount": ("mount", "show the store as files"),
     "umount": ("mount", "end a mount"),
     "daemon": ("daemon", "run threads in the background"),
-    "status": ("status", "the store, its daemon and its mounts"),
+    "status": ("status", "the store; or what has changed in a directory"),
     "config": ("config", "the settings and their origins"),
 }
 

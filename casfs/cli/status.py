@@ -14,10 +14,48 @@ from casfs.store import Store
 
 
 @click.command()
+@click.argument("directory", required=False)
+@click.option("--against", metavar="TREE", help="Compare DIRECTORY with this tree.")
 @json_option
 @click.pass_context
-def status(ctx: click.Context, as_json: bool) -> None:
-    """Print where the store is, whether its daemon runs, and where it is mounted."""
+def status(ctx: click.Context, directory: str | None, against: str | None, as_json: bool) -> None:
+    """Print what has changed in DIRECTORY since it was restored or recorded; without it, where the
+    store is, whether its daemon runs, and where it is mounted.
+
+    \b
+    casfs status .
+    casfs status ./project --against work~1
+    """
+    if directory is not None or against is not None:
+        _directory_status(ctx, directory or ".", against, as_json)
+    else:
+        _store_status(ctx, as_json)
+
+
+def _directory_status(
+    ctx: click.Context, directory: str, against: str | None, as_json: bool
+) -> None:
+    from casfs.cli import compare
+    from casfs.cli.diff_output import change_json, print_changes
+    from casfs.trees import tree
+
+    with open_store(ctx) as store:
+        found = compare.against(store, directory, against)
+        name = compare.name_of(store, found.old)
+        changes = list(tree.changes(store, found.old, found.new, found.paths))
+    if as_json:
+        values = [change_json(change) for change in changes]
+        echo_json(
+            {"directory": str(found.directory), "tree": found.old, "name": name, "changes": values}
+        )
+        return
+    echo(f"{found.directory} compared with {name or found.old}")
+    print_changes(iter(changes), as_json)
+    if not changes:
+        echo("no changes")
+
+
+def _store_status(ctx: click.Context, as_json: bool) -> None:
     from casfs import daemon_socket
     from casfs.mount import mount_points, registry
 

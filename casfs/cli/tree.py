@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Any
 
 import click
 
 from casfs.cli.common import force_option, json_option, open_store, refuse_home_or_root
 from casfs.cli.diff import diff
-from casfs.cli.output import echo_lines, echo_result, warn
+from casfs.cli.ls import ls
+from casfs.cli.output import echo_result, warn
 from casfs.cli.restore import restore
-from casfs.nodes.directory import Entry, File, Symlink
-from casfs.revisions import resolve_tree
-from casfs.trees import tree as trees
 from casfs.trees.snapshot import exclusions, walker
 from casfs.trees.snapshot.report import SnapshotReport
 
@@ -59,25 +55,18 @@ def build(ctx: click.Context, directory: str, defaults: bool, force: bool, as_js
     echo_result(as_json, value, root.hash)
 
 
-@tree.command()
+@tree.command("ls")
 @click.argument("tree", metavar="TREE")
 @click.argument("path", default="")
 @json_option
 @click.pass_context
-def ls(ctx: click.Context, tree: str, path: str, as_json: bool) -> None:
-    """List a directory of TREE: kind (f file, x executable, d, l), size, hash, name.
+def ls_(ctx: click.Context, tree: str, path: str, as_json: bool) -> None:
+    """`casfs ls -l TREE:PATH`.
 
     \b
     casfs tree ls work src
     """
-    with open_store(ctx) as store:
-        root = resolve_tree(store, tree)
-        found = trees.resolve(store, root, os.fsencode(path))
-        if isinstance(found, File | Symlink):
-            entries: list[Entry] = [found]
-        else:
-            entries = list(trees.load(store, found.digest.hash if found else root).values())
-    echo_lines(as_json, [_json(entry) for entry in entries], map(_line, entries))
+    ctx.invoke(ls, tree=f"{tree}:{path}" if path else tree, long=True, as_json=as_json)
 
 
 tree.add_command(diff)
@@ -126,22 +115,3 @@ def umount(ctx: click.Context, directory: str, as_json: bool) -> None:
     from casfs.cli.workspace import close
 
     ctx.invoke(close, directory=directory, force=False, as_json=as_json)
-
-
-def _line(entry: Entry) -> bytes:
-    if isinstance(entry, Symlink):
-        return b"l %10s %12s %s -> %s" % (b"-", b"-", entry.name, entry.target)
-    kind = (b"x" if entry.executable else b"f") if isinstance(entry, File) else b"d"
-    size = str(entry.digest.size_bytes).encode()
-    return b"%s %10s %s %s" % (kind, size, entry.digest.hash[:12].encode(), entry.name)
-
-
-def _json(entry: Entry) -> dict[str, Any]:
-    if isinstance(entry, Symlink):
-        target = os.fsdecode(entry.target)
-        return {"name": os.fsdecode(entry.name), "kind": "symlink", "target": target}
-    common = {"name": os.fsdecode(entry.name), "hash": entry.digest.hash}
-    if isinstance(entry, File):
-        size = entry.digest.size_bytes
-        return {**common, "kind": "file", "sizeBytes": size, "executable": entry.executable}
-    return {**common, "kind": "directory"}

@@ -6,7 +6,7 @@ Equal subtrees have equal hashes, so the cost of comparing two trees is that of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from casfs.digest import TreeHash
@@ -78,15 +78,31 @@ def walk(store: Store, root: TreeHash, below: bytes = b"") -> Iterator[tuple[byt
             stack.append((path + b"/", iter(load(store, entry.digest.hash).values())))
 
 
-def diff(store: Store, old: TreeHash | None, new: TreeHash | None) -> Iterator[Change]:
+def changes(
+    store: Store, old: TreeHash | None, new: TreeHash | None, paths: Sequence[bytes] = ()
+) -> Iterator[Change]:
+    """Yields the differences as a person reads them: `diff` without added and deleted directories,
+    whose entries are changes too, unless they are empty."""
+    for change in diff(store, old, new, paths):
+        entry = change.new or change.old
+        one_sided = change.old is None or change.new is None
+        if one_sided and isinstance(entry, Subdirectory) and load(store, entry.digest.hash):
+            continue
+        yield change
+
+
+def diff(
+    store: Store, old: TreeHash | None, new: TreeHash | None, paths: Sequence[bytes] = ()
+) -> Iterator[Change]:
     """Yields the differences in path order, a directory before its entries. None: an empty tree. An
     added or deleted directory is a change, followed by those of its entries; a directory on both
-    sides is not."""
-    yield from _diff(store, old, new, b"")
+    sides is not. `paths`: only these, and what is below them."""
+    wanted = [b"/".join(split_path(path)) for path in paths]
+    yield from _diff(store, old, new, b"", [] if b"" in wanted else wanted)
 
 
 def _diff(
-    store: Store, old: TreeHash | None, new: TreeHash | None, prefix: bytes
+    store: Store, old: TreeHash | None, new: TreeHash | None, prefix: bytes, paths: list[bytes]
 ) -> Iterator[Change]:
     if old == new:
         return
@@ -97,23 +113,15 @@ def _diff(
         if a == b:
             continue
         path = prefix + name
+        below = [one for one in paths if one.startswith(path + b"/")]
+        is_wanted = not paths or path in paths
         below_a, below_b = subtree(a), subtree(b)
-        if below_a is None or below_b is None:
+        if is_wanted and (below_a is None or below_b is None):
             yield Change(path, a, b)
-        if below_a or below_b:
-            yield from _diff(store, below_a, below_b, path + b"/")
+        if (is_wanted or below) and (below_a or below_b):
+            yield from _diff(store, below_a, below_b, path + b"/", [] if is_wanted else below)
 
 
 def subtree(entry: Entry | None) -> TreeHash | None:
     """Returns the hash of a subdirectory's node; None for any other entry."""
     return entry.digest.hash if isinstance(entry, Subdirectory) else None
-
-
-def visible_changes(store: Store, changes: Iterator[Change]) -> Iterator[Change]:
-    """Omits added and deleted directories, whose entries are changes too, unless empty."""
-    for change in changes:
-        entry = change.new or change.old
-        one_sided = change.old is None or change.new is None
-        if one_sided and isinstance(entry, Subdirectory) and load(store, entry.digest.hash):
-            continue
-        yield change

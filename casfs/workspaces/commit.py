@@ -41,7 +41,7 @@ def commit_workspace(store: Store, workspace: Workspace, message: str = "") -> C
     placeholder.check(workspace)
     report = SnapshotReport()
     with store.batch() as batch:
-        root = _snapshot(store, batch, workspace, report).hash
+        root = snapshot(store, batch, workspace, report).hash
         if root == workspace.root:
             return Committed(root, None, report)
         batch.commit()  # from here on the new tree can be compared; no head leads to it yet
@@ -62,10 +62,10 @@ def is_dirty(store: Store, workspace: Workspace) -> bool:
     if not (workspace.upper if strategy.layered else workspace.path).exists():
         return False
     with store.batch() as batch:
-        return _snapshot(store, batch, workspace, SnapshotReport()).hash != workspace.root
+        return snapshot(store, batch, workspace, SnapshotReport()).hash != workspace.root
 
 
-def _snapshot(
+def snapshot(
     store: Store, batch: Batch, workspace: Workspace, report: SnapshotReport
 ) -> TreeDigest:
     """Store the tree that the workspace holds now; returns its root."""

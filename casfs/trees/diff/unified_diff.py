@@ -10,7 +10,7 @@ are counted too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from casfs.digest import TreeHash
@@ -29,13 +29,18 @@ ESCAPES |= {34: b'\\"', 92: b"\\\\"}
 
 
 def patch(
-    store: Store, old: TreeHash | None, new: TreeHash | None, limit: int = MAX_PATCH_BYTES
+    store: Store,
+    old: TreeHash | None,
+    new: TreeHash | None,
+    limit: int = MAX_PATCH_BYTES,
+    paths: Sequence[bytes] = (),
 ) -> bytes:
-    """Returns the unified diff of two trees, at most `limit` bytes; empty if they are equal."""
+    """Returns the unified diff of two trees, at most `limit` bytes; empty if they are equal.
+    `paths`: as `tree.diff`."""
     parts: list[bytes] = []
     left = limit - TRAILER_BYTES
     dropped = inside_git = 0
-    for change in tree.visible_changes(store, tree.diff(store, old, new)):
+    for change in tree.changes(store, old, new, paths):
         if b".git" in change.path.split(b"/")[:-1]:
             inside_git += 1
         elif dropped:

@@ -27,7 +27,7 @@ def local_changes(store: Store, base: TreeHash, directory: Path) -> list[Change]
     """Returns what differs in `directory` from the tree `base`, in path order. Raises as
     `record`."""
     found = record(store, directory, base)
-    return list(tree.visible_changes(store, tree.diff(store, base, found)))
+    return list(tree.changes(store, base, found))
 
 
 def record(

@@ -1,0 +1,119 @@
+"""What `diff` and `status` compare: revisions, and directories as they are now.
+
+A directory is recorded as a tree that no head keeps. Without a revision beside it, it is compared
+with the tree that it, or the nearest directory above it, is known to hold.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from casfs.checkpoints import checkpoint
+from casfs.cli.common import refuse_home_or_root
+from casfs.cli.output import warn
+from casfs.cli.progress import progress
+from casfs.digest import TreeHash
+from casfs.errors import NotFound
+from casfs.revisions import resolve_tree
+from casfs.store import Store
+from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
+from casfs.workspaces import directories
+from casfs.workspaces.directories import KnownDirectory
+
+HERE = "."
+PATH_BEGINNINGS = ("/", "./", "../")
+MAX_BYTES = 20 << 30  # of a directory
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two trees; `paths`: only these of them, or all. `directory`: which the second is of."""
+
+    old: TreeHash
+    new: TreeHash
+    paths: tuple[bytes, ...] = ()
+    directory: Path | None = None
+
+
+def comparison(store: Store, sides: Sequence[str], paths: Sequence[str] = ()) -> Comparison:
+    """Resolves [A] [B], each a revision or a directory. Raises NotFound, Refused."""
+    wanted = tuple(map(os.fsencode, paths))
+    if len(sides) < 2:
+        side = sides[0] if sides else HERE
+        if sides and not is_directory(store, side):
+            return against(store, HERE, side, wanted)
+        return against(store, side, None, wanted)
+    roots = [None if is_directory(store, side) else resolve_tree(store, side) for side in sides]
+    base = roots[0] or roots[1]
+    old, new = (
+        root or _record(store, Path(side), _at(store, Path(side)), base)
+        for side, root in zip(sides, roots, strict=True)
+    )
+    return Comparison(old, new, wanted)
+
+
+def against(
+    store: Store, directory: str, revision: str | None, paths: tuple[bytes, ...] = ()
+) -> Comparison:
+    """Compares a directory with a revision, or with what it is known to hold; `paths` are relative
+    to it. Raises NotFound, Refused."""
+    place = Path(directory)
+    if not place.is_dir():
+        raise NotFound(f"no directory {directory}")
+    known = directories.find(store, place)
+    if revision is not None:
+        base = resolve_tree(store, revision)
+    elif known is not None:
+        base = known.root
+    else:
+        raise NotFound(
+            f"{directory} is not known to hold a tree of this store; record it with `casfs"
+            " checkpoint create`, or name a revision to compare it with"
+        )
+    if known is not None:
+        place = known.path
+        if known.below:
+            paths = tuple(b"/".join([known.below, path]) for path in paths or (b"",))
+    return Comparison(base, _record(store, place, known, base), paths, place)
+
+
+def name_of(store: Store, root: TreeHash) -> str | None:
+    """Returns the newest checkpoint of a tree, as a revision."""
+    found = [one for one in checkpoint.listing(store) if one.root == root]
+    newest = max(found, key=lambda one: one.id, default=None)
+    return None if newest is None else f"{newest.name}@{newest.id}"
+
+
+def is_directory(store: Store, text: str) -> bool:
+    """Returns whether a text stands for a directory: it is written as a path, or it is the name of
+    a directory and of no revision."""
+    if text in (HERE, "..") or text.startswith(PATH_BEGINNINGS):
+        return True
+    try:
+        resolve_tree(store, text)
+    except NotFound:
+        return Path(text).is_dir()
+    return False
+
+
+def _at(store: Store, directory: Path) -> KnownDirectory | None:
+    """Returns what this directory, and not one above it, is known to hold."""
+    found = directories.find(store, directory)
+    return None if found is None or found.below else found
+
+
+def _record(
+    store: Store, place: Path, known: KnownDirectory | None, base: TreeHash | None
+) -> TreeHash:
+    if known is None:
+        refuse_home_or_root(place, force=None)
+    report = SnapshotReport()
+    with progress("comparing", "files") as update:
+        options = SnapshotOptions(limit=MAX_BYTES, progress=update)
+        root = directories.record(store, place, known, base, report, options)
+    for warning in report.warnings:
+        warn(warning)
+    return root

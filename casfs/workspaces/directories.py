@@ -1,0 +1,67 @@
+"""Directories that are known to hold a tree: restored, recorded or opened as workspaces.
+
+What such a directory holds now is recorded as a tree that no head keeps, so that it can be compared
+with any other (`casfs.trees.snapshot.working_tree`).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from casfs.digest import TreeHash
+from casfs.errors import Refused
+from casfs.store import Store
+from casfs.trees.restore.restore_state import RestoreStates
+from casfs.trees.snapshot import working_tree
+from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
+from casfs.workspaces import commit, registry
+from casfs.workspaces.registry import Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class KnownDirectory:
+    """`path`: the directory that held the tree `root`; `below`: the path in it that was asked
+    for."""
+
+    path: Path
+    root: TreeHash
+    below: bytes
+    workspace: Workspace | None
+
+
+def find(store: Store, directory: Path) -> KnownDirectory | None:
+    """Returns what the nearest directory, this one or above it, is known to hold. Raises Refused
+    where a restore into it was interrupted."""
+    place = Path(os.path.realpath(directory))
+    for path in (place, *place.parents):
+        below = b"" if path == place else os.fsencode(place.relative_to(path))
+        workspace = registry.get(store, path)
+        if workspace is not None:
+            return KnownDirectory(path, workspace.root, below, workspace)
+        state = RestoreStates(store.root).find(path)
+        if state is not None and path.exists() and state.is_of(os.lstat(path)):
+            if len(state.roots) > 1 or state.roots[0] is None:
+                raise Refused(f"{path}: a restore was interrupted; run it again")
+            return KnownDirectory(path, state.roots[0], below, None)
+    return None
+
+
+def record(
+    store: Store,
+    directory: Path,
+    known: KnownDirectory | None,
+    base: TreeHash | None,
+    report: SnapshotReport,
+    options: SnapshotOptions | None = None,
+) -> TreeHash:
+    """Stores the tree that `directory` holds now, without a head. `base`: as for
+    `working_tree.record`. Raises as that."""
+    workspace = None if known is None else known.workspace
+    if workspace is not None and workspace.record["readOnly"]:
+        return workspace.root
+    if workspace is not None:
+        with store.batch() as batch:
+            return commit.snapshot(store, batch, workspace, report).hash
+    return working_tree.record(store, directory, base, report, options)
