@@ -1,6 +1,8 @@
 """Settings and their precedence: flag > environment > the store's `config.toml` > the
 user's `config.toml` > default.
 
+The files may also hold agent profiles, `[agents.NAME]`, which `engine.agent_notation` reads.
+
 Settings are few and flat (`runs.limit`): a number, a text or a list of texts. In TOML the
 part before the dot is a table; in the environment a list is written as in TOML.
 The environment is passed in, not read here.
@@ -17,6 +19,7 @@ from typing import Any
 from casfs.errors import Failed, Invalid
 
 FILE = "config.toml"
+AGENTS = "agents"  # the table of agent profiles; all others hold settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,28 @@ def values(root: Path, env: Mapping[str, str]) -> dict[str, Any]:
     return {one.setting.name: one.value for one in load(root, env)}
 
 
+def agents(root: Path, env: Mapping[str, str]) -> dict[str, tuple[object, str]]:
+    """Returns the agent profiles, `[agents.NAME]` in the files: what each holds, and its file. The
+    store's file stands above the user's. Raises Invalid."""
+    files = (user_file(env), root / FILE)
+    return {name: one for path in files for name, one in _agents(_tables(path), path).items()}
+
+
+def agents_file(data: bytes, path: Path) -> dict[str, tuple[object, str]]:
+    """As `agents`, of the content of a file that holds nothing else. Raises Invalid."""
+    tables = _parsed(data, path)
+    if other := [name for name in tables if name != AGENTS]:
+        raise Invalid(f"{path}: {other[0]}: only [agents.NAME] tables are read here")
+    return _agents(tables, path)
+
+
+def _agents(tables: dict[str, Any], path: Path) -> dict[str, tuple[object, str]]:
+    found = tables.get(AGENTS, {})
+    if not isinstance(found, dict):
+        raise Invalid(f"{path}: {AGENTS} must hold tables, [agents.NAME]")
+    return {name: (value, str(path)) for name, value in found.items()}
+
+
 def _lookup(
     setting: Setting, env: Mapping[str, str], files: list[tuple[Path, dict[str, Any]]]
 ) -> Value:
@@ -95,18 +120,29 @@ def _lookup(
     return Value(setting, setting.default, "default")
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _tables(path: Path) -> dict[str, Any]:
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise Invalid(f"{path}: not TOML: {error}") from None
     except OSError as error:
         raise Failed(f"cannot read {path}: {error.strerror}") from None
+    return _parsed(data, path)
+
+
+def _parsed(data: bytes, path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(data.decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Invalid(f"{path}: not TOML: {error}") from None
+
+
+def _read(path: Path) -> dict[str, Any]:
     known = {setting.name for setting in SETTINGS}
     flat: dict[str, Any] = {}
-    for table, values in tables.items():
+    for table, values in _tables(path).items():
+        if table == AGENTS:
+            continue
         pairs = values.items() if isinstance(values, dict) else [("", values)]
         flat |= {f"{table}.{key}".rstrip("."): value for key, value in pairs}
     for name in flat:

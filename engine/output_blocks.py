@@ -10,34 +10,15 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import yaml
-
 from casfs import canonical
 from casfs.errors import Invalid
+from engine import yaml_values
 
 MAX_OUTPUT_CHARS = 4 << 20
 MAX_BLOCKS = 64
-MAX_FRONT_MATTER_CHARS = 64 << 10  # the YAML parser takes 50 µs for a token
 LEADING_BLANKS = "\ufeff \t\r\n"  # byte order mark and blanks
 FENCE = re.compile(r" {0,3}(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>\w*)")
 RULE = "---"
-TIMESTAMP = "tag:yaml.org,2002:timestamp"
-
-
-class Loader(yaml.SafeLoader):
-    """YAML as far as it has a JSON form: a date is a string, and an alias, by which a few
-    lines could expand to gigabytes, is refused."""
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("an alias is not accepted")
-        return super().compose_node(parent, index)
-
-
-Loader.yaml_implicit_resolvers = {
-    first: [pair for pair in pairs if pair[0] != TIMESTAMP]
-    for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
 
 
 def candidates(output: str) -> Iterator[tuple[str, Any]]:
@@ -118,11 +99,7 @@ def _front_matter(lines: list[str]) -> str | None:
 
 
 def _yaml(text: str) -> Any:
-    if len(text) > MAX_FRONT_MATTER_CHARS:
-        return Invalid(f"longer than {MAX_FRONT_MATTER_CHARS >> 10} KiB")
     try:
-        return yaml.load(text, Loader)
-    except (yaml.YAMLError, RecursionError) as error:
-        return Invalid("not YAML: " + " ".join(str(error).split()))
-    except Exception as error:  # a tag whose value is of another kind: whatever Python says then
-        return Invalid(f"not YAML: a tag does not fit its value ({error!r})")
+        return yaml_values.front_matter(text)
+    except Invalid as error:
+        return error

@@ -108,5 +108,5 @@ def cli(
 ) -> Cli:
     """The command line on a new store."""
     found = Cli(tmp_path / "store", monkeypatch, capfdbinary)
-    found("init")
+    Store.init(found.root).close()
     return found

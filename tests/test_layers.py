@@ -30,8 +30,9 @@ BRANCHES = {
     "fuse": "casfs.fuse.views casfs.fuse casfs.fuse.kernel casfs.fuse.pyfuse3 casfs.mount".split(),
     "engine": """
         engine engine.blocking engine.cancellation engine.processes engine.content
-        engine.output_blocks engine.output_process engine.output_parser engine.moderator
-        engine.secrets engine.workflow engine.llm engine.agents engine.threads engine.runtime
+        engine.yaml_values engine.output_blocks engine.output_process engine.output_parser
+        engine.agent_notation engine.moderator engine.secrets engine.workflow engine.llm
+        engine.agents engine.threads engine.runtime
     """.split(),
     "api": "casfs.api casfs.testing casfs".split(),
 }
@@ -51,7 +52,7 @@ LIBRARIES = {
     "sqlite3": "casfs.backend.sqlite_connection",
     "ulid": "casfs.threads",
     "zstandard": "casfs.system.zstd",
-    "yaml": "engine.output_blocks",
+    "yaml": "engine.yaml_values",
 }
 
 # Entry points of processes, what hands its environment on to a program, and `casfs.open()`,

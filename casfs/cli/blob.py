@@ -24,17 +24,21 @@ READ_CHUNK_BYTES = 1 << 20
 
 
 @click.command()
+@click.option("--workflows", is_flag=True, help="Restore shipped workflows changed or removed.")
 @json_option
 @click.pass_context
-def init(ctx: click.Context, as_json: bool) -> None:
-    """Make a store, or update the built-in types of an existing one.
+def init(ctx: click.Context, workflows: bool, as_json: bool) -> None:
+    """Make a store with the shipped workflows, or update an existing one.
 
     \b
     casfs init
     casfs --store ./store init
     """
+    from engine.workflow import shipped
+
     path = store_root(ctx)
     with Store.init(path) as store:
+        shipped.install(store, again=workflows)
         names = store.registry.names()
     echo_result(as_json, {"store": str(path), "types": names}, f"{path}")
 

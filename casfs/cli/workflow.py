@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
-from casfs.cli.common import input_name, json_option, open_store, read_json
+from casfs.agents.prompt import Prompt
+from casfs.cli.common import input_name, json_option, open_store, read_input, read_json
 from casfs.cli.output import echo, echo_json, echo_line, echo_result, warn
 from casfs.cli.table import Hash, echo_table
-from casfs.errors import Failed, Invalid, NotFound
+from casfs.errors import Failed, Invalid, NotFound, Refused, Usage
 from engine.moderator import decision as moderator
+from engine.workflow import file as workflow_file
 from engine.workflow import registry as workflows
-from engine.workflow.definition import check
-
-FILE_ENDING = ".json"
+from engine.workflow import shipped
+from engine.workflow.definition import WORKFLOW_NAME
 
 
 @click.group()
@@ -22,9 +24,29 @@ def workflow() -> None:
     """Roles and the JSONata rules that route between them.
 
     \b
-    casfs workflow add engine/workflows/develop.json
-    casfs workflow show develop
+    casfs workflow new mine
+    casfs workflow add mine.yaml
     """
+
+
+@workflow.command()
+@click.argument("name")
+@json_option
+def new(name: str, as_json: bool) -> None:
+    """Write NAME.yaml: two roles and a loop, with comments; it validates and runs.
+
+    \b
+    casfs workflow new mine
+    """
+    if not WORKFLOW_NAME.fullmatch(name):
+        raise Usage(f"invalid workflow name {name!r}: {WORKFLOW_NAME.pattern}")
+    path = Path(f"{name}.yaml")
+    try:
+        with path.open("xb") as out:
+            out.write(shipped.files()[shipped.TEMPLATE])
+    except FileExistsError:
+        raise Refused(f"{path} exists; choose another name") from None
+    echo_result(as_json, {"file": str(path)}, f"{path}")
 
 
 @workflow.command()
@@ -32,20 +54,23 @@ def workflow() -> None:
 @json_option
 @click.pass_context
 def add(ctx: click.Context, file: str, as_json: bool) -> None:
-    """Store the workflow in FILE (- for stdin) under its name and print its hash.
+    """Store the workflow in FILE (YAML or JSON, - for stdin) under its name and print its hash.
 
     \b
-    casfs workflow add engine/workflows/develop.json
+    casfs workflow add mine.yaml
     """
-    definition = read_json(file)
+    found = _read(file)
+    report = found.check()
+    if report.errors:
+        raise Invalid(f"{input_name(file)}: {'; '.join(report.errors)}")
     with open_store(ctx) as store:
         try:
-            hash, report = workflows.add(store, definition)
+            hash, _ = workflows.add(store, found.definition, found.agents)
         except Invalid as error:
             raise Invalid(f"{input_name(file)}: {error}") from None
     for warning in report.warnings:
         warn(f"{input_name(file)}: {warning}")
-    name = definition["name"]
+    name = found.definition["name"]
     echo_result(
         as_json, {"hash": hash, "name": name, "warnings": report.warnings}, f"{hash} {name}"
     )
@@ -58,9 +83,9 @@ def validate(file: str, as_json: bool) -> int:
     """Check the workflow in FILE: one line for each fault; exit 4 for errors.
 
     \b
-    casfs workflow validate mine.json
+    casfs workflow validate mine.yaml
     """
-    report = check(read_json(file))
+    report = _read(file).check()
     if as_json:
         echo_json({"errors": report.errors, "warnings": report.warnings})
     else:
@@ -90,22 +115,33 @@ def list_(ctx: click.Context, as_json: bool) -> None:
 
 @workflow.command()
 @click.argument("name")
+@click.option("--prompt", "role", metavar="ROLE", help="The prompt of ROLE's first step instead.")
 @json_option
 @click.pass_context
-def show(ctx: click.Context, name: str, as_json: bool) -> None:
+def show(ctx: click.Context, name: str, role: str | None, as_json: bool) -> None:
     """Print a workflow; with --json in the form that `add` reads.
 
     \b
     casfs workflow show develop
+    casfs workflow show develop --prompt planner
     """
     with open_store(ctx) as store:
         definition = workflows.definition(store, workflows.find(store, name))
+        agents = workflows.default_agents(store, name)
+    if role is not None:
+        prompt = _prompt(definition, role)
+        echo_result(as_json, {"role": role, "prompt": prompt}, prompt.rstrip())
+        return
     if as_json:
+        for key, spec in agents.items():
+            package = {"package": spec["name"], "config": spec["config"]}
+            definition["roles"][key]["agent"] = {**package, "version": spec["version"]}
         echo_json(definition)
         return
     echo(f"{definition['name']}: {definition['description']}")
-    for role, body in definition["roles"].items():
-        echo_line(f"  {role}: {body['description']}")
+    for key, body in definition["roles"].items():
+        player = f"  (agent: {agents[key]['name']})" if key in agents else ""
+        echo_line(f"  {key}: {body['description']}{player}")
     for rule in definition["moderator"]:
         condition = f"  when {rule['when']}" if rule["when"] else ""
         echo_line(f"  {rule['from']} -> {rule['to']}{condition}")
@@ -119,7 +155,8 @@ def show(ctx: click.Context, name: str, as_json: bool) -> None:
 def next_(ctx: click.Context, workflow: str, steps_file: str, as_json: bool) -> None:
     """Print the role that comes after STEPS, a JSON list of {role, meta, ...}.
 
-    Exits 3 for a step of a role that the workflow does not have.
+    Prints __end__ where the thread ends by a rule. Exits 1 where no rule matches, 3 for a step of
+    a role that the workflow does not have.
 
     \b
     echo '[{"role": "planner", "meta": {"status": "aborted"}}]' |
@@ -127,19 +164,22 @@ def next_(ctx: click.Context, workflow: str, steps_file: str, as_json: bool) -> 
     """
     steps = _steps(read_json(steps_file))
     context = moderator.DecisionInput(steps, {}, "")
-    rules = _rules(ctx, workflow)
-    roles = {rule[end] for rule in rules for end in ("from", "to")}
+    definition = _definition(ctx, workflow)
     for step in steps:
-        if step["role"] not in roles:
+        if step["role"] not in definition["roles"]:
             raise NotFound(f"the workflow has no role {step['role']!r}")
-    decision = _decide(rules, context)
+    decision = _decide(definition["moderator"], context)
     if isinstance(decision, moderator.RuleFailed):
         raise Failed(decision.reason)
     if isinstance(decision, moderator.Next):
         echo_result(as_json, {"next": decision.role}, decision.role)
-    else:
-        value = {"next": moderator.END, "returnCode": decision.return_code}
+        return
+    ends = decision.return_code == moderator.COMPLETED
+    value = {"next": moderator.END if ends else None, "returnCode": decision.return_code}
+    if as_json or ends:
         echo_result(as_json, {**value, "summary": decision.summary}, moderator.END)
+    if not ends:
+        raise Failed(f"{decision.summary}; a thread ends here with return code 1")
 
 
 def _decide(rules: list[moderator.Rule], context: moderator.DecisionInput) -> moderator.Decision:
@@ -155,17 +195,32 @@ def _decide(rules: list[moderator.Rule], context: moderator.DecisionInput) -> mo
     return trio.run(decide)
 
 
-def _rules(ctx: click.Context, text: str) -> list[moderator.Rule]:
-    """The rules of a registered workflow, or of a file with a definition."""
-    if text.endswith(FILE_ENDING) or text == "-" or "/" in text:
-        definition = read_json(text)
-        errors = check(definition).errors
-        if errors:
-            raise Invalid(f"{text}: {'; '.join(errors)}")
-        rules: list[moderator.Rule] = definition["moderator"]
-        return rules
+def _definition(ctx: click.Context, text: str) -> dict[str, Any]:
+    """The definition of a registered workflow, or of a file."""
+    if text.endswith(workflow_file.ENDINGS) or text == workflow_file.STDIN or "/" in text:
+        found = _read(text)
+        if errors := found.check().errors:
+            raise Invalid(f"{input_name(text)}: {'; '.join(errors)}")
+        definition: dict[str, Any] = found.definition
+        return definition
     with open_store(ctx) as store:
-        return workflows.load(store, workflows.find(store, text)).rules
+        return workflows.definition(store, workflows.find(store, text))
+
+
+def _read(file: str) -> workflow_file.WorkflowFile:
+    try:
+        return workflow_file.read(read_input(file), file)
+    except Invalid as error:
+        raise Invalid(f"{input_name(file)}: {error}") from None
+
+
+def _prompt(definition: dict[str, Any], role: str) -> str:
+    if role not in definition["roles"]:
+        known = ", ".join(definition["roles"])
+        raise NotFound(f"the workflow has no role {role!r}; there are {known}")
+    body = definition["roles"][role]
+    ask, task = body["extractPrompt"], "(the task of the thread)"
+    return Prompt(body["systemPrompt"], task, (), ask, body["schema"]).text()
 
 
 def _steps(value: Any) -> list[dict[str, Any]]:

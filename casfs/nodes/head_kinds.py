@@ -113,7 +113,12 @@ KINDS = (
         ("checkpoint",),
         _object({**TREE, "message": _text()}),
     ),
-    HeadKind("workflows/", NAME, ("workflow",), _object({})),
+    HeadKind(
+        "workflows/",
+        NAME,
+        ("workflow",),
+        _object({}, agents=_ref("thread-agents"), builtin=FLAG),
+    ),
     HeadKind("schemas/", "[a-z][a-z0-9-]{0,63}", ("schema",), _object({}, builtin=FLAG)),
     HeadKind(
         "plugins/",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -37,6 +38,7 @@ except BaseException as error:
     raise SystemExit(1)
 sys.stderr.write({IMPORTED.decode()!r})
 """
+MISSING = re.compile(r'"([^"]+)" is a required property')
 DESCRIPTOR_TYPES = {"configSchema": "an object", "schemas": "a list", "capabilities": "a list"}
 
 
@@ -59,7 +61,11 @@ class Package:
         try:
             Schema(self.schema).check(config)
         except Invalid as error:
-            raise Invalid(f"agent {self.name}: config {error}") from None
+            path, _, fault = str(error).partition(": ")
+            path = f"config{path.removeprefix('$')}"
+            if missing := MISSING.fullmatch(fault):
+                raise Invalid(f"{path}.{missing[1]} is required") from None
+            raise Invalid(f"{path}: {fault}") from None
 
     def secret_names(self, config: Any) -> set[str]:
         """Returns the variables that a config names as secrets, those of nested agents included."""
@@ -86,7 +92,7 @@ def load(name: str) -> Package:
     load or its descriptor is invalid."""
     points = sorted(entry_points(group=ENTRY_POINT_GROUP, name=name), key=_is_third_party)
     if not points:
-        raise NotFound(f"no agent {name!r} is installed; see `casfs agent list`")
+        raise NotFound(f"no agent or profile {name!r}; see `casfs agent list`")
     point = points[0]
     try:
         _probe(point)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -37,6 +38,7 @@ SECRETS: dict[str, Any] = {
     "description": "Variables whose values are redacted in all records.",
 }
 NO_VARIABLES: Mapping[str, str] = {}
+PROGRAMS = {"command": None, "hermes": "hermes", "cursor": "cursor-agent"}  # without `argv`
 
 
 async def run_program(
@@ -126,6 +128,17 @@ def environment(context: AgentContext) -> dict[str, str]:
 def _path(env: Mapping[str, str]) -> str:
     """Returns the agent's PATH, extended so that `casfs` is found."""
     return os.pathsep.join([env.get("PATH", os.defpath), str(Path(sys.executable).parent)])
+
+
+def first_word(package: str, config: Mapping[str, Any]) -> str | None:
+    """Returns the program that an agent of this package runs; None where it runs none."""
+    default = PROGRAMS.get(package)
+    return str(config["argv"][0]) if package in PROGRAMS and "argv" in config else default
+
+
+def exists(argv0: str, env: Mapping[str, str]) -> bool:
+    """Whether a program's name is found on an agent's PATH, or its absolute path can be run."""
+    return shutil.which(argv0, path=_path(env)) is not None
 
 
 def prompt_argument(context: AgentContext) -> str:

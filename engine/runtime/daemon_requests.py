@@ -20,17 +20,25 @@ from casfs.nodes import directory
 from casfs.store import Store
 from casfs.threads import RUNNING, Thread, ThreadId
 from engine import content
+from engine.agent_notation import AgentSpec
 from engine.blocking import blocking
 from engine.runtime import compaction, stop_thread
-from engine.runtime.calls import bindings
 from engine.runtime.compaction import CompactionInput, Summary
 from engine.runtime.supervisor import Supervisor
 from engine.runtime.thread_config import redacting_store
 from engine.runtime.thread_head import ThreadHead
-from engine.threads import agent_binding, history, lifecycle, suspension, transitions
+from engine.threads import (
+    agent_binding,
+    history,
+    lifecycle,
+    role_agents,
+    suspension,
+    transitions,
+)
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import SUMMARISER, CompactPolicy, ThreadRequest
 from engine.threads.record import SUSPEND_ON_LIMIT, Budget
+from engine.threads.role_agents import AgentNames
 from engine.workflow import registry as workflows
 
 Answer = dict[str, Any]
@@ -71,19 +79,28 @@ class DaemonApi:
         key: str | None = None,
         on_limit: str = SUSPEND_ON_LIMIT,
         name: str | None = None,
+        every: dict[str, Any] | None = None,
+        profiles: dict[str, AgentSpec] | None = None,
     ) -> Answer:
-        """`workspace`: root of a tree, None for the empty one, False for no workspace; `compact`:
-        {above, agent: {name, config, version}}."""
+        """`agents`: by role, {name, config, version}; `every`: of all others; `workspace`: root of a
+        tree, None for the empty one, False for no workspace; `compact`: {above, agent};
+        `profiles`: in addition to those of `config.toml`."""
 
         def create() -> tuple[Thread, bool]:
+            flow = workflows.load(self._store, workflows.find(self._store, workflow))
+            names = role_agents.names(self._store, self._env, profiles or {})
+            defaults = workflows.default_agents(self._store, workflow)
+            bound = names.bindings(names.for_roles(flow.roles, agents, every, defaults))
+            root = self._empty_tree() if workspace is None else workspace or None
+            role_agents.check_programs(self._store, flow, bound, root, self._env)
             request = ThreadRequest(
-                workflows.find(self._store, workflow),
+                flow.hash,
                 input,
-                bindings(agents),
-                self._empty_tree() if workspace is None else workspace or None,
+                bound,
+                root,
                 max_rounds,
                 Budget(tokens, wall_ms),
-                _compact(compact),
+                _compact(compact, names),
                 key,
                 on_limit,
                 name,
@@ -108,11 +125,11 @@ class DaemonApi:
         agents: dict[str, Any] | None = None,
         max_rounds: int | None = None,
         workflow: str | None = None,
+        every: dict[str, Any] | None = None,
     ) -> Answer:
-        others = bindings(agents or {})
-
         def fork() -> Thread:
             found = threads.get(self._store, id)
+            others = self._replacements(found, agents, every)
             store = agent_binding.redacting_store(self._store, others, self._env)
             new = None if workflow is None else workflows.find(store, workflow)
             return lifecycle.fork(store, found, at, others, max_rounds, new)
@@ -127,11 +144,13 @@ class DaemonApi:
         input: str | None = None,
         hint: str | None = None,
         agents: dict[str, Any] | None = None,
+        every: dict[str, Any] | None = None,
     ) -> Answer:
-        check, others = not self._supervisor.extracts, bindings(agents or {})
+        check = not self._supervisor.extracts
 
         def resume() -> Thread:
             thread = threads.get(self._store, id)
+            others = self._replacements(thread, agents, every)
             if input is None and hint is None and not others and (held := self._held(thread)):
                 return held
             store = redacting_store(self._store, thread, self._env)
@@ -140,6 +159,15 @@ class DaemonApi:
 
         self._supervisor.launch((await blocking(resume)).id)
         return {"id": id}
+
+    def _replacements(
+        self, thread: Thread, agents: dict[str, Any] | None, every: dict[str, Any] | None
+    ) -> dict[str, Binding]:
+        """Returns the agents that a request gives to roles of a thread: `agents`, `every` to all
+        others."""
+        roles = threads.agents(self._store, thread) if every else {}
+        names = role_agents.names(self._store, self._env)
+        return names.bindings({**dict.fromkeys(roles, every or {}), **(agents or {})})
 
     def _held(self, thread: Thread) -> Thread | None:
         """Returns the outermost running caller of a thread that should run and that no task runs:
@@ -167,7 +195,8 @@ class DaemonApi:
         if text is not None:
             summary = await blocking(lambda: compaction.put_summary(store, text))
         elif agent is not None:
-            summary = await self._summarise(store, thread, bindings({SUMMARISER: agent}))
+            names = role_agents.names(self._store, self._env)
+            summary = await self._summarise(store, thread, names.bindings({SUMMARISER: agent}))
         else:
             raise Conflict("a summary needs a text, or an agent that writes it")
         head = self._supervisor.head(id)
@@ -203,7 +232,7 @@ class DaemonApi:
         return {"id": id, "status": thread.status}
 
 
-def _compact(wanted: dict[str, Any] | None) -> CompactPolicy | None:
+def _compact(wanted: dict[str, Any] | None, names: AgentNames) -> CompactPolicy | None:
     if wanted is None:
         return None
-    return CompactPolicy(wanted["above"], bindings({SUMMARISER: wanted["agent"]})[SUMMARISER])
+    return CompactPolicy(wanted["above"], names.bindings({SUMMARISER: wanted["agent"]})[SUMMARISER])

@@ -34,11 +34,19 @@ NO_BINDINGS: Mapping[str, Binding] = {}
 
 
 def resolve(bound: Mapping[str, Binding]) -> dict[str, Package]:
-    """Returns the package of each role. Raises as `loader.resolve`."""
-    return {
-        role: loader.resolve(binding.name, binding.version, binding.config)
-        for role, binding in bound.items()
-    }
+    """Returns the package of each role. Raises as `loader.resolve`, naming the role."""
+    found = {}
+    for role, binding in bound.items():
+        try:
+            found[role] = loader.resolve(binding.name, binding.version, binding.config)
+        except CasfsError as error:
+            raise type(error)(f"{option(role)}: {error}") from error
+    return found
+
+
+def option(role: str) -> str:
+    """Returns how a fault names the agent of a role; the summariser has no role."""
+    return f"--agent {role}" if role else "--compact-by"
 
 
 def redacting_store(store: Store, bound: Mapping[str, Binding], env: Mapping[str, str]) -> Store:

@@ -2,7 +2,9 @@
 
 `add` stores a definition bottom-up (role-schemas, roles, workflow) in one batch; adding it
 again is idempotent, and adding a changed one moves the head while threads that run the older one
-keep theirs. `definition` returns exactly the form that `add` reads.
+keep theirs. `definition` returns exactly the form that `add` reads. The head's record may hold
+`agents`, a thread-agents node with the default agents, and `builtin`, for a workflow that casfs
+itself has put there (`engine.workflow.shipped`).
 """
 
 from __future__ import annotations
@@ -16,10 +18,13 @@ from casfs.conflict_retry import retry_on_conflict
 from casfs.digest import NodeHash, is_hash
 from casfs.errors import Invalid, NotFound
 from casfs.store import Store
+from casfs.write_batch import Batch
+from engine.agent_notation import AgentSpec
 from engine.moderator.decision import Rule
 from engine.workflow.definition import CheckReport, check
 
 HEADS = "workflows/"
+NO_AGENTS: Mapping[str, AgentSpec] = {}
 
 
 @dataclass(frozen=True)
@@ -53,16 +58,24 @@ def head_name(name: str) -> HeadName:
     return HeadName(HEADS + name)
 
 
-def add(store: Store, definition: Any) -> tuple[NodeHash, CheckReport]:
-    """Stores a definition under its name; returns the workflow's hash and the report. Raises
-    Invalid with every error; nothing is stored then."""
+def add(
+    store: Store,
+    definition: Any,
+    agents: Mapping[str, AgentSpec] = NO_AGENTS,
+    *,
+    builtin: bool = False,
+) -> tuple[NodeHash, CheckReport]:
+    """Stores a definition under its name, with the default agents of its roles; returns the
+    workflow's hash and the report. Raises Invalid with every error; nothing is stored then."""
     report = check(definition)
     if report.errors:
         raise Invalid("; ".join(report.errors))
-    return retry_on_conflict(lambda: _put(store, definition)), report
+    return retry_on_conflict(lambda: _put(store, definition, agents, builtin)), report
 
 
-def _put(store: Store, definition: Mapping[str, Any]) -> NodeHash:
+def _put(
+    store: Store, definition: Mapping[str, Any], agents: Mapping[str, AgentSpec], builtin: bool
+) -> NodeHash:
     name = definition["name"]
     old = store.heads.get(head_name(name))
     with store.batch() as batch:
@@ -71,9 +84,33 @@ def _put(store: Store, definition: Mapping[str, Any]) -> NodeHash:
             schema = batch.put_node("role-schema", role["schema"])
             roles[key] = batch.put_node("role", {**role, "schema": schema.hash}).hash
         node = batch.put_node("workflow", {**definition, "roles": roles})
-        if old is None or old.hash != node.hash:
-            batch.swap(head_name(name), old, Head(node.hash))
+        record: dict[str, Any] = {"builtin": True} if builtin else {}
+        if agents:
+            bound = {role: _put_agent(batch, spec) for role, spec in agents.items()}
+            record["agents"] = batch.put_node("thread-agents", {"agents": bound}).hash
+        if old is None or (old.hash, dict(old.record)) != (node.hash, record):
+            batch.swap(head_name(name), old, Head(node.hash, record))
     return node.hash
+
+
+def _put_agent(batch: Batch, spec: AgentSpec) -> NodeHash:
+    payload = {"package": spec["name"], "version": spec["version"], "config": spec["config"]}
+    return batch.put_node("agent", payload).hash
+
+
+def default_agents(store: Store, name: str) -> dict[str, AgentSpec]:
+    """Returns the default agents of a registered workflow, by role; none for a hash."""
+    head = None if is_hash(name) else store.heads.get(head_name(name))
+    if head is None or not head.record.get("agents"):
+        return {}
+    bound = store.node(head.record["agents"], "thread-agents").payload["agents"]
+    return {role: agent_spec(store, hash) for role, hash in bound.items()}
+
+
+def agent_spec(store: Store, hash: str) -> AgentSpec:
+    """Returns what an agent node holds. Raises NotFound where `hash` is not an agent node."""
+    agent = store.node(hash, "agent").payload
+    return AgentSpec(name=agent["package"], version=agent["version"], config=agent["config"])
 
 
 def listing(store: Store) -> list[tuple[str, NodeHash]]:

@@ -26,7 +26,7 @@ def there(
 ) -> Cli:
     """The command line on another new store."""
     found = Cli(tmp_path / "there", monkeypatch, capfdbinary)
-    found("init")
+    Store.init(found.root).close()
     return found
 
 

@@ -158,8 +158,7 @@ def test_a_version_may_follow_the_name(cli: Cli, disk_store: Store) -> None:
     with daemon(cli.root):
         assert "not >=99" in cli(*asked, f"a=command>=99:{config}", code=4).err
         assert "not a PEP 440" in cli(*asked, f"a=command>=:{config}", code=4).err
-        for wrong in ("a==1", "a=>=1:{}"):
-            assert "give NAME" in cli(*asked, wrong, code=2).err
+        assert "give NAME" in cli(*asked, "a=>=1:{}", code=2).err
         id = cli(*asked, f"a=command >=0.0.1, <99:{config}", "--wait").word
     agents = threads.agents(disk_store, threads.get(disk_store, id))
     assert disk_store.node(agents["a"], "agent").payload["version"] == ">=0.0.1, <99"

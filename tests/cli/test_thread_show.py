@@ -88,9 +88,9 @@ def test_threads_need_the_daemon(cli: Cli, opened: Store) -> None:
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        ("a", "give ROLE=NAME or ROLE=NAME:JSON"),
-        ("=command", "give ROLE=NAME"),
-        ("a=", "give ROLE=NAME"),
+        ("=command", "--agent =command: give NAME, NAME:TEXT or NAME:JSON"),
+        ("a=", "--agent a: give NAME"),
+        ("", "give NAME"),
         ("a=command:{", "--agent a: config is not JSON"),
         ("a=command:[1]", "--agent a: config must be a JSON object"),
     ],

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from casfs import canonical
+from casfs import config
 from casfs.cli.common import input_name, open_store, read_input, refuse_home_or_root
 from casfs.cli.output import warn
 from casfs.errors import Invalid, NotFound, Usage
@@ -18,8 +18,11 @@ from casfs.trees.snapshot import exclusions, walker
 from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.trees.snapshot.report import SnapshotReport
 
+if TYPE_CHECKING:
+    from engine.agent_notation import AgentSpec
+
 MAX_SECONDS = 1e9
-AGENT_NAME = re.compile(r"(?P<name>[^<>=!~\s]+)(?P<version>(?:\s*[<>=!~].*)?)", re.S)
+ROLE_PREFIX = re.compile(r"([^=<>!~:\s]+)=(?!=)")
 
 
 def start_options(
@@ -63,38 +66,55 @@ def _text(file: str) -> str:
         raise Invalid(f"{input_name(file)}: byte {error.start} is not UTF-8") from None
 
 
-def agent_bindings(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Parses --agent options. Raises Usage, also for a role that is named twice."""
-    found: dict[str, dict[str, Any]] = {}
+def agent_fields(texts: Sequence[str], file: str | None = None) -> dict[str, Any]:
+    """Returns the fields of a request that say which agents play the roles: those of --agent, and
+    of --agents FILE."""
+    from engine.threads.role_agents import read_profiles
+
+    roles, every = agent_bindings(texts)
+    fields = {"agents": roles, "every": every}
+    if file is None:
+        return fields
+    tables = config.agents_file(read_input(file), Path(input_name(file)))
+    return {**fields, "profiles": read_profiles(tables)}
+
+
+def agent_bindings(texts: Sequence[str]) -> tuple[dict[str, AgentSpec], AgentSpec | None]:
+    """Parses --agent options: the agents of roles, and the one for all other roles. Raises Usage,
+    also for a role that is named twice."""
+    found: dict[str, AgentSpec] = {}
+    every: AgentSpec | None = None
     for text in texts:
         role, agent = agent_binding(text)
-        if role in found:
+        if role is None:
+            if every is not None:
+                raise Usage(f"--agent {text}: an agent for all roles was given already")
+            every = agent
+        elif role in found:
             raise Usage(f"--agent {role}: the role has an agent already")
-        found[role] = agent
-    return found
+        else:
+            found[role] = agent
+    return found, every
 
 
-def agent_binding(text: str) -> tuple[str, dict[str, Any]]:
-    """Parses ROLE=NAME[VERSION][:JSON]. Raises Usage."""
-    role, equals, rest = text.partition("=")
-    if not equals or not role or not rest.partition(":")[0]:
-        raise Usage(f"--agent {text!r}: give ROLE=NAME or ROLE=NAME:JSON")
-    return role, parse_agent(rest, f"--agent {role}")
+def agent_binding(text: str) -> tuple[str | None, AgentSpec]:
+    """Parses ROLE=NAME[VERSION][:TEXT|:JSON], or the same without ROLE=. Raises Usage."""
+    named = ROLE_PREFIX.match(text)
+    if named is None:
+        return None, parse_agent(text, f"--agent {text}")
+    role = named[1]
+    return role, parse_agent(text[named.end() :], f"--agent {role}")
 
 
-def parse_agent(text: str, where: str) -> dict[str, Any]:
-    """Parses NAME[VERSION][:JSON]; the version is a PEP 440 specifier, as in `mine>=1.2,<2`."""
-    named, colon, config = text.partition(":")
-    found = AGENT_NAME.fullmatch(named)
-    if found is None:
-        raise Usage(f"{where}: give NAME or NAME:JSON")
+def parse_agent(text: str, where: str) -> AgentSpec:
+    """Parses NAME[VERSION][:TEXT|:JSON]; the version is a PEP 440 specifier, as in `mine>=1.2,<2`.
+    Raises Usage."""
+    from engine import agent_notation
+
     try:
-        value = canonical.parse(config) if colon else {}
+        return agent_notation.parse(text)
     except Invalid as error:
-        raise Usage(f"{where}: config is {error}") from None
-    if not isinstance(value, dict):
-        raise Usage(f"{where}: config must be a JSON object")
-    return {"name": found["name"], "config": value, "version": found["version"].strip()}
+        raise Usage(f"{where}: {error}") from None
 
 
 def record_workspace(ctx: click.Context, text: str) -> str:

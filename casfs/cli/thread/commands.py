@@ -13,7 +13,7 @@ from casfs import thread_lookup, threads
 from casfs.cli.common import json_option, open_store, store_root
 from casfs.cli.output import echo_result
 from casfs.cli.thread.arguments import (
-    agent_bindings,
+    agent_fields,
     parse_agent,
     record_workspace,
     start_options,
@@ -30,8 +30,8 @@ agent_option = click.option(
     "--agent",
     "agents",
     multiple=True,
-    metavar="ROLE=NAME[:JSON]",
-    help="Agent for a role; a version may follow the name, as in mine>=1.2,<2.",
+    metavar="[ROLE=]NAME[:TEXT]",
+    help="Agent for a role, or for all: a profile or package; a version may follow (mine>=1.2).",
 )
 wait_option = click.option(
     "--wait", is_flag=True, help="Wait until it ends or is suspended: exit 0, 1 (failed), 7."
@@ -58,6 +58,9 @@ for one in (list_, show, log, context, replay, graph, rm):
 @click.option("--workspace", metavar="DIR|TREE", help="Tree that agents work on (default: empty).")
 @click.option("--no-workspace", is_flag=True, help="Record no files; each run gets an empty dir.")
 @agent_option
+@click.option(
+    "--agents", "file", metavar="FILE", help="TOML with [agents.ROLE] and [agents.NAME] tables."
+)
 @click.option(
     "--max-steps",
     "max_rounds",
@@ -101,6 +104,7 @@ def start(
     workspace: str | None,
     no_workspace: bool,
     agents: tuple[str, ...],
+    file: str | None,
     max_rounds: int,
     wait: bool,
     as_json: bool,
@@ -109,26 +113,19 @@ def start(
     """Start a thread of WORKFLOW and print its id. Needs the daemon.
 
     \b
-    casfs thread start hello --input "say hello" --agent greeter='command:{"argv": ["date"]}'
+    casfs thread start hello --input World --wait
+    casfs thread start hello --input World --agent critic=llm:small --agent greeter=command:./greet
     """
     from casfs import daemon_socket
 
     if no_workspace and workspace is not None:
         raise Usage("--no-workspace and --workspace exclude each other")
-    bindings = agent_bindings(agents)
-    options = {**start_options(**more), "input": text_or_file(text)}
+    options = {**start_options(**more), **agent_fields(agents, file), "input": text_or_file(text)}
     root = store_root(ctx)
     daemon_socket.request(root, "status")  # fails before a large workspace is read
     tree = None if workspace is None else record_workspace(ctx, workspace)
-    made = daemon_socket.request(
-        root,
-        "start",
-        workflow=workflow,
-        agents=bindings,
-        workspace=False if no_workspace else tree,
-        max_rounds=max_rounds,
-        **options,
-    )
+    options |= {"workspace": False if no_workspace else tree, "max_rounds": max_rounds}
+    made = daemon_socket.request(root, "start", workflow=workflow, **options)
     if not (wait and as_json):
         echo_result(as_json, made, made["id"])
     return wait_until_over(ctx, made["id"], as_json) if wait else 0
@@ -162,7 +159,7 @@ def resume(
     """
     given = {"input": text, "hint": hint}
     texts = {name: None if one is None else text_or_file(one) for name, one in given.items()}
-    return _ask(ctx, "resume", id, wait, as_json, agents=agent_bindings(agents), **texts)
+    return _ask(ctx, "resume", id, wait, as_json, **agent_fields(agents), **texts)
 
 
 @thread.command()
@@ -229,8 +226,8 @@ def fork(
     casfs thread fork 01K2 --workflow mended
     casfs thread fork 01K2 --at 3 --agent coder='command:{"argv": ["./other"]}'
     """
-    options = {"at": at, "max_rounds": max_rounds, "workflow": workflow}
-    return _ask(ctx, "fork", id, wait, as_json, agents=agent_bindings(agents), **options)
+    options = {"at": at, "max_rounds": max_rounds, "workflow": workflow, **agent_fields(agents)}
+    return _ask(ctx, "fork", id, wait, as_json, **options)
 
 
 @thread.command()

@@ -46,7 +46,7 @@ def test_the_command_agent_comes_in_by_its_entry_point() -> None:
 
 
 def test_unknown() -> None:
-    with pytest.raises(NotFound, match="no agent 'nobody' is installed; see `casfs agent list`"):
+    with pytest.raises(NotFound, match="no agent or profile 'nobody'; see `casfs agent list`"):
         loader.load("nobody")
 
 
@@ -75,11 +75,11 @@ def test_no_specifier() -> None:
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({}, r"agent command: config \$: .*argv"),
-        ({"argv": []}, r"agent command: config \$\.argv: "),
-        ({"argv": ["a", 1]}, r"config \$\.argv\[1\]: "),
-        ({"argv": ["a"], "timeoutS": 0}, r"config \$\.timeoutS: "),
-        ({"argv": ["a"], "shell": True}, r"config \$: .*shell"),
+        ({}, r"^config.argv is required$"),
+        ({"argv": []}, r"^config\.argv: "),
+        ({"argv": ["a", 1]}, r"^config\.argv\[1\]: "),
+        ({"argv": ["a"], "timeoutS": 0}, r"^config\.timeoutS: "),
+        ({"argv": ["a"], "shell": True}, r"^config: .*shell"),
     ],
 )
 def test_a_config_that_does_not_fit(config: dict[str, object], said: str) -> None:

@@ -91,12 +91,12 @@ def test_one_plays_a_role(disk_store: Store, monkeypatch: pytest.MonkeyPatch) ->
     config = {"times": 2, "meta": {"x": 1}, "key": "PARROT_KEY"}
     with daemon(root):
         refusals: list[tuple[Any, type[CasfsError], str]] = [
-            (("parrot", {"times": 0}), Invalid, r"agent parrot: config \$\.times: "),
-            (("parrot", {}), Invalid, r"agent parrot: config \$: .*times"),
+            (("parrot", {"times": 0}), Invalid, r"--agent a: config\.times: "),
+            (("parrot", {}), Invalid, "--agent a: config.times is required"),
             (("parrot", config, ">=3"), Refused, "version 2.1.0 is installed, not >=3"),
             (("parrot", config, "two"), Invalid, "is not a PEP 440 version specifier"),
             (("broken", {}), CasfsError, "agent broken: does not load"),
-            (("nobody", {}), NotFound, "no agent 'nobody' is installed"),
+            (("nobody", {}), NotFound, "no agent or profile 'nobody'"),
         ]
         before = threads.list_threads(disk_store)
         for given, error, said in refusals:

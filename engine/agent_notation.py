@@ -1,0 +1,108 @@
+"""How people write agents: `NAME`, `NAME:TEXT`, `NAME:JSON`, or a table in a file.
+
+`parse` and `from_table` read one; the result is an AgentSpec, JSON that a request can carry.
+`resolved` replaces a profile's name by what the profile holds. A profile is an AgentSpec under a
+name of its own (`[agents.NAME]`); its own name is that of a package, never of another profile.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Any, NotRequired, TypedDict
+
+from casfs import canonical
+from casfs.errors import Invalid
+
+SHORT_FORMS = {  # package: the field of its config that TEXT is
+    "command": "argv",
+    "llm": "model",
+    "react": "model",
+    "hermes": "model",
+    "cursor": "model",
+    "human": "question",
+    "replay": "thread",
+}
+URL_VARIABLE, KEY_VARIABLE = "OPENAI_BASE_URL", "OPENAI_API_KEY"  # of `llm:MODEL`, `react:MODEL`
+FIELDS = ("package", "version", "config")
+_NAME = re.compile(r"(?P<name>[^<>=!~\s:]+)(?P<version>(?:\s*[<>=!~][^:]*)?)", re.S)
+
+
+class AgentSpec(TypedDict):
+    """`name`: of a profile, a package or an agent node's hash; `version`: a PEP 440 specifier, ""
+    for any; `text`: a short form that is still to be read."""
+
+    name: str
+    version: str
+    config: dict[str, Any]
+    text: NotRequired[str]
+
+
+def parse(text: str) -> AgentSpec:
+    """Reads NAME[VERSION], optionally with :TEXT or :JSON. Raises Invalid."""
+    named, colon, rest = text.partition(":")
+    found = _NAME.fullmatch(named)
+    if found is None:
+        raise Invalid("give NAME, NAME:TEXT or NAME:JSON")
+    spec = AgentSpec(name=found["name"], version=found["version"].strip(), config={})
+    if not colon or not rest.lstrip().startswith(("{", "[")):
+        return {**spec, "text": rest} if colon else spec
+    try:
+        config = canonical.parse(rest)
+    except Invalid as error:
+        raise Invalid(f"config is {error}") from None
+    if not isinstance(config, dict):
+        raise Invalid("config must be a JSON object")
+    return {**spec, "config": config}
+
+
+def from_value(value: object) -> AgentSpec:
+    """Reads what a file holds: a text as for `parse`, or {package, version, config}. Raises
+    Invalid."""
+    if isinstance(value, str):
+        return parse(value)
+    if not isinstance(value, Mapping):
+        raise Invalid("must be a string, or a table of package, version, config")
+    if unknown := [name for name in value if name not in FIELDS]:
+        raise Invalid(f"{unknown[0]}: no such field; there are {', '.join(FIELDS)}")
+    name, version, config = (value.get("package"), value.get("version", ""), value.get("config"))
+    if not isinstance(name, str) or not name:
+        raise Invalid("package is required: the name of an agent")
+    if not isinstance(version, str):
+        raise Invalid("version must be a string")
+    if config is not None and not isinstance(config, Mapping):
+        raise Invalid("config must be a table")
+    plain = dict(config or {})
+    canonical.encode(plain)
+    return AgentSpec(name=name, version=version, config=plain)
+
+
+def resolved(spec: AgentSpec, profiles: Mapping[str, AgentSpec]) -> AgentSpec:
+    """Returns the spec of a package: a profile's version and config stand where this one has none,
+    a short form is read. Raises Invalid."""
+    base = profiles.get(spec["name"])
+    if base is not None:
+        base = resolved(base, {})
+    package = spec["name"] if base is None else base["name"]
+    config = {**(base["config"] if base else {}), **spec["config"]}
+    if "text" in spec:
+        config |= _short_form(package, spec["text"], config)
+    version = spec["version"] or (base["version"] if base else "")
+    return AgentSpec(name=package, version=version, config=config)
+
+
+def _short_form(package: str, text: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    if package not in SHORT_FORMS:
+        raise Invalid(f"{package} has no short form; give {package}:{{JSON}}")
+    field = SHORT_FORMS[package]
+    if not text.strip():
+        raise Invalid(f"{package}: must be followed by its {field}")
+    if field == "argv":
+        try:
+            return {"argv": shlex.split(text)}
+        except ValueError as error:
+            raise Invalid(f"{text!r} is not a command: {error}") from None
+    if package in ("llm", "react") and not config.keys() & {"baseUrl", "baseUrlEnv"}:
+        return {field: text, "apiKeyEnv": KEY_VARIABLE, **config, "baseUrlEnv": URL_VARIABLE}
+    return {field: text}

@@ -1,0 +1,130 @@
+"""Which agent plays a role. The first of these that there is:
+
+1. the role's own agent in the request (`--agent ROLE=NAME`)
+2. the request's agent for all roles (`--agent NAME`)
+3. the profile in the request that has the role's name (`--agents FILE`)
+4. the workflow's default agent
+5. the profile `default`
+
+A name is that of a profile (of the request, else of `config.toml`), else of an installed package,
+else the hash of an agent node, or a prefix of it. Faults name the role, as `--agent ROLE`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from casfs import config
+from casfs.digest import TreeHash
+from casfs.errors import CasfsError, Invalid, NotFound, Refused
+from casfs.store import MIN_PREFIX_CHARS, Store
+from casfs.trees import tree
+from engine import agent_notation
+from engine.agent_notation import AgentSpec
+from engine.agents import loader, program
+from engine.threads.agent_binding import Binding, option
+from engine.workflow import registry as workflows
+from engine.workflow.registry import Workflow
+
+DEFAULT = "default"
+NO_PROFILES: Mapping[str, AgentSpec] = {}
+Specs = Mapping[str, Mapping[str, Any]]  # as a request has them: version and config may be missing
+
+
+@dataclass(frozen=True)
+class AgentNames:
+    """Resolves the names of agents in a request; `own`: the profiles that it brought."""
+
+    store: Store
+    profiles: Mapping[str, AgentSpec]
+    own: Mapping[str, AgentSpec]
+
+    def bindings(self, specs: Specs) -> dict[str, Binding]:
+        """Resolves the agents of roles. Raises NotFound, Invalid, Conflict naming the role."""
+        return {role: self._binding(role, spec) for role, spec in specs.items()}
+
+    def for_roles(self, roles: Collection[str], given: Specs, every: Any, defaults: Specs) -> Specs:
+        """Returns the agents of `roles`, and those `given` for others; roles that have none are
+        left out."""
+        found = dict(given)
+        fallback = {"name": DEFAULT} if DEFAULT in self.profiles else None
+        for role in roles:
+            spec = given.get(role) or every or self.own.get(role) or defaults.get(role) or fallback
+            if spec is not None:
+                found[role] = spec
+        return found
+
+    def _binding(self, role: str, spec: Mapping[str, Any]) -> Binding:
+        known = AgentSpec(
+            name=spec["name"], version=spec.get("version", ""), config=spec.get("config", {})
+        )
+        if "text" in spec:
+            known["text"] = spec["text"]
+        try:
+            known = agent_notation.resolved(self._of_hash(known), self.profiles)
+        except CasfsError as error:
+            raise type(error)(f"{option(role)}: {error}") from None
+        return Binding(known["name"], known["config"], known["version"])
+
+    def _of_hash(self, spec: AgentSpec) -> AgentSpec:
+        """Returns what the agent node holds where the name is the hash of one."""
+        name = spec["name"]
+        is_hex = len(name) >= MIN_PREFIX_CHARS and set(name) <= set("0123456789abcdef")
+        if name in self.profiles or not is_hex or name in loader.names():
+            return spec
+        if spec["version"] or spec["config"] or "text" in spec:
+            raise Invalid("an agent's hash takes no version and no config")
+        return workflows.agent_spec(self.store, self.store.expand(name))
+
+
+def names(
+    store: Store, env: Mapping[str, str], own: Mapping[str, AgentSpec] = NO_PROFILES
+) -> AgentNames:
+    """Returns the profiles of `config.toml`, below those that a request brings. Raises Invalid."""
+    known = {} if store.root is None else read_profiles(config.agents(store.root, env))
+    return AgentNames(store, {**known, **own}, own)
+
+
+def read_profiles(tables: Mapping[str, tuple[object, str]]) -> dict[str, AgentSpec]:
+    """Reads (table, file) by name. Raises Invalid naming file and table."""
+    found = {}
+    for name, (table, file) in tables.items():
+        try:
+            found[name] = agent_notation.from_value(table)
+        except Invalid as error:
+            raise Invalid(f"{file}: agents.{name}: {error}") from None
+    return found
+
+
+def check_programs(
+    store: Store,
+    flow: Workflow,
+    bound: Mapping[str, Binding],
+    root: TreeHash | None,
+    env: Mapping[str, str],
+) -> None:
+    """Raises Refused for a role whose program does not exist. A relative path is one in the
+    workspace, which an earlier step may bring; so only that of the first role is looked up."""
+    first = {rule["to"] for rule in flow.rules if rule["from"] == "__start__"}
+    for role, binding in bound.items():
+        argv0 = program.first_word(binding.name, binding.config)
+        if argv0 is None:
+            continue
+        if "/" in argv0 and not argv0.startswith("/"):
+            if first == {role} and root is not None and not _is_in(store, root, argv0):
+                reason = "a relative path is one in the workspace; give an absolute path"
+                raise Refused(f"{option(role)}: no program {argv0} there: {reason}")
+        elif not program.exists(argv0, env):
+            where = "" if argv0.startswith("/") else " on the daemon's PATH"
+            raise Refused(f"{option(role)}: no program {argv0}{where}")
+
+
+def _is_in(store: Store, root: TreeHash, path: str) -> bool:
+    try:
+        return tree.resolve(store, root, path.encode()) is not None
+    except NotFound:
+        return False
+    except Invalid:  # a path that leaves the workspace: what it finds there is its own affair
+        return True

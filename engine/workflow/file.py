@@ -1,0 +1,108 @@
+"""Workflow files: JSON or YAML, with what may be left out filled in.
+
+A file's name stands for the workflow's, a role's key for its `name`, `<key>-meta` for the name of
+its schema; texts, `when` and `schema` have defaults. `agent` of a role is its default agent, which
+is not part of the definition: it is kept beside the workflow (`engine.workflow.registry`).
+`workflow-file.json` describes the format for editors; `engine.workflow.definition` checks what
+results from here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import PurePath
+from typing import Any
+
+from casfs import canonical
+from casfs.canonical import member
+from casfs.errors import Invalid
+from engine import agent_notation, yaml_values
+from engine.agent_notation import AgentSpec
+from engine.workflow.definition import WORKFLOW_NAME, CheckReport, check
+
+YAML_ENDINGS = (".yaml", ".yml")
+ENDINGS = (".json", *YAML_ENDINGS)
+STDIN = "-"
+EXTRACT_PROMPT = "Report what the schema below asks for."
+
+
+@dataclass(frozen=True)
+class WorkflowFile:
+    """`definition`: in the form that `check` takes; `agents`: the default agents, by role;
+    `faults`: of the agents, one line each."""
+
+    definition: Any
+    agents: Mapping[str, AgentSpec]
+    faults: tuple[str, ...] = ()
+
+    def check(self) -> CheckReport:
+        report = check(self.definition)
+        return CheckReport([*report.errors, *self.faults], report.warnings)
+
+
+def read(data: bytes, name: str) -> WorkflowFile:
+    """Reads the content of the file `name` (- for stdin). Raises Invalid where it is not JSON
+    or YAML."""
+    return complete(_value(data, name), "" if name == STDIN else PurePath(name).stem)
+
+
+def complete(value: object, stem: str = "") -> WorkflowFile:
+    """Fills in what a file may leave out; `stem`: the file's name without its ending. Values of a
+    wrong type are left for `check`."""
+    if not isinstance(value, Mapping):
+        return WorkflowFile(value, {})
+    given = {key: one for key, one in value.items() if key != "$schema"}
+    if WORKFLOW_NAME.fullmatch(stem):
+        given = {"name": stem, **given}
+    agents: dict[str, AgentSpec] = {}
+    faults = []
+    roles, rules = given.get("roles"), given.get("moderator")
+    if isinstance(roles, Mapping):
+        given["roles"] = {key: _role(str(key), body) for key, body in roles.items()}
+        for key, body in roles.items():
+            if isinstance(body, Mapping) and "agent" in body:
+                try:
+                    spec = agent_notation.from_value(body["agent"])
+                    agents[key] = agent_notation.resolved(spec, {})
+                except Invalid as error:
+                    faults.append(f"{member('$.roles', str(key))}.agent: {error}")
+    if isinstance(rules, list):
+        given["moderator"] = [
+            {"when": None, **rule} if isinstance(rule, Mapping) else rule for rule in rules
+        ]
+    return WorkflowFile({"description": "", **given}, agents, tuple(faults))
+
+
+def _role(key: str, body: object) -> object:
+    if not isinstance(body, Mapping):
+        return body
+    texts = {"name": key, "description": "", "extractPrompt": EXTRACT_PROMPT}
+    filled = {**texts, "schema": {"type": "object"}, **body}
+    filled.pop("agent", None)
+    if isinstance(filled["schema"], Mapping):
+        filled["schema"] = {"name": f"{key}-meta", **filled["schema"]}
+    return filled
+
+
+def _value(data: bytes, name: str) -> Any:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Invalid(f"byte {error.start} is not UTF-8") from None
+    if name.endswith(YAML_ENDINGS):
+        return yaml_values.document(text)
+    if name.endswith(".json") or text.lstrip().startswith(("{", "[")):
+        return canonical.parse(text)
+    return yaml_values.document(text)
+
+
+@cache
+def schema() -> dict[str, Any]:
+    """Returns the JSON Schema of a workflow file."""
+    text = resources.files("engine.workflow").joinpath("workflow-file.json").read_text("utf-8")
+    document: dict[str, Any] = json.loads(text)
+    return document

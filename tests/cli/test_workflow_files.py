@@ -1,0 +1,77 @@
+"""`casfs workflow new`, files in YAML, prompts, what `init` brings; the template runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from casfs import threads
+from casfs.store import Store
+from engine.workflow import shipped
+from tests.support.engine import Cli, daemon
+
+
+def test_a_new_workflow_validates_and_runs(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    assert cli("workflow", "new", "essay").text == "essay.yaml\n"
+    assert "essay.yaml exists" in cli.refused("workflow", "new", "essay", code=4)
+    assert "invalid workflow name" in cli.refused("workflow", "new", "../x", code=2)
+    assert cli("workflow", "validate", "essay.yaml").text == "ok\n"
+    assert cli("workflow", "add", "essay.yaml").text.endswith(" essay\n")
+    assert "greeter: Write a greeting.  (agent: command)" in cli("workflow", "show", "essay").text
+    shown = cli("workflow", "show", "essay", "--json").out
+    assert cli("workflow", "add", "-", stdin=shown).word == cli("workflow", "list").text.split()[1]
+    with daemon(cli.root):
+        asked = ("thread", "start", "essay", "--input", "World", "--workspace", folder)
+        id = cli(*asked, "--wait").word
+    with Store.open(cli.root) as store:
+        path = [one.payload["role"] for one in threads.backwards(store, threads.get(store, id))]
+    assert path == ["critic", "greeter", "critic", "greeter"]
+
+
+def test_init_brings_workflows(bare: Cli) -> None:
+    bare("init")
+    assert [line.split()[0] for line in bare("workflow", "list").text.splitlines()] == [
+        name.rpartition(".")[0] for name in shipped.files()
+    ]
+    bare("init", "--workflows")
+
+
+def test_the_prompt_of_a_role(cli: Cli) -> None:
+    name = shipped.TEMPLATE
+    cli("workflow", "add", "-", stdin=b"name: hello\n" + shipped.files()[name])
+    shown = cli("workflow", "show", "hello", "--prompt", "critic").text
+    assert shown.startswith("Read greeting.txt. Approve a greeting")
+    assert "(the task of the thread)" in shown
+    assert '"enum": ["approved", "rejected"]' in shown
+    value = cli("workflow", "show", "hello", "--prompt", "critic", "--json").json
+    assert value == {"role": "critic", "prompt": shown}
+    message = cli.refused("workflow", "show", "hello", "--prompt", "nobody", code=3)
+    assert "no role 'nobody'; there are critic, greeter" in message
+
+
+def test_next_tells_end_no_rule_and_unknown_role_apart(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "w.yaml"
+    file.write_text(
+        "roles: {a: {systemPrompt: Go.}}\n"
+        "moderator:\n"
+        "  - {from: __start__, to: a}\n"
+        "  - {from: a, to: __end__, when: $last('a').meta.done}\n"
+    )
+
+    def steps(role: str, **meta: bool) -> bytes:
+        return json.dumps([{"role": role, "meta": meta}]).encode()
+
+    asked = ("workflow", "next", file, "--steps", "-")
+    assert cli(*asked, stdin=steps("a", done=True)).text == "__end__\n"
+    message = cli.refused(*asked, stdin=steps("a"), code=1)
+    assert "no rule matches after a; a thread ends here with return code 1" in message
+    shown = cli(*asked, "--json", stdin=steps("a"), code=1).json
+    assert shown == {"next": None, "returnCode": 1, "summary": "no rule matches after a"}
+    assert "no role 'b'" in cli.refused(*asked, stdin=steps("b"), code=3)
