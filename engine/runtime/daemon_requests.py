@@ -82,8 +82,8 @@ class DaemonApi:
         every: dict[str, Any] | None = None,
         profiles: dict[str, AgentSpec] | None = None,
     ) -> Answer:
-        """`agents`: by role, {name, config, version}; `every`: of all others; `workspace`: root of a
-        tree, None for the empty one, False for no workspace; `compact`: {above, agent};
+        """`agents`: by role, {name, config, version}; `every`: of all others; `workspace`: root of
+        a tree, None for the empty one, False for no workspace; `compact`: {above, agent};
         `profiles`: in addition to those of `config.toml`."""
 
         def create() -> tuple[Thread, bool]:
@@ -91,13 +91,12 @@ class DaemonApi:
             names = role_agents.names(self._store, self._env, profiles or {})
             defaults = workflows.default_agents(self._store, workflow)
             bound = names.bindings(names.for_roles(flow.roles, agents, every, defaults))
-            root = self._empty_tree() if workspace is None else workspace or None
-            role_agents.check_programs(self._store, flow, bound, root, self._env)
+            role_agents.check_programs(self._store, flow, bound, workspace or None, self._env)
             request = ThreadRequest(
                 flow.hash,
                 input,
                 bound,
-                root,
+                self._empty_tree() if workspace is None else workspace or None,
                 max_rounds,
                 Budget(tokens, wall_ms),
                 _compact(compact, names),

@@ -106,14 +106,15 @@ def check_programs(
     env: Mapping[str, str],
 ) -> None:
     """Raises Refused for a role whose program does not exist. A relative path is one in the
-    workspace, which an earlier step may bring; so only that of the first role is looked up."""
+    workspace (`root`; None: an empty one), which an earlier step may bring; so only that of the
+    first role is looked up."""
     first = {rule["to"] for rule in flow.rules if rule["from"] == "__start__"}
     for role, binding in bound.items():
         argv0 = program.first_word(binding.name, binding.config)
         if argv0 is None:
             continue
         if "/" in argv0 and not argv0.startswith("/"):
-            if first == {role} and root is not None and not _is_in(store, root, argv0):
+            if first == {role} and (root is None or not _is_in(store, root, argv0)):
                 reason = "a relative path is one in the workspace; give an absolute path"
                 raise Refused(f"{option(role)}: no program {argv0} there: {reason}")
         elif not program.exists(argv0, env):

@@ -130,9 +130,9 @@ def said_anywhere(store: Store, text: bytes) -> bool:
 @pytest.mark.parametrize(
     ("inner", "error", "said"),
     [
-        ({"name": "command", "config": {}}, Invalid, "agent command: config"),
+        ({"name": "command", "config": {}}, Invalid, "config.argv is required"),
         ({"name": "command", "config": {"argv": ["x"]}, "version": ">99"}, Refused, ">99"),
-        ({"name": "nobody"}, NotFound, "no agent 'nobody'"),
+        ({"name": "nobody"}, NotFound, "no agent or profile 'nobody'"),
     ],
 )
 def test_agents_of_a_call_are_checked_when_the_caller_starts(

@@ -170,8 +170,8 @@ async def test_its_record_has_room_however_many_agents(disk_store: Store) -> Non
     ("others", "error", "said"),
     [
         ({"c": Binding("command", {"argv": ["true"]})}, Invalid, "no role 'c'; it has a, b"),
-        ({"b": Binding("nobody")}, NotFound, "no agent 'nobody'"),
-        ({"b": Binding("command", {})}, Invalid, "agent command: config"),
+        ({"b": Binding("nobody")}, NotFound, "no agent or profile 'nobody'"),
+        ({"b": Binding("command", {})}, Invalid, "config.argv is required"),
     ],
 )
 async def test_nothing_is_made_with_an_agent_that_does_not_fit(
@@ -208,4 +208,4 @@ def test_the_command_line(cli: Cli, tmp_path: Path) -> None:
         assert [step["meta"] for step in shown] == [{}, {"who": "other"}, {"who": "other"}]
         assert len({step["agent"] for step in shown}) == 2
         assert "no role 'b'" in cli("thread", "fork", id, "--agent", "b=command", code=4).err
-        assert "give ROLE=NAME" in cli("thread", "fork", id, "--agent", "b", code=2).err
+            assert "no agent or profile" in cli("thread", "fork", id, "--agent", "b", code=3).err

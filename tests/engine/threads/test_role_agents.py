@@ -90,8 +90,9 @@ def test_a_fault_names_the_role(one: Cli, options: list[str], code: int, said: s
         (one.root / "config.toml").write_text("[agents.broken]\nconfig = {}\n")
     with daemon(one.root):
         flags = [part for option in options for part in ("--agent", option)]
-        message = one.refused("thread", "start", "one", "--input", "x", *flags, code=code)
+        message = one("thread", "start", "one", "--input", "x", *flags, code=code).err
     assert said in message
+    assert one("heads", "threads/").text == ""
 
 
 def test_a_program_in_the_workspace(one: Cli, tmp_path: Path) -> None:

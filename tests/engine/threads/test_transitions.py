@@ -116,8 +116,8 @@ def test_the_agents_version_is_resolved_at_the_start(store: Store, thread: Threa
         ({}, Invalid, "workflow sample: no agent for a, b; give --agent ROLE=NAME"),
         ({"a": COMMAND}, Invalid, "no agent for b"),
         ({"a": COMMAND, "b": COMMAND, "c": COMMAND}, Invalid, "no role 'c'; it has a, b"),
-        ({"a": COMMAND, "b": Binding("nobody")}, NotFound, "no agent 'nobody'"),
-        ({"a": COMMAND, "b": Binding("command", {})}, Invalid, "agent command: config"),
+        ({"a": COMMAND, "b": Binding("nobody")}, NotFound, "no agent or profile 'nobody'"),
+        ({"a": COMMAND, "b": Binding("command", {})}, Invalid, "config.argv is required"),
         ({"a": COMMAND, "b": Binding("command", COMMAND.config, ">99")}, Refused, ">99"),
     ],
 )

@@ -59,7 +59,7 @@ async def test_resume_refuses_an_agent_for_no_role(disk_store: Store) -> None:
     found = await suspended(disk_store)
     for agents, error, said in (
         ({"z": Binding("command", says({}))}, Invalid, "no role 'z'; it has a"),
-        ({"a": Binding("nobody")}, NotFound, "no agent 'nobody'"),
+        ({"a": Binding("nobody")}, NotFound, "no agent or profile 'nobody'"),
     ):
         with pytest.raises(error, match=said):
             suspension.resume(disk_store, found, agents=agents)
