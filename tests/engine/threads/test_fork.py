@@ -208,4 +208,4 @@ def test_the_command_line(cli: Cli, tmp_path: Path) -> None:
         assert [step["meta"] for step in shown] == [{}, {"who": "other"}, {"who": "other"}]
         assert len({step["agent"] for step in shown}) == 2
         assert "no role 'b'" in cli("thread", "fork", id, "--agent", "b=command", code=4).err
-            assert "no agent or profile" in cli("thread", "fork", id, "--agent", "b", code=3).err
+        assert "no agent or profile" in cli("thread", "fork", id, "--agent", "b", code=3).err
