@@ -171,8 +171,7 @@ class _Restore:
 
     def plan(self, here: TreeHash | None, olds: Roots, delete_untracked: bool) -> None:
         """Find what would be done."""
-        changes = tree.diff(self._store, here, self._goal)
-        self.result.plan = list(tree.visible_changes(self._store, changes))
+        self.result.plan = list(tree.changes(self._store, here, self._goal))
         if delete_untracked and here is not None:
             found = tracked.untracked(self._store, self._target.path, self._known(olds))
             self.result.untracked = list(found)
