@@ -3,6 +3,7 @@
     format        "casfs 1", written last by `init`; another version is refused
     store.db, objects/, tmp/       the disk backend (`casfs.backend.disk`)
     workspaces/   private working directories of threads
+    live/         output of programs that run now (`casfs.live_output`)
     log/          JSON lines of background processes, never content
     config.toml   settings of this store
 

@@ -19,8 +19,9 @@ The head `threads/<ULID>` points to the newest of these. Its record holds the mu
     intent      the pending step, else null: role, index, attempt, since; once its process
                 runs: pid and the process's start time; the newest of its `turns`, how many
                 there are (`turnCount`) and the node that holds the earlier ones (`earlier`);
-                its children (`calls`); `resumed` where a person had it run again;
-                `lost`: earlier attempts that ended with the daemon
+                its children (`calls`); the fault that its agent is asked to correct
+                (`correction`); `resumed` where a person had it run again; `lost`: earlier
+                attempts that ended with the daemon
     spent       {tokens, wallMs} since it began, or was resumed with its budget spent
     rounds      the step limit, where it is not that of the thread-start
     onLimit     `end` where the thread ends at its limit with return code 2

@@ -105,9 +105,10 @@ async def run(
     timeout: float,
     started: Callable[[int], Awaitable[None]],
     interrupted: Callable[[ProcessResult], Awaitable[None]] | None = None,
+    output: Callable[[bytes], None] = lambda data: None,
 ) -> ProcessResult:
-    """Runs a program to its end, within `timeout` seconds; `started` gets the process id, and
-    `interrupted` its output until then where the task is cancelled.
+    """Runs a program to its end, within `timeout` seconds; `started` gets the process id, `output`
+    its stdout as it comes, and `interrupted` its output until then where the task is cancelled.
     Raises Failed (it cannot be started), TimedOut, OutputTooLarge."""
     begin = time.monotonic()
     try:
@@ -133,7 +134,7 @@ async def run(
     communicated = False
     try:
         with trio.move_on_after(timeout) as limit:
-            await _communicate(process, stdin, out, err, started)
+            await _communicate(process, stdin, out, err, started, output)
         communicated = True
     finally:
         with trio.CancelScope(shield=True):
@@ -159,6 +160,7 @@ async def _communicate(
     out: bytearray,
     err: bytearray,
     started: Callable[[int], Awaitable[None]],
+    output: Callable[[bytes], None],
 ) -> None:
     assert process.stdin is not None
     assert process.stdout is not None
@@ -166,7 +168,7 @@ async def _communicate(
     await started(process.pid)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_feed, process.stdin, stdin)
-        nursery.start_soon(_drain, process.stdout, out, nursery.cancel_scope)
+        nursery.start_soon(_drain, process.stdout, out, nursery.cancel_scope, output)
         nursery.start_soon(_drain, process.stderr, err, nursery.cancel_scope)
         await process.wait()
         processes.send(process.pid, signal.SIGKILL)  # a child of it may keep the pipes open
@@ -180,10 +182,16 @@ async def _feed(pipe: trio.abc.SendStream, data: bytes) -> None:
     await pipe.aclose()
 
 
-async def _drain(pipe: trio.abc.ReceiveStream, into: bytearray, scope: trio.CancelScope) -> None:
+async def _drain(
+    pipe: trio.abc.ReceiveStream,
+    into: bytearray,
+    scope: trio.CancelScope,
+    output: Callable[[bytes], None] = lambda data: None,
+) -> None:
     async with pipe:
         async for piece in pipe:
             into += piece
+            output(bytes(piece))
             if len(into) > MAX_OUTPUT_BYTES:
                 scope.cancel()
                 return

@@ -24,7 +24,8 @@ TRUNK = """
     casfs.system casfs.backend casfs.nodes casfs.conflict_retry casfs.write_batch casfs.store
     casfs.graph casfs.threads casfs.thread_lookup casfs.trees casfs.trees.diff casfs.trees.snapshot
     casfs.trees.restore casfs.checkpoints casfs.revisions casfs.native.erofs casfs.native
-    casfs.workspaces casfs.actions casfs.plugins casfs.maintenance casfs.agents casfs.daemon_socket
+    casfs.workspaces casfs.actions casfs.plugins casfs.maintenance casfs.agents casfs.prompts
+    casfs.live_output casfs.daemon_socket
 """.split()
 BRANCHES = {
     "fuse": "casfs.fuse.views casfs.fuse casfs.fuse.kernel casfs.fuse.pyfuse3 casfs.mount".split(),

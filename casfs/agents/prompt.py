@@ -10,6 +10,9 @@ from typing import Any
 
 from casfs.agents.secrets import Secrets
 
+BETWEEN = "\n\n"  # the parts of a prompt
+AFTER = BETWEEN.__add__
+
 
 @dataclass(frozen=True)
 class EarlierStep:
@@ -33,7 +36,7 @@ class Prompt:
     oldest first, after those that `summary` stands for; `ask`: the facts that the output must
     hold; `schema`: the role-schema of its meta; `correction`: the fault of the last output;
     `origin`: for a child thread, how to read its caller's context; `hint`: of a person who resumed
-    the step."""
+    the step; `answer`: of a person to the agent's question."""
 
     system: str
     task: str
@@ -44,45 +47,56 @@ class Prompt:
     summary: str | None = None
     origin: str | None = None
     hint: str | None = None
+    answer: str | None = None
 
     def corrected(self, fault: str) -> Prompt:
         """Returns the same prompt with a correction."""
-        return replace(self, correction=fault)
+        return replace(self, correction=fault, answer=None)
 
     def text(self) -> str:
         """Returns the whole prompt as Markdown."""
-        return f"{self.system.strip()}\n\n{self.user_message()}"
+        return self.system.strip() + AFTER(self.user_message())
 
     def user_message(self, output_format: bool = True) -> str:
         """Returns all but the system prompt; without `output_format`, the instructions on how to
         write the meta are left out."""
+        steps = (step.text() for step in self.history)
+        return (
+            self.before_history() + "".join(map(AFTER, steps)) + self.after_history(output_format)
+        )
+
+    def before_history(self) -> str:
+        """Returns the part of `user_message` that comes before the earlier steps."""
         parts = ["# Task\n\n" + self.task]
         if self.origin:
             parts.append("# Who asks\n\n" + self.origin)
         if self.summary is not None or self.history:
-            parts.append("# What happened so far\n\n" + self.history_text())
+            parts.append("# What happened so far")
+        if self.summary is not None:
+            parts.append("## Summary\n\n" + self.summary)
+        return BETWEEN.join(part.strip() for part in parts)
+
+    def after_history(self, output_format: bool = True) -> str:
+        """Returns the part of `user_message` that comes after them."""
         report = [self.ask, self._output_format()] if output_format else [self.ask]
-        parts.append("\n\n".join(["# What to report", *report]))
+        parts = [BETWEEN.join(["# What to report", *report])]
         if self.hint:
             parts.append("# Hint\n\n" + self.hint)
         if self.correction:
             parts.append(self.correction_text())
-        return "\n\n".join(part.strip() for part in parts) + "\n"
+        if self.answer:
+            parts.append("# Answer to your question\n\n" + self.answer)
+        return "".join(AFTER(part.strip()) for part in parts) + "\n"
 
     def correction_text(self) -> str:
         """Returns the correction alone: the only new part for an agent that keeps a session."""
         return f"# Correction\n\nYour last output was not usable: {self.correction}"
 
-    def history_text(self) -> str:
-        """Returns the summary and the earlier steps; empty before the first step."""
-        before = [] if self.summary is None else [f"## Summary\n\n{self.summary.strip()}"]
-        return "\n\n".join([*before, *(step.text() for step in self.history)])
-
     def redacted(self, secrets: Secrets) -> Prompt:
         """Returns the same prompt with the values of `secrets` replaced."""
         if not secrets:
             return self
-        texts = ("system", "task", "ask", "correction", "summary", "origin", "hint")
+        texts = ("system", "task", "ask", "correction", "summary", "origin", "hint", "answer")
         fields = {name: secrets.redact_json(getattr(self, name)) for name in texts}
         history = tuple(
             replace(step, output=secrets.redact(step.output), meta=secrets.redact_json(step.meta))

@@ -48,6 +48,13 @@ class Secrets:
             data = data.replace(_bytes(value), f"${name}".encode())
         return data
 
+    def begins_at_end(self, data: bytes) -> int:
+        """Returns how many bytes at the end of `data` may be the beginning of a secret."""
+        forms = [_bytes(value) for value, _ in self._forms]
+        longest = max(map(len, forms), default=1) - 1
+        ends = (data[-count:] for count in range(min(longest, len(data)), 0, -1))
+        return next((len(end) for end in ends if any(one.startswith(end) for one in forms)), 0)
+
     def redact_json(self, value: Any) -> Any:
         """Returns a JSON value with every string in it redacted, keys included."""
         if isinstance(value, str):

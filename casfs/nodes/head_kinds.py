@@ -60,6 +60,7 @@ INTENT = _object(
     turns=_list(_ref()),
     turnCount=_count(),
     earlier=_ref("content"),
+    correction=_ref("content"),
     calls=_list(_id()),
     resumed=FLAG,
 )
@@ -74,6 +75,7 @@ THREAD = _object(
     cause=_text(null=True),
     question=_ref("content", null=True),
     answer=_ref("content", null=True),
+    hint=_ref("content", null=True),
     intent={**INTENT, "type": ["object", "null"]},
     attempts=_list(_ref()),
     spent={**_object({"tokens": _count(), "wallMs": _count()}), "type": ["object", "null"]},

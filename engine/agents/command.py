@@ -9,10 +9,12 @@ when it is answered, with the answer in CASFS_ANSWER and at the end of the promp
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import trio
 
+from casfs import live_output
 from casfs.agents import HUMAN, AgentContext, AgentFailed, AgentFn, AgentResult, Waiting
 from engine import content
 from engine.agents import program
@@ -43,11 +45,10 @@ def create_agent(config: Mapping[str, Any]) -> AgentFn:
     argv = list(config["argv"])
 
     async def agent(context: AgentContext) -> AgentResult:
-        prompt, more = context.prompt.text(), {}
-        if context.answer is not None:
-            more["CASFS_ANSWER"] = context.answer
-            prompt += f"\n# Answer to your question\n\n{context.answer.strip()}\n"
-        outcome = await program.run_program(context, config, argv, prompt.encode(), more)
+        more = {} if context.answer is None else {"CASFS_ANSWER": context.answer}
+        prompt = replace(context.prompt, answer=context.answer).text().encode()
+        with live_output.recording(context.store.root, context.run, context.secrets) as live:
+            outcome = await program.run_program(context, config, argv, prompt, more, live.write)
         if outcome.exit_code == EXIT_ASK and outcome.stdout.strip():
             raise await trio.to_thread.run_sync(_question, context, outcome)
         return await trio.to_thread.run_sync(_record, context, argv, outcome)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import trio
@@ -44,7 +45,7 @@ def create_agent(config: Mapping[str, Any]) -> AgentFn:
 
 
 def _ask_or_record(context: AgentContext, question: str | None) -> AgentResult:
-    prompt = context.prompt
+    prompt = replace(context.prompt, answer=None)
     if context.answer is None:
         shown = content.put(context.store, prompt.text())
         line = question or prompt.ask

@@ -12,7 +12,7 @@ import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +47,12 @@ async def run_program(
     argv: Sequence[str],
     stdin: bytes = b"",
     more: Mapping[str, str] = NO_VARIABLES,
+    output: Callable[[bytes], None] = lambda data: None,
 ) -> ProcessResult:
     """Runs a program in the workspace, without one in an empty directory that is removed after;
-    within the config's `timeoutS`; `more`: variables for its environment. Raises as
-    `processes.run`; AgentFailed on timeout, with the output until then as its detail; where the
-    task is cancelled, reports that to `context.interrupted`."""
+    within the config's `timeoutS`; `more`: variables for its environment; `output` gets its stdout
+    as it comes. Raises as `processes.run`; AgentFailed on timeout, with the output until then as
+    its detail; where the task is cancelled, reports that to `context.interrupted`."""
 
     async def interrupted(outcome: ProcessResult) -> None:
         detail = await trio.to_thread.run_sync(_commit_detail, context, argv, outcome)
@@ -67,6 +68,7 @@ async def run_program(
             timeout=float(config.get("timeoutS", DEFAULT_TIMEOUT_S)),
             started=context.started,
             interrupted=interrupted,
+            output=output,
         )
     except TimedOut as error:
         detail = await trio.to_thread.run_sync(_commit_detail, context, argv, error.result)

@@ -7,7 +7,7 @@ durable in the thread's head before the call returns, so a crash loses none.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -41,12 +41,13 @@ class AgentContextBuilder:
     async def context(self, intent: Intent, prompt: Prompt, tree: TreeHash | None) -> AgentContext:
         """Returns the context of an attempt; `tree`: root of the tree that the step starts
         from."""
-        answer: str | None = self.head.thread.record["answer"]
+        hash: str | None = self.head.thread.record["answer"]
+        answer = hash and await blocking(lambda: content.text(self.store, hash))
         return AgentContext(
             thread=self.head.thread.id,
             role=intent["role"],
             step=intent["index"],
-            prompt=prompt,
+            prompt=replace(prompt, answer=answer),
             workspace=self.workspace,
             store=self.store,
             depth=self.config.start["depth"],
@@ -55,7 +56,7 @@ class AgentContextBuilder:
             started=self._report_process,
             turn=self._report_turn,
             call=ThreadCalls(self.store, self.env, self.head, self.run_child, tree),
-            answer=answer and await blocking(lambda: content.text(self.store, answer)),
+            answer=answer,
             parent=self.config.start["parentState"],
             agent=self.config.agents[intent["role"]],
             secrets=self.config.secrets,

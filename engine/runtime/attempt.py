@@ -22,6 +22,7 @@ from typing import Any, Generic, TypeVar, cast
 import trio
 
 from casfs.agents import AgentContext, AgentFailed, AgentFn, AgentResult, Waiting
+from casfs.agents.prompt import Prompt
 from casfs.digest import TreeHash
 from casfs.errors import CasfsError, Invalid, NotFound
 from casfs.nodes.schema import Schema
@@ -34,7 +35,7 @@ from engine.output_parser import DanglingRef, Extracted, extract
 from engine.processes import MAX_OUTPUT_BYTES, OutputTooLarge, TimedOut
 from engine.runtime.thread_head import ThreadHead
 from engine.threads.record import FAILURE, TIMEOUT, Budget, spent
-from engine.threads.transitions import add_failed_attempt
+from engine.threads.transitions import correct
 
 MAX_CORRECTIONS = 2
 MAX_TOKENS = 10**12  # of one attempt
@@ -69,12 +70,13 @@ class RoleAgent:
 
 @dataclass(frozen=True)
 class StepResult:
-    """An agent's result and the meta extracted from it. `extraction`: by which method;
+    """An agent's result to `prompt` and the meta extracted from it. `extraction`: by which method;
     `workspace`: root of the tree that the agent left, None for what the directory holds;
     `cached`: the step's field of that name on a cache hit, else None."""
 
     result: AgentResult
     extracted: Extracted
+    prompt: Prompt
     extraction: str
     workspace: TreeHash | None = None
     cached: Mapping[str, Any] | None = None
@@ -120,7 +122,9 @@ class Attempt(Generic[T]):
         context = self._context
         for corrections in range(1 + MAX_CORRECTIONS):
             result = await self._ask(context)
-            step = await self._head.run_locked(partial(self._parse, result, corrections))
+            step = await self._head.run_locked(
+                partial(self._parse, result, corrections, context.prompt)
+            )
             if not isinstance(step, Invalid):
                 return step
             fault = str(step)
@@ -131,7 +135,7 @@ class Attempt(Generic[T]):
             detail = result.detail.hash
             if corrections == MAX_CORRECTIONS:
                 break
-            await self._head.move(partial(self._note_failed, detail))
+            await self._head.move(partial(self._correct, detail, fault))
             if out := self._budget.exceeded(self._spent()):
                 raise BudgetExceeded(out)
             context = replace(context, prompt=context.prompt.corrected(fault), answer=None)
@@ -160,7 +164,7 @@ class Attempt(Generic[T]):
             raise AttemptFailed(f"{context.role}: {reason}", detail, cause) from error
         return replace(result, output=context.secrets.redact(result.output))
 
-    def _parse(self, result: AgentResult, corrections: int) -> T | Invalid:
+    def _parse(self, result: AgentResult, corrections: int, prompt: Prompt) -> T | Invalid:
         """Builds the step of an output that holds its meta; else returns the fault."""
         self.tokens += result_tokens(self._store, result)
         try:
@@ -169,7 +173,7 @@ class Attempt(Generic[T]):
             return error
         method = "correction" if corrections else "block"
         tree = cast("TreeHash | None", result.workspace)
-        return self._build(StepResult(result, extracted, method, tree), self.tokens)
+        return self._build(StepResult(result, extracted, prompt, method, tree), self.tokens)
 
     async def _extract_by_model(
         self, context: AgentContext, result: AgentResult, corrections: int
@@ -187,13 +191,13 @@ class Attempt(Generic[T]):
         result = replace(result, artifacts=(*result.artifacts, answer.turn))
         method = "correction" if corrections else "model"
         tree = cast("TreeHash | None", result.workspace)
-        return StepResult(result, answer.extracted, method, tree)
+        return StepResult(result, answer.extracted, context.prompt, method, tree)
 
     def _note_interrupted(self, detail: str) -> None:
         self._interrupted = detail
 
-    def _note_failed(self, detail: str, now: Thread) -> Thread:
-        return add_failed_attempt(self._store, now, detail)
+    def _correct(self, detail: str, fault: str, now: Thread) -> Thread:
+        return correct(self._store, now, detail, fault)
 
     def _spent(self) -> dict[str, int]:
         return spent(self._head.thread.record, self.tokens)

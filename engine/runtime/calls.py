@@ -135,23 +135,3 @@ def cancel_children(store: Store, thread: Thread, workspaces: Workspaces) -> Non
                 transitions.cancel(store, child)
         for child in left:
             thread_workspace(store, child, workspaces).remove()
-
-
-def caller_hint(store: Store, thread: Thread) -> str | None:
-    """Returns the part of a child's prompt that says how to read its caller's context; None for
-    a thread without a caller."""
-    state, caller = threads.start(store, thread).payload["parentState"], thread.record.get("parent")
-    if state is None:
-        return None
-    node = store.node(state)
-    if node.type == "thread-step":
-        where = f"after step {node.payload['index']} ({node.payload['role']})"
-    else:
-        where = "before its first step"
-    named = f"thread {caller}" if caller else "another thread"
-    context = f"`casfs thread context {caller}` prints what it knows; " if caller else ""
-    return (
-        f"This thread was called by {named}, {where}. To read what led to the task: {context}"
-        f"`casfs node get {state}` is the node where it stood. In that, `content` is what "
-        "was said, `meta` the facts, `previous` the step before, `start` leads to the first task."
-    )

@@ -19,7 +19,7 @@ from typing import Any
 
 import trio
 
-from casfs import canonical, daemon_socket
+from casfs import canonical, daemon_socket, live_output
 from casfs.errors import CasfsError, NotFound
 from casfs.store import Store
 from casfs.system import reserve
@@ -177,6 +177,8 @@ def serve(
 def _sweep(store: Store, log: Log) -> None:
     """Cleans up after a daemon that was killed; a failure is only logged."""
     try:
+        if store.root is not None:
+            live_output.sweep(store.root)
         count = sweep(store)
     except CasfsError as error:
         log("sweep failed", error=str(error))

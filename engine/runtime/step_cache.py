@@ -81,6 +81,7 @@ def _step_key(store: Store, batch: Batch, inputs: StepInputs) -> dict[str, Any]:
     agent["version"] = f"=={loader.load(agent['package']).version}"  # installed, not resolved
     prompt = inputs.prompt
     parts = {**vars(prompt), "history": [vars(step) for step in prompt.history]}
+    del parts["answer"]  # the prompt of a first attempt has none
     return {
         "role": inputs.role.hash,
         "name": inputs.name,
@@ -93,10 +94,15 @@ def _step_key(store: Store, batch: Batch, inputs: StepInputs) -> dict[str, Any]:
 
 
 def lookup_logged(
-    store: Store, action: Action, schema: Schema, log: Log, place: Mapping[str, Any]
+    store: Store,
+    action: Action,
+    prompt: Prompt,
+    schema: Schema,
+    log: Log,
+    place: Mapping[str, Any],
 ) -> StepResult | None:
     """`lookup`; logs the hit or the miss with its reason."""
-    hit = lookup(store, action, schema)
+    hit = lookup(store, action, prompt, schema)
     if hit is None:
         log("miss", **place, action=action.hash, reason=explain_miss(store, action))
     elif hit.cached is not None:
@@ -104,7 +110,7 @@ def lookup_logged(
     return hit
 
 
-def lookup(store: Store, action: Action, schema: Schema) -> StepResult | None:
+def lookup(store: Store, action: Action, prompt: Prompt, schema: Schema) -> StepResult | None:
     """Returns the cached result of equal inputs; None on a miss, and where the result is
     damaged, incomplete or does not fit `schema`."""
     begin = time.monotonic()
@@ -123,6 +129,7 @@ def lookup(store: Store, action: Action, schema: Schema) -> StepResult | None:
     return StepResult(
         AgentResult(output, detail, tuple(result.artifacts)),
         extracted,
+        prompt,
         "block",
         None if action.payload["inputRoot"] is None else result.outputs,
         {"action": action.hash, "savedMs": max(0, saved)},

@@ -8,12 +8,12 @@ another hop through the daemon's loop; else `ThreadRun` decides and calls `commi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import trio
 
-from casfs import threads
+from casfs import canonical, threads
 from casfs.digest import TreeHash
 from casfs.store import Store
 from casfs.system import interruption
@@ -32,6 +32,7 @@ from engine.runtime.workspace import Workspace, Workspaces
 from engine.secrets import redaction
 from engine.threads import transitions
 from engine.threads.history import ThreadHistory
+from engine.threads.prompt_digest import PromptDigester
 from engine.threads.record import Intent, step_limit
 
 
@@ -59,6 +60,7 @@ class StepCommitter:
     workspace: Workspace
     workspaces: Workspaces
     log: Log
+    prompts: PromptDigester = field(default_factory=PromptDigester)
 
     def build(self, intent: Intent, result: StepResult, tokens: int) -> UncommittedStep:
         """Builds the step of a result, and commits it if the next decision is unconditional.
@@ -100,10 +102,11 @@ class StepCommitter:
         artifacts = list(dict.fromkeys([*step.extracted.refs, *step.result.artifacts]))
         changed = step.workspace != before
         changes = unified_diff.patch(self.store, before, step.workspace) if changed else b""
-        payload = {
+        payload: dict[str, Any] = {
             "index": intent["index"],
             "role": intent["role"],
-            "meta": dict(step.extracted.meta),
+            # as it is read back: the prompts of a restarted daemon must be the same
+            "meta": canonical.decode(canonical.encode(dict(step.extracted.meta))),
             "content": content.put(batch, step.result.output, artifacts),
             "detail": step.result.detail.hash,
             "agent": self.config.put_step_agent(batch, intent["role"]),
@@ -118,7 +121,20 @@ class StepCommitter:
             "startedAt": intent["since"],
             "completedAt": now_ms(),
         }
+        if self.config.records_prompts:
+            payload["prompt"] = self._prompt(intent["role"], step)
         return payload if step.cached is None else {**payload, "cached": dict(step.cached)}
+
+    def _prompt(self, role: str, step: StepResult) -> dict[str, Any]:
+        """The digest of the prompt, and the nodes of its parts that the chain does not have."""
+        record, digest = self.head.thread.record, self.prompts.digest(role, step.prompt)
+        parts = {
+            "hint": step.prompt.hint and record.get("hint"),
+            "answer": step.prompt.answer and record["answer"],
+            "correction": step.prompt.correction and record["intent"].get("correction"),
+        }
+        found = {"hash": digest.hash, "size": digest.size_bytes}
+        return found | {name: hash for name, hash in parts.items() if hash}
 
     def _log_files_with_secrets(self, before: TreeHash | None, after: TreeHash) -> None:
         """Logs the changed files that contain a secret: files are recorded unredacted. At the

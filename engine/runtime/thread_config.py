@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 
-from casfs import threads
+from casfs import prompts, threads
 from casfs.agents import AgentContext, AgentFn, AgentResult
 from casfs.agents.prompt import Prompt
 from casfs.digest import NodeHash
@@ -22,7 +22,6 @@ from engine.blocking import blocking
 from engine.content import text
 from engine.llm.llm_extractor import Extractor
 from engine.output_parser import role_schema
-from engine.runtime import calls
 from engine.runtime.attempt import RoleAgent
 from engine.secrets import redaction
 from engine.threads import call_stack
@@ -53,7 +52,9 @@ class ThreadConfig:
         if extractor is not None and extractor.key_env is not None:
             names.add(extractor.key_env)
         self.secrets = redaction.from_env(names, env)
-        self._caller_hint = calls.caller_hint(store, thread)
+        self._origin = prompts.origin(store, self.start, thread.record.get("parent"))
+        schema = store.registry.document(store.registry.current("thread-step"))
+        self.records_prompts = "prompt" in schema["properties"]  # not in a store of an older casfs
         self._versions: dict[str, str] = {}  # installed, by package
         self.recorded_agents: dict[str, NodeHash] = {}  # by role, of committed steps
         self._functions: dict[str, AgentFn] = {}
@@ -68,7 +69,7 @@ class ThreadConfig:
             part.extract_prompt,
             part.schema,
             summary=history.summary,
-            origin=self._caller_hint,
+            origin=self._origin,
             hint=hint and text(self._store, hint),
         )
         return prompt.redacted(self.secrets)

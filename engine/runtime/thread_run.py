@@ -167,7 +167,9 @@ class ThreadRun:
             place = {"thread": self.thread.id, "index": intent["index"]}
             schema = self._config.schemas[intent["role"]]
             hit = await blocking(
-                lambda: step_cache.lookup_logged(self._store, action, schema, self._log, place)
+                lambda: step_cache.lookup_logged(
+                    self._store, action, prompt, schema, self._log, place
+                )
             )
             if hit is not None:
                 build = partial(self._committer.build, intent, hit, 0)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
-from casfs import threads
+from casfs import prompts, threads
 from casfs.agents.prompt import EarlierStep
 from casfs.digest import NodeHash, TreeHash
 from casfs.nodes.node import Node
@@ -104,13 +104,6 @@ def prompt_history(
     pending = thread.record.get("compact")
     if pending is not None:
         return PromptHistory(text(store, pending))
-    steps: list[EarlierStep] = []
-    summary = None
-    for node in threads.backwards(store, thread) if newest_first is None else newest_first:
-        step = node.payload
-        output = text(store, step["content"])
-        steps.append(EarlierStep(step["index"], step["role"], output, step["meta"]))
-        if step["compact"] is not None:
-            summary = text(store, step["compact"])
-            break
-    return PromptHistory(summary, EarlierSteps(steps[::-1]))
+    nodes = threads.backwards(store, thread) if newest_first is None else newest_first
+    summary, steps = prompts.history(store, nodes)
+    return PromptHistory(summary, EarlierSteps(steps))

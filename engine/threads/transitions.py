@@ -112,9 +112,12 @@ def add_tokens(store: Store, thread: Thread, tokens: int) -> Thread:
     return update_record(store, thread, spent={**spent, "tokens": spent["tokens"] + tokens})
 
 
-def add_failed_attempt(store: Store, thread: Thread, detail: str) -> Thread:
-    """Records the detail of a failed attempt."""
-    return update_record(store, thread, attempts=record.add_attempts(thread.record, [detail]))
+def correct(store: Store, thread: Thread, detail: str, fault: str) -> Thread:
+    """Records the detail of an unusable output, and the fault that the agent is told."""
+    with store.batch() as batch:
+        intent = {**thread.record["intent"], "correction": content.put(batch, fault)}
+        attempts = record.add_attempts(thread.record, [detail])
+        return move_head(batch, thread, thread.hash, intent=intent, attempts=attempts)
 
 
 def cancel(store: Store, thread: Thread) -> Thread:

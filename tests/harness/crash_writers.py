@@ -228,7 +228,7 @@ def _step(writer: Writer, store: Store) -> None:
         thread = transitions.begin(store, thread, Next("a"), index, ROUNDS, 1)
     if writer.random.random() < 0.1:
         detail = store.put_node("content", {"text": "no", "artifacts": []})
-        thread = transitions.add_failed_attempt(store, thread, detail.hash)
+        thread = transitions.correct(store, thread, detail.hash, "no block")
     if writer.random.random() < 0.05:
         thread = transitions.cancel(store, thread)
     else:

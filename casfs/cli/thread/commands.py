@@ -20,7 +20,7 @@ from casfs.cli.thread.arguments import (
     text_or_file,
 )
 from casfs.cli.thread.log import log
-from casfs.cli.thread.past import context, graph, replay, rm
+from casfs.cli.thread.past import context, graph, prompt, replay, rm
 from casfs.cli.thread.show import list_, show
 from casfs.cli.thread.wait import wait_until_over
 from casfs.errors import Usage
@@ -48,7 +48,7 @@ def thread() -> None:
     """
 
 
-for one in (list_, show, log, context, replay, graph, rm):
+for one in (list_, show, log, prompt, context, replay, graph, rm):
     thread.add_command(one)
 
 

@@ -1,4 +1,4 @@
-"""A thread's history: context, replay, graph, rm. Needs no daemon."""
+"""A thread's history: context, prompt, replay, graph, rm. Needs no daemon."""
 
 from __future__ import annotations
 
@@ -35,6 +35,36 @@ def context(ctx: click.Context, id: str, as_json: bool) -> None:
     if past.summary is not None:
         parts.append(f"# Summary of what went before\n\n{past.summary.strip()}")
     echo("\n\n".join([*parts, *(step.text() for step in past.steps)]))
+
+
+@click.command()
+@click.argument("id", metavar="ID[@STEP]")
+@json_option
+@click.pass_context
+def prompt(ctx: click.Context, id: str, as_json: bool) -> None:
+    """Print the prompt that the agent of a step got, byte for byte.
+
+    Without @STEP that of the pending step, or of the last attempt at it; of an ended thread, that
+    of its last step.
+
+    \b
+    casfs thread prompt 01K2@3
+    """
+    from casfs import prompts
+
+    name, _, step = id.rpartition("@")
+    by_index = bool(name) and step.isascii() and step.isdigit()
+    with open_store(ctx) as store:
+        found = thread_lookup.find(store, name if by_index else id)
+        index = int(step) if by_index else None
+        made = None if by_index else prompts.of_pending_step(store, found)
+        if made is None:
+            index = threads.length(store, found) if index is None else index
+            made = prompts.of_step(store, found, threads.step_at(store, found, index))
+    if as_json:
+        echo_json({"id": found.id, "step": index, "prompt": made.text, "fault": made.fault})
+    else:
+        echo(made.marked().removesuffix("\n"))
 
 
 @click.command()

@@ -29,8 +29,9 @@ blobs/HASH                any stored bytes; found by name, not listed
 trees/NAME/ID/            every checkpoint as a plain directory; trees/NAME/latest is the newest
 trees/HASH/               any tree by its root; found by name, not listed
 threads/ID/               a run of a workflow: status, input.md, thread.json, end.json
-threads/ID/running/       the step in flight, as long as there is one: role, attempt, since
-threads/ID/steps/N-ROLE/  one step: output.md, meta.json, step.json, changes.diff, detail/
+threads/ID/running/       the step in flight: role, attempt, since, prompt.md, stdout, turns/
+threads/ID/attempts/      the failed attempts at it
+threads/ID/steps/N-ROLE/  one step: prompt.md, output.md, meta.json, changes.diff, detail/
 nodes/HASH/               any node, its fields as files; found by name, not listed
 workflows/NAME            the registered workflows
 threads.json, history/    the active threads; those that have ended, by date

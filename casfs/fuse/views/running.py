@@ -1,22 +1,26 @@
 """The view `threads/<ULID>/running/`: the step in flight, present as long as its intent is.
 
     role, attempt, since    the intent's fields, a line each; `since` in ms since 1970 UTC
+    prompt.md               what its agent gets, or got where the attempt failed
+    stdout                  the newest output of its program, while that runs (`casfs.live_output`)
     turns/0000, 0001, …     the model calls so far, if the engine has named them in the intent:
                             nodes, in the form of `casfs.fuse.views.nodes`
 
-Everything here is live. A turn itself never changes, but the next step's first turn gets the
-same name: so a turn's key depends on its hash, and the name is not bound to it.
+Everything here is live, as are the thread's `attempts/`. A turn, or attempt, itself never changes,
+but the first one of the next step gets the same name: so its key depends on its hash, and the name
+is not bound to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from casfs import threads
+from casfs import live_output, threads
 from casfs.digest import is_hash
 from casfs.errors import NotFound
+from casfs.fuse.views import prompts
 from casfs.fuse.views.directories import ComposedDirectory, LiveDirectory, VnodeFactory
 from casfs.fuse.views.files import LiveFile
 from casfs.fuse.views.nodes import ref_factories
@@ -26,6 +30,7 @@ from casfs.threads import ThreadId
 
 FIELDS = ("role", "attempt", "since")
 TURN_DEPTH = 4  # threads / <ULID> / running / turns
+ATTEMPT_DEPTH = 3  # threads / <ULID> / attempts
 
 
 class RunningStep(ComposedDirectory):
@@ -48,6 +53,11 @@ class RunningStep(ComposedDirectory):
             for field in FIELDS
             if field in intent
         }
+        if intent:
+            prompt = partial(prompts.running, self._reader, self._id)
+            found[b"prompt.md"] = partial(LiveFile, make=prompt)
+        if live_output.exists(self._reader.store.root, intent.get("run")):
+            found[b"stdout"] = partial(LiveFile, make=self._stdout)
         if isinstance(intent.get("turns"), list):
             found[b"turns"] = partial(LiveDirectory, find=self._turns, changed=self._changed)
         return found
@@ -66,15 +76,34 @@ class RunningStep(ComposedDirectory):
             raise NotFound(f"thread {self._id}: no step in flight any more")
         return f"{intent[field]}\n".encode(), mtime_ns
 
+    def _stdout(self) -> tuple[bytes, int]:
+        intent = self._intent() or {}
+        found = live_output.tail(self._reader.store.root, intent.get("run"))
+        if found is None:
+            raise NotFound(f"thread {self._id}: its program does not run any more")
+        return found
+
     def _turns(self) -> dict[bytes, VnodeFactory]:
         intent = self._intent() or {}
         turns = [hash for hash in threads.turns(self._reader.store, intent) if is_hash(hash)]
-        names = {b"%04d" % place: hash for place, hash in enumerate(turns)}
-        factories = ref_factories(
-            self._reader, names, TURN_DEPTH, intent.get("since", 0) * MILLISECOND
-        )
-        return {name: partial(_turn, factory, names[name]) for name, factory in factories.items()}
+        since_ns = intent.get("since", 0) * MILLISECOND
+        return _numbered(self._reader, turns, TURN_DEPTH, since_ns)
 
 
-def _turn(factory: VnodeFactory, hash: str, key: bytes) -> Vnode:
+def attempts(reader: StoreReader, id: ThreadId) -> dict[bytes, VnodeFactory]:
+    """Returns the details of the failed attempts at the pending step, oldest first."""
+    thread, mtime_ns = reader.thread(id)
+    found = [hash for hash in thread.fields.get("attempts") or () if is_hash(hash)]
+    return _numbered(reader, found, ATTEMPT_DEPTH, mtime_ns)
+
+
+def _numbered(
+    reader: StoreReader, hashes: Sequence[str], depth: int, mtime_ns: int
+) -> dict[bytes, VnodeFactory]:
+    names = {b"%04d" % place: hash for place, hash in enumerate(hashes)}
+    factories = ref_factories(reader, names, depth, mtime_ns)
+    return {name: partial(_keyed, factory, names[name]) for name, factory in factories.items()}
+
+
+def _keyed(factory: VnodeFactory, hash: str, key: bytes) -> Vnode:
     return factory(make_key(key + hash.encode("ascii")))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
-from casfs import threads
+from casfs import prompts, threads
 from casfs.backend.derived import note_use
 from casfs.backend.protocols import BlobInfo, HeadName
 from casfs.digest import TreeHash
@@ -27,6 +27,7 @@ from casfs.trees import tree
 NODE_CACHE_BYTES = 1 << 24  # of memory, approximately
 STEP_LISTS = 16
 AGGREGATES = 256
+PROMPT_CACHE_BYTES = 1 << 22
 
 Value = TypeVar("Value")
 
@@ -49,6 +50,7 @@ class StoreReader:
         self._nodes = LruCache(NODE_CACHE_BYTES)
         self._steps = LruCache(STEP_LISTS)
         self._aggregates = LruCache(AGGREGATES)
+        self._prompts = LruCache(PROMPT_CACHE_BYTES)
 
     def note_uses(self) -> None:
         """Writes the last uses to the store, by which cache checkpoints are evicted."""
@@ -92,6 +94,18 @@ class StoreReader:
         if found is None:
             found = self._load(lambda: threads.steps(self.store, thread), thread.hash)
             self._steps.put(thread.hash, found, 1)
+        return found
+
+    def prompt(self, id: ThreadId, step: str) -> bytes:
+        """Returns the prompt of a step, rebuilt, with its fault on top where it has one. Raises
+        Corrupt, NotFound (the thread)."""
+        found: bytes | None = self._prompts.get(step)
+        if found is None:
+            node, thread = self.node(step, "thread-step"), threads.get(self.store, id)
+            prompt = self._load(lambda: prompts.of_step(self.store, thread, node), step)
+            found = prompt.marked().encode()
+            if prompt.fault is None:
+                self._prompts.put(step, found, len(found))
         return found
 
     def aggregate(self, key: str, prefix: str, compute: Callable[[], Value]) -> Value:

@@ -6,16 +6,17 @@
     moderator.json    the workflow's rules;  workflow → the workflow's node
     parent, children/<ULID>    → other threads, where there are any
     running/          the step in flight, if there is one (`casfs.fuse.views.running`)
+    attempts/0000, …  the results of its failed attempts, in the form of `casfs.fuse.views.nodes`
     end.json          the thread-end node's payload, once it has ended
     steps/000001-planner/
-        step.json, meta.json, output.md, changes.diff
+        step.json, meta.json, prompt.md, output.md, changes.diff
         workspace → the tree after the step
         detail/ and artifacts/ in the form of `casfs.fuse.views.nodes`
         attempts/ in the same form: the results of failed attempts before, if there are any
 
-A thread's directory only gains names, except for `running`, and a step never changes; in
-`threads/` itself names are added and removed. Each request reads the thread's head, so nothing
-here is stale.
+A thread's directory only gains names, except for `running` and `attempts`, and a step never
+changes; in `threads/` itself names are added and removed. Each request reads the thread's head, so
+nothing here is stale.
 """
 
 from __future__ import annotations
@@ -35,13 +36,14 @@ from casfs.fuse.views.directories import (
 )
 from casfs.fuse.views.files import BrokenFile, ComputedFile, LiveFile
 from casfs.fuse.views.nodes import NodeDirectory, Refs, field_bytes, file_name, pretty, ref_factory
-from casfs.fuse.views.running import RunningStep
+from casfs.fuse.views.prompts import PromptFile
+from casfs.fuse.views.running import RunningStep, attempts
 from casfs.fuse.views.store_reader import StoreReader, TimedThread
 from casfs.fuse.views.vnode import MILLISECOND, READ_DIRECTORY, Attr, Link, Vnode, child_key
 from casfs.threads import StepRef, Thread, ThreadId
 
 STEP_DEPTH = 4  # threads / <ULID> / steps / <step>
-RUNNING = b"running"
+RUNNING, ATTEMPTS = b"running", b"attempts"
 
 
 class Threads(StoreDirectory):
@@ -76,7 +78,7 @@ class ThreadDirectory(ComposedDirectory):
         self._mtime_ns = timed.mtime_ns
 
     def binds(self, name: bytes) -> bool:
-        return name != RUNNING
+        return name not in (RUNNING, ATTEMPTS)
 
     def refresh(self) -> None:
         self._mtime_ns = self._reader.thread(self._id).mtime_ns
@@ -106,6 +108,9 @@ class ThreadDirectory(ComposedDirectory):
             found[b"children"] = partial(LiveDirectory, find=self._children, changed=self._changed)
         if thread.fields.get("intent"):
             found[RUNNING] = partial(RunningStep, reader=self._reader, id=self._id)
+        if thread.fields.get("attempts"):
+            find = partial(attempts, self._reader, self._id)
+            found[ATTEMPTS] = partial(LiveDirectory, find=find, changed=self._changed)
         return found
 
     def _status(self) -> tuple[bytes, int]:
@@ -175,7 +180,7 @@ class Steps(StoreDirectory):
             return None
         for step in self._steps()[max(int(index) - 1, 0) : int(index)]:
             if _step_name(step) == name:
-                return StepDirectory(child_key(self.key, name), self._reader, step.hash)
+                return StepDirectory(child_key(self.key, name), self._reader, self._id, step.hash)
         return None
 
     def entries(self) -> Iterable[tuple[bytes, Vnode]]:
@@ -183,7 +188,7 @@ class Steps(StoreDirectory):
             name = _step_name(step)
             key = child_key(self.key, name)
             try:
-                yield name, StepDirectory(key, self._reader, step.hash)
+                yield name, StepDirectory(key, self._reader, self._id, step.hash)
             except CasfsError as error:
                 yield name, BrokenFile(key, error)
 
@@ -192,11 +197,12 @@ class Steps(StoreDirectory):
 
 
 class StepDirectory(ComposedDirectory):
-    __slots__ = ("_hash", "_mtime_ns", "_reader")
+    __slots__ = ("_hash", "_id", "_mtime_ns", "_reader")
 
-    def __init__(self, key: bytes, reader: StoreReader, hash: NodeHash) -> None:
+    def __init__(self, key: bytes, reader: StoreReader, id: ThreadId, hash: NodeHash) -> None:
         super().__init__(key)
         self._reader = reader
+        self._id = id
         self._hash = hash
         self._mtime_ns = self._payload()["completedAt"] * MILLISECOND
 
@@ -217,6 +223,8 @@ class StepDirectory(ComposedDirectory):
             b"detail": partial(self._detail, step["detail"]),
             b"artifacts": partial(self._refs, step["content"], "artifacts"),
         }
+        if "prompt" in step:
+            found[b"prompt.md"] = self._prompt
         if step["attempts"]:
             found[b"attempts"] = partial(self._refs, self._hash, "attempts")
         if step["changes"] is not None:
@@ -229,6 +237,9 @@ class StepDirectory(ComposedDirectory):
     def _field(self, hash: NodeHash, field: str | None, key: bytes) -> Vnode:
         make = partial(field_bytes, self._reader, hash, field)
         return ComputedFile(key, make, self._mtime_ns)
+
+    def _prompt(self, key: bytes) -> Vnode:
+        return PromptFile(key, self._reader, self._id, self._hash, self._mtime_ns)
 
     def _blob(self, hash: str, key: bytes) -> Vnode:
         return ref_factory(self._reader, hash, STEP_DEPTH, self._mtime_ns, plain=True)(key)

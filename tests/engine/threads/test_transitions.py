@@ -236,10 +236,12 @@ def test_a_stuck_decision_suspends_with_nothing_in_flight(store: Store, thread: 
 def test_suspending_keeps_the_intent_and_the_failed_tries(store: Store, thread: Thread) -> None:
     running = transitions.begin(store, thread, Next("a"), 0, 100, 1)
     blobs = [store.put(bytes([n])).hash for n in range(3)]
-    failed = transitions.add_failed_attempt(store, running, blobs[0])
+    failed = transitions.correct(store, running, blobs[0], "no block")
     suspended = suspension.suspend(store, failed, "it broke", blobs[1:])
     assert suspended.record["attempts"] == blobs
-    assert suspended.record["intent"] == running.record["intent"]
+    fault = failed.record["intent"]["correction"]
+    assert store.node(fault, "content").payload["text"] == "no block"
+    assert suspended.record["intent"] == {**running.record["intent"], "correction": fault}
     again = transitions.begin(store, suspension.resume(store, suspended), Next("a"), 0, 100, 2)
     assert (again.record["attempts"], again.record["reason"]) == (blobs, None)
     done = transitions.commit_step(

@@ -40,7 +40,12 @@ def test_it_is_there_as_long_as_the_intent(store: Store, thread: Example) -> Non
     assert isinstance(running, Directory)
     assert running.live
     assert b"running" in dict(directory.entries())
-    assert [name for name, _ in running.entries()] == [b"role", b"attempt", b"since"]
+    assert [name for name, _ in running.entries()] == [
+        b"role",
+        b"attempt",
+        b"since",
+        b"prompt.md",
+    ]
     role = running.lookup(b"role")
     assert isinstance(role, File)
     assert content(role) == b"planner\n"

@@ -1,0 +1,99 @@
+"""The output of an agent's program while it runs: the file `live/<token>` in the store.
+
+The daemon appends what the program writes, with secrets redacted, and deletes the file when the
+program has ended; from then on the output is in the step, or in the attempt's detail. The mount and
+the command line read it. It is no content: a file that cannot be written is done without.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from casfs.agents.secrets import Secrets
+from casfs.system import rmtree
+
+FOLDER = "live"
+TAIL_BYTES = 1 << 20
+TOKEN = re.compile("[0-9a-f]{32}")  # of an intent; one of an imported thread may be anything
+
+
+class LiveOutput:
+    """The output of one program."""
+
+    def __init__(self, fd: int | None, secrets: Secrets) -> None:
+        self._fd = fd
+        self._secrets = secrets
+        self._held = b""  # may be the beginning of a secret
+
+    def write(self, data: bytes) -> None:
+        if self._fd is None:
+            return
+        data = self._secrets.redact_bytes(self._held + data)
+        count = self._secrets.begins_at_end(data)
+        self._held = data[len(data) - count :]
+        with suppress(OSError):  # a full disk
+            os.write(self._fd, data[: len(data) - count])
+
+
+@contextmanager
+def recording(root: Path | None, token: str, secrets: Secrets) -> Iterator[LiveOutput]:
+    """Makes the file of a program's output, and deletes it at the end of the block. `root`: of the
+    store, None for one in memory, which has no such file."""
+    place = None if root is None else _place(root, token)
+    fd = None
+    if place is not None:
+        with suppress(OSError):
+            place.parent.mkdir(0o700, exist_ok=True)
+            fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        yield LiveOutput(fd, secrets)
+    finally:
+        if fd is not None and place is not None:
+            os.close(fd)
+            with suppress(OSError):
+                place.unlink(missing_ok=True)
+
+
+def exists(root: Path | None, token: object) -> bool:
+    """Returns whether the program with that token has such a file."""
+    place = None if root is None else _place(root, token)
+    return place is not None and place.exists()
+
+
+def tail(root: Path | None, token: object) -> tuple[bytes, int] | None:
+    """Returns the last TAIL_BYTES of a program's output so far and their mtime (ns); None where
+    there is no such file."""
+    place = None if root is None else _place(root, token)
+    try:
+        with open(place or "", "rb") as file:
+            found = os.fstat(file.fileno())
+            file.seek(max(0, found.st_size - TAIL_BYTES))
+            return file.read(TAIL_BYTES), found.st_mtime_ns
+    except FileNotFoundError:
+        return None
+
+
+def read(root: Path | None, token: object, offset: int) -> bytes:
+    """Returns at most TAIL_BYTES of a program's output from `offset` on; empty where there are
+    none."""
+    place = None if root is None else _place(root, token)
+    try:
+        with open(place or "", "rb") as file:
+            file.seek(offset)
+            return file.read(TAIL_BYTES)
+    except FileNotFoundError:
+        return b""
+
+
+def sweep(root: Path) -> None:
+    """Deletes what a killed daemon left. Raises Failed."""
+    rmtree.empty(root / FOLDER)
+
+
+def _place(root: Path, token: object) -> Path | None:
+    valid = isinstance(token, str) and TOKEN.fullmatch(token)
+    return root / FOLDER / str(token) if valid else None

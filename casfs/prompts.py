@@ -1,0 +1,189 @@
+"""The prompt of any step, rebuilt from the thread's chain and proved by the step's digest.
+
+No prompt is stored: its earlier steps would be stored again with every step. A step records the
+digest of the prompt that its agent got (`thread-step.prompt`), and refers to what the chain does
+not have: a hint, an answer, a correction. The other parts are in the thread-start, the workflow
+and the steps before. Which of them counted is found by trial: a fork may have another workflow
+than the steps that it shares, a caller's thread may be gone, a summary may have been made while the
+step ran. A text whose digest is not that of the step has a `fault` that says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, TypeAlias
+
+from casfs import threads
+from casfs.agents.prompt import EarlierStep, Prompt
+from casfs.digest import NodeHash, hash_bytes
+from casfs.errors import NotFound
+from casfs.nodes.node import Node
+from casfs.store import Store
+from casfs.threads import Thread, ThreadId
+
+History: TypeAlias = tuple[str | None, list[EarlierStep]]  # a summary, and the steps since
+
+MAX_ORIGINS = 16  # forks of forks that are searched for the parts of a prompt
+UNRECORDED = "not proved: the step was recorded by a casfs that kept no digest of prompts"
+DIFFERS = "not what the agent got: the digest in the step is another one"
+
+
+@dataclass(frozen=True)
+class StepPrompt:
+    """`fault`: None where `text` is what the agent got, byte for byte."""
+
+    text: str
+    fault: str | None = None
+
+    def marked(self) -> str:
+        """Returns the text, below its fault if it has one."""
+        return (
+            self.text
+            if self.fault is None
+            else f"[casfs: this prompt is {self.fault}]\n\n{self.text}"
+        )
+
+
+def of_step(store: Store, thread: Thread, step: Node) -> StepPrompt:
+    """Returns the prompt of a recorded step. Raises NotFound, Corrupt."""
+    recorded = step.payload.get("prompt")
+    first = None
+    for prompt in _candidates(store, thread, step.payload):
+        text = prompt.text()
+        if recorded is None:
+            return StepPrompt(text, UNRECORDED)
+        if hash_bytes(text.encode()) == recorded["hash"]:
+            return StepPrompt(text)
+        first = text if first is None else first
+    return StepPrompt(first or "", DIFFERS)
+
+
+def of_pending_step(store: Store, thread: Thread) -> StepPrompt | None:
+    """Returns the prompt of the step in flight, or of the last attempt at one that failed; None
+    where there is none. Raises NotFound, Corrupt."""
+    fields = thread.record
+    intent = fields.get("intent")
+    if intent is None:
+        return None
+    shown: History
+    if fields.get("compact") is not None:
+        shown = content_text(store, fields["compact"]), []
+    else:
+        shown = history(store, threads.backwards(store, thread))
+    workflow, start = threads.workflow(store, thread), threads.start(store, thread).payload
+    refs = {**fields, "correction": intent.get("correction")}
+    prompt = _prompt(store, workflow, intent["role"], start, shown, refs)
+    return StepPrompt(replace(prompt, origin=origin(store, start, fields.get("parent"))).text())
+
+
+def history(store: Store, newest_first: Iterable[Node]) -> History:
+    """Returns what a prompt shows of these steps: the newest summary, and the steps from the one
+    that carries it on, oldest first. Raises NotFound, Corrupt."""
+    steps: list[EarlierStep] = []
+    summary = None
+    for node in newest_first:
+        step = node.payload
+        output = content_text(store, step["content"])
+        steps.append(EarlierStep(step["index"], step["role"], output, step["meta"]))
+        if step["compact"] is not None:
+            summary = content_text(store, step["compact"])
+            break
+    return summary, steps[::-1]
+
+
+def origin(store: Store, start: Mapping[str, Any], caller: str | None) -> str | None:
+    """Returns the part of a prompt that says how to read the caller's context; None for a thread
+    that no other called. `start`: payload of the thread-start; `caller`: the thread, if known."""
+    state = start["parentState"]
+    if state is None:
+        return None
+    node = store.node(state)
+    if node.type == "thread-step":
+        where = f"after step {node.payload['index']} ({node.payload['role']})"
+    else:
+        where = "before its first step"
+    named = f"thread {caller}" if caller else "another thread"
+    context = f"`casfs thread context {caller}` prints what it knows; " if caller else ""
+    return (
+        f"This thread was called by {named}, {where}. To read what led to the task: {context}"
+        f"`casfs node get {state}` is the node where it stood. In that, `content` is what "
+        "was said, `meta` the facts, `previous` the step before, `start` leads to the first task."
+    )
+
+
+def content_text(store: Store, hash: str) -> str:
+    """Returns the text of a content node. Raises NotFound, Corrupt."""
+    found: str = store.node(hash, "content").payload["text"]
+    return found
+
+
+def _candidates(store: Store, thread: Thread, step: Mapping[str, Any]) -> Iterator[Prompt]:
+    """Yields the prompts that the step may have had, the likeliest first."""
+    start = store.node(step["start"], "thread-start").payload
+    family = list(_family(store, thread))
+    flows = dict.fromkeys([*(threads.workflow(store, one) for one in family), start["workflow"]])
+    callers = dict.fromkeys([*(one.fields.get("parent") for one in family), None])
+    for shown, flow in product(_histories(store, step), flows):
+        if step["role"] in store.node(flow, "workflow").payload["roles"]:
+            prompt = _prompt(store, flow, step["role"], start, shown, step.get("prompt", {}))
+            for caller in callers if start["parentState"] else (None,):
+                yield replace(prompt, origin=origin(store, start, caller))
+
+
+def _histories(store: Store, step: Mapping[str, Any]) -> Iterator[History]:
+    """Yields what the prompt may have shown of the steps before: the summary that the step
+    carries, and the steps themselves."""
+    if step["compact"] is not None:
+        yield content_text(store, step["compact"]), []
+    yield history(store, _backwards(store, step["previous"]))
+
+
+def _backwards(store: Store, hash: NodeHash | None) -> Iterator[Node]:
+    while hash is not None:
+        node = store.node(hash, "thread-step")
+        yield node
+        hash = node.payload["previous"]
+
+
+def _family(store: Store, thread: Thread) -> Iterator[Thread]:
+    """Yields the thread, the one that it was forked from, and so on."""
+    for _ in range(MAX_ORIGINS):
+        yield thread
+        fork = thread.fields.get("fork")
+        try:
+            thread = threads.get(store, ThreadId(fork["thread"] if fork else ""))
+        except NotFound:  # it is no fork, or the other one was removed
+            return
+
+
+def _prompt(
+    store: Store,
+    workflow: NodeHash,
+    role: str,
+    start: Mapping[str, Any],
+    shown: History,
+    refs: Mapping[str, Any],
+) -> Prompt:
+    """`refs`: of the step or the record, to the texts that the chain does not have."""
+
+    def text(name: str) -> str | None:
+        hash: str | None = refs.get(name)
+        return hash and content_text(store, hash)
+
+    roles = store.node(workflow, "workflow").payload["roles"]
+    part = store.node(roles[role], "role").payload
+    schema = store.node(part["schema"], "role-schema").payload
+    summary, steps = shown
+    return Prompt(
+        part["systemPrompt"],
+        content_text(store, start["input"]),
+        steps,
+        part["extractPrompt"],
+        schema,
+        correction=text("correction"),
+        summary=summary,
+        hint=text("hint"),
+        answer=text("answer"),
+    )

@@ -1,0 +1,59 @@
+"""What an agent got, what its attempts left, and what its program prints, in the mount."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from casfs import live_output, threads
+from casfs.agents.secrets import NO_SECRETS
+from casfs.prompts import DIFFERS
+from casfs.store import Store
+from tests.support.engine import begin, carry_on, loop, says
+from tests.support.fuse import at, missing, names, read
+from tests.support.thread_example import Example
+
+
+async def test_prompts_and_failed_attempts(disk_store: Store, tmp_path: Path) -> None:
+    fails = "[ $CASFS_STEP = 1 ] || { echo half; echo boom >&2; exit 1; }"
+    script = f"cat >{tmp_path}/$CASFS_STEP; {fails}"
+    thread = await carry_on(disk_store, begin(disk_store, loop(3), {"a": says({}, script)}))
+    where = f"threads/{thread.id}"
+    assert read(disk_store, f"{where}/steps/000001-a/prompt.md") == (tmp_path / "1").read_bytes()
+    assert read(disk_store, f"{where}/running/prompt.md") == (tmp_path / "2").read_bytes()
+    assert missing(disk_store, f"{where}/running/stdout")
+    assert names(disk_store, f"{where}/attempts") == ["0000"]
+    assert read(disk_store, f"{where}/attempts/0000/stdout") == b"half\n"
+    assert read(disk_store, f"{where}/attempts/0000/stderr") == b"boom\n"
+    assert at(disk_store, where).live
+
+
+async def test_a_prompt_that_is_not_proved_says_so_in_its_first_line(disk_store: Store) -> None:
+    thread = await carry_on(disk_store, begin(disk_store, loop(1), {"a": says({})}))
+    (node,) = threads.last_steps(disk_store, thread, None)
+    damaged = {**node.payload, "prompt": {**node.payload["prompt"], "hash": "0" * 64}}
+    with disk_store.batch() as batch:
+        end = threads.end(disk_store, thread)
+        assert end is not None
+        step = batch.put_node("thread-step", damaged).hash
+        new = batch.put_node("thread-end", {**end.payload, "lastStep": step})
+        batch.move(thread.name, thread.head, new.hash, dict(thread.record))
+    vnode = at(disk_store, f"threads/{thread.id}/steps/000001-a/prompt.md")
+    size = vnode.attr().size
+    assert size == node.payload["prompt"]["size"]
+    data = vnode.read(0, size)  # type: ignore[attr-defined]
+    assert data.startswith(f"[casfs: this prompt is {DIFFERS}]\n\nYou are the a.".encode())
+
+
+def test_the_output_of_a_running_program(disk_store: Store, monkeypatch: object) -> None:
+    from tests.support.thread_example import make_thread
+
+    thread: Example = make_thread(disk_store)
+    run = "ab" * 16
+    thread.move(thread.start, intent={"role": "planner", "index": 1, "attempt": 1, "run": run})
+    where = f"threads/{thread.id}/running"
+    with live_output.recording(disk_store.root, run, NO_SECRETS) as live:
+        live.write(b"one\n")
+        assert read(disk_store, f"{where}/stdout") == b"one\n"
+        live.write(b"x" * live_output.TAIL_BYTES)
+        assert read(disk_store, f"{where}/stdout") == b"x" * live_output.TAIL_BYTES
+    assert missing(disk_store, f"{where}/stdout")
