@@ -288,109 +288,6 @@ The store $(status_of store) is mounted at $dir. Try:
 END
 }
 
-# -- the demo -------------------------------------------------------------------------
-
-# Show a command line, then run it. Only here a command is text: one line is shown and run.
-show() {
-    printf '\n$ %s\n' "$1"
-    bash -c "$1"
-}
-
-# Print a path quoted for the shell.
-quoted() { printf '%q' "$1"; }
-
-# Like `show`, for a diff that must find differences.
-show_difference() {
-    local code=0
-    show "$1" || code=$?
-    [ "$code" -eq 1 ] || fail "expected differences (exit code 1) from: $1"
-}
-
-same() {
-    [ "$2" = "$3" ] || fail "$1 differ: $2 and $3"
-    say "same $1: $2"
-}
-
-first_word() { sed -n '1s/[[:space:]].*//;1p'; }
-
-# Print one `--agent` value per role, NUL-terminated: the demo's scripts run by our Python.
-agents() {
-    "$VENV/bin/python" - "$VENV/bin/python" "$ROOT/engine/demo/agents" <<'END'
-import json, sys
-python, scripts = sys.argv[1:]
-for role in ("planner", "coder", "reviewer", "tester", "committer"):
-    config = json.dumps({"argv": [python, f"{scripts}/{role}.py"]})
-    print(f"{role}=command:{config}", end="\0")
-END
-}
-
-# Run `develop` on the sample; sets THREAD.
-run_demo() {
-    local project=$1 agent options=()
-    while IFS= read -r -d '' agent; do
-        options+=(--agent "$agent")
-    done < <(agents)
-    show "casfs checkpoint create demo $(quoted "$project") -m before"
-    show "casfs workflow add $(quoted "$(short "$ROOT/engine/workflows/develop.json")")"
-    printf '\n$ casfs thread start develop --input @engine/demo/task.md --workspace %s' "$project"
-    printf ' \\\n    --agent planner=command:{"argv": […/planner.py]} … --wait\n'
-    THREAD=$(casfs thread start develop --input "@$ROOT/engine/demo/task.md" \
-        --workspace "$project" "${options[@]}" --wait | first_word) ||
-        fail "the thread did not end; see: casfs thread list"
-    say "$THREAD"
-}
-
-# Show the thread with ordinary tools, below threads/<id>.
-show_thread() {
-    local copy=$1 steps=(steps/*) first last sha
-    first=${steps[0]} last=${steps[-1]}
-    show 'ls steps'
-    show 'cat status'
-    [ "$(<status)" = ended ] || fail "the thread $THREAD is $(<status), not ended"
-    show "grep -rnE --include=output.md '^(FAILED|OK)' steps"
-    grep -qrE --include=output.md '^FAILED' steps || fail "no round failed; one should"
-    show_difference "diff -r -x .git $first/workspace $last/workspace"
-    show "cp -a $last/workspace/. $(quoted "$copy")"
-    show "git -C $(quoted "$copy") log -1 --stat --format='%h %an: %s'"
-    sha=$("$VENV/bin/python" -P -c 'import json, sys; print(json.load(sys.stdin)["commitSha"])' \
-        <"$last/meta.json")
-    same "commit in meta.json and in the copy" "$sha" "$(git -C "$copy" rev-parse HEAD)"
-    [ -z "$(git -C "$copy" status --porcelain)" ] || fail "the committed copy is not clean"
-    show "cd $(quoted "$copy") && python -B -m unittest discover -s tests"
-}
-
-# Copy the checkpoint out of the mount; compare the copy with the project and with a restore.
-show_restore() {
-    local dir=$1 project=$2 scratch=$3
-    local copied=$scratch/copied restored=$scratch/restored from to
-    from=$(quoted "$project") to=$(quoted "$copied")
-    show "cp -a $(quoted "$dir")/trees/demo/latest/. $to"
-    show "diff -r --no-dereference -x .git $from $to && echo identical"
-    show "casfs checkpoint restore demo $(quoted "$restored")"
-    show "diff -r --no-dereference $to $(quoted "$restored") && echo identical"
-    same "tree of project and copy" "$(casfs tree build "$project" | first_word)" \
-        "$(casfs tree build "$copied" | first_word)"
-}
-
-demo() {
-    local dir=$1 at scratch
-    at=$(short "$dir")
-    scratch=$(mktemp -d -t casfs-demo.XXXXXX)
-    # shellcheck disable=SC2064  # the directory of now
-    trap "rm -rf '$scratch'" EXIT
-    export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_SYSTEM=/dev/null GIT_PAGER=cat
-    "$VENV/bin/python" "$ROOT/engine/demo/prepare.py" "$scratch/tally" >/dev/null
-    run_demo "$scratch/tally"
-    printf '\n$ cd %s\n' "$at/threads/$THREAD"
-    (
-        cd "$dir/threads/$THREAD"
-        show_thread "$scratch/committed"
-    )
-    show_restore "$at" "$scratch/tally" "$scratch"
-    say
-    say "Still mounted at $at; ./mount.sh stop ends it."
-}
-
 # -- the command line -----------------------------------------------------------------
 
 main() {
@@ -417,7 +314,11 @@ main() {
     start "$dir"
     case $verb in
         mount) print_examples "$dir" ;;
-        demo) demo "$dir" ;;
+        demo)
+            casfs demo "$(short "$dir")"
+            say "./mount.sh stop ends both, too. For \`casfs\` in this shell:"
+            say "  export PATH=\"$VENV/bin:\$PATH\""
+            ;;
     esac
 }
 

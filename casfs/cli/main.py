@@ -26,6 +26,7 @@ GC_GEN0_THRESHOLD = 100_000
 # verb or noun: (module, help)
 COMMANDS = {
     "init": ("blob", "make a store"),
+    "demo": ("demo", "run a workflow on a sample project and look at it"),
     "put": ("blob", "store a file's bytes"),
     "get": ("blob", "print a blob's bytes"),
     "cat": ("blob", "print a file of a tree"),

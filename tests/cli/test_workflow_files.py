@@ -35,6 +35,11 @@ def test_a_new_workflow_validates_and_runs(
     assert path == ["critic", "greeter", "critic", "greeter"]
 
 
+def test_the_demo_needs_git(bare: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert "git: not found; install it" in bare.refused("demo", code=1)
+
+
 def test_init_brings_workflows(bare: Cli) -> None:
     bare("init")
     assert [line.split()[0] for line in bare("workflow", "list").text.splitlines()] == [
