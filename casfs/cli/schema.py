@@ -6,8 +6,9 @@ import click
 
 from casfs.cli.common import input_name, json_option, open_store, read_json
 from casfs.cli.output import echo_json, echo_result
+from casfs.cli.output_schemas import output_schema
 from casfs.cli.table import Hash, echo_table
-from casfs.errors import Conflict, Invalid
+from casfs.errors import Conflict, Invalid, Usage
 
 
 @click.group()
@@ -56,15 +57,23 @@ def list_(ctx: click.Context, as_json: bool) -> None:
 
 
 @schema.command()
-@click.argument("type")
+@click.argument("words", metavar="TYPE", nargs=-1, required=True)
+@click.option("--output", "of_output", is_flag=True, help="TYPE is a command: what it prints.")
 @json_option
 @click.pass_context
-def show(ctx: click.Context, type: str, as_json: bool) -> None:
-    """Print the schema of a type.
+def show(ctx: click.Context, words: tuple[str, ...], of_output: bool, as_json: bool) -> None:
+    """Print the schema of a type, or of what a command prints with --json.
 
     \b
     casfs schema show content
+    casfs schema show --output thread list
     """
     del as_json  # it is JSON either way
+    if of_output:
+        echo_json(output_schema(" ".join(words).replace("-", " ")))
+        return
+    if len(words) > 1:
+        raise Usage(f"give one type, not {len(words)}")
+    (type,) = words
     with open_store(ctx) as store:
         echo_json(store.registry.document(store.registry.head(type).hash))

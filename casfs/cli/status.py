@@ -68,7 +68,7 @@ def _store_status(ctx: click.Context, as_json: bool) -> None:
             "store": str(store.root),
             "daemon": daemon,
             "mounts": points,
-            "serving": [one.as_json() for one in serving.values()],
+            "serving": [record(one) for one in serving.values()],
         }
     if as_json:
         echo_json(value)

@@ -26,6 +26,7 @@ from engine.threads import lifecycle, suspension
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest
 from engine.workflow import registry as workflows
+from tests.support import output_schemas
 
 DEADLINE = 60.0  # seconds that a condition may take on a slow machine
 
@@ -229,6 +230,8 @@ class Cli:
         captured = self._capture.readouterr()
         answer = Answer(int(ended.value.code or 0), captured.out, captured.err.decode())
         assert answer.code == code, answer
+        if "--json" in arguments:
+            output_schemas.check([str(one) for one in arguments], answer.out)
         if code not in (0, 2):
             assert answer.err.count("\n") <= 1, answer.err
         return answer
