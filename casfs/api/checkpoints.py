@@ -30,13 +30,15 @@ class Checkpoints:
         default_excludes: bool = True,
         preserve: Collection[str] = (),
         max_bytes: int | None = None,
+        skip_if_unchanged: bool = False,
         warn: Warn | None = None,
     ) -> Checkpoint:
         """Records the directory `source` under `name`; files unchanged since are not read again.
 
         `default_excludes` and `warn` are as for `Trees.build`; `preserve` may hold "mtime" and
-        "mode"; more than `max_bytes` of files are refused. Raises Invalid (the name), NotFound
-        (the directory), Failed (a file that cannot be read), Refused; then nothing is recorded.
+        "mode"; more than `max_bytes` of files are refused; `skip_if_unchanged` returns the previous
+        checkpoint where it has the same tree. Raises Invalid (the name), NotFound (the directory),
+        Failed (a file that cannot be read), Refused; then nothing is recorded.
         """
         made = create.create(
             self._store,
@@ -45,6 +47,7 @@ class Checkpoints:
             message,
             defaults=default_excludes,
             options=SnapshotOptions(preserve, max_bytes),
+            skip_if_unchanged=skip_if_unchanged,
         )
         pass_on(made.report.warnings, warn)
         return _public(made.checkpoint)

@@ -45,12 +45,14 @@ class Content:
 
 @dataclass(slots=True)
 class Created:
-    """A new checkpoint of a directory. `new_bytes`: stored by it alone."""
+    """A new checkpoint of a directory. `new_bytes`: stored by it alone; `skipped`: nothing had
+    changed, so it is the previous one."""
 
     checkpoint: Checkpoint
     report: SnapshotReport
     stats: dict[str, int]
     new_bytes: int
+    skipped: bool = False
 
 
 def create(
@@ -61,10 +63,12 @@ def create(
     *,
     defaults: bool = True,
     options: SnapshotOptions | None = None,
+    skip_if_unchanged: bool = False,
 ) -> Created:
-    """Record the tree under `directory`. `defaults`: leave out the well-known directories. Raises
-    Invalid (the name), NotFound (the directory), Failed (an unreadable file), Refused (over the
-    limit, or the store itself); then nothing is visible."""
+    """Record the tree under `directory`. `defaults`: leave out the well-known directories.
+    `skip_if_unchanged`: return the previous checkpoint where it has the same tree. Raises Invalid
+    (the name), NotFound (the directory), Failed (an unreadable file), Refused (over the limit, or
+    the store itself); then nothing is visible."""
     checkpoint.check_name(name)
     options, report = options or SnapshotOptions(), SnapshotReport()
     rules = exclusions.ignore_rules(store, directory, report, defaults=defaults)
@@ -80,11 +84,13 @@ def create(
             changes = {"added": report.entries, "modified": 0, "deleted": 0}
             paths = [printable(change.path) for change in first]
         stats = {"files": report.files, "bytes": report.bytes, **changes}
-        made = put(batch, name, previous, Content(root, message, stats, paths))
+        skipped = skip_if_unchanged and previous is not None and previous.root == root
+        content = Content(root, message, stats, paths)
+        made = previous if skipped and previous else put(batch, name, previous, content)
     if cache is not None:
         cache.save()
     record_tree(store, directory, root)
-    return Created(made, report, stats, batch.new_bytes)
+    return Created(made, report, stats, batch.new_bytes, skipped)
 
 
 def create_before_restore(store: Store, root: TreeHash, directory: Path) -> Checkpoint:

@@ -51,6 +51,7 @@ def checkpoint() -> None:
 @excludes_option
 @click.option("--preserve", default="", metavar="mtime,mode", help="File attributes to record.")
 @click.option("--max-size", type=SizeOption(), default=DEFAULT_MAX_BYTES, help="Size limit (20G).")
+@click.option("--skip-if-unchanged", is_flag=True, help="Make none if it had the previous tree.")
 @force_option
 @json_option
 @click.pass_context
@@ -62,6 +63,7 @@ def create(
     defaults: bool,
     preserve: str,
     max_size: int,
+    skip_if_unchanged: bool,
     force: bool,
     as_json: bool,
 ) -> None:
@@ -79,11 +81,20 @@ def create(
     start = time.monotonic()
     with open_store(ctx) as store, progress("recording", "files", _expected(store, name)) as update:
         options = SnapshotOptions(_properties(preserve), max_size, update)
-        made = create_checkpoint(store, name, path, message, defaults=defaults, options=options)
+        made = create_checkpoint(
+            store,
+            name,
+            path,
+            message,
+            defaults=defaults,
+            options=options,
+            skip_if_unchanged=skip_if_unchanged,
+        )
     for warning in made.report.warnings:
         warn(warning)
     value = {
         **record(made.checkpoint),
+        "skipped": made.skipped,
         "stats": made.stats,
         "read": made.report.read,
         "readBytes": made.report.read_bytes,
@@ -102,6 +113,8 @@ def _expected(store: Store, name: str) -> int:
 def _line(made: Created, seconds: float) -> str:
     stats, report = made.stats, made.report
     changes = ", ".join(f"{stats[key]} {key}" for key in ("added", "modified", "deleted"))
+    if made.skipped:
+        changes = "unchanged"
     return (
         f"{made.checkpoint.id} {changes}; {report.files} files seen, {report.read} read,"
         f" {made.new_bytes} new bytes, {seconds:.2f} s"

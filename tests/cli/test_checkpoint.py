@@ -69,3 +69,17 @@ def test_the_store_does_not_record_itself(cli: Cli) -> None:
         assert "is the store itself" in line
     finally:
         inner.rename(cli.root)
+
+
+def test_one_that_would_be_equal_is_skipped(cli: Cli, tmp_path: Path) -> None:
+    source = write_tree(tmp_path / "source", {"f": b"1"})
+    create = ("checkpoint", "create", "app", source, "--skip-if-unchanged")
+    first = cli(*create).word
+    assert cli(*create).text.startswith(f"{first} unchanged; 1 files seen")
+    value = cli(*create, "--json").json
+    assert (value["id"], value["skipped"]) == (first, True)
+    (source / "f").write_bytes(b"2")
+    second = cli(*create, "--json").json
+    assert (second["skipped"], second["id"] > first) == (False, True)
+    assert len(cli("checkpoint", "list", "app", "--json").json) == 2
+    assert cli(*create[:-1]).word > second["id"]

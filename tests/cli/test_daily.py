@@ -90,8 +90,8 @@ def test_what_is_not_known(cli: Cli, tmp_path: Path, project: Path) -> None:
 
 
 def test_an_interrupted_restore_is_named(cli: Cli, project: Path) -> None:
-    (state,) = (cli.root / "restored").glob("*.json")
-    value = json.loads(state.read_bytes())
+    states = {path: json.loads(path.read_bytes()) for path in (cli.root / "restored").iterdir()}
+    ((state, value),) = (one for one in states.items() if one[1]["path"] == str(project))
     state.write_text(json.dumps({**value, "roots": [*value["roots"], None]}))
     assert "a restore was interrupted; run it again" in cli("diff", code=4).err
 
