@@ -112,6 +112,10 @@ class Expression:
     def paths(self) -> tuple[syntax.Path, ...]:
         return syntax.paths(self._program.ast)
 
+    def reads(self) -> tuple[tuple[str, str], ...]:
+        """(where it is looked up, name) of the bare names that it reads."""
+        return syntax.reads(self._program.ast)
+
     def condition(self) -> syntax.Condition:
         return syntax.condition(self._program.ast)
 

@@ -1,14 +1,13 @@
 """Static checks of moderator rules.
 
 Errors make rules unusable. `expression_errors` finds expressions that do not parse, read unbound
-variables, or name a non-deterministic function; `route_errors` finds roles from which no rule
-leads to the end. `warnings` finds probable mistakes: roles and rules that are never reached, a
-role after which no rule may match, a role that does not exist, and comparisons that are silently
-never true.
+variables, or name a non-deterministic function; `name_errors` names that nothing has;
+`route_errors` roles from which a thread cannot end. `warnings` finds probable mistakes: roles and
+rules that are never reached, a role after which no rule may match, a role that does not exist, a
+property that no role-schema declares, and comparisons that are silently never true.
 
 Rules form a graph from `from` to `to`. A rule behind one whose `when` is null, with the same
-`from`, is never tried and is not an edge. Whether a role-schema allows a value is decided
-leniently: keywords that this module does not understand (`$ref`, `pattern`, `not`, …) allow all.
+`from`, is never tried and is not an edge.
 
 Names and shapes were checked before (`engine.workflow`): every rule in a graph here leads
 from `__start__` or a role to a role or `__end__`.
@@ -17,22 +16,20 @@ from `__start__` or a role to a role or `__end__`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from typing import Any
 
 from casfs.errors import Invalid
-from casfs.nodes.registry import builtin
-from engine.moderator import jsonata, syntax
+from engine.moderator import jsonata, name_checks, syntax
 from engine.moderator.conditions import BINDINGS, FUNCTIONS
 from engine.moderator.coverage import cover_all
 from engine.moderator.decision import END, START, Rule
+from engine.moderator.schema_paths import ANY, allows
 
 REFUSED = frozenset(("now", "millis", "random", "shuffle", "eval"))
 
 _BOUND = jsonata.BUILTINS | BINDINGS | FUNCTIONS
 _STEPS = ("steps", "$steps")
 _NOT_STEPS = ("start", "$start")
-_ANY = object()  # any value at all
 
 
 class _Graph:
@@ -83,10 +80,35 @@ def expression_errors(index: int, text: str) -> Iterator[str]:
         yield f"{_when(index)}: ${name} is not bound"
 
 
-def route_errors(rules: Sequence[Rule]) -> Iterator[str]:
-    """Yields the reachable states from which the end is not reachable."""
+def name_errors(rules: Sequence[Rule], schemas: Mapping[str, Any]) -> Iterator[str]:
+    """Yields names that expressions read and that nothing has: variables of the input, fields of
+    steps, properties of a meta that its role-schema forbids."""
+    for index, rule in enumerate(rules):
+        try:
+            expression = jsonata.compile(rule["when"] or "null")
+        except Invalid:
+            continue  # an error already
+        errors = [*name_checks.unknown_names(expression.reads())]
+        for path in expression.paths():
+            role = _role_of(path, rule["from"])
+            errors += name_checks.unknown_fields(path, role, schemas)
+        yield from (f"{_when(index)}: {error}" for error in dict.fromkeys(errors))
+
+
+def route_errors(rules: Sequence[Rule], schemas: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the reachable states from which a thread can never end: no path leads to the end, or
+    to a role after which no rule may match."""
     graph = _Graph(rules)
-    stuck = [state for state in graph.states() if END not in graph.after(state)]
+
+    def ends(state: str) -> bool:
+        falls_through = graph.can_fall_through(state) and state != START
+        return falls_through and not _covered(rules, state, schemas)
+
+    stuck = [
+        state
+        for state in graph.states()
+        if END not in (after := graph.after(state)) and not any(map(ends, (state, *after)))
+    ]
     for state in stuck[:1] if START in stuck else stuck:
         yield f"$.moderator: no path from {state} to {END}"
 
@@ -138,7 +160,7 @@ def _comparison_warnings(rule: Rule, graph: _Graph, schemas: Mapping[str, Any]) 
         if name in FUNCTIONS and text not in schemas:
             yield f"no role is named {text!r}"
     for path in expression.paths():
-        yield from _field_warnings(path)
+        yield from name_checks.undeclared(path, _role_of(path, rule["from"]), schemas)
     for comparison in expression.comparisons():
         sides = (comparison.left, comparison.right)
         for one, other in (sides, sides[::-1]):
@@ -148,18 +170,6 @@ def _comparison_warnings(rule: Rule, graph: _Graph, schemas: Mapping[str, Any]) 
                 yield from _array_warnings(one, graph, schemas)
             if comparison.operator in ("=", "!=", "in") and isinstance(other, syntax.Literal):
                 yield from _literal_warnings(one, other.values, rule["from"], schemas)
-
-
-def _field_warnings(path: syntax.Path) -> Iterator[str]:
-    """Warns where `path` leads to a field that no step has."""
-    of_step = path.head in (*_STEPS, "$first", "$last") and path.fields
-    if of_step and path.fields[0] not in (known := _step_fields()):
-        yield f"a step has no field {path.fields[0]!r}; there are {', '.join(known)}"
-
-
-@cache
-def _step_fields() -> tuple[str, ...]:
-    return tuple(builtin()["thread-step"]["properties"])
 
 
 def _array_warnings(path: syntax.Path, graph: _Graph, schemas: Mapping[str, Any]) -> Iterator[str]:
@@ -186,14 +196,14 @@ def _filters_are_single(path: syntax.Path) -> bool:
 def _several(fields: Sequence[str], graph: _Graph, schemas: Mapping[str, Any]) -> bool:
     """Returns whether more than one step of a thread can have a value at `fields`."""
     states = [state for state in graph.states() if state in schemas]
-    having = [role for role in states if _step_allows(schemas[role], fields, _ANY)]
+    having = [role for role in states if _stepallows(schemas[role], fields, ANY)]
     return len(having) > 1 or any(role in graph.after(role) for role in having)
 
 
-def _step_allows(schema: Any, fields: Sequence[str], value: Any) -> bool:
+def _stepallows(schema: Any, fields: Sequence[str], value: Any) -> bool:
     """Returns whether a step can hold `value` at `fields`; its role-schema describes only the
     meta."""
-    return fields[0] != "meta" or _allows(schema, fields[1:], value)
+    return fields[0] != "meta" or allows(schema, fields[1:], value)
 
 
 def _literal_warnings(
@@ -208,10 +218,12 @@ def _literal_warnings(
     if role == START:
         return  # there is no step yet
     for value in values:
+        if not any(allows(schemas[one], fields[1:], ANY) for one in schemas if role in (None, one)):
+            continue  # no such property: an error already
         if role is None:
-            if not any(_allows(one, fields[1:], value) for one in schemas.values()):
+            if not any(allows(one, fields[1:], value) for one in schemas.values()):
                 yield f"{name} is never {value!r}: no role's schema allows it"
-        elif role in schemas and not _allows(schemas[role], fields[1:], value):
+        elif role in schemas and not allows(schemas[role], fields[1:], value):
             yield f"{name} of {role} is never {value!r}: its schema forbids it"
 
 
@@ -228,60 +240,3 @@ def _filtered_role(path: syntax.Path) -> str | None:
     first = path.filters[0] if path.filters else None
     by_role = isinstance(first, syntax.Equals) and first.name == "role"
     return str(first.value) if isinstance(first, syntax.Equals) and by_role else None
-
-
-# --- what a role-schema allows --------------------------------------------------------
-
-
-def _allows(schema: Any, fields: Sequence[str], value: Any) -> bool:
-    """Returns whether a payload that fits `schema` can hold `value` at the path `fields`."""
-    if not isinstance(schema, Mapping):
-        return schema is not False
-    for keyword in ("oneOf", "anyOf"):
-        if keyword in schema and not any(_allows(one, fields, value) for one in schema[keyword]):
-            return False
-    if not all(_allows(one, fields, value) for one in schema.get("allOf", ())):
-        return False
-    listed = [schema["const"]] if "const" in schema else schema.get("enum")
-    if listed is not None:
-        return any(_holds(one, fields, value) for one in listed)
-    types = _types(schema)
-    if "array" in types and _allows(schema.get("items", True), fields, value):
-        return True  # a path goes through arrays
-    if not fields:
-        return value is _ANY or any(name in types for name in _type_names(value))
-    return "object" in types and _allows_field(schema, fields, value)
-
-
-def _allows_field(schema: Mapping[str, Any], fields: Sequence[str], value: Any) -> bool:
-    known = schema.get("properties", {})
-    if fields[0] in known:
-        return _allows(known[fields[0]], fields[1:], value)
-    if "patternProperties" in schema:
-        return True
-    return _allows(schema.get("additionalProperties", True), fields[1:], value)
-
-
-def _holds(data: Any, fields: Sequence[str], value: Any) -> bool:
-    """Returns whether `value` is at the path `fields` of `data`."""
-    if isinstance(data, list):
-        return any(_holds(item, fields, value) for item in data)
-    if not fields:
-        same = bool(data == value) and isinstance(data, bool) == isinstance(value, bool)
-        return value is _ANY or same
-    return isinstance(data, Mapping) and _holds(data.get(fields[0]), fields[1:], value)
-
-
-def _types(schema: Mapping[str, Any]) -> Sequence[str]:
-    types = schema.get("type", ("null", "boolean", "number", "string", "object", "array"))
-    return (types,) if isinstance(types, str) else types
-
-
-def _type_names(value: Any) -> Sequence[str]:
-    if value is None:
-        return ("null",)
-    if isinstance(value, bool):
-        return ("boolean",)
-    if isinstance(value, str):
-        return ("string",)
-    return ("number", "integer") if value == int(value) else ("number",)

@@ -17,6 +17,10 @@ _CHILDREN = (  # fields of a Symbol that hold one Symbol or a list of them
     *("group", "expr", "lhs", "rhs", "expression", "condition", "then", "_else"),
     *("procedure", "body", "pattern", "update", "delete"),
 )
+_IN_SAME_CONTEXT = (  # of these, the ones that are evaluated on the same value as their parent
+    *("expressions", "expr", "lhs", "rhs", "expression"),
+    *("condition", "then", "_else", "procedure", "body"),
+)
 _EXTRAS = (  # attributes that change the meaning of a Symbol
     *("predicate", "stages", "focus", "index", "group", "tuple", "ancestor"),
     *("keep_array", "keep_singleton_array", "consarray", "seeking_parent"),
@@ -78,6 +82,8 @@ class Logic:
     parts: tuple[Condition, ...]
 
 
+INPUT, STEP = "input", "step"  # where a bare name is looked up
+
 Condition: TypeAlias = Logic | Comparison | Path | None
 
 
@@ -100,6 +106,33 @@ def paths(root: Any) -> tuple[Path, ...]:
     """Returns the paths in the expression that are of the form of Path."""
     found = (_path(node) for node in _nodes(root) if node.type == "path")
     return tuple(path for path in found if path is not None)
+
+
+def reads(root: Any) -> tuple[tuple[str, str], ...]:
+    """Returns (INPUT, name) for the names that the expression reads from its input, and (STEP,
+    name) for those in filters of `steps`; names that are looked up elsewhere are left out."""
+    return tuple(_reads(root, INPUT))
+
+
+def _reads(node: Any, context: str) -> Iterator[tuple[str, str]]:
+    first = node.steps[0] if node.type == "path" else node
+    if first.type == "name":
+        yield context, first.value
+    elif first is not node:
+        yield from _reads(first, context)
+    if context == INPUT and first.type in ("name", "variable") and first.value == "steps":
+        for part in (*(first.predicate or ()), *(first.stages or ())):
+            if part.expr is not None:
+                yield from _reads(part.expr, STEP)
+    if node.type in ("path", "transform"):
+        return
+    for field in _IN_SAME_CONTEXT:
+        part = getattr(node, field)
+        for child in part if isinstance(part, list) else () if part is None else (part,):
+            yield from _reads(child, context)
+    inner = [one for pair in node.lhs_object or () for one in pair]
+    for child in (*inner, *((node.arguments or ()) if node.type != "lambda" else ())):
+        yield from _reads(child, context)
 
 
 def condition(node: Any) -> Condition:

@@ -78,7 +78,12 @@ def _with_rules(faults: list[str], rules: list[Any], roles: Mapping[str, object]
         return CheckReport([*faults, *broken, *expressions], [])
     schemas = {str(role): _schema_of(body) for role, body in roles.items()}
     return CheckReport(
-        [*faults, *expressions, *moderator_rules.route_errors(rules)],
+        [
+            *faults,
+            *expressions,
+            *moderator_rules.name_errors(rules, schemas),
+            *moderator_rules.route_errors(rules, schemas),
+        ],
         list(moderator_rules.warnings(rules, schemas)),
     )
 
@@ -112,6 +117,8 @@ def _role_faults(role: str, body: object) -> Iterator[str]:
         return
     if body.get("name") == "":
         yield f"{path}.name: must not be empty"
+    elif isinstance(body.get("name"), str) and body["name"] != role and ROLE_NAME.fullmatch(role):
+        yield f"{path}.name: must be {role!r}, its key; or leave it out"
     if body.get("cacheable", True) is not True:
         yield f"{path}.cacheable: must be true; leave it out where the role is not"
     if "policy" in body:

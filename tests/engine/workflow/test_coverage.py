@@ -97,22 +97,3 @@ def test_rules_that_cover_all_are_not_warned_of(schema: dict[str, Any], whens: l
 @pytest.mark.parametrize(("schema", "whens"), OPEN)
 def test_rules_that_leave_a_gap(schema: dict[str, Any], whens: list[str]) -> None:
     assert [line for line in warnings(schema, *whens) if NO_RULE in line]
-
-
-@pytest.mark.parametrize(
-    ("when", "field"),
-    [
-        ("steps[-1].output.status = 'ok'", "output"),
-        ("$steps[-1].status", "status"),
-        ("$last('a').status = 'ok'", "status"),
-        ("$exists(steps.output)", "output"),
-    ],
-)
-def test_unknown_fields(when: str, field: str) -> None:
-    (line,) = [line for line in warnings({}, when, "true") if "has no field" in line]
-    assert f"has no field {field!r}" in line
-
-
-@pytest.mark.parametrize("when", ["steps[-1].meta.x", "start.input", "$count(steps[role='a']) > 1"])
-def test_known_fields(when: str) -> None:
-    assert not [line for line in warnings({}, when, "true") if "has no field" in line]

@@ -1,0 +1,75 @@
+"""Names that an expression reads: variables of its input, fields of steps, properties of a meta.
+
+A name that nothing has is always missing, so the rule is silently never or always true: an error. A
+property that an open role-schema does not declare may still come, or not: a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from casfs.nodes.registry import builtin
+from engine.moderator import schema_paths, syntax
+from engine.moderator.conditions import BINDINGS
+from engine.moderator.decision import START
+from engine.moderator.syntax import Path
+
+_OF_STEP = ("steps", "$steps", "$first", "$last")
+_OF_START = ("start", "$start")
+
+
+def unknown_names(reads: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yields the faults of bare names; `reads`: (where they are looked up, name)."""
+    for context, name in reads:
+        if context == syntax.INPUT and name not in BINDINGS:
+            yield f"unknown name {name!r}; there are {', '.join(sorted(BINDINGS))}"
+        if context == syntax.STEP and name not in (known := _fields("thread-step")):
+            yield f"a step has no field {name!r}; there are {', '.join(known)}"
+
+
+def unknown_fields(path: Path, role: str | None, schemas: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the fault of a path to a field that no step has, or to a property that no meta of
+    `role` (None: of any) can have."""
+    if not path.fields or path.head not in (*_OF_STEP, *_OF_START):
+        return
+    what, type = ("a step", "thread-step") if path.head in _OF_STEP else ("start", "thread-start")
+    if path.fields[0] not in (known := _fields(type)):
+        yield f"{what} has no field {path.fields[0]!r}; there are {', '.join(known)}"
+        return
+    fields, found = _meta(path, role, schemas)
+    if found and not any(schema_paths.allows(one, fields, schema_paths.ANY) for one in found):
+        named = schema_paths.properties(found[0]) if len(found) == 1 else []
+        known_here = f"; there are {', '.join(named)}" if named and len(fields) == 1 else ""
+        yield f"{_owner(role)} no property {'.'.join(fields)!r}{known_here}"
+
+
+def undeclared(path: Path, role: str | None, schemas: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the warning of a path to a property that is allowed, but not declared."""
+    fields, found = _meta(path, role, schemas)
+    allowing = [one for one in found if schema_paths.allows(one, fields, schema_paths.ANY)]
+    if allowing and not any(schema_paths.declares(one, fields) for one in allowing):
+        declares = f"the schema of {role} declares" if role else "no role's schema declares"
+        yield f"{declares} {'no' if role else 'a'} property {'.'.join(fields)!r}"
+
+
+def _meta(
+    path: Path, role: str | None, schemas: Mapping[str, Any]
+) -> tuple[Sequence[str], list[Any]]:
+    """Returns where in a meta a path leads, and the schemas that describe it; none for a path
+    elsewhere."""
+    if path.head not in _OF_STEP or path.fields[:1] != ("meta",) or len(path.fields) == 1:
+        return (), []
+    if role is None:
+        return path.fields[1:], list(schemas.values())
+    return path.fields[1:], [schemas[role]] if role in schemas and role != START else []
+
+
+def _owner(role: str | None) -> str:
+    return f"the schema of {role} has" if role else "the schemas of the roles have"
+
+
+@cache
+def _fields(type: str) -> tuple[str, ...]:
+    return tuple(builtin()[type]["properties"])

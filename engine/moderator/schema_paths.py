@@ -1,0 +1,101 @@
+"""What a schema says about the value at a path of property names.
+
+Lenient: keywords that this module does not understand (`$ref`, `pattern`, `not`, …) allow all. A
+path goes through arrays, as a JSONata path does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+ANY = object()  # any value at all
+_BRANCHES = ("oneOf", "anyOf", "allOf")
+_CONDITIONAL = ("if", "then", "else")
+_UNKNOWN = ("$ref", "$dynamicRef", "patternProperties", "unevaluatedProperties")
+
+
+def allows(schema: Any, fields: Sequence[str], value: Any) -> bool:
+    """Returns whether a payload that fits `schema` can hold `value` at the path `fields`."""
+    if not isinstance(schema, Mapping):
+        return schema is not False
+    for keyword in ("oneOf", "anyOf"):
+        if keyword in schema and not any(allows(one, fields, value) for one in schema[keyword]):
+            return False
+    if not all(allows(one, fields, value) for one in schema.get("allOf", ())):
+        return False
+    listed = [schema["const"]] if "const" in schema else schema.get("enum")
+    if listed is not None:
+        return any(_holds(one, fields, value) for one in listed)
+    types = _types(schema)
+    if "array" in types and allows(schema.get("items", True), fields, value):
+        return True  # a path goes through arrays
+    if not fields:
+        return value is ANY or any(name in types for name in _type_names(value))
+    return "object" in types and _allows_field(schema, fields, value)
+
+
+def _allows_field(schema: Mapping[str, Any], fields: Sequence[str], value: Any) -> bool:
+    known = schema.get("properties", {})
+    if fields[0] in known:
+        return allows(known[fields[0]], fields[1:], value)
+    if "patternProperties" in schema:
+        return True
+    return allows(schema.get("additionalProperties", True), fields[1:], value)
+
+
+def _holds(data: Any, fields: Sequence[str], value: Any) -> bool:
+    """Returns whether `value` is at the path `fields` of `data`."""
+    if isinstance(data, list):
+        return any(_holds(item, fields, value) for item in data)
+    if not fields:
+        same = bool(data == value) and isinstance(data, bool) == isinstance(value, bool)
+        return value is ANY or same
+    return isinstance(data, Mapping) and _holds(data.get(fields[0]), fields[1:], value)
+
+
+def _types(schema: Mapping[str, Any]) -> Sequence[str]:
+    types = schema.get("type", ("null", "boolean", "number", "string", "object", "array"))
+    return (types,) if isinstance(types, str) else types
+
+
+def _type_names(value: Any) -> Sequence[str]:
+    if value is None:
+        return ("null",)
+    if isinstance(value, bool):
+        return ("boolean",)
+    if isinstance(value, str):
+        return ("string",)
+    return ("number", "integer") if value == int(value) else ("number",)
+
+
+def declares(schema: Any, fields: Sequence[str]) -> bool:
+    """Returns whether `schema` names the path `fields`; also true where it names no properties at
+    all, or may name them in a way that this module does not follow."""
+    known = list(_parts(schema))
+    if not fields or not all(isinstance(one, Mapping) for one in known):
+        return True
+    if any(key in one for one in known for key in _UNKNOWN):
+        return True
+    if any(isinstance(one.get("additionalProperties"), Mapping) for one in known):
+        return True
+    if any("items" in one and declares(one["items"], fields) for one in known):
+        return True
+    named = [one["properties"] for one in known if "properties" in one]
+    found = [properties[fields[0]] for properties in named if fields[0] in properties]
+    return not named or any(declares(one, fields[1:]) for one in found)
+
+
+def properties(schema: Any) -> list[str]:
+    """Returns the names of the properties that a schema declares."""
+    parts = [one for one in _parts(schema) if isinstance(one, Mapping)]
+    return list(dict.fromkeys(name for one in parts for name in one.get("properties", ())))
+
+
+def _parts(schema: Any) -> Iterator[Any]:
+    """Yields a schema and the schemas that it is put together from."""
+    yield schema
+    if isinstance(schema, Mapping):
+        below = [one for key in _BRANCHES for one in schema.get(key, ())]
+        for one in (*below, *(schema[key] for key in _CONDITIONAL if key in schema)):
+            yield from _parts(one)
