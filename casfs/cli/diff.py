@@ -12,6 +12,7 @@ import click
 from casfs.cli import compare
 from casfs.cli.common import json_option, open_store
 from casfs.cli.diff_output import print_changes, print_patch, print_stat
+from casfs.cli.terminal import color_option, pager
 from casfs.digest import TreeHash
 from casfs.errors import Usage
 from casfs.store import Store
@@ -41,6 +42,7 @@ def format_options(verb: Callable[..., None]) -> Callable[..., None]:
 
     @click.option("--stat", "as_stat", is_flag=True, help="Count lines and bytes.")
     @click.option("--patch", "-p", "as_patch", is_flag=True, help="Print a unified diff.")
+    @color_option
     @json_option
     @wraps(verb)
     def wrapped(*values: Any, as_stat: bool, as_patch: bool, as_json: bool, **more: Any) -> None:
@@ -58,15 +60,16 @@ def print_diff(
     format: DiffFormat,
     paths: Sequence[bytes] = (),
 ) -> None:
-    """Prints the differences between two trees."""
-    if format.patch:
-        print_patch(patches.patch(store, old, new, paths=paths))
-        return
-    changes = trees.changes(store, old, new, paths)
-    if format.stat:
-        print_stat(list(diffstat.path_stats(store, changes)), format.json)
-    else:
-        print_changes(changes, format.json)
+    """Prints the differences between two trees, on a terminal in colours and by a pager."""
+    with pager(not format.json):
+        if format.patch:
+            print_patch(patches.patch(store, old, new, paths=paths))
+            return
+        changes = trees.changes(store, old, new, paths)
+        if format.stat:
+            print_stat(list(diffstat.path_stats(store, changes)), format.json)
+        else:
+            print_changes(changes, format.json)
 
 
 @click.command(cls=WithPaths)

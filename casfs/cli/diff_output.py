@@ -8,12 +8,16 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from casfs.cli.output import echo, echo_json, echo_line
+from casfs.cli.output import echo, echo_json, escape, write_line
+from casfs.cli.terminal import colours, on_terminal, paint
 from casfs.nodes.directory import Entry, File, Subdirectory
 from casfs.trees import tree as trees
 from casfs.trees.diff.stat import PathStat
 
 MAX_GRAPH_COLUMNS = 40
+COLOURS = {"A": "green", "M": "yellow", "D": "red", "T": "magenta"}
+PATCH_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
+HEADER = ("diff ", "index ", "--- ", "+++ ", "new file", "deleted file", "old mode", "new mode")
 
 
 def print_changes(changes: Iterator[trees.Change], as_json: bool) -> None:
@@ -21,16 +25,25 @@ def print_changes(changes: Iterator[trees.Change], as_json: bool) -> None:
         echo_json([change_json(change) for change in changes])
         return
     for change in changes:
-        echo_line(change.letter.encode() + b" " + change.path)
+        letter = paint(change.letter, COLOURS.get(change.letter))
+        write_line(f"{letter} {escape(os.fsdecode(change.path), one_line=True)}")
 
 
 def print_patch(patch: bytes) -> None:
-    """Prints a patch byte by byte, for `patch` or git; escaped on a terminal."""
-    if sys.stdout.isatty():
-        echo(patch)
+    """Prints a patch byte by byte, for `patch` or git; on a terminal escaped and in colours."""
+    if colours() or on_terminal():
+        for line in os.fsdecode(patch).removesuffix("\n").split("\n"):
+            write_line(_painted(escape(line)))
     else:
         sys.stdout.buffer.write(patch)
         sys.stdout.buffer.flush()
+
+
+def _painted(line: str) -> str:
+    """Returns a line of a patch in the colours of git."""
+    if line.startswith(HEADER):
+        return paint(line, None, bold=True)
+    return paint(line, PATCH_COLOURS.get(line[:1]))
 
 
 def print_stat(rows: list[PathStat], as_json: bool) -> None:
@@ -87,21 +100,19 @@ def _print_graph(rows: list[PathStat]) -> None:
     room = shutil.get_terminal_size().columns - names - digits - 30
     width = max(min(MAX_GRAPH_COLUMNS, room), 10)
     for row in rows:
-        size = f"{row.old_bytes} -> {row.new_bytes} bytes".encode()
-        name = row.change.path.ljust(names)
-        if row.lines is None:
-            echo_line(b" %s | %s %s" % (name, b"Bin".rjust(digits), size))
-        else:
-            count = str(sum(row.lines)).rjust(digits).encode()
-            echo_line(b" %s | %s %s %s" % (name, count, size, _signs(*row.lines, most, width)))
+        name = escape(os.fsdecode(row.change.path.ljust(names)), one_line=True)
+        count = "Bin" if row.lines is None else str(sum(row.lines))
+        signs = "" if row.lines is None else " " + _signs(*row.lines, most, width)
+        size = f"{row.old_bytes} -> {row.new_bytes} bytes"
+        write_line(f" {name} | {count:>{digits}} {size}{signs}")
     echo(_total(rows))
 
 
-def _signs(added: int, deleted: int, most: int, width: int) -> bytes:
+def _signs(added: int, deleted: int, most: int, width: int) -> str:
     def scaled(count: int) -> int:
         return count if most <= width else -(-count * width // most)
 
-    return b"+" * scaled(added) + b"-" * scaled(deleted)
+    return paint("+" * scaled(added), "green") + paint("-" * scaled(deleted), "red")
 
 
 def _total(rows: list[PathStat]) -> str:

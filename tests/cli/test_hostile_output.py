@@ -88,6 +88,8 @@ def test_a_patch_is_escaped_on_a_terminal_only(
     cli("checkpoint", "create", "two", tree)
     assert HOSTILE.encode() in cli("tree", "diff", "one", "two", "--patch").out
     monkeypatch.setattr("casfs.cli.diff_output.sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("PAGER", "cat")
+    monkeypatch.setenv("NO_COLOR", "1")
     checked(cli("tree", "diff", "one", "two", "--patch").out)
 
 

@@ -90,3 +90,49 @@ def test_colours_are_for_a_terminal_that_wants_them(cli: Cli, project: Path) -> 
 )
 def test_a_readable_size(size: int, text: str) -> None:
     assert readable(size) == text
+
+
+@pytest.fixture
+def two(cli: Cli, tmp_path: Path) -> Path:
+    """A directory with two checkpoints: a changed, b gone, c\\x1b new."""
+    folder = write_tree(tmp_path / "d", {"a": b"one\n", "b": b"x\n"})
+    cli("checkpoint", "create", "d", folder)
+    (folder / "a").write_text("two\n")
+    (folder / "b").unlink()
+    (folder / "c\x1b").write_text("new\n")
+    cli("checkpoint", "create", "d", folder)
+    return folder
+
+
+def test_a_diff_is_coloured_as_by_git(cli: Cli, two: Path) -> None:
+    shown = on_terminal(cli, "diff", "d~1", "d", PAGER="cat")
+    assert shown.split("\n")[:3] == [
+        "\x1b[33mM\x1b[0m a",
+        "\x1b[31mD\x1b[0m b",
+        "\x1b[32mA\x1b[0m c\\x1b",
+    ]
+    patch = on_terminal(cli, "diff", "d~1", "d", "--patch", PAGER="cat").split("\n")
+    assert "\x1b[31m-one\x1b[0m" in patch
+    assert "\x1b[32m+two\x1b[0m" in patch
+    assert "\x1b[1m--- a/a\x1b[0m" in patch
+    graph = on_terminal(cli, "diff", "d~1", "d", "--stat", PAGER="cat")
+    assert "\x1b[32m+\x1b[0m\x1b[31m-\x1b[0m" in graph
+    assert b"\x1b" not in cli("diff", "d~1", "d", "--patch").out.replace(b"c\x1b", b"")
+    assert b"\x1b[31mD" in cli("diff", "d~1", "d", "--color", "always").out
+
+
+def test_a_pager_reads_a_diff_and_a_log_on_a_terminal_only(
+    cli: Cli, two: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pager = f"cat >{tmp_path}/paged; echo LESS=$LESS"
+    assert on_terminal(cli, "diff", "d~1", "d", PAGER=pager) == "LESS=FRX\n"
+    assert "\x1b[33mM" in (tmp_path / "paged").read_text()
+    assert "LESS" not in on_terminal(cli, "diff", "d~1", "d", "--json", PAGER=pager)
+    monkeypatch.setenv("PAGER", pager)
+    assert cli("diff", "d~1", "d").text.startswith("M a\n")
+
+
+def test_who_leaves_the_pager_early_gets_no_error(cli: Cli, two: Path) -> None:
+    (two / "long").write_text("line\n" * 200_000)
+    cli("checkpoint", "create", "d", two)
+    assert on_terminal(cli, "diff", "d~1", "d", "--patch", PAGER="head -n 1 | tr a-z A-Z") != ""

@@ -12,7 +12,8 @@ from casfs import thread_lookup, threads
 from casfs.backend.derived import version_of
 from casfs.cli.common import json_option, open_store
 from casfs.cli.json_values import times
-from casfs.cli.output import echo, echo_json
+from casfs.cli.output import echo, echo_json, escape, write_line
+from casfs.cli.terminal import color_option, pager, paint
 from casfs.cli.thread.show import cache_hit, content_text
 from casfs.nodes.node import Node
 from casfs.store import Store
@@ -27,6 +28,7 @@ POLL_INTERVAL_S = 0.1  # reading the store's version takes microseconds
     "--follow", "-f", is_flag=True, help="Continue until it ends or is suspended; also print turns."
 )
 @click.option("--last", type=click.IntRange(1), metavar="N", help="Only the last N steps.")
+@color_option
 @json_option
 @click.pass_context
 def log(ctx: click.Context, id: str, follow: bool, last: int | None, as_json: bool) -> None:
@@ -41,11 +43,12 @@ def log(ctx: click.Context, id: str, follow: bool, last: int | None, as_json: bo
     with open_store(ctx) as store:
         found = thread_lookup.find(store, id)
         nodes = _follow(store, found, last) if follow else threads.last_steps(store, found, last)
-        for node in nodes:
-            if isinstance(node, dict):
-                _print_turn(store, node, as_json)
-            else:
-                _print_step(store, node, as_json)
+        with pager(not follow and not as_json):
+            for node in nodes:
+                if isinstance(node, dict):
+                    _print_turn(store, node, as_json)
+                else:
+                    _print_step(store, node, as_json)
 
 
 def _follow(store: Store, found: Thread, last: int | None) -> Iterator[Node | dict[str, Any]]:
@@ -85,7 +88,9 @@ def _print_step(store: Store, node: Node, as_json: bool) -> None:
         echo_json({**times(node.payload), "hash": node.hash, "output": text}, pretty=False)
         return
     note = f"  {cache_hit(node.payload['cached'])}" if "cached" in node.payload else ""
-    echo(f"--- {node.payload['index']:06} {node.payload['role']}{note}\n{text.rstrip()}\n")
+    head = f"--- {node.payload['index']:06} {node.payload['role']}{note}"
+    write_line(paint(escape(head, one_line=True), "cyan"))
+    echo(f"{text.rstrip()}\n")
 
 
 def _print_turn(store: Store, turn: Mapping[str, Any], as_json: bool) -> None:
@@ -95,4 +100,6 @@ def _print_turn(store: Store, turn: Mapping[str, Any], as_json: bool) -> None:
         return
     output = node.payload.get("output")
     text = content_text(store, output) if output and node.type == "react-turn" else node.hash
-    echo(f"... {turn['index']:06} {turn['role']} turn {turn['turn']}\n{text.rstrip()}\n")
+    head = f"... {turn['index']:06} {turn['role']} turn {turn['turn']}"
+    write_line(paint(escape(head, one_line=True), "cyan"))
+    echo(f"{text.rstrip()}\n")
