@@ -147,18 +147,19 @@ def test_a_full_disk_is_told_and_does_no_harm(
     check_good(root, before)
 
 
-def test_a_store_can_be_opened_and_read_with_a_little_room(disk: Path, root: Path) -> None:
-    with full(disk), Store.open(root) as store:
+@pytest.mark.parametrize("leave", [0, FREE_BYTES])
+def test_a_store_can_be_opened_and_read(leave: int, disk: Path, root: Path) -> None:
+    with full(disk, leave), Store.open(root) as store:
         hash = store.heads.get("held").hash
         assert len([store.get(found) for found in walk(store, [hash])]) > 3
     check_good(root, (set(), {}))
 
 
-def test_a_store_that_cannot_be_opened_says_why(disk: Path, root: Path) -> None:
-    """SQLite needs a file of 32 KiB beside the database."""
-    with full(disk, leave=0), pytest.raises(Failed) as error:
-        Store.open(root)
-    assert_message(error, "its disk is full")
+def test_a_store_opened_on_a_full_disk_says_why_it_cannot_write(disk: Path, root: Path) -> None:
+    with full(disk, leave=0), Store.open(root) as store:
+        with pytest.raises(Failed) as error:
+            store.put(b"small")
+        assert_message(error, "its disk is full")
     check_good(root, (set(), {}))
 
 

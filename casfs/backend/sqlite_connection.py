@@ -5,11 +5,13 @@ on a writer. Each statement outside `write` is its own short read transaction, s
 mount can stay up for months without holding the WAL back. A writer takes the lock at
 BEGIN IMMEDIATE; a read transaction is never upgraded, the one case where SQLite returns
 SQLITE_BUSY at once instead of waiting.
+
+On a full disk SQLite cannot make the index of the WAL that its processes share. Then each read has
+the file to itself, with an index in its own memory (`_exclusive`); nothing can be written.
 """
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import threading
 import time
@@ -18,14 +20,19 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from casfs.backend import wal_index
 from casfs.errors import Corrupt, Failed
 
 WRITE_LOCK_TIMEOUT_S = 60.0  # that a writer waits for other writers
 WAL_MODE_TIMEOUT_S = 1.0  # for a database that exists
 CHECKPOINT_PAGES = 4000  # of WAL before they are copied back: hashes touch pages all over
 PAGE_CACHE_KIB = 16384  # per connection
-MIN_FREE_BYTES = 128 << 10  # that SQLite's own files need
+FULL = "database or disk is full"
 Connection = sqlite3.Connection
+
+
+class _Full(sqlite3.OperationalError):
+    """There is no room for the index that processes share."""
 
 
 class Database:
@@ -41,6 +48,8 @@ class Database:
         self._all: list[Connection] = []
         self._lock = threading.Lock()
         self._watch: Connection | None = None
+        self._exclusive_lock = threading.RLock()
+        self._sole: Connection | None = None
         try:
             with self.read() as connection:
                 connection.executescript(schema)
@@ -49,17 +58,10 @@ class Database:
             raise
 
     def _connect(self) -> Connection:
-        mode = "rwc" if self._create else "rw"
-        connection = sqlite3.connect(
-            f"{self._path.absolute().as_uri()}?mode={mode}",
-            uri=True,
-            timeout=WRITE_LOCK_TIMEOUT_S,
-            isolation_level=None,
-            check_same_thread=False,
-            cached_statements=256,
-        )
-        # so that damage never fails the read of other rows; no text of ours is not UTF-8
-        connection.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
+        has_small_blocks = wal_index.has_small_blocks(self._path.parent)
+        if has_small_blocks and wal_index.is_full(self._path.parent):
+            raise _Full(FULL)  # before the index is mapped
+        connection = _open(self._path, "rwc" if self._create else "rw")
         with self._lock:
             self._all.append(connection)
         try:
@@ -69,10 +71,15 @@ class Database:
             connection.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES}")
             connection.execute(f"PRAGMA cache_size=-{PAGE_CACHE_KIB}")
             connection.execute(f"PRAGMA synchronous={self._synchronous}")
-        except BaseException:
+            if has_small_blocks:
+                connection.execute("PRAGMA schema_version").fetchone()  # opens the index
+                wal_index.allocate(self._path)
+        except BaseException as error:
             with self._lock:
                 self._all.remove(connection)
             connection.close()
+            if isinstance(error, OSError):
+                raise _Full(FULL) from error
             raise
         return connection
 
@@ -80,13 +87,36 @@ class Database:
     def read(self) -> Iterator[Connection]:
         """Lends a connection in autocommit mode. Turns SQLite's errors into Failed, Corrupt."""
         try:
-            connection = self._idle.pop() if self._idle else self._connect()
+            try:
+                connection = self._idle.pop() if self._idle else self._connect()
+            except sqlite3.OperationalError as error:
+                if not isinstance(error, _Full) and not wal_index.is_full(self._path.parent):
+                    raise
+                with self._exclusive() as connection:
+                    yield connection
+                return
             try:
                 yield connection
             finally:
                 self._idle.append(connection)
         except sqlite3.DatabaseError as error:
             raise self._fault(error) from error
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[Connection]:
+        """Lends a connection that needs no index on disk, to one thread at a time; other processes
+        wait meanwhile."""
+        with self._exclusive_lock:
+            outermost = self._sole is None
+            if self._sole is None:
+                self._sole = _open(self._path, "rw")
+                self._sole.execute("PRAGMA locking_mode=EXCLUSIVE")
+            try:
+                yield self._sole
+            finally:
+                if outermost:
+                    self._sole.close()
+                    self._sole = None
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
@@ -141,16 +171,21 @@ class Database:
     def _hint(self, error: sqlite3.OperationalError) -> str:
         if str(error).startswith("no such"):  # table, or column
             return "; an older casfs made it: `casfs init` brings it up to date"
-        return "; its disk is full" if _is_full(self._path.parent) else ""
+        return "; its disk is full" if wal_index.is_full(self._path.parent) else ""
 
 
-def _is_full(folder: Path) -> bool:
-    """SQLite often reports `disk I/O error` where its own small files had no room."""
-    try:
-        found = os.statvfs(folder)
-    except OSError:
-        return False
-    return found.f_bavail * found.f_frsize < MIN_FREE_BYTES
+def _open(path: Path, mode: str) -> Connection:
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}",
+        uri=True,
+        timeout=WRITE_LOCK_TIMEOUT_S,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=256,
+    )
+    # so that damage never fails the read of other rows; no text of ours is not UTF-8
+    connection.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
+    return connection
 
 
 def _enable_wal(connection: Connection, timeout_s: float) -> None:

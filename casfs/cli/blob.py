@@ -15,6 +15,7 @@ from casfs.cli.output import echo_lines, echo_result
 from casfs.digest import is_hash
 from casfs.errors import Failed, Invalid, NotFound
 from casfs.store import Store
+from casfs.system import reserve
 from casfs.system.paths import printable
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def init(ctx: click.Context, workflows: bool, as_json: bool) -> None:
     with Store.init(path) as store:
         shipped.install(store, again=workflows)
         names = store.registry.names()
+    reserve.allocate(path)
     echo_result(as_json, {"store": str(path), "types": names}, f"{path}")
 
 
