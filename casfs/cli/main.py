@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import NoReturn
 
@@ -22,6 +25,9 @@ from casfs.errors import CasfsError
 
 # gc generation-0 threshold: a command allocates many objects and hardly any cycles.
 GC_GEN0_THRESHOLD = 100_000
+
+EXIT_SIGNAL_BASE = 128  # plus the signal's number, as in shells
+FIRST_COLUMN = 12  # of the list of commands
 
 # verb or noun: (module, help)
 COMMANDS = {
@@ -59,7 +65,16 @@ COMMANDS = {
     "daemon": ("daemon", "run threads in the background"),
     "status": ("status", "the store; or what has changed in a directory"),
     "config": ("config", "the settings and their origins"),
+    "help": ("help", "the help of a command, or a manual page"),
 }
+SECTIONS = {
+    "Daily": "init status checkpoint diff ls cat search workspace mount umount",
+    "Threads (runs of workflows)": "thread workflow agent daemon demo",
+    "Caches": "action plugin",
+    "Store": "gc fsck export import stats config help",
+    "Plumbing": "put get has missing refs walk heads list node schema tree",
+}
+OTHERS = "Others"  # what stands in no section
 
 
 class LazyGroup(click.Group):
@@ -72,9 +87,21 @@ class LazyGroup(click.Group):
         if name not in COMMANDS:
             return None
         module = import_module(f"casfs.cli.{COMMANDS[name][0]}")
-        command = getattr(module, name + "_" * (name in ("list", "import")))
+        command = getattr(module, name + "_" * (name in ("list", "import", "help")))
         assert isinstance(command, click.Command)
+        for one in command.commands.values() if isinstance(command, click.Group) else ():
+            one.short_help = one.short_help or _first_sentence(one.help or "")  # wrapped, not cut
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.exceptions.NoSuchCommand as error:
+            raise click.exceptions.NoSuchCommand(
+                error.command_name, possibilities=COMMANDS, ctx=ctx
+            ) from None
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -83,8 +110,17 @@ class LazyGroup(click.Group):
             return _discard_stdout()
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+        sections = {title: names.split() for title, names in SECTIONS.items()}
+        grouped = {name for names in sections.values() for name in names}
+        sections[OTHERS] = [name for name in COMMANDS if name not in grouped]
+        for title, names in sections.items():
+            if rows := [(name, COMMANDS[name][1]) for name in names if name in COMMANDS]:
+                with formatter.section(title):
+                    formatter.write_dl(rows, col_max=FIRST_COLUMN)
+
+
+def _first_sentence(text: str) -> str:
+    return " ".join(text.partition("\n\n")[0].split()).partition(". ")[0].removesuffix(".") + "."
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -99,6 +135,8 @@ def cli(ctx: click.Context, store: str | None) -> None:
     casfs init                                     make a store
     casfs checkpoint create work DIR -m "before"   record a directory
     casfs mount ./mnt                              look at it with ls, cat, grep, diff, cp
+
+    `casfs help COMMAND` explains a command, `casfs help --man | man -l -` all of them.
     """
     ctx.obj = store
 
@@ -106,7 +144,8 @@ def cli(ctx: click.Context, store: str | None) -> None:
 def main() -> NoReturn:
     gc.set_threshold(GC_GEN0_THRESHOLD)
     try:
-        result = cli.main(prog_name="casfs", standalone_mode=False)
+        with _ended_by_signals():
+            result = cli.main(prog_name="casfs", standalone_mode=False)
         sys.stdout.flush()
         code = result if isinstance(result, int) else 0
     except CasfsError as error:
@@ -127,6 +166,24 @@ def main() -> NoReturn:
         where = f"{error.filename}: " if error.filename else ""
         code = _fail(f"{where}{error.strerror or error}", 1)
     sys.exit(code)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGHUP, of a terminal that was closed, and SIGTERM clean up as an interrupt does."""
+
+    def end(number: int, frame: object) -> NoReturn:
+        sys.exit(EXIT_SIGNAL_BASE + number)
+
+    before = {one: signal.getsignal(one) for one in (signal.SIGHUP, signal.SIGTERM)}
+    for one, handler in before.items():
+        if handler is signal.SIG_DFL:  # nohup ignores SIGHUP
+            signal.signal(one, end)
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 def _discard_stdout() -> int:

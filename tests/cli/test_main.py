@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 import casfs
-from casfs.cli.main import COMMANDS
+from casfs.cli.main import COMMANDS, SECTIONS
 from casfs.cli.main import cli as root_command
 from engine.threads import lifecycle
 from tests.support.cli import UNKNOWN
@@ -17,6 +20,7 @@ from tests.support.engine import (
     Cli,
     spawn,
 )
+from tests.support.programs import needs
 
 # -- help and start-up -----------------------------------------------------------------------
 
@@ -64,6 +68,56 @@ def test_the_first_help_names_every_command(bare: Cli) -> None:
         assert f"  {name} " in text
         assert purpose in text
     assert bare("--version").text == f"casfs, version {casfs.__version__}\n"
+
+
+def test_every_command_stands_in_one_section() -> None:
+    grouped = [name for names in SECTIONS.values() for name in names.split()]
+    assert sorted(grouped) == sorted(COMMANDS)
+
+
+def test_the_helps_of_verbs_are_not_cut(bare: Cli) -> None:
+    for name in COMMANDS:
+        assert "...\n" not in bare(name, "--help").text.partition("Commands:")[2]
+
+
+@needs("groff")
+def test_help_is_a_command_and_a_manual_page(bare: Cli) -> None:
+    assert bare("help").text == bare("--help").text
+    assert bare("help", "checkpoint", "list").text == bare("checkpoint", "list", "--help").text
+    assert "Did you mean 'checkpoint'?" in bare("help", "checkpint", code=2).err
+    assert "casfs put has no commands" in bare("help", "put", "x", code=2).err
+    page = bare("help", "--man").text
+    assert all(f".SS casfs {' '.join(path)} " in page for path in commands())
+    groff = ["groff", "-k", "-man", "-Tutf8", "-ww", "-z"]
+    done = subprocess.run(groff, input=page, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [(["checkpiont", "list"], "checkpoint"), (["stauts"], "status"), (["tree", "lss"], "ls")],
+)
+def test_a_command_that_does_not_exist_has_a_suggestion(
+    cli: Cli, typed: list[str], meant: str
+) -> None:
+    assert f"'{meant}'" in cli.refused(*typed, code=2)
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM], ids=str)
+def test_a_closed_terminal_leaves_no_half_file(
+    cli: Cli, tmp_path: Path, number: signal.Signals
+) -> None:
+    (tmp_path / "large").write_bytes(os.urandom(1 << 20) * 400)
+    hash = cli("put", tmp_path / "large").word
+    target = tmp_path / "out"
+    target.mkdir()
+    argv = [sys.executable, "-m", "casfs", "--store", cli.root, "export", hash]
+    running = subprocess.Popen([*map(str, argv), "-o", str(target / "x.tar")])
+    while not list(target.iterdir()) and running.poll() is None:
+        time.sleep(0.001)
+    running.send_signal(number)
+    assert running.wait(30) == 128 + number
+    assert list(target.iterdir()) == []
 
 
 @pytest.mark.parametrize("path", [[], ["tree"]], ids=" ".join)
