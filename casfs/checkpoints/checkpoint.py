@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from casfs.backend.protocols import Head, HeadName
 from casfs.digest import BlobHash, NodeHash, TreeHash, is_hash
@@ -21,6 +21,7 @@ from casfs.nodes import head_kinds
 from casfs.nodes.head_kinds import RESERVED_NAMES
 from casfs.store import Store
 from casfs.system import moments
+from casfs.system.clock import moment_id
 
 HEADS = "checkpoints/"
 NO_TREE = TreeHash(NodeHash(BlobHash("")))  # of a damaged head
@@ -167,8 +168,7 @@ def _missing(text: str) -> NotFound:
 
 def id_of(created_at: int, hash: str) -> str:
     """Returns the id of a checkpoint: `created_at` in ms since 1970 UTC, and its node."""
-    moment = datetime.fromtimestamp(created_at // 1000, UTC)
-    return f"{moment:%Y%m%dT%H%M%S}.{created_at % 1000:03d}Z-{hash[:8]}"
+    return moment_id(created_at, hash)
 
 
 def check_name(name: str) -> None:

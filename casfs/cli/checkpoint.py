@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from casfs.checkpoints import checkpoint as checkpoints
+from casfs.checkpoints import forget as forgetting
 from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.checkpoints.create import Created
 from casfs.checkpoints.create import create as create_checkpoint
@@ -23,6 +24,7 @@ from casfs.cli.diff import diff
 from casfs.cli.json_values import record
 from casfs.cli.output import echo_result, warn
 from casfs.cli.progress import progress
+from casfs.cli.removal import print_removed
 from casfs.cli.restore import restore
 from casfs.cli.sizes import SizeOption
 from casfs.cli.table import Moment, Size, echo_table
@@ -166,6 +168,68 @@ def _size(store: Store, one: Checkpoint) -> tuple[int | None, int | None]:
     except CasfsError:
         return None, None
     return stats["files"], stats["bytes"]
+
+
+@checkpoint.command()
+@click.argument("checkpoint", metavar="NAME[@ID]")
+@json_option
+@click.pass_context
+def rm(ctx: click.Context, checkpoint: str, as_json: bool) -> None:
+    """Remove a checkpoint, or all of NAME; `casfs undo` restores them until gc deletes them.
+
+    \b
+    casfs checkpoint rm work@20261122T084847
+    """
+    with open_store(ctx) as store:
+        found = forgetting.matching(store, checkpoint)
+        id = forgetting.remove(store, found)
+    if id is None:
+        raise NotFound(f"no checkpoint {checkpoint!r}; see `casfs checkpoint list`")
+    print_removed(id, [f"{one.name}@{one.id}" for one in found], as_json)
+
+
+@checkpoint.command()
+@click.argument("name")
+@click.option("--keep-last", type=click.IntRange(1), metavar="N", help="Keep the newest N.")
+@click.option("--keep-hourly", type=click.IntRange(1), metavar="N", help="… of the last N hours.")
+@click.option("--keep-daily", type=click.IntRange(1), metavar="N", help="… of the last N days.")
+@click.option("--keep-weekly", type=click.IntRange(1), metavar="N", help="… of the last N weeks.")
+@click.option("--keep-monthly", type=click.IntRange(1), metavar="N", help="… N months.")
+@click.option("--keep-yearly", type=click.IntRange(1), metavar="N", help="… N years.")
+@click.option("--dry-run", is_flag=True, help="Print what would be removed; change nothing.")
+@json_option
+@click.pass_context
+def forget(
+    ctx: click.Context, /, name: str, dry_run: bool, as_json: bool, **policy: int | None
+) -> None:
+    """Remove the checkpoints of NAME but those that a policy keeps, as `restic forget` does.
+
+    Kept is the newest of each of the last N hours, days, … that have a checkpoint, by local
+    time. `casfs undo` restores the rest until gc deletes it.
+
+    \b
+    casfs checkpoint forget work --keep-last 3 --keep-daily 7 --keep-weekly 5 --dry-run
+    """
+    counts = {key.removeprefix("keep_"): count for key, count in policy.items() if count}
+    if not counts:
+        raise Usage("give what to keep: --keep-last N, --keep-daily N, …")
+    with open_store(ctx) as store:
+        decisions = forgetting.decide(store, name, counts)
+        gone = [one.checkpoint for one in decisions if not one.reasons]
+        id = None if dry_run else forgetting.remove(store, gone)
+    rows = [
+        ("keep" if one.reasons else "remove", f"{name}@{one.checkpoint.id}", ", ".join(one.reasons))
+        for one in decisions
+    ]
+    value = {
+        "removal": id,
+        "dryRun": dry_run,
+        "keep": [
+            {"id": one.checkpoint.id, "reasons": one.reasons} for one in decisions if one.reasons
+        ],
+        "remove": [one.id for one in gone],
+    }
+    echo_table(as_json, value, "ACTION CHECKPOINT REASONS", rows, whole="ACTION CHECKPOINT")
 
 
 checkpoint.add_command(diff)

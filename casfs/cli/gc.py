@@ -78,6 +78,9 @@ def gc(
     if not as_json:
         for name in result.evicted:
             echo_line(f"{'would evict' if dry_run else 'evicted'} {name}")
+        if result.removals:
+            would = "would make" if dry_run else "made"
+            echo_line(f"{would} {result.removals} removals final: `casfs undo` cannot undo them")
 
 
 def _why(store: Store, hash: str, as_json: bool) -> None:

@@ -48,6 +48,7 @@ COMMANDS = {
     "stats": ("status", "print how much is stored"),
     "fsck": ("fsck", "check integrity, and repair"),
     "gc": ("gc", "delete unreachable blobs"),
+    "undo": ("removal", "restore what was removed"),
     "export": ("archive", "write threads, checkpoints and more to one file"),
     "import": ("archive", "import an exported file"),
     "schema": ("schema", "the types of nodes"),

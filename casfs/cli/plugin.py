@@ -11,6 +11,7 @@ from casfs.cli.common import json_option, open_store
 from casfs.cli.json_values import record
 from casfs.cli.output import echo_result, warn
 from casfs.cli.progress import progress
+from casfs.cli.removal import remove_heads
 from casfs.cli.table import Hash, Moment, echo_table
 from casfs.plugins import registry
 
@@ -95,3 +96,22 @@ def list_(ctx: click.Context, as_json: bool) -> None:
     echo_table(
         as_json, list(map(record, found)), "NAME VERSION TREE SYNCED SOURCE", rows, whole="TREE"
     )
+
+
+@plugin.command()
+@click.argument("name")
+@click.argument("version")
+@json_option
+@click.pass_context
+def rm(ctx: click.Context, name: str, version: str, as_json: bool) -> None:
+    """Remove VERSION of a plugin; `casfs undo` restores it until gc deletes it.
+
+    \b
+    casfs plugin rm linter 1.0
+    """
+    with open_store(ctx) as store:
+        registry.find(store, name, version)
+        key = registry.head_name(name, version)
+        head = store.heads.get(key)
+        if head is not None:
+            remove_heads(store, [(key, head)], as_json)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import click
 
+from casfs.backend.derived import count_by_type
 from casfs.cli.common import input_name, json_option, open_store, read_json
 from casfs.cli.output import echo_json, echo_result
 from casfs.cli.output_schemas import output_schema
+from casfs.cli.removal import remove_heads
 from casfs.cli.table import Hash, echo_table
-from casfs.errors import Conflict, Invalid, Usage
+from casfs.errors import Conflict, Invalid, Refused, Usage
+from casfs.nodes import registry
 
 
 @click.group()
@@ -77,3 +82,26 @@ def show(ctx: click.Context, words: tuple[str, ...], of_output: bool, as_json: b
     (type,) = words
     with open_store(ctx) as store:
         echo_json(store.registry.document(store.registry.head(type).hash))
+
+
+@schema.command()
+@click.argument("type")
+@json_option
+@click.pass_context
+def rm(ctx: click.Context, type: str, as_json: bool) -> None:
+    """Remove a type that no node has; `casfs undo` restores it until gc deletes it.
+
+    \b
+    casfs schema rm note
+    """
+    with open_store(ctx) as store:
+        head = store.registry.head(type)
+        if head.record.get("builtin"):
+            raise Refused(f"the type {type!r} is built in")
+        if count := count_by_type(store.blobs).get(head.hash):
+            raise Refused(f"{count} nodes are of the type {type!r}; see `casfs list {type}`")
+        for other in store.registry.names():
+            document = store.registry.document(store.registry.head(other).hash)
+            if other != type and f'"cas_type": {json.dumps(type)}' in json.dumps(document):
+                raise Refused(f"the type {other!r} refers to nodes of the type {type!r}")
+        remove_heads(store, [(registry.head_name(type), head)], as_json)

@@ -10,6 +10,7 @@ import click
 from casfs.agents.prompt import Prompt
 from casfs.cli.common import input_name, json_option, open_store, read_input, read_json
 from casfs.cli.output import echo, echo_json, echo_line, echo_result, warn
+from casfs.cli.removal import remove_heads
 from casfs.cli.table import Hash, echo_table
 from casfs.errors import Failed, Invalid, NotFound, Refused, Usage
 from engine.moderator import decision as moderator
@@ -145,6 +146,24 @@ def show(ctx: click.Context, name: str, role: str | None, as_json: bool) -> None
     for rule in definition["moderator"]:
         condition = f"  when {rule['when']}" if rule["when"] else ""
         echo_line(f"  {rule['from']} -> {rule['to']}{condition}")
+
+
+@workflow.command()
+@click.argument("name")
+@json_option
+@click.pass_context
+def rm(ctx: click.Context, name: str, as_json: bool) -> None:
+    """Remove a workflow's name; threads that run it go on. `casfs undo` restores it.
+
+    \b
+    casfs workflow rm develop
+    """
+    with open_store(ctx) as store:
+        key = workflows.head_name(name)
+        head = store.heads.get(key)
+        if head is None:
+            raise NotFound(f"no workflow {name!r}; see `casfs workflow list`")
+        remove_heads(store, [(key, head)], as_json)
 
 
 @workflow.command("next")

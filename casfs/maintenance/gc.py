@@ -7,7 +7,8 @@ that was touched within the grace period, since its head may not be written yet.
 *Cache* heads (action results, plugin trees, checkpoints past a retention that the user set)
 are roots like the others until a limit is given: then the least recently used are evicted
 until the rest fits. Eviction costs a recomputation, never data. Images of trees are not roots:
-they are deleted with their tree, or to meet a limit.
+they are deleted with their tree, or to meet a limit. What a person removed (`casfs.removals`) is
+a root for the grace period; then its heads are deleted.
 
 A tree mount has a head too; where a crash or a reboot has ended the mount, a run drops that
 head first.
@@ -23,7 +24,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from casfs import graph
+from casfs import graph, removals
 from casfs.backend.capabilities import GcRun
 from casfs.backend.derived import find_missing, last_use, start_gc, total_stored
 from casfs.backend.protocols import DamagedHead, Head, HeadName, Swap, Total, targets
@@ -57,11 +58,13 @@ NO_LIMITS = Limits()
 
 @dataclass(slots=True)
 class Result:
-    """`kept`, `freed`: content; `evicted`: names of cache heads and images."""
+    """`kept`, `freed`: content; `evicted`: names of cache heads and images; `removals`: number of
+    those that can be undone no more."""
 
     kept: Total
     freed: Total = field(default_factory=Total)
     evicted: list[str] = field(default_factory=list)
+    removals: int = 0
 
 
 def collect(
@@ -85,9 +88,13 @@ def collect(
     with start_gc(store.backend) as collection:
         marker = _Marker(store, collection, progress)
         files = total_stored(store.blobs).files
-        evicted = _mark_kept(store, collection, marker, before, limits, keep)
-        result = Result(collection.marked, evicted=[name for name, _ in evicted])
+        final = [one for one in removals.listing(store) if one.removed_at < before * 1000]
+        dropped = [head for one in final for head in removals.kept_heads(one)]
+        evicted = _mark_kept(store, collection, marker, before, limits, keep, dropped)
+        result = Result(collection.marked, removals=len(final))
+        result.evicted = [name for name, _ in evicted]
         if not dry_run:
+            _evict(store, dropped, marker)
             result.evicted = _evict(store, evicted, marker)
         trees, gone = images.roots(store), set()
         for hash, info in collection.sweep(before, marker.follow, dry_run=dry_run):
@@ -149,11 +156,17 @@ def _stopped(why: str) -> Corrupt:
 
 
 def _mark_kept(
-    store: Store, collection: GcRun, marker: _Marker, before: int, limits: Limits, keep: int
+    store: Store,
+    collection: GcRun,
+    marker: _Marker,
+    before: int,
+    limits: Limits,
+    keep: int,
+    dropped: list[tuple[HeadName, Head]],
 ) -> list[tuple[HeadName, Head]]:
-    """Marks the blobs to keep; returns the cache heads to evict."""
+    """Marks the blobs to keep, but for the heads `dropped`; returns the cache heads to evict."""
     cache = _cache(store, keep)
-    names = {name for name, _ in cache}
+    names = {name for name, _ in [*cache, *dropped]}
     _mark_roots(store, collection, marker, before, names)
     for place, (_, head) in enumerate(cache):
         marker.follow(targets(head))

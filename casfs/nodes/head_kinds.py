@@ -20,6 +20,7 @@ from casfs.nodes.schema import Ref, Schema
 NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 CHECKPOINT_ID = "[0-9]{8}T[0-9]{6}[.][0-9]{3}Z-[0-9a-f]{8}"
 THREAD_ID = "[0-9A-HJKMNP-TV-Z]{26}"
+REMOVED = "removed/"  # prefix of heads that were removed (`casfs.removals`), before an id
 RESERVED_NAMES = ("plugins", "latest")  # of checkpoints
 MAX_TIME_MS = 253_402_300_799_999  # the end of the year 9999
 
@@ -157,7 +158,13 @@ KINDS = (
 )
 
 
+def removed_name(name: str) -> str:
+    """Returns the name that a removed head had; any other name as it is."""
+    return name.split("/", 2)[-1] if name.startswith(REMOVED) else name
+
+
 def kind_of(name: str) -> HeadKind | None:
+    name = removed_name(name)
     return next((kind for kind in KINDS if name.startswith(kind.prefix)), None)
 
 
@@ -168,7 +175,7 @@ def fault(name: str, head: Head) -> str | None:
     kind = kind_of(name)
     if kind is None:
         return None
-    rest = name[len(kind.prefix) :]
+    rest = removed_name(name)[len(kind.prefix) :]
     first = rest.partition("/")[0]
     reserved = kind.prefix == "checkpoints/" and first in RESERVED_NAMES
     stands_for_hash = is_hash(first) and kind.prefix != "actions/"

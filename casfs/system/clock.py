@@ -18,3 +18,18 @@ def rfc3339(ms: int) -> str:
     """Returns a time in ms since 1970 UTC as RFC 3339 with milliseconds, in UTC."""
     time = EPOCH + timedelta(milliseconds=min(max(ms, 0), LAST_MS))
     return time.isoformat(timespec="milliseconds")[:-6] + "Z"
+
+
+def moment_id(ms: int, hash: str) -> str:
+    """Returns an id that sorts by time: `ms` since 1970 UTC, and the beginning of a hash."""
+    moment = EPOCH + timedelta(milliseconds=ms)
+    return f"{moment:%Y%m%dT%H%M%S}.{ms % 1000:03d}Z-{hash[:8]}"
+
+
+def moment_of_id(id: str) -> int:
+    """Returns the time of an id, in ms since 1970 UTC; 0 where it is not one."""
+    try:
+        moment = datetime.strptime(id.partition("Z")[0], "%Y%m%dT%H%M%S.%f").replace(tzinfo=UTC)
+    except ValueError:
+        return 0
+    return (moment - EPOCH) // timedelta(milliseconds=1)

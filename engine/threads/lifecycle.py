@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from casfs import threads
+from casfs import removals, threads
 from casfs.agents import Call
 from casfs.backend.protocols import Head, HeadName
 from casfs.conflict_retry import retry_on_conflict
@@ -198,19 +198,19 @@ def _check_history(store: Store, origin: NodeHash, flow: workflows.Workflow) -> 
 
 
 def remove(store: Store, thread: Thread) -> None:
-    """Removes the head of a finished thread; gc collects its nodes. Raises Conflict."""
+    """Removes the head of a finished thread, as `casfs.removals`. Raises Conflict."""
     if thread.status not in (ENDED, CANCELLED, BROKEN):
         raise Conflict(f"thread {thread.id} is {thread.status}; `casfs thread cancel` ends it")
     caller = store.heads.get(threads.head_name(ThreadId(thread.fields.get("parent") or "")))
     if caller is not None and thread.id in (caller.record.get("intent") or {}).get("calls", ()):
         above = thread.fields["parent"]
         raise Conflict(f"thread {above} has a pending step that called {thread.id}; wait for it")
+    heads = [(thread.name, thread.head)]
+    key = HeadName(KEY_HEADS + (thread.fields.get("key") or ""))
+    if (found := store.heads.get(key)) and found.record.get("thread") == thread.id:
+        heads.append((key, found))
     with store.batch() as batch:
-        batch.swap(thread.name, thread.head, None)
-        if key := thread.fields.get("key"):
-            found = store.heads.get(HeadName(KEY_HEADS + key))
-            if found is not None and found.record.get("thread") == thread.id:
-                batch.swap(HeadName(KEY_HEADS + key), found, None)
+        removals.remove(store, batch, heads)
 
 
 def _fork_point(store: Store, thread: Thread, at: int | NodeHash | None) -> tuple[NodeHash, int]:

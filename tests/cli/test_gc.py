@@ -29,6 +29,7 @@ def test_gc(cli: Cli, opened: Store) -> None:
         "kept": {"blobs": kept.blobs, "bytes": kept.bytes, "files": kept.files},
         "freed": {"blobs": 2, "bytes": len(LARGE) + 5, "files": 1},
         "evicted": [],
+        "removals": 0,
         "dryRun": True,
     }
     assert value(cli, "gc")["freed"] == {"blobs": 0, "bytes": 0, "files": 0}

@@ -135,7 +135,7 @@ def graph(ctx: click.Context, id: str, as_json: bool) -> None:
 @json_option
 @click.pass_context
 def rm(ctx: click.Context, id: str, as_json: bool) -> None:
-    """Remove an ended thread. Nodes that nothing else reaches are deleted by the next gc.
+    """Remove an ended thread; `casfs undo` restores it until gc deletes it.
 
     \b
     casfs thread rm 01K2
@@ -145,4 +145,5 @@ def rm(ctx: click.Context, id: str, as_json: bool) -> None:
     with open_store(ctx) as store:
         found = thread_lookup.find(store, id)
         lifecycle.remove(store, found)
-    echo_result(as_json, {"id": found.id}, f"{found.id} removed")
+    line = f"{found.id} removed; `casfs undo` restores it until gc deletes it"
+    echo_result(as_json, {"id": found.id}, line)

@@ -1,0 +1,134 @@
+"""Removals: heads that a person removed, kept until gc forgets them, so that they can be undone.
+
+    removed/<removal>/<head's name>      the head as it was: hash and record
+
+One removal is what one command removed, under one id. In the transaction that deletes a head its
+pair moves below `removed/`, and an undo moves it back: nothing is copied, and neither can be lost
+halfway. Such a head is a root of gc for the grace period; the first run after it deletes the head,
+and with it the way back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+from casfs.backend.protocols import DamagedHead, Head, HeadName, Swap
+from casfs.errors import Conflict, NotFound, Refused
+from casfs.nodes.head_kinds import REMOVED, removed_name
+from casfs.store import Store
+from casfs.system.clock import moment_id, moment_of_id, now_ms, rfc3339
+from casfs.write_batch import Batch
+
+KEYS = "keys/"  # a key that is used again stays with its new thread
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """`id`: its time and a part of a hash; `heads`: the names that were removed, with their
+    values."""
+
+    id: str
+    heads: list[tuple[HeadName, Head]]
+
+    @property
+    def removed_at(self) -> int:
+        """When it was removed, in ms since 1970 UTC."""
+        return moment_of_id(self.id)
+
+    @property
+    def names(self) -> list[str]:
+        return [label(name) for name, _ in self.heads]
+
+
+def remove(store: Store, batch: Batch, heads: Iterable[tuple[HeadName, Head]]) -> str:
+    """Removes heads when `batch` commits; returns the removal's id. A damaged head, or one that
+    leads to nothing, is removed for good."""
+    found = list(heads)
+    at = max(now_ms(), *(one.removed_at + 1 for one in _newest(store)), 0)
+    id = moment_id(at, found[0][1].hash or "0" * 8)
+    stored = store.blobs.info([head.hash for _, head in found if head.hash])
+    for name, head in found:
+        batch.swap(name, head, None)
+        if head.hash in stored and not isinstance(head, DamagedHead):
+            batch.swap(_kept_name(id, name), None, head)
+    return id
+
+
+def listing(store: Store) -> list[Removal]:
+    """Returns the removals that can be undone, newest first."""
+    return list(_removals(store))
+
+
+def undo(store: Store, text: str | None = None) -> Removal:
+    """Undoes a removal: the newest, or the newest that `text` names by its id, a prefix of it, or
+    a name that it removed. Raises NotFound, Conflict (an ambiguous prefix), Refused where a
+    name is taken again."""
+    found = _find(store, text)
+    swaps = []
+    for name, head in found.heads:
+        taken = store.heads.get(name)
+        if taken not in (None, head) and not name.startswith(KEYS):
+            raise Refused(f"{label(name)} has a new value since; remove that first")
+        if taken is None:
+            swaps.append(Swap(name, None, head))
+        swaps.append(Swap(_kept_name(found.id, name), head, None))
+    store.backend.publish([], swaps)
+    return found
+
+
+def label(name: str) -> str:
+    """Returns a head's name as a person types it: NAME@ID of a checkpoint, else without kind."""
+    kind, _, rest = name.partition("/")
+    return rest.replace("/", "@", 1) if kind == "checkpoints" else rest
+
+
+def kept_heads(removal: Removal) -> list[tuple[HeadName, Head]]:
+    """Returns the heads that keep a removal."""
+    return [(_kept_name(removal.id, name), head) for name, head in removal.heads]
+
+
+def _kept_name(id: str, name: HeadName) -> HeadName:
+    return HeadName(f"{REMOVED}{id}/{name}")
+
+
+def _newest(store: Store) -> list[Removal]:
+    return [one for one in [next(_removals(store), None)] if one is not None]
+
+
+def _removals(store: Store) -> Iterator[Removal]:
+    def id_of(one: tuple[HeadName, Head]) -> str:
+        return one[0].split("/", 2)[1]
+
+    for id, heads in groupby(store.heads.list(REMOVED, reverse=True), id_of):
+        yield Removal(id, [(HeadName(removed_name(name)), head) for name, head in heads][::-1])
+
+
+def _find(store: Store, text: str | None) -> Removal:
+    known = listing(store)
+    if text is None:
+        if not known:
+            raise NotFound("nothing to undo: no removal since gc ran")
+        return known[0]
+    by_id = [one for one in known if one.id.startswith(text)]
+    if len(by_id) > 1:
+        raise Conflict(f"{text} is ambiguous: {by_id[0].id}, {by_id[1].id}; give more of the id")
+    for one in [*by_id, *known]:
+        names = {*one.names, *(name for name, _ in one.heads)}
+        if one in by_id or text in names or text in {name.partition("@")[0] for name in names}:
+            return one
+    raise NotFound(_why_not(store, text))
+
+
+def _why_not(store: Store, text: str) -> str:
+    """Returns why nothing that `text` names can be undone, from the journal of the heads."""
+    at = after = 0
+    while moves := store.heads.moves(after):
+        for move in moves:
+            if text in (move.name, label(move.name), label(move.name).partition("@")[0]):
+                at = move.at_ms if move.hash is None else 0
+        after = moves[-1].seq
+    if at:
+        return f"{text} was removed at {rfc3339(at)}, and gc has deleted it since"
+    return f"no removal of {text!r}; see `casfs undo --list`"
