@@ -14,8 +14,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from casfs.backend.protocols import DamagedHead, Head, HeadName, Swap
+from casfs.backend.protocols import Head, HeadName, Swap
 from casfs.errors import Conflict, NotFound, Refused
+from casfs.nodes import head_kinds
 from casfs.nodes.head_kinds import REMOVED, removed_name
 from casfs.store import Store
 from casfs.system.clock import moment_id, moment_of_id, now_ms, rfc3339
@@ -51,7 +52,7 @@ def remove(store: Store, batch: Batch, heads: Iterable[tuple[HeadName, Head]]) -
     stored = store.blobs.info([head.hash for _, head in found if head.hash])
     for name, head in found:
         batch.swap(name, head, None)
-        if head.hash in stored and not isinstance(head, DamagedHead):
+        if head.hash in stored and head_kinds.fault(name, head) is None:
             batch.swap(_kept_name(id, name), None, head)
     return id
 
