@@ -5,7 +5,7 @@ environment, the outputs, the platform and the timeout. The command sees only wh
 key: its environment is PATH and the named variables, its stdin is empty. It runs in the real
 directory, though, without a sandbox. These do *not* count, and a command whose result depends
 on them must not be cached: files outside the input directory (compilers, for example) or
-excluded by the user (`.casfsignore`, and by `--default-excludes` a checkpoint's default names),
+excluded by the user (`.casfsignore`, and by `--default-excludes` what a checkpoint leaves out),
 earlier content of the outputs, the network, the clock. Values of the environment are stored:
 pass no secrets.
 """
@@ -27,6 +27,7 @@ from casfs.digest import NodeHash
 from casfs.errors import Invalid, NotFound
 from casfs.store import Store
 from casfs.trees.snapshot import exclusions, stat_cache, walker
+from casfs.trees.snapshot.derived import Surroundings
 from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.trees.snapshot.report import SnapshotReport
 
@@ -133,10 +134,12 @@ def _words(prefix: str) -> list[str]:
 class InputRules(IgnoreRules):
     """The excludes of the request, plus the outputs and staging directories of casfs."""
 
-    def ignores(self, path: bytes, name: bytes, *, directory: bool) -> bool:
+    def reason(
+        self, path: bytes, name: bytes, *, directory: bool, at: Surroundings | None = None
+    ) -> str | None:
         if directory and outputs.STAGING_NAME.fullmatch(path):
-            return True
-        return super().ignores(path, name, directory=directory)
+            return "a staging directory"
+        return super().reason(path, name, directory=directory, at=at)
 
 
 def identify(store: Store, request: Request) -> Action:
@@ -172,13 +175,13 @@ def host_platform() -> dict[str, str]:
 
 def _input_rules(store: Store, request: Request, report: SnapshotReport) -> InputRules:
     ignore = InputRules.of(request.root, defaults=request.defaults)
-    assert isinstance(ignore, InputRules)
     exclusions.exclude_stores(store, request.root, ignore, report)
     excluded = {*map(os.fsdecode, ignore.excluded), *request.outputs}
     for above in sorted(outputs.parent_directories(request.outputs), key=len, reverse=True):
         if _holds_only(request.root / above, above, excluded):
             excluded.add(above)  # it always exists when the command runs
-    ignore.excluded = frozenset(map(os.fsencode, excluded))
+    found = {os.fsencode(path): "an output" for path in excluded}
+    ignore.excluded = {**found, **ignore.excluded}
     return ignore
 
 

@@ -31,6 +31,7 @@ from casfs.system.syscalls import exchange
 from casfs.trees import tree
 from casfs.trees.restore.write import WriteProgress, write_tree
 from casfs.trees.snapshot import walker
+from casfs.trees.snapshot.derived import Surroundings
 from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.write_batch import Batch
 
@@ -46,10 +47,12 @@ class OnlyPaths(IgnoreRules):
         self._paths = frozenset(os.fsencode(path) for path in paths)
         self._above = frozenset(above for path in self._paths for above in _parents(path))
 
-    def ignores(self, path: bytes, name: bytes, *, directory: bool) -> bool:
+    def reason(
+        self, path: bytes, name: bytes, *, directory: bool, at: Surroundings | None = None
+    ) -> str | None:
         if path in self._paths or (directory and path in self._above):
-            return False
-        return not any(above in self._paths for above in _parents(path))
+            return None
+        return None if any(above in self._paths for above in _parents(path)) else "not an output"
 
 
 def _parents(path: bytes) -> Iterator[bytes]:

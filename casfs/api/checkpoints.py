@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -28,6 +28,7 @@ class Checkpoints:
         message: str = "",
         *,
         default_excludes: bool = True,
+        exclude: Sequence[str] = (),
         preserve: Collection[str] = (),
         max_bytes: int | None = None,
         skip_if_unchanged: bool = False,
@@ -35,10 +36,11 @@ class Checkpoints:
     ) -> Checkpoint:
         """Records the directory `source` under `name`; files unchanged since are not read again.
 
-        `default_excludes` and `warn` are as for `Trees.build`; `preserve` may hold "mtime" and
-        "mode"; more than `max_bytes` of files are refused; `skip_if_unchanged` returns the previous
-        checkpoint where it has the same tree. Raises Invalid (the name), NotFound (the directory),
-        Failed (a file that cannot be read), Refused; then nothing is recorded.
+        `default_excludes`, `exclude` and `warn` are as for `Trees.build`; `preserve` may hold
+        "mtime" and "mode"; more than `max_bytes` of files are refused; `skip_if_unchanged` returns
+        the previous checkpoint where it has the same tree. Raises Invalid (the name, a pattern),
+        NotFound (the directory), Failed (a file that cannot be read), Refused; then nothing is
+        recorded.
         """
         made = create.create(
             self._store,
@@ -46,6 +48,7 @@ class Checkpoints:
             Path(source),
             message,
             defaults=default_excludes,
+            patterns=exclude,
             options=SnapshotOptions(preserve, max_bytes),
             skip_if_unchanged=skip_if_unchanged,
         )

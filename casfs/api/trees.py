@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, TypeAlias, cast
 
@@ -96,17 +96,25 @@ class Trees:
         return unified_diff.patch(self._store, self._optional(old), self._optional(new))
 
     def build(
-        self, source: HostPath, *, default_excludes: bool = True, warn: Warn | None = None
+        self,
+        source: HostPath,
+        *,
+        default_excludes: bool = True,
+        exclude: Sequence[str] = (),
+        warn: Warn | None = None,
     ) -> Digest:
         """Stores the tree of the directory `source`; without a checkpoint gc may collect it.
 
-        `.casfsignore` applies, and with `default_excludes` the well-known derived directories
-        (node_modules, .git, …) are left out. `warn` is called with one line for each entry that
-        a tree cannot hold. Raises NotFound, Failed (a file that cannot be read), Refused.
+        Left out are what `.casfsignore` and the patterns of `exclude` name, in gitignore's syntax,
+        and with `default_excludes` directories that are derived by evidence, and `.git`. `warn` is
+        called with one line for each entry that a tree cannot hold. Raises NotFound, Invalid (a
+        pattern), Failed (a file that cannot be read), Refused.
         """
         where, report = Path(source), SnapshotReport()
         with self._store.batch() as batch:
-            ignore = exclusions.ignore_rules(self._store, where, report, defaults=default_excludes)
+            ignore = exclusions.ignore_rules(
+                self._store, where, report, defaults=default_excludes, patterns=exclude
+            )
             root = walker.snapshot(batch, where, ignore, report)
         pass_on(report.warnings, warn)
         return root

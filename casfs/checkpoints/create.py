@@ -7,7 +7,7 @@ what changed (seed 004, SPEC-08.14).
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -62,16 +62,17 @@ def create(
     message: str = "",
     *,
     defaults: bool = True,
+    patterns: Sequence[str] = (),
     options: SnapshotOptions | None = None,
     skip_if_unchanged: bool = False,
 ) -> Created:
-    """Record the tree under `directory`. `defaults`: leave out the well-known directories.
-    `skip_if_unchanged`: return the previous checkpoint where it has the same tree. Raises Invalid
-    (the name), NotFound (the directory), Failed (an unreadable file), Refused (over the limit, or
-    the store itself); then nothing is visible."""
+    """Record the tree under `directory`. `defaults`: leave out derived directories; `patterns`:
+    what else to leave out; `skip_if_unchanged`: return the previous checkpoint where it has the
+    same tree. Raises Invalid (the name, a pattern), NotFound (the directory), Failed (an unreadable
+    file), Refused (over the limit, or the store itself); then nothing is visible."""
     checkpoint.check_name(name)
     options, report = options or SnapshotOptions(), SnapshotReport()
-    rules = exclusions.ignore_rules(store, directory, report, defaults=defaults)
+    rules = exclusions.ignore_rules(store, directory, report, defaults=defaults, patterns=patterns)
     cache = stat_cache.load(store, directory, rules, ",".join(sorted(options.preserve)))
     with store.batch() as batch:
         previous = checkpoint.latest(store, name)

@@ -32,7 +32,7 @@ def request_options(command: F) -> F:
         click.option(
             "--default-excludes/--no-default-excludes",
             "defaults",
-            help="Leave node_modules, .git and the like out of the key, or not (the default).",
+            help="Leave derived directories and .git out of the key, or nothing (the default).",
         ),
         click.option("--timeout", type=float, metavar="S", help="Time limit in seconds."),
         click.option("--env", "names", multiple=True, metavar="K", help="Variable to pass on."),

@@ -22,13 +22,13 @@ from casfs.cli.common import (
 )
 from casfs.cli.diff import diff
 from casfs.cli.json_values import record
-from casfs.cli.output import echo_result, warn
+from casfs.cli.output import echo_result
 from casfs.cli.progress import progress
 from casfs.cli.removal import print_removed
 from casfs.cli.restore import restore
 from casfs.cli.sizes import SizeOption
+from casfs.cli.snapshot_options import notes, print_dry_run, print_notes, snapshot_options
 from casfs.cli.table import Moment, Size, echo_table
-from casfs.cli.tree import excludes_option
 from casfs.errors import CasfsError, NotFound, Usage
 from casfs.store import Store
 from casfs.trees.snapshot.report import SnapshotOptions
@@ -50,7 +50,7 @@ def checkpoint() -> None:
 @click.argument("name")
 @click.argument("directory")
 @message_option
-@excludes_option
+@snapshot_options
 @click.option("--preserve", default="", metavar="mtime,mode", help="File attributes to record.")
 @click.option("--max-size", type=SizeOption(), default=DEFAULT_MAX_BYTES, help="Size limit (20G).")
 @click.option("--skip-if-unchanged", is_flag=True, help="Make none if it had the previous tree.")
@@ -63,6 +63,8 @@ def create(
     directory: str,
     message: str,
     defaults: bool,
+    patterns: tuple[str, ...],
+    dry_run: bool,
     preserve: str,
     max_size: int,
     skip_if_unchanged: bool,
@@ -71,8 +73,10 @@ def create(
 ) -> None:
     """Record DIRECTORY under NAME and print the checkpoint's id.
 
-    Files unchanged since the last checkpoint are not read again. Excluded are derived
-    directories (node_modules, .git, …) and the patterns of .casfsignore, in gitignore syntax.
+    Files unchanged since the last checkpoint are not read again. Left out, and named, are .git,
+    directories that are derived by evidence (node_modules beside a package.json, a CACHEDIR.TAG,
+    …), and the patterns of .casfsignore and --exclude, in gitignore syntax. Permissions are
+    recorded without the write bits of group and others; --preserve mode records all bits.
 
     \b
     casfs checkpoint create work ./project -m "before the refactoring"
@@ -83,17 +87,20 @@ def create(
     start = time.monotonic()
     with open_store(ctx) as store, progress("recording", "files", _expected(store, name)) as update:
         options = SnapshotOptions(_properties(preserve), max_size, update)
+        if dry_run:
+            checkpoints.check_name(name)
+            print_dry_run(store, path, defaults, patterns, options, as_json)
+            return
         made = create_checkpoint(
             store,
             name,
             path,
             message,
             defaults=defaults,
+            patterns=patterns,
             options=options,
             skip_if_unchanged=skip_if_unchanged,
         )
-    for warning in made.report.warnings:
-        warn(warning)
     value = {
         **record(made.checkpoint),
         "skipped": made.skipped,
@@ -102,8 +109,10 @@ def create(
         "readBytes": made.report.read_bytes,
         "newBytes": made.new_bytes,
         "seconds": round(time.monotonic() - start, 3),
+        **notes(made.report),
     }
     echo_result(as_json, value, _line(made, value["seconds"]))
+    print_notes(made.report, as_json)
 
 
 def _expected(store: Store, name: str) -> int:

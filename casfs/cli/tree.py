@@ -9,17 +9,11 @@ import click
 from casfs.cli.common import force_option, json_option, open_store, refuse_home_or_root
 from casfs.cli.diff import diff
 from casfs.cli.ls import ls
-from casfs.cli.output import echo_result, warn
+from casfs.cli.output import echo_result
 from casfs.cli.restore import restore
+from casfs.cli.snapshot_options import notes, print_dry_run, print_notes, snapshot_options
 from casfs.trees.snapshot import exclusions, walker
-from casfs.trees.snapshot.report import SnapshotReport
-
-excludes_option = click.option(
-    "--default-excludes/--no-default-excludes",
-    "defaults",
-    default=True,
-    help="Exclude node_modules, .git, __pycache__ and the like (the default), or not.",
-)
+from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 
 
 @click.group()
@@ -34,25 +28,38 @@ def tree() -> None:
 
 @tree.command()
 @click.argument("directory")
-@excludes_option
+@snapshot_options
 @force_option
 @json_option
 @click.pass_context
-def build(ctx: click.Context, directory: str, defaults: bool, force: bool, as_json: bool) -> None:
+def build(
+    ctx: click.Context,
+    directory: str,
+    defaults: bool,
+    patterns: tuple[str, ...],
+    dry_run: bool,
+    force: bool,
+    as_json: bool,
+) -> None:
     """Store the tree under DIRECTORY and print its root hash; no ref keeps it.
+
+    What is left out, and which permissions are recorded: see `casfs checkpoint create --help`.
 
     \b
     casfs tree build ./project
     """
     path, report = Path(directory), SnapshotReport()
     refuse_home_or_root(path, force)
-    with open_store(ctx) as store, store.batch() as batch:
-        ignore = exclusions.ignore_rules(store, path, report, defaults=defaults)
-        root = walker.snapshot(batch, path, ignore, report)
-    for warning in report.warnings:
-        warn(warning)
-    value = {"hash": root.hash, "files": report.files, "bytes": report.bytes}
+    with open_store(ctx) as store:
+        if dry_run:
+            print_dry_run(store, path, defaults, patterns, SnapshotOptions(), as_json)
+            return
+        rules = exclusions.ignore_rules(store, path, report, defaults=defaults, patterns=patterns)
+        with store.batch() as batch:
+            root = walker.snapshot(batch, path, rules, report)
+    value = {"hash": root.hash, "files": report.files, "bytes": report.bytes, **notes(report)}
     echo_result(as_json, value, root.hash)
+    print_notes(report, as_json)
 
 
 @tree.command("ls")

@@ -13,6 +13,7 @@ from casfs.cli import background, implicit_mount
 from casfs.cli.common import json_option, message_option, open_store
 from casfs.cli.json_values import moment, record
 from casfs.cli.output import echo_result, warn
+from casfs.cli.snapshot_options import notes, print_notes
 from casfs.cli.table import Hash, echo_table
 from casfs.digest import TreeHash
 from casfs.errors import CasfsError, Refused
@@ -149,18 +150,17 @@ def commit(ctx: click.Context, directory: str, message: str, as_json: bool) -> N
     """Record the content of the workspace DIRECTORY and print its root hash.
 
     A workspace opened from a checkpoint's NAME gets a new checkpoint of that name, unless
-    nothing has changed.
+    nothing has changed. What .casfsignore names is left out, unless it was recorded before.
 
     \b
     casfs workspace commit ./work -m "the tests pass"
     """
     with open_store(ctx) as store:
         made = commit_workspace(store, registry.find(store, Path(directory)), message)
-    for warning in made.report.warnings:
-        warn(warning)
     one = made.checkpoint
-    value = {"root": made.root, "checkpoint": record(one) if one else None}
+    value = {"root": made.root, "checkpoint": record(one) if one else None, **notes(made.report)}
     echo_result(as_json, value, f"{made.root} {one.name}@{one.id}" if one else made.root)
+    print_notes(made.report, as_json)
 
 
 @workspace.command()

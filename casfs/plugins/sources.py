@@ -36,7 +36,7 @@ from casfs.trees.snapshot.report import SnapshotOptions
 from casfs.write_batch import Batch
 
 GIT_FOLDER = b".git"
-WITHOUT_GIT = IgnoreRules(frozenset({GIT_FOLDER}))
+WITHOUT_GIT = IgnoreRules(GIT_FOLDER + b"/")
 REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|[A-Za-z0-9._-]+(@[A-Za-z0-9._-]+)?:(?!/?/)")
 COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?\Z")
 GIT_QUERY_TIMEOUT_S = 60.0

@@ -6,6 +6,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
+
+from casfs.errors import Failed, NotFound
 
 DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a fifo must not block
@@ -14,6 +17,16 @@ FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a fif
 def printable(path: bytes) -> str:
     """Returns the text of a path; bytes that are not UTF-8 as U+FFFD."""
     return path.decode("utf-8", "replace")
+
+
+def open_top(path: Path, *, follow: bool = False) -> int:
+    """Opens a directory by its path; `follow`: also through a symlink. Raises NotFound, Failed."""
+    try:
+        return os.open(path, DIR_FLAGS & ~os.O_NOFOLLOW if follow else DIR_FLAGS)
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFound(f"no directory {path}") from None
+    except OSError as error:
+        raise Failed(f"cannot read {path}: {error.strerror}") from None
 
 
 def open_directory(root: int, names: Iterable[bytes], *, make: bool = False) -> int:

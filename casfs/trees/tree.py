@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from casfs.digest import TreeHash
+from casfs.digest import TreeDigest, TreeHash
 from casfs.errors import Invalid, NotFound
 from casfs.nodes.directory import Entry, File, Subdirectory
 from casfs.store import Store
@@ -17,6 +17,8 @@ from casfs.system.paths import printable
 from casfs.trees.directory_cache import Entries as Entries
 from casfs.trees.directory_cache import directory_properties as directory_properties
 from casfs.trees.directory_cache import load as load
+
+DIRECTORY_MODE = 0o755  # of a directory whose node has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +98,12 @@ def diff(
 ) -> Iterator[Change]:
     """Yields the differences in path order, a directory before its entries. None: an empty tree. An
     added or deleted directory is a change, followed by those of its entries; a directory on both
-    sides is not. `paths`: only these, and what is below them."""
+    sides is one where its mode differs, as `.` the root. `paths`: only these, and what is below
+    them."""
     wanted = [b"/".join(split_path(path)) for path in paths]
+    if (not wanted or b"" in wanted) and _differ_in_mode(store, old, new):
+        top = (Subdirectory(b".", TreeDigest(hash, 0)) for hash in (old, new) if hash)
+        yield Change(b".", *top)
     yield from _diff(store, old, new, b"", [] if b"" in wanted else wanted)
 
 
@@ -116,10 +122,25 @@ def _diff(
         below = [one for one in paths if one.startswith(path + b"/")]
         is_wanted = not paths or path in paths
         below_a, below_b = subtree(a), subtree(b)
-        if is_wanted and (below_a is None or below_b is None):
+        if is_wanted and (
+            below_a is None or below_b is None or _differ_in_mode(store, below_a, below_b)
+        ):
             yield Change(path, a, b)
         if (is_wanted or below) and (below_a or below_b):
             yield from _diff(store, below_a, below_b, path + b"/", [] if is_wanted else below)
+
+
+def _differ_in_mode(store: Store, old: TreeHash | None, new: TreeHash | None) -> bool:
+    """Compares two directories, where both are there."""
+    if old is None or new is None or old == new:
+        return False
+    return directory_mode(store, old) != directory_mode(store, new)
+
+
+def directory_mode(store: Store, hash: TreeHash) -> int:
+    """Returns the permissions of the directory itself."""
+    own = directory_properties(store, hash)
+    return DIRECTORY_MODE if own is None or own.unix_mode is None else own.unix_mode
 
 
 def subtree(entry: Entry | None) -> TreeHash | None:

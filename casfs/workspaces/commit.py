@@ -1,5 +1,8 @@
 """Commits a workspace: stores what it holds as a tree and moves its head there.
 
+Left out is what `.casfsignore` names, of what the last commit did not have; nothing by default: a
+workspace began as a tree, and all that is new in it was made there.
+
 A commit does not change base and upper: concurrent writes go into the next one.
 """
 
@@ -12,11 +15,11 @@ from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.checkpoints.create import create_from_root
 from casfs.digest import TreeDigest, TreeHash
 from casfs.store import Store
-from casfs.trees import tree
 from casfs.trees.snapshot import walker
-from casfs.trees.snapshot.encoder import preserved_names
-from casfs.trees.snapshot.ignore import IgnoreRules
+from casfs.trees.snapshot.ignore import IgnoreRules, invalid_patterns_named, read_patterns
+from casfs.trees.snapshot.properties import preserved_names
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
+from casfs.trees.snapshot.tracked_rules import TrackedRules
 from casfs.workspaces import overlay_snapshot, placeholder, registry
 from casfs.workspaces.registry import Workspace
 from casfs.write_batch import Batch
@@ -68,12 +71,17 @@ def is_dirty(store: Store, workspace: Workspace) -> bool:
 def snapshot(
     store: Store, batch: Batch, workspace: Workspace, report: SnapshotReport
 ) -> TreeDigest:
-    """Store the tree that the workspace holds now; returns its root."""
-    base, strategy = workspace.record["base"], workspace.strategy
+    """Store the tree that the workspace holds now; returns its root. Raises Invalid for a pattern
+    in its `.casfsignore`."""
+    base, strategy, path = workspace.record["base"], workspace.strategy, workspace.path
+
+    def rules(patterns: bytes) -> IgnoreRules:
+        with invalid_patterns_named(path):
+            return TrackedRules(IgnoreRules(patterns), store, workspace.root)
+
     if strategy.layered:
         return overlay_snapshot.snapshot(
-            store, batch, base, workspace.upper, report, strategy.markers
+            store, batch, base, workspace.upper, report, strategy.markers, rules=rules
         )
-    preserve = preserved_names(tree.directory_properties(store, base))
-    options = SnapshotOptions(preserve=preserve)
-    return walker.snapshot(batch, workspace.path, IgnoreRules(), report, options=options)
+    options = SnapshotOptions(preserve=preserved_names(store, base))
+    return walker.snapshot(batch, path, rules(read_patterns(path)), report, options=options)

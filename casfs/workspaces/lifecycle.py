@@ -35,8 +35,8 @@ from casfs.trees.restore.restore import restore
 from casfs.trees.restore.target import Target
 from casfs.trees.restore.write import set_directory_attributes
 from casfs.workspaces import (
+    overlay_markers,
     overlay_mount,
-    overlay_snapshot,
     placeholder,
     registry,
     strategies,
@@ -69,7 +69,7 @@ def open(
         return _reopen(store, old, root, trees)
     if read_only and not strategy.layered:
         raise Refused("a copy cannot be read-only; leave out --read-only or use another strategy")
-    overlay_snapshot.check_names(store, root, strategy.markers)
+    overlay_markers.check_names(store, root, strategy.markers)
     mode = _check_directory(store, path)
     new = registry.new(store, path, root, strategy, origin, read_only=read_only, mode=mode)
     with _not_swept(new):
@@ -232,7 +232,7 @@ def create_upper(store: Store, base: TreeHash, upper: Path) -> None:
     upper.with_name("work").mkdir(mode=0o700)
     fd = os.open(upper, DIR_FLAGS)
     try:
-        set_directory_attributes(fd, tree.directory_properties(store, base), 0o755)
+        set_directory_attributes(fd, tree.directory_properties(store, base))
     finally:
         os.close(fd)
 

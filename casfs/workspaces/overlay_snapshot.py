@@ -4,26 +4,8 @@ Only the upper is read, and of the tree only the directory nodes on the paths th
 touches: the cost depends on the change, not on the tree. Entries that the upper does not have
 are taken from the nodes, content unread.
 
-Markers in an upper (Linux' Documentation/filesystems/overlayfs.rst):
-
-    whiteout    the name is deleted: a character device 0/0; or an empty file with the attribute
-                `whiteout` in a directory that has opaque=x
-    opaque=y    of a directory: nothing below it comes from the tree
-    redirect    of a directory: it was renamed, and its lower directory is at this path of the
-                tree (from the root, or a name beside its old one)
-    metacopy    of a file: mode and owner alone were changed; the content is the tree's, at
-                `redirect` when it has one, else under the same name. Over an image `redirect`
-                may be the path of the content in `objects/`, `/ab/cdef…`, unless the tree has
-                that path, as the kernel sees it too
-
-Which attributes are markers depends on the creator of the overlay (`MarkerFormat`): root's are
-in `trusted.overlay.`, a user namespace's in `user.overlay.`, and in root's overlay an agent may
-have set the latter as it likes. fuse-overlayfs lets anybody set all of these attributes, so there
-only its files count, named as aufs did: `.wh.NAME`, empty or a device, is a whiteout, and a
-directory with `.wh..wh..opq` is opaque. What else has such a name, a program has renamed to it. A
-tree's own names of that form are hidden: such trees are refused (`check_names`).
-
-Sockets, fifos and devices are left out with a warning, as in `casfs.trees.snapshot`.
+How an upper says what is gone: `casfs.workspaces.overlay_markers`. Sockets, fifos and devices are
+left out with a warning, as in `casfs.trees.snapshot`.
 """
 
 from __future__ import annotations
@@ -32,7 +14,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,43 +22,23 @@ from pathlib import Path
 from casfs.digest import BlobHash, Digest, TreeDigest, TreeHash
 from casfs.errors import CasfsError, Corrupt, Failed, NotFound, Refused
 from casfs.nodes import directory
-from casfs.nodes.directory import Entry, File, Properties, Subdirectory, Symlink
+from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
 from casfs.store import Store
 from casfs.system import interruption
-from casfs.system.paths import DIR_FLAGS, FILE_FLAGS, printable
+from casfs.system.paths import DIR_FLAGS, FILE_FLAGS, open_top, printable
 from casfs.trees import tree
-from casfs.trees.snapshot import encoder
+from casfs.trees.snapshot.ignore import IGNORE_FILE, IgnoreRules
+from casfs.trees.snapshot.properties import preserved_names, properties
 from casfs.trees.snapshot.report import SnapshotReport
+from casfs.trees.snapshot.secret_names import looks_secret
 from casfs.trees.snapshot.walker import MAX_DEPTH
 from casfs.trees.tree import Entries
+from casfs.workspaces import overlay_markers
+from casfs.workspaces.overlay_markers import WHITEOUT_PREFIX, MarkerFormat
 from casfs.write_batch import Batch
 
-WHITEOUT_PREFIX = b".wh."
-OPAQUE_FILE = b".wh..wh..opq"
-RESERVED_PREFIX = b".wh..wh."
+IGNORE_NAME = IGNORE_FILE.encode()
 OBJECT_PATH = re.compile(rb"/([0-9a-f]{2})/([0-9a-f]{62})\Z")
-
-
-@dataclass(frozen=True, slots=True)
-class MarkerFormat:
-    """How an overlay writes markers: in attributes with one of these prefixes, and with `files`
-    also as files whose names start with `.wh.`."""
-
-    prefixes: tuple[str, ...]
-    files: bool = False
-
-
-TRUSTED = MarkerFormat(("trusted.overlay.",))
-USER = MarkerFormat(("user.overlay.",))
-FUSE = MarkerFormat((), files=True)
-
-
-def check_names(store: Store, root: TreeHash, markers: MarkerFormat) -> None:
-    """Raises Failed for a tree that an overlay with such markers would not show whole."""
-    if markers.files:
-        for path, entry in tree.walk(store, root):
-            if entry.name.startswith(WHITEOUT_PREFIX):
-                raise Failed(f"{printable(path)}: fuse-overlayfs hides names that begin with .wh.")
 
 
 def snapshot(
@@ -85,24 +47,27 @@ def snapshot(
     base: TreeHash,
     upper: Path,
     report: SnapshotReport | None = None,
-    markers: MarkerFormat = TRUSTED,
+    markers: MarkerFormat = overlay_markers.TRUSTED,
     limit: int | None = None,
+    rules: Callable[[bytes], IgnoreRules] | None = None,
 ) -> TreeDigest:
     """Store the tree that an overlay of `upper` over the tree `base` shows; returns its root.
+    `rules`: makes of the overlay's `.casfsignore` what decides about the entries of the upper.
 
     Raises NotFound (no such tree or upper), Failed naming the file that could not be read,
     Corrupt where the upper redirects to a path that the tree does not have, Refused where the
     upper has more than `limit` bytes.
     """
     tree.load(store, base)
-    try:
-        fd = os.open(upper, DIR_FLAGS)
-    except (FileNotFoundError, NotADirectoryError):
-        raise NotFound(f"no directory {upper}") from None
-    except OSError as error:
-        raise Failed(f"cannot read {upper}: {error.strerror}") from None
+    fd = open_top(upper)
     merge = _Merge(store, batch, base, upper, report or SnapshotReport(), markers)
     merge.limit = limit
+    if rules is not None:
+        try:
+            merge.rules = rules(merge.ignore_file(fd))
+        except BaseException:
+            os.close(fd)
+            raise
     return merge.directory(fd, b"", base)
 
 
@@ -116,6 +81,7 @@ class _Subdirectory:
 
 class _Merge:
     limit: int | None = None
+    rules: IgnoreRules | None = None
 
     def __init__(
         self,
@@ -132,29 +98,56 @@ class _Merge:
         self._upper = os.fsencode(upper)
         self._report = report
         self._markers = markers
-        self._preserve = encoder.preserved_names(tree.directory_properties(store, base))
+        self._preserve = preserved_names(store, base)
+        self._user = os.geteuid()
 
     def directory(self, fd: int, path: bytes, lower: TreeHash | None) -> TreeDigest:
         """Store the directory at `path` of the overlay. `fd`: of the upper, taken over here;
         `lower`: the tree's node, if there is one."""
         try:
+            names, below, has_whiteouts = self._layers(fd, path, lower)
             with self._errors_named(path):
-                names = sorted(map(os.fsencode, os.listdir(fd)))
-                own = self._properties(os.fstat(fd))
-                opaque = self._marker(fd, "opaque")
-            if opaque == b"y" or (self._markers.files and OPAQUE_FILE in names):
-                lower = None
-            below = tree.load(self._store, lower) if lower else {}
+                own = properties(os.fstat(fd), self._preserve)
             entries = dict(below)
-            names.sort(key=lambda name: not name.startswith(WHITEOUT_PREFIX))
             for name in names:
                 where = path + b"/" + name
-                found = self._apply(fd, where, name, below, entries, opaque == b"x")
+                found = self._apply(fd, where, name, below, entries, has_whiteouts)
                 if found is not None:
                     entries[name] = Subdirectory(name, self.directory(found.fd, where, found.lower))
         finally:
             os.close(fd)
         return self._batch.put_directory(directory.encode(entries.values(), own))
+
+    def ignore_file(self, fd: int) -> bytes:
+        """Returns the content of the overlay's `.casfsignore`, if any; `fd`: of the upper."""
+        names, below, has_whiteouts = self._layers(fd, b"", self._base)
+        entries, report, self._report = dict(below), self._report, SnapshotReport()
+        for name in (WHITEOUT_PREFIX + IGNORE_NAME, IGNORE_NAME):
+            if name in names:
+                found = self._apply(fd, b"/" + name, name, below, entries, has_whiteouts)
+                if found is not None:
+                    os.close(found.fd)
+        self._report = report
+        file = entries.get(IGNORE_NAME)
+        if not isinstance(file, File):
+            return b""
+        with suppress(NotFound):  # not stored before
+            return self._store.get(file.digest.hash)
+        with open(os.open(IGNORE_NAME, FILE_FLAGS, dir_fd=fd), "rb") as source:
+            return source.read()
+
+    def _layers(
+        self, fd: int, path: bytes, lower: TreeHash | None
+    ) -> tuple[list[bytes], Entries, bool]:
+        """Returns the names of a directory of the upper, whiteouts first; the tree's entries below
+        it; and whether an empty file may be a whiteout in it."""
+        with self._errors_named(path):
+            names = sorted(map(os.fsencode, os.listdir(fd)))
+            opaque = self._marker(fd, "opaque")
+        if opaque == b"y" or (self._markers.files and overlay_markers.OPAQUE_FILE in names):
+            lower = None
+        names.sort(key=lambda name: not name.startswith(WHITEOUT_PREFIX))
+        return names, tree.load(self._store, lower) if lower else {}, opaque == b"x"
 
     def _apply(
         self,
@@ -167,9 +160,9 @@ class _Merge:
     ) -> _Subdirectory | None:
         """Apply the upper's entry `name` to `entries`; a directory is returned for the caller to
         descend into. `has_whiteouts`: an empty file may be a whiteout here."""
-        if self._markers.files and name.startswith(RESERVED_PREFIX):
+        if self._markers.files and name.startswith(overlay_markers.RESERVED_PREFIX):
             return None
-        if self._markers.files and name.startswith(WHITEOUT_PREFIX) and _is_whiteout(fd, name):
+        if self._markers.files and overlay_markers.is_whiteout(fd, name):
             entries.pop(name[len(WHITEOUT_PREFIX) :], None)
             return None
         entries.pop(name, None)
@@ -188,18 +181,28 @@ class _Merge:
     def _entry(
         self, fd: int, path: bytes, name: bytes, below: Entries, has_whiteouts: bool
     ) -> Entry | _Subdirectory | None:
-        """Returns None for a whiteout, and for kinds that a tree cannot hold."""
+        """Returns None for a whiteout, for what the rules leave out, and for kinds that a tree
+        cannot hold."""
         found = os.stat(name, dir_fd=fd, follow_symlinks=False)
+        if self._is_left_out(found.st_mode, path[1:], name):
+            return None
+        self._report.count_not_kept(found, self._user, self._preserve)
         if stat.S_ISDIR(found.st_mode):
             return self._open_subdirectory(os.open(name, DIR_FLAGS, dir_fd=fd), path, name, below)
         if stat.S_ISREG(found.st_mode):
             return self._file(fd, path, name, below, has_whiteouts)
         if stat.S_ISLNK(found.st_mode):
             target = os.readlink(name, dir_fd=fd)
-            return Symlink(name, target, self._properties(found))
+            return Symlink(name, target, properties(found, self._preserve))
         if not stat.S_ISCHR(found.st_mode) or found.st_rdev != 0:
             self._warn(path, "left out, it is a socket, a fifo or a device")
         return None
+
+    def _is_left_out(self, mode: int, path: bytes, name: bytes) -> bool:
+        if self.rules is None or stat.S_ISCHR(mode):
+            return False
+        reason = self.rules.reason(path, name, directory=stat.S_ISDIR(mode))
+        return reason is not None and self._report.exclude(path, reason)
 
     def _open_subdirectory(
         self, fd: int, path: bytes, name: bytes, below: Entries
@@ -237,9 +240,13 @@ class _Merge:
                 redirect = self._marker(opened, "redirect")
                 digest = self._content(below, path, name, redirect, found.st_size)
             found = os.fstat(opened)
+        if looks_secret(fd, name):
+            self._report.secrets.append(path[1:])
         self._report.files += 1
         self._report.bytes += digest.size_bytes
-        return File(name, digest, bool(found.st_mode & stat.S_IXUSR), self._properties(found))
+        return File(
+            name, digest, bool(found.st_mode & stat.S_IXUSR), properties(found, self._preserve)
+        )
 
     def _content(
         self, below: Entries, path: bytes, name: bytes, redirect: bytes | None, size: int
@@ -272,10 +279,6 @@ class _Merge:
                     raise
         return None
 
-    def _properties(self, found: os.stat_result) -> Properties | None:
-        """Preserves what the base tree preserves."""
-        return encoder.properties(found, self._preserve)
-
     def _warn(self, path: bytes, warning: str) -> None:
         self._report.warnings.append(f"{self._show(path)}: {warning}")
 
@@ -291,9 +294,3 @@ class _Merge:
 
     def _show(self, path: bytes) -> str:
         return printable(self._upper + path)
-
-
-def _is_whiteout(fd: int, name: bytes) -> bool:
-    """Returns False for what a program renamed to or made by such a name."""
-    found = os.stat(name, dir_fd=fd, follow_symlinks=False)
-    return stat.S_ISCHR(found.st_mode) or (stat.S_ISREG(found.st_mode) and found.st_size == 0)

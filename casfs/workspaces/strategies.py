@@ -27,9 +27,9 @@ from pathlib import Path
 from casfs.digest import TreeHash
 from casfs.errors import NotFound
 from casfs.store import Store
-from casfs.workspaces import image_mount, overlay_mount, overlay_snapshot
+from casfs.workspaces import image_mount, overlay_markers, overlay_mount
+from casfs.workspaces.overlay_markers import MarkerFormat
 from casfs.workspaces.overlay_mount import OverlayLayers
-from casfs.workspaces.overlay_snapshot import MarkerFormat
 
 NATIVE, OVERLAY, NAMESPACE = "erofs-overlay", "overlay", "namespace"
 FUSE, COPY = "fuse-overlayfs", "copy"
@@ -69,11 +69,11 @@ class Strategy:
 STRATEGIES = {
     strategy.name: strategy
     for strategy in (
-        Strategy(NATIVE, overlay_snapshot.TRUSTED, image_mount.mount),
-        Strategy(OVERLAY, overlay_snapshot.TRUSTED, overlay_mount.mount_overlay),
-        Strategy(FUSE, overlay_snapshot.FUSE, overlay_mount.mount_fuse_overlayfs),
-        Strategy(NAMESPACE, overlay_snapshot.USER),
-        Strategy(COPY, overlay_snapshot.TRUSTED),
+        Strategy(NATIVE, overlay_markers.TRUSTED, image_mount.mount),
+        Strategy(OVERLAY, overlay_markers.TRUSTED, overlay_mount.mount_overlay),
+        Strategy(FUSE, overlay_markers.FUSE, overlay_mount.mount_fuse_overlayfs),
+        Strategy(NAMESPACE, overlay_markers.USER),
+        Strategy(COPY, overlay_markers.TRUSTED),
     )
 }  # the preferred one first
 BY_WAY = {strategy.way: strategy for strategy in STRATEGIES.values()}

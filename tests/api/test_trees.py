@@ -100,11 +100,13 @@ def test_a_checkpoint_is_created_listed_and_found(opened: casfs.Store, source: P
 
 
 def test_options_of_a_checkpoint(opened: casfs.Store, source: Path) -> None:
-    write_tree(source / "node_modules", {"m": b"m"})
+    write_tree(source, {"node_modules": {"m": b"m"}, "package.json": b"{}"})
     os.utime(source / "a.txt", ns=(1, 1_000_000_007))
     assert "node_modules" not in {
         entry.path for entry in opened.trees.ls(opened.checkpoints.create("work", source))
     }
+    some = opened.checkpoints.create("some", source, exclude=["*.txt"])
+    assert "a.txt" not in {entry.path for entry in opened.trees.ls(some)}
     whole = opened.checkpoints.create(
         "work", source, default_excludes=False, preserve=["mtime", "mode"]
     )

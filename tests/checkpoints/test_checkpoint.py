@@ -133,12 +133,12 @@ def test_names_that_are_not_utf8_can_be_recorded(store: Store, tmp_path: Path) -
     assert store.node(made.checkpoint.hash).payload["changed_files"] == ["\ufffd", "\ufffd"]
 
 
-def test_the_well_known_directories_are_left_out(store: Store, work: Path) -> None:
-    write_tree(work, {".git": {"x": b""}, "build": b"a file"})
+def test_derived_directories_are_left_out(store: Store, work: Path) -> None:
+    write_tree(work, {"__pycache__": {"x": b""}, "build": b"a file"})
     with_defaults = create(store, work).checkpoint.root
     assert with_defaults == put_tree(store, {**TREE, "build": b"a file"})
     everything = create(store, work, defaults=False).checkpoint.root
-    assert everything == put_tree(store, {**TREE, "build": b"a file", ".git": {"x": b""}})
+    assert everything == put_tree(store, {**TREE, "build": b"a file", "__pycache__": {"x": b""}})
 
 
 def test_a_long_message_fits_into_the_record(store: Store, work: Path) -> None:

@@ -46,5 +46,5 @@ def project(tmp_path: Path) -> Path:
     (folder / "run").write_text("#!/bin/sh\n")
     (folder / "run").chmod(0o755)
     (folder / "link").symlink_to("run")
-    (folder / "node_modules").mkdir()
+    (folder / "__pycache__").mkdir()
     return folder

@@ -136,13 +136,13 @@ def test_input_directories(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_default_excludes_are_left_out_only_by_an_option(cli: Cli) -> None:
-    write_tree(Path("build"), {"x": b"1"})
+    write_tree(Path("__pycache__"), {"x": b"1"})
     cases = ((), True), (("--no-default-excludes",), True), (("--default-excludes",), False)
     for options, differs in cases:
         argv = (*options, "--", "true")
-        Path("build/x").write_text("1")
+        Path("__pycache__/x").write_text("1")
         run(cli, "--cache", *argv)
-        Path("build/x").write_text("2")
+        Path("__pycache__/x").write_text("2")
         cli("action", "lookup", *argv, code=3 if differs else 0)
 
 

@@ -47,7 +47,7 @@ def test_force_means_it(cli: Cli, home: Path) -> None:
 
 
 def test_more_than_is_allowed(cli: Cli, tmp_path: Path) -> None:
-    work = write_tree(tmp_path / "w", {"a": b"x" * 3000, "node_modules": {"b": b"x" * 9000}})
+    work = write_tree(tmp_path / "w", {"a": b"x" * 3000, "__pycache__": {"b": b"x" * 9000}})
     line = cli.refused("checkpoint", "create", "x", work, "--max-size", "2999", code=4)
     assert "w holds more than 2999 bytes; leave something out (.casfsignore), or raise" in line
     assert cli("checkpoint", "list").text == ""

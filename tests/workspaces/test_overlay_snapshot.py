@@ -16,7 +16,7 @@ from casfs.store import Store
 from casfs.trees import tree
 from casfs.trees.snapshot.report import SnapshotReport
 from casfs.workspaces import overlay_snapshot
-from casfs.workspaces.overlay_snapshot import FUSE, TRUSTED, USER, MarkerFormat
+from casfs.workspaces.overlay_markers import FUSE, TRUSTED, USER, MarkerFormat
 from tests.support.helpers import LARGE, Link, Program, put_tree, read_tree, take, write_tree
 
 BASE = {

@@ -11,7 +11,7 @@ import click
 
 from casfs import config
 from casfs.cli.common import input_name, open_store, read_input, refuse_home_or_root
-from casfs.cli.output import warn
+from casfs.cli.snapshot_options import print_notes
 from casfs.errors import Invalid, NotFound, Usage
 from casfs.revisions import resolve_tree
 from casfs.trees.snapshot import exclusions, walker
@@ -130,6 +130,5 @@ def record_workspace(ctx: click.Context, text: str) -> str:
         exclusions.exclude_stores(store, Path(text), ignore, report)
         with store.batch() as batch:
             tree = walker.snapshot(batch, Path(text), ignore, report)
-    for warning in report.warnings:
-        warn(warning)
+    print_notes(report)
     return tree.hash

@@ -97,18 +97,22 @@ def entered(fd: int, name: bytes) -> Iterator[int]:
     try:
         inner = os.open(name, DIR_FLAGS, dir_fd=fd)
     except PermissionError:
-        _grant_owner_access(fd, name)
+        _open_to_owner(fd, name)
         inner = os.open(name, DIR_FLAGS, dir_fd=fd)
     try:
-        mode = stat.S_IMODE(os.fstat(inner).st_mode)
-        if mode & OWNER_ACCESS != OWNER_ACCESS:
-            os.fchmod(inner, mode | OWNER_ACCESS)
+        grant_owner_access(inner)
         yield inner
     finally:
         os.close(inner)
 
 
-def _grant_owner_access(fd: int, name: bytes) -> None:
+def grant_owner_access(fd: int) -> None:
+    mode = stat.S_IMODE(os.fstat(fd).st_mode)
+    if mode & OWNER_ACCESS != OWNER_ACCESS:
+        os.fchmod(fd, mode | OWNER_ACCESS)
+
+
+def _open_to_owner(fd: int, name: bytes) -> None:
     """chmod of a directory that cannot be opened, without following a link."""
     handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
     try:

@@ -43,6 +43,7 @@ from casfs.trees.restore.write import (
     write_tree,
 )
 
+ALL_BITS = 0o7777
 Path = bytes  # relative to the directory
 Olds = list[TreeHash | None]  # roots of subtrees; None: nothing is there
 
@@ -67,11 +68,14 @@ class IncrementalRestore:
         progress: WriteProgress,
         *,
         delete_untracked: bool = False,
+        top_mode: int = ALL_BITS,
     ) -> None:
+        """`top_mode`: bits that the mode of the directory itself may have."""
         self._store = store
         self._temp = temp
         self._progress = progress
         self._delete_untracked = delete_untracked
+        self._top_mode = top_mode
         self.outcome = Outcome()
 
     def directory(self, fd: int, path: Path, olds: Olds, new: TreeHash | None) -> None:
@@ -89,7 +93,7 @@ class IncrementalRestore:
             if inside or any(one != to for one in was):
                 self._restore_entry(fd, name, path, was, to)
         if new is not None:
-            self._set_own_properties(fd, olds, new)
+            self._set_own_properties(fd, olds, new, ALL_BITS if path else self._top_mode)
 
     def _load(self, hash: TreeHash | None) -> tree.Entries:
         return {} if hash is None else tree.load(self._store, hash)
@@ -141,14 +145,14 @@ class IncrementalRestore:
                 self.outcome.deleted += host_entries.remove(fd, name)
                 self._progress.path.pop()
 
-    def _set_own_properties(self, fd: int, olds: Olds, new: TreeHash) -> None:
+    def _set_own_properties(self, fd: int, olds: Olds, new: TreeHash, bits: int) -> None:
         """Set the mode and time of the directory itself, where a tree has preserved any."""
         own = tree.directory_properties(self._store, new)
         trees = (
             tree.directory_properties(self._store, one) for one in [*olds, new] if one is not None
         )
         if any(one is not None and one.unix_mode is not None for one in trees):
-            set_directory_attributes(fd, own, 0o755)
+            set_directory_attributes(fd, own, bits)
         elif own is not None and own.mtime is not None:
             os.utime(fd, ns=utime_ns(own.mtime))
 

@@ -44,11 +44,6 @@ def _is_same(store: Store, here: Entry, other: Entry | None) -> bool:
     if isinstance(here, Symlink) and isinstance(other, Symlink):
         return here.target == other.target
     if isinstance(here, Subdirectory) and isinstance(other, Subdirectory):
-        modes = [_directory_mode(store, one.digest.hash) for one in (here, other)]
+        modes = [tree.directory_mode(store, one.digest.hash) for one in (here, other)]
         return (modes[0] ^ modes[1]) & COMPARED_BITS == 0
     return False
-
-
-def _directory_mode(store: Store, hash: TreeHash) -> int:
-    own = tree.directory_properties(store, hash)
-    return 0o755 if own is None or own.unix_mode is None else own.unix_mode

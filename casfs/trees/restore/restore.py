@@ -19,6 +19,7 @@ Nothing of ours stays in the target. One restore at a time into a directory.
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -31,12 +32,14 @@ from casfs.store import Store
 from casfs.system import locks, rmtree
 from casfs.system.paths import DIR_FLAGS, printable
 from casfs.trees import edit, tree
-from casfs.trees.restore.incremental import IncrementalRestore, Outcome
+from casfs.trees.restore import host_entries
+from casfs.trees.restore.incremental import ALL_BITS, IncrementalRestore, Outcome
 from casfs.trees.restore.local_changes import local_changes
 from casfs.trees.restore.target import Roots, Target
 from casfs.trees.restore.write import Progress, WriteProgress, write_tree
 from casfs.trees.snapshot import tracked
-from casfs.trees.snapshot.encoder import preserved_names
+from casfs.trees.snapshot.properties import preserved_names
+from casfs.trees.snapshot.report import SPECIAL_BITS
 
 OnLocalChanges = Callable[[TreeHash, list[bytes]], None]  # the tree of what is there, and paths
 
@@ -137,7 +140,7 @@ class _Restore:
     def look(self, olds: Roots, *, verify: bool) -> TreeHash:
         """Returns the tree of what is there now, of the paths that any of the trees has."""
         roots = self._known(olds)
-        kept = (preserved_names(tree.directory_properties(self._store, root)) for root in roots)
+        kept = (preserved_names(self._store, root) for root in roots)
         preserve = sorted(set().union(*kept))
         return tracked.snapshot_tracked(
             self._store, self._target.path, roots, preserve, verify=verify
@@ -197,7 +200,8 @@ class _Restore:
             try:
                 self._target.save_state(fd, [self._root])
                 write_tree(self._store, self._goal, fd, self._progress)
-                kept = preserved_names(tree.directory_properties(self._store, self._goal))
+                self._keep_private(fd)
+                kept = preserved_names(self._store, self._goal)
                 tracked.remember(self._store, fd, path, self._goal, kept)
                 staging.rename(path)  # takes the place of an empty directory
                 self._target.save_state(fd, [self._root])
@@ -209,11 +213,18 @@ class _Restore:
             raise
         self._count(Outcome())
 
+    def _keep_private(self, fd: int) -> None:
+        """An empty directory that the user made private is not opened by the tree's mode."""
+        with suppress(FileNotFoundError):
+            was = stat.S_IMODE(os.stat(self._target.path).st_mode)
+            os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) & (was | SPECIAL_BITS))
+
     def _restore_incrementally(
         self, here: TreeHash | None, olds: Roots, delete_untracked: bool
     ) -> None:
         fd = os.open(self._target.path, DIR_FLAGS)
         try:
+            host_entries.grant_owner_access(fd)
             states = list(dict.fromkeys([*olds, self._root]))
             self._target.save_state(fd, states)
             task = IncrementalRestore(
@@ -221,6 +232,7 @@ class _Restore:
                 self._target.staging.encode(),
                 self._progress,
                 delete_untracked=delete_untracked,
+                top_mode=self._top_mode(here, olds),
             )
             unfinished = olds if len(olds) > 1 else []
             task.directory(fd, b"", [here, *unfinished], self._goal)
@@ -230,6 +242,15 @@ class _Restore:
             os.close(fd)
         self.result.old = olds[0] if olds else None
         self._count(task.outcome)
+
+    def _top_mode(self, here: TreeHash | None, olds: Roots) -> int:
+        """Returns the permissions that the target may have: no more than those that the user gave
+        it since the last restore."""
+        if here is None:
+            return ALL_BITS
+        mode = tree.directory_mode(self._store, here)
+        known = [tree.directory_mode(self._store, one) for one in olds if one is not None]
+        return ALL_BITS if mode in known else mode | SPECIAL_BITS
 
     def _count(self, outcome: Outcome) -> None:
         self.result.files = self._progress.files

@@ -5,9 +5,9 @@ in batches, so there is neither a look-up nor a path per file: everything is mad
 directory descriptors that were opened here, and with O_EXCL, so nothing that is planted
 meanwhile can lead a write out of the directory.
 
-Modes do not depend on the caller's umask: 0644 and 0755 as in the mount, or the preserved
-mode. A file gets set-id bits only where that is asked for: restored by root, a tree from
-elsewhere would bring privileges. A directory gets its own mode and time after its content.
+Modes are those of the tree, whatever the caller's umask is: 0644 and 0755, or the recorded mode.
+Until it is complete, a file or directory is open to its owner alone. A file gets set-id bits
+only where that is asked for: restored by root, a tree from elsewhere would bring privileges.
 Owners are not part of a tree. Nothing is synced, as with `cp`.
 """
 
@@ -112,7 +112,7 @@ class _Writer:
     def execute(self, step: _Step, content: bytes | None) -> None:
         fd = self._stack[-1]
         if isinstance(step, _DirectoryEnd):
-            set_directory_attributes(fd, step.own, 0o755)
+            set_directory_attributes(fd, step.own)
             if len(self._stack) > 1:
                 os.close(self._stack.pop())
                 self._progress.path.pop()
@@ -182,10 +182,11 @@ def write_link(fd: int, name: bytes, entry: Symlink) -> None:
         os.utime(name, ns=times, dir_fd=fd, follow_symlinks=False)
 
 
-def set_directory_attributes(fd: int, own: Properties | None, default: int) -> None:
-    """Set the mode and time of a directory, after its content was written."""
+def set_directory_attributes(fd: int, own: Properties | None, bits: int = 0o7777) -> None:
+    """Set the mode, of which only `bits`, and the time of a directory, after its content was
+    written."""
     mode = own.unix_mode if own is not None else None
-    os.fchmod(fd, default if mode is None else stat.S_IMODE(mode))
+    os.fchmod(fd, bits & (tree.DIRECTORY_MODE if mode is None else stat.S_IMODE(mode)))
     if own is not None and own.mtime is not None:
         os.utime(fd, ns=utime_ns(own.mtime))
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
 
 from casfs.digest import Digest, TreeDigest
 from casfs.nodes import directory
-from casfs.nodes.directory import Entry, File, Properties, Subdirectory, Symlink
+from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
 from casfs.trees.snapshot import stat_cache
 from casfs.trees.snapshot.file_reader import Stat
+from casfs.trees.snapshot.properties import properties, unix_mode
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 from casfs.trees.snapshot.stat_cache import CachedDirectory, StatCache
 from casfs.write_batch import Batch
@@ -81,8 +82,7 @@ class Encoder:
         subdirectories = sum(entry.below is not None for entry in scanned.entries.values())
         self._count_entries(scanned, len(names), subdirectories)
         fingerprints = [scanned.entries[name].fingerprint for name in names]
-        if self._options.preserve:
-            fingerprints.append(stat_cache.fingerprint(scanned.stat, self._racy_after))
+        fingerprints += own_fingerprint(scanned.stat, self._options, self._racy_after)
         row = stat_cache.pack(names, fingerprints, digests)
         cached = scanned.cached
         if cached is not None and cached[:3] == row[:3] and stat_cache.RACY not in fingerprints:
@@ -148,17 +148,12 @@ class Encoder:
         return File(name, digest, bool(scanned.stat.st_mode & stat.S_IXUSR), own)
 
 
-def properties(seen: Stat | os.stat_result, preserve: Collection[str]) -> Properties | None:
-    """Returns the mtime and mode that the tree keeps of an entry."""
-    if not preserve:
-        return None
-    mtime = divmod(seen.st_mtime_ns, 1_000_000_000) if "mtime" in preserve else None
-    mode = stat.S_IMODE(seen.st_mode) if "mode" in preserve else None
-    return Properties(mtime, None if stat.S_ISLNK(seen.st_mode) else mode)
-
-
-def preserved_names(own: Properties | None) -> list[str]:
-    """Returns the `preserve` option by which a directory got these properties."""
-    kept = own or Properties()
-    values = {"mtime": kept.mtime, "mode": kept.unix_mode}
-    return [name for name, value in values.items() if value is not None]
+def own_fingerprint(
+    seen: Stat | os.stat_result, options: SnapshotOptions, racy_after: int
+) -> list[bytes]:
+    """Returns what a row has of the directory itself, behind its entries: nothing of an ordinary
+    one."""
+    if options.preserve:
+        return [stat_cache.fingerprint(seen, racy_after)]
+    mode = unix_mode(seen.st_mode, ())
+    return [] if mode is None else [stat_cache.pack_mode(mode)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from casfs.errors import Refused
@@ -13,14 +14,20 @@ from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.trees.snapshot.report import SnapshotReport
 
 MOUNT_TYPE = "fuse.casfs"  # of a mount of a store in the kernel's table
+KINDS = STORE, MOUNT = "the store", "a mount of casfs"
 
 
 def ignore_rules(
-    store: Store, directory: Path, report: SnapshotReport, *, defaults: bool = True
+    store: Store,
+    directory: Path,
+    report: SnapshotReport,
+    *,
+    defaults: bool = True,
+    patterns: Sequence[str] = (),
 ) -> IgnoreRules:
     """Returns the directory's own rules plus `exclude_stores`. Raises NotFound, Failed, Invalid as
     `IgnoreRules.of`, and Refused."""
-    rules = IgnoreRules.of(directory, defaults=defaults)
+    rules = IgnoreRules.of(directory, defaults=defaults, patterns=patterns)
     exclude_stores(store, directory, rules, report)
     return rules
 
@@ -31,14 +38,13 @@ def exclude_stores(
     """Exclude the store, which would record itself, and mounts of any store, which hold all
     that was ever recorded. Raises Refused where `directory` is the store."""
     top = directory.resolve()
-    stores = {
-        mount.point: "a mount of casfs" for mount in mounts.mounts() if mount.type == MOUNT_TYPE
-    }
+    stores = {mount.point: MOUNT for mount in mounts.mounts() if mount.type == MOUNT_TYPE}
     if store.root is not None:
-        stores[store.root.resolve()] = "the store"
+        stores[store.root.resolve()] = STORE
         if store.root.resolve() == top:
             raise Refused(f"{directory} is the store itself; record another directory")
     inside = {path: kind for path, kind in stores.items() if top in path.parents}
     for path, kind in inside.items():
         report.warnings.append(f"{printable(os.fsencode(path))}: left out, it is {kind}")
-    rules.excluded |= {os.fsencode(path.relative_to(top)) for path in inside}
+    found = {os.fsencode(path.relative_to(top)): kind for path, kind in inside.items()}
+    rules.excluded = {**rules.excluded, **found}

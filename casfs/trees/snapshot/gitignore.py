@@ -42,21 +42,23 @@ class Pattern:
 
 
 class Patterns:
-    def __init__(self, text: bytes) -> None:
-        """Raises ValueError for an invalid pattern."""
+    def __init__(self, text: bytes, *, strict: bool = True) -> None:
+        """Raises ValueError for an invalid pattern; without `strict` it matches nothing, as in
+        git."""
         lines = text.removeprefix(BOM).split(b"\n")
-        found = [pattern for pattern in map(_pattern, lines) if pattern is not None]
-        self._latest_first = found[::-1]
+        found = [_pattern(line, strict) for line in lines]
+        self._latest_first = [pattern for pattern in reversed(found) if pattern is not None]
 
-    def ignores(self, path: bytes, name: bytes, *, directory: bool) -> bool:
-        """`name` is the last component of `path`."""
+    def decision(self, path: bytes, name: bytes, *, directory: bool) -> bool | None:
+        """Returns whether the last pattern that matches ignores the path; None where none does.
+        `name` is the last component of `path`."""
         for pattern in self._latest_first:
             if pattern.matches(path, name, directory=directory):
                 return not pattern.negated
-        return False
+        return None
 
 
-def _pattern(line: bytes) -> Pattern | None:
+def _pattern(line: bytes, strict: bool) -> Pattern | None:
     text = _strip_spaces(line.removesuffix(b"\r"))
     if not text or text.startswith(b"#"):
         return None
@@ -65,6 +67,8 @@ def _pattern(line: bytes) -> Pattern | None:
     directory = body.endswith(b"/")
     glob = body[: len(body) - directory]
     if not glob.strip(b"/") or _escapes_end(body):
+        if not strict:
+            return None
         raise ValueError(f"{printable(text)!r} is not a valid pattern")
     anchored = b"/" in glob
     glob = glob.removeprefix(b"/")

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import os
+import stat
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+RelativePath = bytes
 Progress = Callable[[int, int], None]  # files seen and bytes read so far
+SPECIAL_BITS = stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX
+
+HARD_LINKS, OWNERS, MODES, XATTRS = NOT_KEPT = (
+    "hardLinks", "foreignOwners", "specialModes", "extendedAttributes",
+)  # fmt: skip
+
+
+class Excluded(NamedTuple):
+    """An entry that was left out, with all below it; `path` is relative to the directory."""
+
+    path: RelativePath
+    reason: str
 
 
 @dataclass(slots=True)
 class SnapshotReport:
-    """`bytes`: the sum of the file sizes; `read`: the number of files that were read."""
+    """`bytes`: the sum of the file sizes; `read`: the number of files that were read; `secrets`:
+    paths of files that look like secrets; `not_kept`: counts by kind."""
 
     files: int = 0
     bytes: int = 0
@@ -18,6 +36,9 @@ class SnapshotReport:
     read: int = 0
     read_bytes: int = 0
     warnings: list[str] = field(default_factory=list)
+    excluded: list[Excluded] = field(default_factory=list)
+    secrets: list[RelativePath] = field(default_factory=list)
+    not_kept: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: SnapshotReport) -> None:
         self.files += other.files
@@ -26,6 +47,22 @@ class SnapshotReport:
         self.read += other.read
         self.read_bytes += other.read_bytes
         self.warnings += other.warnings
+        self.excluded += other.excluded
+        self.secrets += other.secrets
+        self.not_kept.update(other.not_kept)
+
+    def exclude(self, path: RelativePath, reason: str) -> bool:
+        """Notes that an entry was left out; returns True."""
+        self.excluded.append(Excluded(path, reason))
+        return True
+
+    def count_not_kept(self, seen: os.stat_result, user: int, preserve: Collection[str]) -> None:
+        if seen.st_uid != user:
+            self.not_kept[OWNERS] += 1
+        if seen.st_nlink > 1 and stat.S_ISREG(seen.st_mode):
+            self.not_kept[HARD_LINKS] += 1
+        if seen.st_mode & SPECIAL_BITS and "mode" not in preserve:
+            self.not_kept[MODES] += 1
 
 
 @dataclass(slots=True)

@@ -36,7 +36,8 @@ DIRECTORY = STAT.pack(0, 0, 0, 0, stat.S_IFDIR)
 NO_BLOB = Digest(BlobHash("0" * 64), 0)  # recorded of an entry without a blob, as a link
 DIGEST = struct.Struct("<32sq")
 SCHEMA = """
-CREATE TABLE IF NOT EXISTS directories (
+DROP TABLE IF EXISTS directories;
+CREATE TABLE IF NOT EXISTS recorded_directories (
   root BLOB NOT NULL, path BLOB NOT NULL, names BLOB NOT NULL, stats BLOB NOT NULL,
   recorded BLOB NOT NULL, node BLOB NOT NULL, size INTEGER NOT NULL,
   PRIMARY KEY (root, path)
@@ -46,7 +47,8 @@ CREATE TABLE IF NOT EXISTS directories (
 
 class CachedDirectory(NamedTuple):
     """One row. `stats` and `recorded` have an item for each of `names`, which are
-    sorted and joined by NUL; `node` and `size` are the directory node's digest."""
+    sorted and joined by NUL; `stats` may have one more, for the directory itself; `node` and
+    `size` are the directory node's digest."""
 
     names: bytes
     stats: bytes
@@ -103,11 +105,11 @@ class StatCache:
             return
         with _database(self.path) as database, database.write() as db:
             db.executemany(
-                "DELETE FROM directories WHERE root = ? AND path = ?",
+                "DELETE FROM recorded_directories WHERE root = ? AND path = ?",
                 [(self.root, path) for path in gone],
             )
             db.executemany(
-                "INSERT OR REPLACE INTO directories VALUES (?, ?, ?, ?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO recorded_directories VALUES (?, ?, ?, ?, ?, ?, ?)",
                 [(self.root, path, *row) for path, row in self.updated.items()],
             )
 
@@ -122,14 +124,16 @@ def load(store: Store, directory: Path, rules: IgnoreRules, variant: str) -> Sta
     root = where + b"\0" + rules.fingerprint.encode() + last
     with _database(path) as database, database.read() as db:
         found = db.execute(
-            "SELECT root, count(*) FROM directories WHERE root >= ? AND root < ? GROUP BY root",
+            "SELECT root, count(*) FROM recorded_directories WHERE root >= ? AND root < ?"
+            " GROUP BY root",
             (where + b"\0", where + b"\1"),
         ).fetchall()
         known = {key: count for key, count in found if key.endswith(last)}
         if known and root not in known:
             root = max(known, key=lambda key: known[key])
         rows = db.execute(
-            "SELECT path, names, stats, recorded, node, size FROM directories WHERE root = ?",
+            "SELECT path, names, stats, recorded, node, size FROM recorded_directories"
+            " WHERE root = ?",
             (root,),
         ).fetchall()
     return StatCache(path, root, {row[0]: CachedDirectory(*row[1:]) for row in rows}, {}, set())
@@ -149,6 +153,11 @@ def fingerprint(seen: os.stat_result | Stat, racy_after: int) -> bytes:
 def pack_stat(seen: os.stat_result | Stat) -> bytes:
     mtime, ctime = seen.st_mtime_ns, seen.st_ctime_ns
     return STAT.pack(seen.st_size, mtime, ctime, seen.st_ino, seen.st_mode)
+
+
+def pack_mode(mode: int) -> bytes:
+    """Returns what a row has of the directory itself, where its mode is not the ordinary one."""
+    return STAT.pack(0, 0, 0, 0, mode)
 
 
 def unpack_stat(printed: bytes) -> Stat:

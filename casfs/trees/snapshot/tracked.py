@@ -17,6 +17,7 @@ from casfs.store import Store
 from casfs.system.paths import DIR_FLAGS
 from casfs.trees import tree
 from casfs.trees.snapshot import exclusions, stat_cache, working_tree
+from casfs.trees.snapshot.derived import Surroundings
 from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 
@@ -32,9 +33,13 @@ class TrackedPaths(IgnoreRules):
         self._store = store
         self._directories = {b"": self._load(roots)}
 
-    def ignores(self, path: bytes, name: bytes, *, directory: bool) -> bool:
+    def reason(
+        self, path: bytes, name: bytes, *, directory: bool, at: Surroundings | None = None
+    ) -> str | None:
         above = path[: -len(name) - 1] if len(path) > len(name) else b""
-        return path in self.excluded or not any(name in one for one in self._entries(above))
+        if path in self.excluded or not any(name in one for one in self._entries(above)):
+            return "untracked"
+        return None
 
     def _entries(self, path: bytes) -> list[tree.Entries]:
         """Returns what the trees have in the directory `path`."""
@@ -74,7 +79,7 @@ def untracked(store: Store, directory: Path, roots: Collection[TreeHash]) -> Ite
         above = place[len(top) + 1 :]
         for name in sorted([*directories, *files]):
             path = above + b"/" + name if above else name
-            if rules.ignores(path, name, directory=name in directories):
+            if rules.reason(path, name, directory=name in directories):
                 directories[:] = [one for one in directories if one != name]
                 yield path
 
@@ -113,6 +118,9 @@ def _remember(
         names.append(name)
         stats.append(printed)
         digests.append(digest)
+    own = tree.directory_properties(store, node.hash)
+    if own is not None and own.unix_mode is not None:
+        stats.append(stat_cache.pack_mode(own.unix_mode))
     cache.put(path, stat_cache.pack(names, stats, digests).with_node(node))
 
 

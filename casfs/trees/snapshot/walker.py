@@ -3,8 +3,9 @@
 Everything is read through directory descriptors, so neither a long path nor a symlink that is
 swapped in underneath can redirect it.
 
-All that a tree can hold is kept exactly: names and targets as bytes, the owner's x bit, empty
-directories, and with `preserve` mtimes and permission bits. Sockets, fifos and devices are
+All that a tree can hold is kept exactly: names and targets as bytes, empty directories, modes and
+mtimes as `casfs.trees.snapshot.properties` has it. Owners, hard links and extended attributes are
+counted in the report. Sockets, fifos and devices are
 left out with a warning, and so is a file that vanished while the directory was read. A file
 that cannot be read fails the whole snapshot and is named: a checkpoint is complete or it is
 not made.
@@ -22,19 +23,25 @@ import time
 from pathlib import Path
 
 from casfs.digest import TreeDigest
-from casfs.errors import Failed, Invalid, NotFound, Refused
+from casfs.errors import Failed, Invalid, Refused
+from casfs.store import Store
 from casfs.system import interruption
-from casfs.system.paths import DIR_FLAGS, printable
+from casfs.system.paths import DIR_FLAGS, open_top, printable
 from casfs.trees.snapshot import stat_cache
-from casfs.trees.snapshot.encoder import Encoder, ScannedDirectory, ScannedEntry
+from casfs.trees.snapshot.encoder import (
+    Encoder,
+    ScannedDirectory,
+    ScannedEntry,
+    own_fingerprint,
+)
 from casfs.trees.snapshot.file_reader import Stat
 from casfs.trees.snapshot.ignore import IgnoreRules
+from casfs.trees.snapshot.listing import Listing, list_directory
 from casfs.trees.snapshot.read_queue import ReadQueue
-from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
+from casfs.trees.snapshot.report import SPECIAL_BITS, SnapshotOptions, SnapshotReport
 from casfs.trees.snapshot.stat_cache import CachedDirectory, StatCache
 from casfs.write_batch import Batch
 
-DirEntries = list[os.DirEntry[str]]
 Subdirectories = list[tuple[bytes, Stat | os.stat_result]]
 MAX_DEPTH = 256  # directories; each level holds a descriptor and two stack frames
 KINDS = {
@@ -57,12 +64,7 @@ def snapshot(
     """Store the tree under `root`; returns its root directory node. Raises NotFound where there is
     no directory, Failed naming the file that could not be read, Refused where there is more than
     `options.limit`."""
-    try:
-        fd = os.open(root, DIR_FLAGS & ~os.O_NOFOLLOW)
-    except (FileNotFoundError, NotADirectoryError):
-        raise NotFound(f"no directory {root}") from None
-    except OSError as error:
-        raise Failed(f"cannot read {root}: {error.strerror}") from None
+    fd = open_top(root, follow=True)
     options = options or SnapshotOptions()
     seen = SnapshotReport()
     try:
@@ -79,11 +81,24 @@ def snapshot(
     return root_node
 
 
+def survey(
+    store: Store, root: Path, rules: IgnoreRules, report: SnapshotReport, options: SnapshotOptions
+) -> None:
+    """Reports what a snapshot would record; reads and stores no file. Raises as `snapshot`."""
+    fd = open_top(root, follow=True)
+    try:
+        _Snapshot(store.batch(), root, rules, report, options, None, fd).survey()
+    finally:
+        os.close(fd)
+
+
 class _StaleCache(Exception):
     """The stat cache names something that is not in the store any more."""
 
 
 class _Snapshot:
+    _reads = True
+
     def __init__(
         self,
         batch: Batch,
@@ -101,6 +116,7 @@ class _Snapshot:
         self._report = report
         self._options = options
         self._cache = cache
+        self._user = os.geteuid()
         self._racy_after = time.time_ns() - stat_cache.RACY_WINDOW_NS
         self._queue = ReadQueue(
             batch, root_fd, self._root, report, self._racy_after, options.progress
@@ -123,6 +139,10 @@ class _Snapshot:
             raise _StaleCache
         return node
 
+    def survey(self) -> None:
+        self._reads = False
+        self._scan(os.dup(self._root_fd), b"", Stat.of(os.fstat(self._root_fd)))
+
     # -- the first pass -------------------------------------------------------------------
 
     def _scan(self, fd: int, path: bytes, own: Stat | os.stat_result) -> ScannedDirectory:
@@ -132,8 +152,7 @@ class _Snapshot:
         scanned = ScannedDirectory(path, own, row, {})
         try:
             try:
-                with os.scandir(fd) as listing:
-                    entries = list(listing)
+                entries = list_directory(fd, path, self._root_fd, self._rules, self._report)
             except OSError as error:
                 raise self._unreadable(path, error) from None
             below = None if row is None else self._scan_unchanged(scanned, row, fd, entries)
@@ -151,7 +170,7 @@ class _Snapshot:
         return scanned
 
     def _scan_unchanged(
-        self, scanned: ScannedDirectory, row: CachedDirectory, fd: int, entries: DirEntries
+        self, scanned: ScannedDirectory, row: CachedDirectory, fd: int, entries: Listing
     ) -> Subdirectories | None:
         """The fast path: returns the subdirectories of a directory whose every entry has the
         stat in `row`, without a `ScannedEntry` for each. None for any other directory."""
@@ -160,19 +179,18 @@ class _Snapshot:
         found: dict[bytes, bytes] = {}
         below: dict[bytes, Stat | os.stat_result] = {}
         links: dict[bytes, bytes] = {}
+        odd: list[os.stat_result] = []
         size = 0
-        for entry in entries:
-            name = os.fsencode(entry.name)
+        for name, entry in entries.items():
             try:
                 seen = entry.stat(follow_symlinks=False)
                 kind = stat.S_IFMT(seen.st_mode)
-                path = (scanned.path + b"/" + name)[1:]
-                if self._rules.ignores(path, name, directory=kind == stat.S_IFDIR):
-                    continue
                 if kind == stat.S_IFLNK:
                     links[name] = os.readlink(name, dir_fd=fd)
             except OSError:
                 return None
+            if self._is_odd(seen):
+                odd.append(seen)
             if kind == stat.S_IFDIR:
                 below[name] = seen
                 found[name] = stat_cache.DIRECTORY
@@ -180,22 +198,22 @@ class _Snapshot:
                 found[name] = stat_cache.pack_stat(seen)
                 size += seen.st_size if kind == stat.S_IFREG else 0
         names = sorted(found)
-        stats = b"".join(found[name] for name in names)
-        if row.names != b"\0".join(names) or row.stats != stats:
+        stats = [found[name] for name in names]
+        stats += own_fingerprint(scanned.stat, self._options, self._racy_after)
+        if row.names != b"\0".join(names) or row.stats != b"".join(stats):
             return None
         scanned.unchanged, scanned.links = True, links  # a row has no fifos and the like
         self._count(len(found) - len(below) - len(links), size)
+        for seen in odd:
+            self._report.count_not_kept(seen, self._user, self._options.preserve)
         return list(below.items())
 
-    def _scan_entries(
-        self, scanned: ScannedDirectory, fd: int, entries: DirEntries
-    ) -> Subdirectories:
+    def _scan_entries(self, scanned: ScannedDirectory, fd: int, entries: Listing) -> Subdirectories:
         """Adds every entry to `scanned` and has new files read; returns the subdirectories."""
         known = {} if scanned.cached is None else scanned.cached.entries()
         unread: list[bytes] = []
         below: Subdirectories = []
-        for entry in entries:
-            name = os.fsencode(entry.name)
+        for name, entry in entries.items():
             found = self._scan_entry(fd, scanned.path + b"/" + name, name, entry)
             if found is None:
                 continue
@@ -211,18 +229,17 @@ class _Snapshot:
                     found.fingerprint, found.digest = before
                 else:
                     unread.append(name)
-        self._queue.read(scanned, fd, unread)
+        if self._reads:
+            self._queue.read(scanned, fd, unread)
         return below
 
     def _scan_entry(
         self, fd: int, path: bytes, name: bytes, entry: os.DirEntry[str]
     ) -> ScannedEntry | None:
-        """Returns None for an entry that is ignored, has vanished, or has no place in a tree."""
+        """Returns None for an entry that has vanished, or has no place in a tree."""
         try:
             seen = entry.stat(follow_symlinks=False)
             kind = stat.S_IFMT(seen.st_mode)
-            if self._rules.ignores(path[1:], name, directory=kind == stat.S_IFDIR):
-                return None
             found = ScannedEntry(seen, stat_cache.fingerprint(seen, self._racy_after))
             if kind == stat.S_IFLNK:
                 found.target = os.readlink(name, dir_fd=fd)
@@ -235,7 +252,13 @@ class _Snapshot:
             what = KINDS.get(kind, "of an unknown kind")
             self._report.warnings.append(f"{self._show(path)}: left out, it is {what}")
             return None
+        if self._is_odd(seen):
+            self._report.count_not_kept(seen, self._user, self._options.preserve)
         return found
+
+    def _is_odd(self, seen: os.stat_result) -> bool:
+        """Whether there may be something of it that a tree does not keep."""
+        return seen.st_uid != self._user or seen.st_nlink > 1 or bool(seen.st_mode & SPECIAL_BITS)
 
     def _open_directory(self, fd: int, path: bytes, name: bytes) -> int:
         """Returns the descriptor of a subdirectory; -1 when it has vanished."""

@@ -11,15 +11,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from casfs.digest import TreeHash
-from casfs.errors import NotFound
-from casfs.nodes.directory import Entry
 from casfs.store import Store
 from casfs.trees import tree
 from casfs.trees.snapshot import exclusions, stat_cache, walker
-from casfs.trees.snapshot.encoder import preserved_names
 from casfs.trees.snapshot.ignore import IgnoreRules
+from casfs.trees.snapshot.properties import preserved_names
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 from casfs.trees.snapshot.stat_cache import StatCache
+from casfs.trees.snapshot.tracked_rules import TrackedRules
 from casfs.trees.tree import Change
 
 
@@ -43,7 +42,7 @@ def record(
     rules = exclusions.ignore_rules(store, directory, report)
     options = options or SnapshotOptions()
     if base is not None:
-        options.preserve = preserved_names(tree.directory_properties(store, base))
+        options.preserve = preserved_names(store, base)
     cache = stat_cache.load(store, directory, rules, ",".join(sorted(options.preserve)))
     if base is not None:
         rules = TrackedRules(rules, store, base)
@@ -64,30 +63,3 @@ def snapshot(
     if cache is not None:
         cache.save()
     return root.hash
-
-
-class TrackedRules(IgnoreRules):
-    """Ignores what `rules` ignore, but no path of the tree `base`."""
-
-    def __init__(self, rules: IgnoreRules, store: Store, base: TreeHash) -> None:
-        super().__init__()
-        self._rules = rules
-        self._store = store
-        self._base = base
-        self._kept: set[bytes] = set()  # directories of `base`: what is new below is ignored
-
-    def ignores(self, path: bytes, name: bytes, *, directory: bool) -> bool:
-        parent = path.rpartition(b"/")[0]
-        if parent not in self._kept and not self._rules.ignores(path, name, directory=directory):
-            return False
-        if self._entry(path) is None:
-            return True
-        if directory:
-            self._kept.add(path)
-        return False
-
-    def _entry(self, path: bytes) -> Entry | None:
-        try:
-            return tree.resolve(self._store, self._base, path)
-        except NotFound:
-            return None

@@ -108,10 +108,10 @@ def test_verify_reads_every_file(disk_store: Store, tmp_path: Path) -> None:
     restore(disk_store, root, place)
     assert disk_store.root is not None
     with closing(sqlite3.connect(disk_store.root / "index.db", isolation_level=None)) as db:
-        ((names, stats),) = db.execute("SELECT names, stats FROM directories").fetchall()
+        ((names, stats),) = db.execute("SELECT names, stats FROM recorded_directories").fetchall()
         (place / "f").write_bytes(b"x" * len(LARGE))
         printed = stat_cache.pack_stat((place / "f").stat())
-        db.execute("UPDATE directories SET stats = ?", (printed + stats[len(printed) :],))
+        db.execute("UPDATE recorded_directories SET stats = ?", (printed + stats[len(printed) :],))
     assert names == b"f\0g"
     assert restore(disk_store, root, place).files == 0
     with pytest.raises(Refused, match="overwritten: f;"):

@@ -131,7 +131,7 @@ def kept_by_us(root: Path, text: bytes) -> list[bytes]:
     for path in below(root):
         above, _, name = path.rpartition(b"/")
         directory = os.path.isdir(os.path.join(os.fsencode(root), path))
-        if (not above or above in found) and not patterns.ignores(path, name, directory=directory):
+        if (not above or above in found) and not patterns.decision(path, name, directory=directory):
             found.append(path)
     return found
 

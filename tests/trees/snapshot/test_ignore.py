@@ -7,46 +7,26 @@ import pytest
 from casfs.errors import Failed, Invalid
 from casfs.store import Store
 from casfs.trees.snapshot import walker
-from casfs.trees.snapshot.ignore import DEFAULT_DIRECTORIES, IGNORE_FILE, IgnoreRules
+from casfs.trees.snapshot.ignore import IGNORE_FILE, IgnoreRules
 from tests.support.helpers import put_tree, write_tree
 
-SEEDS = "node_modules __pycache__ .git target .venv venv .mypy_cache .pytest_cache dist build"
 
-
-def rules(tmp_path: Path, text: str, *, defaults: bool = True) -> IgnoreRules:
+def rules(tmp_path: Path, text: str) -> IgnoreRules:
     (tmp_path / IGNORE_FILE).write_text(text)
-    return IgnoreRules.of(tmp_path, defaults=defaults)
+    return IgnoreRules.of(tmp_path)
 
 
 def skipped(ignore: IgnoreRules, path: str) -> bool:
     """Whether `path` is left out; a directory's ends with a slash."""
     name = path.rstrip("/")
     raw = name.encode("utf-8", "surrogateescape")
-    return ignore.ignores(raw, raw.rpartition(b"/")[2], directory=name != path)
-
-
-@pytest.mark.parametrize("name", [*SEEDS.split(), ".next", ".nuxt"])
-def test_default_names_are_left_out_as_directories_at_any_depth(tmp_path: Path, name: str) -> None:
-    ignore = IgnoreRules.of(tmp_path)
-    assert skipped(ignore, f"{name}/")
-    assert skipped(ignore, f"a/b/{name}/")
-    assert not skipped(ignore, name)
-    assert not skipped(ignore, f"a/{name}")
-    assert not skipped(ignore, f"{name}2/")
-    assert name.encode() in DEFAULT_DIRECTORIES
+    return ignore.reason(raw, raw.rpartition(b"/")[2], directory=name != path) is not None
 
 
 def test_without_defaults_and_file_nothing_is_left_out(tmp_path: Path) -> None:
     for ignore in (IgnoreRules(), IgnoreRules.of(tmp_path, defaults=False)):
         assert not skipped(ignore, ".git/")
         assert not skipped(ignore, "build/")
-
-
-def test_the_file_adds_to_the_defaults(tmp_path: Path) -> None:
-    ignore = rules(tmp_path, "*.log\n")
-    assert skipped(ignore, "a/b.log")
-    assert skipped(ignore, ".git/")
-    assert not skipped(rules(tmp_path, "*.log\n", defaults=False), ".git/")
 
 
 @pytest.mark.parametrize(
@@ -100,9 +80,36 @@ def test_a_snapshot_heeds_the_rules(store: Store, tmp_path: Path) -> None:
             "only-here": b"",
             "src": {"only-here": b"", "b.tmp": b"", "build": b"a file", "dist": {"x": b""}},
             "node_modules": {"x": b""},
+            "package.json": b"",
         },
     )
     with store.batch() as batch:
         root = walker.snapshot(batch, tmp_path / "w", IgnoreRules.of(tmp_path / "w")).hash
-    kept = {IGNORE_FILE: lines, "src": {"only-here": b"", "build": b"a file"}}
+    kept = {
+        IGNORE_FILE: lines,
+        "src": {"only-here": b"", "build": b"a file", "dist": {"x": b""}},
+        "package.json": b"",
+    }
     assert root == put_tree(store, kept)
+
+
+def test_given_patterns_come_after_the_file(tmp_path: Path) -> None:
+    (tmp_path / IGNORE_FILE).write_text("*.log")
+    ignore = IgnoreRules.of(tmp_path, patterns=["*.tmp", "!keep.log"])
+    assert skipped(ignore, "a.log")
+    assert skipped(ignore, "a.tmp")
+    assert not skipped(ignore, "keep.log")
+
+
+@pytest.mark.parametrize("pattern", ["!", "a\nb", "a\\"])
+def test_a_given_pattern_that_is_none_is_refused(tmp_path: Path, pattern: str) -> None:
+    with pytest.raises(Invalid, match="--exclude"):
+        IgnoreRules.of(tmp_path, patterns=[pattern])
+
+
+def test_a_negated_pattern_keeps_what_is_derived(store: Store, tmp_path: Path) -> None:
+    tree = {IGNORE_FILE: b"!node_modules/\n", "node_modules": {"x": b""}, "package.json": b""}
+    write_tree(tmp_path / "w", tree)
+    with store.batch() as batch:
+        root = walker.snapshot(batch, tmp_path / "w", IgnoreRules.of(tmp_path / "w")).hash
+    assert root == put_tree(store, tree)

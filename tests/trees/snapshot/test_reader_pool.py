@@ -131,7 +131,7 @@ def test_an_abandoned_snapshot_leaves_nothing(
     for place in range(50):
         (tree / f"large{place}").write_bytes(LARGE + b"%d" % place)
 
-    def stop(files: int) -> None:
+    def stop(files: int, _: int) -> None:
         if files > 60:
             raise KeyboardInterrupt
 

@@ -71,8 +71,8 @@ def test_properties_are_compared_where_they_were_preserved(
     assert letters(store, base, place) == []
     os.utime(place / "f", (1, 1))
     (place / "g").chmod(0o711)
-    changed = {"mtime": "f", "mode": "g"}
-    assert letters(store, base, place) == sorted(f"T {changed[name]}" for name in preserve)
+    changed = ["T f", "T g"] if "mtime" in preserve else ["T g"]
+    assert letters(store, base, place) == changed
 
 
 def test_it_is_recorded_as_a_checkpoint_would_be(store: Store, tmp_path: Path) -> None:

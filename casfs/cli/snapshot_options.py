@@ -1,0 +1,120 @@
+"""What the verbs that record a directory share: options, and notes on what was not recorded."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from casfs.cli.output import echo_result, escape, warn
+from casfs.store import Store
+from casfs.system.paths import printable
+from casfs.trees.snapshot import exclusions, walker
+from casfs.trees.snapshot.ignore import BY_PATTERN
+from casfs.trees.snapshot.report import (
+    HARD_LINKS,
+    MODES,
+    OWNERS,
+    XATTRS,
+    SnapshotOptions,
+    SnapshotReport,
+)
+
+MAX_NAMED_PATHS = 6
+NOT_KEPT = {
+    HARD_LINKS: "hard links",
+    OWNERS: "entries of another owner",
+    MODES: "set-id or sticky bits (--preserve mode keeps them)",
+    XATTRS: "files with extended attributes",
+}
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def snapshot_options(verb: F) -> F:
+    """Adds `defaults`, `patterns` and `dry_run`."""
+    for option in (
+        click.option("--dry-run", is_flag=True, help="Say what would be recorded; store nothing."),
+        click.option(
+            "--exclude",
+            "patterns",
+            multiple=True,
+            metavar="PATTERN",
+            help="Leave out what matches, in gitignore syntax; after .casfsignore.",
+        ),
+        click.option(
+            "--default-excludes/--no-default-excludes",
+            "defaults",
+            default=True,
+            help="Leave out derived directories and .git (the default), or nothing.",
+        ),
+    ):
+        verb = option(verb)
+    return verb
+
+
+def print_dry_run(
+    store: Store,
+    path: Path,
+    defaults: bool,
+    patterns: Iterable[str],
+    options: SnapshotOptions,
+    as_json: bool,
+) -> None:
+    """Prints what a snapshot of `path` would record. Raises as the snapshot."""
+    report = SnapshotReport()
+    rules = exclusions.ignore_rules(store, path, report, defaults=defaults, patterns=[*patterns])
+    walker.survey(store, path, rules, report, options)
+    counts = {"dryRun": True, "files": report.files, "bytes": report.bytes}
+    line = f"would record {report.files} files, {report.bytes} bytes"
+    echo_result(as_json, counts | notes(report), line)
+    print_notes(report, as_json)
+
+
+def notes(report: SnapshotReport) -> dict[str, Any]:
+    """Returns what was not recorded, and what looks like a secret, for JSON."""
+    return {
+        "excluded": [
+            {"path": os.fsdecode(path), "reason": reason} for path, reason in report.excluded
+        ],
+        "notKept": dict(report.not_kept),
+        "secrets": [os.fsdecode(path) for path in report.secrets],
+    }
+
+
+def print_notes(report: SnapshotReport, as_json: bool = False) -> None:
+    """Prints warnings, and the notes, unless they are in the JSON, a line each, on stderr."""
+    for warning in report.warnings:
+        warn(warning)
+    for line in () if as_json else _lines(report):
+        click.echo(f"casfs: {escape(line, one_line=True)}", err=True)
+
+
+def _lines(report: SnapshotReport) -> Iterator[str]:
+    derived = [path for path, why in report.excluded if why not in (BY_PATTERN, *exclusions.KINDS)]
+    if derived:
+        yield f"left out: {_named(derived)}; --no-default-excludes keeps them"
+    matched = [path for path, why in report.excluded if why == BY_PATTERN]
+    if matched:
+        yield f"left out by pattern: {_named(matched)}"
+    if report.not_kept:
+        found = (f"{report.not_kept[kind]} {text}" for kind, text in NOT_KEPT.items())
+        yield f"not kept: {', '.join(text for text in found if not text.startswith('0 '))}"
+    if report.secrets:
+        yield f"recorded, and may be secret: {_named(report.secrets)}"
+
+
+def _named(paths: list[bytes]) -> str:
+    """Names the first paths; those of one name once, with their count."""
+    names = Counter(os.path.basename(path) for path in paths)
+    found = dict.fromkeys(
+        f"{printable(name)} ({names[name]})" if names[name] > 1 else printable(path)
+        for path in paths
+        for name in (os.path.basename(path),)
+    )
+    more = len(found) - MAX_NAMED_PATHS
+    first = ", ".join(list(found)[:MAX_NAMED_PATHS])
+    return f"{first} and {more} more" if more > 0 else first

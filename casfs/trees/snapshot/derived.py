@@ -1,0 +1,129 @@
+"""Recognises directories whose content is derived from the rest, by evidence beside or inside them.
+
+A name alone decides only where nothing but a tool makes such a directory; `build`, `venv` or
+`target` may be anybody's. What is recognised a tool makes again, or git has already.
+
+`dist` and `build` also need the project's own word that they are derived: its `.gitignore` files,
+from the recorded directory (or the innermost repository) down to them, read as git reads them. A
+`.git` *file*, of a submodule or a linked worktree, is a line of text, and is recorded.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Container
+from typing import NamedTuple
+
+from casfs.system.paths import FILE_FLAGS, open_directory
+from casfs.trees.snapshot.gitignore import Patterns
+
+NAMES = frozenset(b"__pycache__ .mypy_cache .pytest_cache .ruff_cache .next .nuxt".split())
+MADE_FROM = {b"node_modules": (b"package.json",), b"target": (b"Cargo.toml", b"pom.xml")}
+BUILT = frozenset((b"dist", b"build"))
+BUILD_FILES = (
+    b"package.json", b"pyproject.toml", b"setup.py", b"CMakeLists.txt", b"build.gradle",
+    b"Makefile",
+)  # fmt: skip
+VIRTUAL_ENVIRONMENTS = frozenset((b".venv", b"venv"))
+REPOSITORY = (b"HEAD", b"objects", b"refs")
+CACHE_TAG = b"CACHEDIR.TAG"
+CACHE_SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55"
+MAX_GITIGNORE_BYTES = 1 << 20
+
+
+class Surroundings(NamedTuple):
+    """Where an entry is. `root`, `fd`: descriptors of the recorded directory and of the one that
+    holds the entry, which has `names`."""
+
+    root: int
+    fd: int
+    names: Container[bytes]
+
+
+class DerivedDirectories:
+    """Caches the `.gitignore` files of one snapshot."""
+
+    def __init__(self) -> None:
+        self._gitignores: dict[bytes, tuple[Patterns | None, bool]] = {}
+
+    def reason(self, path: bytes, name: bytes, at: Surroundings) -> str | None:
+        """Returns why the directory `path` is derived, None where nothing says so."""
+        if name in NAMES:
+            return "derived files"
+        if name == b".git" and all(_exists(at.fd, name, one) for one in REPOSITORY):
+            return "a git repository"
+        if name in VIRTUAL_ENVIRONMENTS and _exists(at.fd, name, b"pyvenv.cfg"):
+            return "a virtual environment"
+        made_from = _first(MADE_FROM.get(name, ()), at.names)
+        if made_from is not None:
+            return f"derived from {made_from}"
+        if name in BUILT:
+            made_from = _first(BUILD_FILES, at.names)
+            if made_from is not None and self._is_gitignored(path, at.root):
+                return f"derived from {made_from}, and in .gitignore"
+        return CACHE_TAG.decode() if _is_tagged(at.fd, name) else None
+
+    def _is_gitignored(self, path: bytes, root: int) -> bool:
+        """As git decides for a directory: what is below an ignored one is ignored."""
+        parts = path.split(b"/")
+        return any(self._decision(parts[:end], root) for end in range(1, len(parts) + 1))
+
+    def _decision(self, parts: list[bytes], root: int) -> bool:
+        for start in range(len(parts) - 1, -1, -1):  # the innermost file that decides prevails
+            patterns, is_top = self._patterns(b"/".join(parts[:start]), root)
+            below = b"/".join(parts[start:])
+            decided = patterns and patterns.decision(below, parts[-1], directory=True)
+            if decided is not None or is_top:
+                return bool(decided)
+        return False
+
+    def _patterns(self, directory: bytes, root: int) -> tuple[Patterns | None, bool]:
+        """Returns a directory's `.gitignore`, and whether the directory is a repository's top."""
+        found = self._gitignores.get(directory)
+        if found is None:
+            found = self._gitignores[directory] = _read_gitignore(directory, root)
+        return found
+
+
+def _read_gitignore(directory: bytes, root: int) -> tuple[Patterns | None, bool]:
+    try:
+        fd = open_directory(root, filter(None, directory.split(b"/")))
+    except OSError:
+        return None, False
+    try:
+        text = _read_start(fd, b".gitignore", MAX_GITIGNORE_BYTES)
+        return Patterns(text, strict=False) if text else None, _exists(fd, b".git")
+    finally:
+        os.close(fd)
+
+
+def _first(wanted: tuple[bytes, ...], names: Container[bytes]) -> str | None:
+    return next((name.decode() for name in wanted if name in names), None)
+
+
+def _exists(fd: int, *parts: bytes) -> bool:
+    try:
+        os.stat(b"/".join(parts), dir_fd=fd, follow_symlinks=False)
+    except OSError:
+        return False
+    return True
+
+
+def _is_tagged(fd: int, name: bytes) -> bool:
+    found = _read_start(fd, name + b"/" + CACHE_TAG, len(CACHE_SIGNATURE))
+    return found == CACHE_SIGNATURE
+
+
+def _read_start(fd: int, path: bytes, size: int) -> bytes | None:
+    """Returns the first bytes of a regular file; None where there is none."""
+    try:
+        file = os.open(path, FILE_FLAGS, dir_fd=fd)
+    except OSError:
+        return None
+    try:
+        return os.read(file, size) if stat.S_ISREG(os.fstat(file).st_mode) else None
+    except OSError:
+        return None
+    finally:
+        os.close(file)

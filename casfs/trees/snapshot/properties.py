@@ -1,0 +1,82 @@
+"""The mode and mtime that a tree keeps of an entry.
+
+By default the mode without the write bits of group and others, and without set-id and sticky
+bits; and only where it is not the ordinary one, 0644 or 0755 of a file and 0755 of a directory.
+So an ordinary tree has the same hash whatever the umask was, and a private file stays private.
+`preserve` keeps all twelve bits of every mode, and mtimes.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Collection
+
+from casfs.digest import TreeHash
+from casfs.nodes.directory import Entry, File, Properties, Subdirectory
+from casfs.store import Store
+from casfs.trees import tree
+from casfs.trees.snapshot.file_reader import Stat
+
+KEPT_BITS = 0o755
+ORDINARY_FILE_MODES = (0o644, 0o755)
+ORDINARY_DIRECTORY_MODE = 0o755
+_ORDINARY = frozenset(
+    (
+        *(stat.S_IFREG | mode for mode in ORDINARY_FILE_MODES),
+        stat.S_IFDIR | ORDINARY_DIRECTORY_MODE,
+        stat.S_IFLNK | KEPT_BITS,
+    )
+)
+_COMPARED = stat.S_IFMT(0xFFFF) | KEPT_BITS
+
+
+def properties(seen: Stat | os.stat_result, preserve: Collection[str]) -> Properties | None:
+    """Returns what the tree keeps of an entry beside its content and x bit."""
+    mode = unix_mode(seen.st_mode, preserve)
+    if not preserve:
+        return None if mode is None else Properties(unix_mode=mode)
+    mtime = divmod(seen.st_mtime_ns, 1_000_000_000) if "mtime" in preserve else None
+    return None if mode is None and mtime is None else Properties(mtime, mode)
+
+
+def unix_mode(mode: int, preserve: Collection[str]) -> int | None:
+    """Returns the permissions that are kept of an entry with the `st_mode` given."""
+    if not preserve or "mode" not in preserve:
+        return None if mode & _COMPARED in _ORDINARY else mode & KEPT_BITS
+    return None if stat.S_ISLNK(mode) else stat.S_IMODE(mode)
+
+
+def preserved_names(store: Store, root: TreeHash) -> list[str]:
+    """Returns the `preserve` option by which a tree was recorded, from what its entries have."""
+    own = tree.directory_properties(store, root) or Properties()
+    found = [] if own.mtime is None else ["mtime"]
+    if own.unix_mode is not None and _keeps_all_modes(store, root):
+        found.append("mode")
+    return found
+
+
+def _keeps_all_modes(store: Store, root: TreeHash) -> bool:
+    """Reads the tree up to the first entry that tells: one without a mode, or with one that
+    would not be kept by default."""
+    found = _tells(tree.directory_properties(store, root), ORDINARY_DIRECTORY_MODE)
+    for _, entry in tree.walk(store, root) if found is None else ():
+        found = _entry_tells(store, entry)
+        if found is not None:
+            break
+    return found is True
+
+
+def _entry_tells(store: Store, entry: Entry) -> bool | None:
+    if isinstance(entry, File):
+        return _tells(entry.properties, *ORDINARY_FILE_MODES)
+    if isinstance(entry, Subdirectory):
+        own = tree.directory_properties(store, entry.digest.hash)
+        return _tells(own, ORDINARY_DIRECTORY_MODE)
+    return None
+
+
+def _tells(own: Properties | None, *ordinary: int) -> bool | None:
+    if own is None or own.unix_mode is None:
+        return False
+    return True if own.unix_mode in ordinary or own.unix_mode & ~KEPT_BITS else None

@@ -1,0 +1,67 @@
+"""Markers of overlays: how an upper layer says what of the tree below it is gone or was moved.
+
+From Linux' Documentation/filesystems/overlayfs.rst:
+
+    whiteout    the name is deleted: a character device 0/0; or an empty file with the attribute
+                `whiteout` in a directory that has opaque=x
+    opaque=y    of a directory: nothing below it comes from the tree
+    redirect    of a directory: it was renamed, and its lower directory is at this path of the
+                tree (from the root, or a name beside its old one)
+    metacopy    of a file: mode and owner alone were changed; the content is the tree's, at
+                `redirect` when it has one, else under the same name. Over an image `redirect`
+                may be the path of the content in `objects/`, `/ab/cdef…`, unless the tree has
+                that path, as the kernel sees it too
+
+Which attributes are markers depends on the creator of the overlay (`MarkerFormat`): root's are
+in `trusted.overlay.`, a user namespace's in `user.overlay.`, and in root's overlay an agent may
+have set the latter as it likes. fuse-overlayfs lets anybody set all of these attributes, so there
+only its files count, named as aufs did: `.wh.NAME`, empty or a device, is a whiteout, and a
+directory with `.wh..wh..opq` is opaque. What else has such a name, a program has renamed to it. A
+tree's own names of that form are hidden: such trees are refused (`check_names`).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+
+from casfs.digest import TreeHash
+from casfs.errors import Failed
+from casfs.store import Store
+from casfs.system.paths import printable
+from casfs.trees import tree
+
+WHITEOUT_PREFIX = b".wh."
+OPAQUE_FILE = b".wh..wh..opq"
+RESERVED_PREFIX = b".wh..wh."
+
+
+@dataclass(frozen=True, slots=True)
+class MarkerFormat:
+    """How an overlay writes markers: in attributes with one of these prefixes, and with `files`
+    also as files whose names start with `.wh.`."""
+
+    prefixes: tuple[str, ...]
+    files: bool = False
+
+
+TRUSTED = MarkerFormat(("trusted.overlay.",))
+USER = MarkerFormat(("user.overlay.",))
+FUSE = MarkerFormat((), files=True)
+
+
+def check_names(store: Store, root: TreeHash, markers: MarkerFormat) -> None:
+    """Raises Failed for a tree that an overlay with such markers would not show whole."""
+    if markers.files:
+        for path, entry in tree.walk(store, root):
+            if entry.name.startswith(WHITEOUT_PREFIX):
+                raise Failed(f"{printable(path)}: fuse-overlayfs hides names that begin with .wh.")
+
+
+def is_whiteout(fd: int, name: bytes) -> bool:
+    """Returns False for another name, and for what a program renamed to or made by such a name."""
+    if not name.startswith(WHITEOUT_PREFIX):
+        return False
+    found = os.stat(name, dir_fd=fd, follow_symlinks=False)
+    return stat.S_ISCHR(found.st_mode) or (stat.S_ISREG(found.st_mode) and found.st_size == 0)

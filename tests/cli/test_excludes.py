@@ -1,0 +1,106 @@
+"""What a run says of what it did not record, and the options that decide it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.engine import Cli
+from tests.support.helpers import write_tree
+
+TREE = {
+    "a.txt": b"a",
+    "b.log": b"b",
+    ".env": b"TOKEN=1",
+    "package.json": b"{}",
+    "node_modules": {"m": b""},
+    "x": {"__pycache__": {"c": b""}},
+    "y": {"__pycache__": {"c": b""}},
+    ".git": {"HEAD": b"", "objects": {}, "refs": {}},
+}
+EXCLUDED = {
+    ".git": "a git repository",
+    "node_modules": "derived from package.json",
+    "x/__pycache__": "derived files",
+    "y/__pycache__": "derived files",
+}
+VERBS = [("checkpoint", "create", "work"), ("tree", "build")]
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    return write_tree(tmp_path / "w", TREE)
+
+
+def reasons(value: dict[str, list[dict[str, str]]]) -> dict[str, str]:
+    return {one["path"]: one["reason"] for one in value["excluded"]}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_run_says_what_it_left_out(cli: Cli, work: Path, verb: tuple[str, ...]) -> None:
+    os.link(work / "a.txt", work / "same.txt")
+    made = cli(*verb, work)
+    found = set(made.err.splitlines())
+    keeps = "; --no-default-excludes keeps them"
+    (left_out,) = (line for line in found if "left out" in line)
+    assert left_out.startswith("casfs: left out: ")
+    assert left_out.endswith(keeps)
+    names = left_out.removeprefix("casfs: left out: ").removesuffix(keeps)
+    assert set(names.split(", ")) == {".git", "node_modules", "__pycache__ (2)"}
+    assert found - {left_out} == {
+        "casfs: not kept: 2 hard links",
+        "casfs: recorded, and may be secret: .env",
+    }
+    shown = cli(*verb, work, "--json")
+    assert shown.err == ""
+    assert reasons(shown.json) == EXCLUDED
+    assert shown.json["notKept"] == {"hardLinks": 2}
+    assert shown.json["secrets"] == [".env"]
+    assert cli(*verb, work, "--no-default-excludes", "--json").json["excluded"] == []
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_patterns_are_given(cli: Cli, work: Path, verb: tuple[str, ...]) -> None:
+    (work / ".casfsignore").write_text("*.log\n")
+    options = ("--exclude", "*.txt", "--exclude", "!node_modules/", "--exclude", ".env")
+    made = cli(*verb, work, *options, "--json").json
+    assert reasons(made) == {
+        path: reason for path, reason in EXCLUDED.items() if path != "node_modules"
+    } | dict.fromkeys(("a.txt", "b.log", ".env"), "an ignore pattern")
+    assert "left out by pattern: " in cli(*verb, work, *options).err
+    line = cli.refused(*verb, work, "--exclude", "!", code=4)
+    assert "--exclude: '!' is not a valid pattern" in line
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_dry_run_stores_nothing(cli: Cli, work: Path, verb: tuple[str, ...]) -> None:
+    before = cli("stats", "--json").json
+    shown = cli(*verb, work, "--dry-run")
+    assert shown.text == "would record 4 files, 11 bytes\n"
+    assert "casfs: left out: " in shown.err
+    found = cli(*verb, work, "--dry-run", "--json").json
+    assert (found["dryRun"], found["files"], reasons(found)) == (True, 4, EXCLUDED)
+    assert cli("stats", "--json").json == before
+    assert cli("checkpoint", "list", "--json").json == []
+    cli.refused(*verb, work / "none", "--dry-run", code=3)
+
+
+def test_evidence_comes_and_goes(cli: Cli, work: Path) -> None:
+    def names() -> set[str]:
+        cli("checkpoint", "create", "work", work)
+        return {one["name"] for one in cli("tree", "ls", "work", "--json").json}
+
+    assert "node_modules" not in names()
+    (work / "package.json").unlink()
+    assert "node_modules" in names()
+    (work / "package.json").write_text("{}")
+    assert "node_modules" not in names()
+    (work / "x/CACHEDIR.TAG").write_bytes(b"Signature: 8a477f597d28d172789f06886806bc55")
+    assert "x" not in names()
+
+
+def test_a_file_with_a_name_of_controls_is_shown_safely(cli: Cli, tmp_path: Path) -> None:
+    work = write_tree(tmp_path / "w", {"\x1b[2J": {"__pycache__": {}}})
+    assert "\\x1b[2J/__pycache__" in cli("tree", "build", work).err
