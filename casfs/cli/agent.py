@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from casfs.cli.agent_test import test
 from casfs.cli.common import json_option
 from casfs.cli.output import echo_json
 from casfs.cli.table import echo_table
@@ -19,8 +20,11 @@ def agent() -> None:
 
     \b
     casfs agent list
-    casfs agent describe command
+    casfs agent test llm:small
     """
+
+
+agent.add_command(test)
 
 
 @agent.command("list")

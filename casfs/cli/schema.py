@@ -15,6 +15,8 @@ from casfs.cli.table import Hash, echo_table
 from casfs.errors import Conflict, Invalid, Refused, Usage
 from casfs.nodes import registry
 
+WORKFLOW_FILE = "workflow-file"  # not a type of nodes: what `workflow add` reads
+
 
 @click.group()
 def schema() -> None:
@@ -67,10 +69,11 @@ def list_(ctx: click.Context, as_json: bool) -> None:
 @json_option
 @click.pass_context
 def show(ctx: click.Context, words: tuple[str, ...], of_output: bool, as_json: bool) -> None:
-    """Print the schema of a type, or of what a command prints with --json.
+    """Print the schema of a type, of workflow files, or of what a command prints with --json.
 
     \b
     casfs schema show content
+    casfs schema show workflow-file
     casfs schema show --output thread list
     """
     del as_json  # it is JSON either way
@@ -80,6 +83,11 @@ def show(ctx: click.Context, words: tuple[str, ...], of_output: bool, as_json: b
     if len(words) > 1:
         raise Usage(f"give one type, not {len(words)}")
     (type,) = words
+    if type == WORKFLOW_FILE:
+        from engine.workflow import file
+
+        echo_json(file.schema())
+        return
     with open_store(ctx) as store:
         echo_json(store.registry.document(store.registry.head(type).hash))
 

@@ -43,7 +43,13 @@ class AgentNames:
 
     def bindings(self, specs: Specs) -> dict[str, Binding]:
         """Resolves the agents of roles. Raises NotFound, Invalid, Conflict naming the role."""
-        return {role: self._binding(role, spec) for role, spec in specs.items()}
+        found = {}
+        for role, spec in specs.items():
+            try:
+                found[role] = self.resolved(spec)
+            except CasfsError as error:
+                raise type(error)(f"{option(role)}: {error}") from None
+        return found
 
     def for_roles(self, roles: Collection[str], given: Specs, every: Any, defaults: Specs) -> Specs:
         """Returns the agents of `roles`, and those `given` for others; roles that have none are
@@ -56,16 +62,14 @@ class AgentNames:
                 found[role] = spec
         return found
 
-    def _binding(self, role: str, spec: Mapping[str, Any]) -> Binding:
+    def resolved(self, spec: Mapping[str, Any]) -> Binding:
+        """Resolves one agent. Raises NotFound, Invalid, Conflict."""
         known = AgentSpec(
             name=spec["name"], version=spec.get("version", ""), config=spec.get("config", {})
         )
         if "text" in spec:
             known["text"] = spec["text"]
-        try:
-            known = agent_notation.resolved(self._of_hash(known), self.profiles)
-        except CasfsError as error:
-            raise type(error)(f"{option(role)}: {error}") from None
+        known = agent_notation.resolved(self._of_hash(known), self.profiles)
         return Binding(known["name"], known["config"], known["version"])
 
     def _of_hash(self, spec: AgentSpec) -> AgentSpec:
