@@ -92,7 +92,7 @@ def test_the_demo_and_its_end(run: Checkout, tmp_path: Path) -> None:
         assert mount_points.mounted(store) == [point]
         with Store.open(store) as opened:
             (thread,) = threads.list_threads(opened)
-        assert (point / "threads" / thread.id / "status").read_text().strip() == "ended"
+        assert (point / "threads" / thread.id / "status").read_text().strip() == "succeeded"
         again = run(point, store=store)
         assert again.returncode == 0, again.stderr
         assert f"the daemon runs already (pid {pid})" in again.stdout

@@ -15,6 +15,7 @@ from casfs.backend.derived import version_of
 from casfs.errors import NoDaemon
 from casfs.nodes.node import Node
 from casfs.store import Store
+from casfs.thread_state import state
 from casfs.threads import ThreadId
 
 Steps: TypeAlias = list[Step]  # `Threads.list` hides the built-in
@@ -171,7 +172,7 @@ def _public(found: threads.Thread) -> Thread:
     return Thread(
         id=found.id,
         workflow=record.get("workflow", ""),
-        status=found.status,
+        status=state(found),
         hash=found.hash,
         role=(record.get("intent") or {}).get("role"),
         updated_at=from_ms(record.get("updatedAt", 0)),

@@ -90,7 +90,7 @@ class Thread:
 
     id: str
     workflow: str
-    status: str  # running, suspended, ended or cancelled
+    status: str  # running, queued, suspended, succeeded, failed, stopped or cancelled
     hash: str  # of its newest node: thread-start, thread-step or thread-end
     role: str | None  # of the step in flight
     updated_at: datetime  # last activity

@@ -62,6 +62,12 @@ def echo(text: str | bytes = "") -> None:
     write_line(escape(_text(text)))
 
 
+def echo_part(text: str) -> None:
+    """`echo` without the newline at the end."""
+    sys.stdout.buffer.write(escape(text).encode("utf-8", "replace"))
+    sys.stdout.buffer.flush()
+
+
 def echo_line(text: str | bytes) -> None:
     """`echo` for one line: newlines in names are escaped as well."""
     write_line(escape_line(_text(text)))

@@ -2,7 +2,7 @@
 
 A program reads the same fields in full: no header, sizes in bytes, hashes uncut, times as in
 JSON. A cell is a text (bytes: a name of a file), a number, a `Size`, a `Moment`, an `Age`, a
-`Hash` or `Coloured`.
+`Hash`, `Short` or `Coloured`.
 """
 
 from __future__ import annotations
@@ -52,12 +52,20 @@ class Hash:
 
 
 @dataclass(frozen=True, slots=True)
+class Short:
+    """A text, shown by a part of it that names the same."""
+
+    text: str
+    part: str
+
+
+@dataclass(frozen=True, slots=True)
 class Coloured:
     text: str
     colour: str | None
 
 
-Cell = str | bytes | int | None | Size | Moment | Age | Hash | Coloured
+Cell = str | bytes | int | None | Size | Moment | Age | Hash | Short | Coloured
 
 
 def echo_table(
@@ -90,8 +98,8 @@ def _plain(cell: Cell) -> str:
     match cell:
         case Size(size):
             return str(size)
-        case Hash(hash):
-            return hash
+        case Hash(text) | Short(text, _):
+            return text
         case Moment(ms) | Age(ms):
             return rfc3339(ms) or ""
     return _shown(cell)
@@ -109,7 +117,7 @@ def _shown(cell: Cell) -> str:
             text = f"{rfc3339(ms)[:19].replace('T', ' ')}Z" if ms else ""
         case Age(ms):
             text = age(ms) if ms else ""
-        case Coloured(text, _):
+        case Coloured(text, _) | Short(_, text):
             pass
         case bytes():
             text = os.fsdecode(cell)

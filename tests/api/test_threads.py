@@ -45,7 +45,7 @@ def test_a_thread_and_its_steps_are_values(opened: casfs.Store) -> None:
     assert opened.trees.resolve(steps[0]) == example.tree
     end = example.end()
     ended = opened.threads.get(example.id)
-    assert (ended.status, ended.hash) == ("ended", end)
+    assert (ended.status, ended.hash) == ("succeeded", end)
     with pytest.raises(casfs.NotFound, match="has no step 4"):
         opened.threads.step(example.id, 4)
     with pytest.raises(casfs.NotFound, match="no thread 'none'"):
@@ -56,7 +56,7 @@ def test_a_thread_with_damaged_nodes_is_listed(opened: casfs.Store) -> None:
     example = make_thread(opened, status="ended", returnCode=1)
     opened.blobs.quarantine(example.start)
     (thread,) = opened.threads.list()
-    assert (thread.status, thread.return_code) == ("ended", 1)
+    assert (thread.status, thread.return_code) == ("failed", 1)
 
 
 def test_following_yields_each_step_until_the_end(opened: casfs.Store) -> None:
@@ -110,7 +110,7 @@ def test_a_thread_is_started_answered_forked_and_cancelled(opened: casfs.Store) 
         assert waiting.question is not None
         assert "Do it." in opened.node(waiting.question).payload["text"]
         threads.resume(forked.id, '{"x": 2}')
-        assert threads.wait(forked.id).status == "ended"
+        assert threads.wait(forked.id).status == "succeeded"
         assert threads.step(forked.id, 1).meta == {"x": 2}
         slow = casfs.Agent("command", shell("sleep 1000"))
         running = threads.start("sample", "Do it.", {"a": slow}, max_steps=3, max_tokens=9)

@@ -8,6 +8,7 @@ import pytest
 
 from casfs.store import Store
 from casfs.system.clock import rfc3339
+from casfs.thread_state import created_ms
 from tests.support.cli import run_thread
 from tests.support.engine import (
     ONE,
@@ -24,13 +25,13 @@ def test_threads(cli: Cli, opened: Store) -> None:
     suspended = run_thread(opened, begin(opened, ONE, {"a": says({}, "exit 1")}))
     listed = cli("thread", "list", "--json").json
     assert [(one["id"], one["status"]) for one in listed] == [
-        (ended.id, "ended"),
         (suspended.id, "suspended"),
+        (ended.id, "succeeded"),
     ]
-    assert listed[0] == {
+    assert listed[1] == {
         "id": ended.id,
         "workflow": "sample",
-        "status": "ended",
+        "status": "succeeded",
         "head": ended.hash,
         "start": ended.record["start"],
         "updatedAt": rfc3339(ended.record["updatedAt"]),
@@ -40,14 +41,18 @@ def test_threads(cli: Cli, opened: Store) -> None:
         "intent": None,
         "spent": ended.record["spent"],
         "parent": None,
+        "createdAt": rfc3339(created_ms(ended.id)),
+        "role": None,
+        "task": "Do it.",
+        "name": None,
     }
     lines = cli("thread", "list").text.splitlines()
-    assert lines[1].split()[:3] == [suspended.id, "suspended", "sample"]
+    assert lines[0].split()[:3] == [suspended.id, "suspended", "a"]
     shown = cli("thread", "show", ended.id.lower(), "--json").json
     assert [step["index"] for step in shown["steps"]] == [1, 2, 3]
     assert (shown["input"], shown["summary"]) == ("Do it.", "ended after a")
     text = cli("thread", "show", ended.id).text
-    assert text.startswith(f"{ended.id}  sample  ended\nreturnCode: 0\nsummary: ended after a\n")
+    assert text.startswith(f"{ended.id}  sample  succeeded\nreturnCode: 0\nsummary: ended after")
     assert "reason: a: sh exited with 1" in cli("thread", "show", suspended.id).text
 
 
@@ -68,10 +73,10 @@ def test_one_broken_thread_breaks_no_list(cli: Cli, opened: Store) -> None:
     with opened.batch() as batch:
         batch.move(bad.name, bad.head, bad.hash, {})
     assert [line.split()[0] for line in cli("thread", "list").text.splitlines()] == [
-        bad.id,
         good.id,
+        bad.id,
     ]
-    assert cli("thread", "list", "--json").json[0]["status"] == "broken"
+    assert cli("thread", "list", "--json").json[1]["status"] == "broken"
 
 
 def test_threads_need_the_daemon(cli: Cli, opened: Store) -> None:

@@ -19,9 +19,10 @@ from casfs.cli.thread.arguments import (
     start_options,
     text_or_file,
 )
+from casfs.cli.thread.list import list_
 from casfs.cli.thread.log import log
 from casfs.cli.thread.past import context, graph, prompt, replay, rm
-from casfs.cli.thread.show import list_, show
+from casfs.cli.thread.show import show
 from casfs.cli.thread.wait import wait_until_over
 from casfs.errors import Usage
 from casfs.system import reserve
@@ -34,7 +35,7 @@ agent_option = click.option(
     help="Agent for a role, or for all: a profile or package; a version may follow (mine>=1.2).",
 )
 wait_option = click.option(
-    "--wait", is_flag=True, help="Wait until it ends or is suspended: exit 0, 1 (failed), 7."
+    "--wait", is_flag=True, help="Wait until it finishes or is suspended: exit 0, 1 (failed), 7."
 )
 
 

@@ -1,96 +1,120 @@
-"""The log of a thread: outputs of steps, and turns as they end. Needs no daemon."""
+"""The log of a thread: outputs of steps, failed attempts, turns as they end. Needs no daemon."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from casfs import thread_lookup, threads
-from casfs.backend.derived import version_of
 from casfs.cli.common import json_option, open_store
 from casfs.cli.json_values import times
-from casfs.cli.output import echo, echo_json, escape, write_line
+from casfs.cli.output import echo, echo_json, echo_part, escape, write_line
 from casfs.cli.terminal import color_option, pager, paint
+from casfs.cli.thread import attempts
+from casfs.cli.thread.follow import Finished, Output, Started, Suspended, Turn, follow
 from casfs.cli.thread.show import cache_hit, content_text
 from casfs.nodes.node import Node
 from casfs.store import Store
-from casfs.threads import RUNNING, Thread
-
-POLL_INTERVAL_S = 0.1  # reading the store's version takes microseconds
+from casfs.threads import Thread
 
 
 @click.command()
 @click.argument("id")
 @click.option(
-    "--follow", "-f", is_flag=True, help="Continue until it ends or is suspended; also print turns."
+    "--follow",
+    "-f",
+    "following",
+    is_flag=True,
+    help="Continue until it ends or is suspended; also print starts, turns and live stdout.",
 )
 @click.option("--last", type=click.IntRange(1), metavar="N", help="Only the last N steps.")
 @color_option
 @json_option
 @click.pass_context
-def log(ctx: click.Context, id: str, follow: bool, last: int | None, as_json: bool) -> None:
-    """Print the outputs of a thread's steps.
+def log(ctx: click.Context, id: str, following: bool, last: int | None, as_json: bool) -> None:
+    """Print the outputs of a thread's steps, and of failed attempts at the pending one.
 
-    With --json one line for each step, with --follow also one for each turn (model call) of
-    the running step.
+    With --json one line for each step and failed attempt; with --follow also one for each start,
+    turn (model call) and piece of output of the running step.
 
     \b
     casfs thread log 01K2 --last 3
     """
     with open_store(ctx) as store:
         found = thread_lookup.find(store, id)
-        nodes = _follow(store, found, last) if follow else threads.last_steps(store, found, last)
-        with pager(not follow and not as_json):
-            for node in nodes:
-                if isinstance(node, dict):
-                    _print_turn(store, node, as_json)
-                else:
+        if not following:
+            with pager(not as_json):
+                for node in threads.last_steps(store, found, last):
                     _print_step(store, node, as_json)
-
-
-def _follow(store: Store, found: Thread, last: int | None) -> Iterator[Node | dict[str, Any]]:
-    """Yields steps as they are recorded, and before each step its turns."""
-    version_now = version_of(store.backend)
-    after, run, printed = 0, "", 0  # the last step; the running step's run and its turns
-    while True:
-        version = version_now()
-        found = threads.get(store, found.id)
-        for node in threads.last_steps(store, found, last, after):
-            after = node.payload["index"]
-            yield node
-        last = None
-        intent = found.record.get("intent") or {}
-        if intent.get("run", "") != run:
-            run, printed = intent.get("run", ""), 0
-        count, turns = intent.get("turnCount", 0), intent.get("turns", [])
-        if count - len(turns) > printed:
-            turns = threads.turns(store, intent)
-        for place, hash in enumerate(turns, start=count - len(turns) + 1):
-            if place > printed:
-                yield {
-                    **{key: intent[key] for key in ("index", "role")},
-                    "turn": place,
-                    "hash": hash,
-                }
-        printed = max(printed, count)
-        if found.status != RUNNING:
+                _print_attempts(store, found, as_json)
             return
-        while version_now() == version:
-            time.sleep(POLL_INTERVAL_S)
+        for event in follow(store, found, last):
+            match event:
+                case Started(fields):
+                    _print_start(fields, as_json)
+                case Turn(fields):
+                    _print_turn(store, fields, as_json)
+                case Output(fields, text) if as_json:
+                    echo_json({**fields, "stdout": text}, pretty=False)
+                case Output(_, text):
+                    echo_part(text)
+                case Finished(node, shown):
+                    _print_step(store, node, as_json, shown)
+                case Suspended(thread):
+                    _print_attempts(store, thread, as_json)
 
 
-def _print_step(store: Store, node: Node, as_json: bool) -> None:
-    text = content_text(store, node.payload["content"])
+def _print_start(fields: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
-        echo_json({**times(node.payload), "hash": node.hash, "output": text}, pretty=False)
+        echo_json({**times(dict(fields)), "event": "started"}, pretty=False)
+    else:
+        _print_head(f"... {fields['index']:06} {fields['role']} started{attempt_note(fields)}")
+
+
+def attempt_note(fields: Mapping[str, Any]) -> str:
+    return f" (attempt {fields['attempt']})" if fields.get("attempt", 1) > 1 else ""
+
+
+def seconds(step: Mapping[str, Any]) -> str:
+    """Returns how long a step took."""
+    return f"{(step['completedAt'] - step['startedAt']) / 1000:.1f} s"
+
+
+def _print_step(store: Store, node: Node, as_json: bool, shown: str = "") -> None:
+    """`shown`: the beginning of the output, which was printed as it came."""
+    step = node.payload
+    text = content_text(store, step["content"])
+    if as_json:
+        echo_json({**times(step), "hash": node.hash, "output": text}, pretty=False)
         return
-    note = f"  {cache_hit(node.payload['cached'])}" if "cached" in node.payload else ""
-    head = f"--- {node.payload['index']:06} {node.payload['role']}{note}"
-    write_line(paint(escape(head, one_line=True), "cyan"))
-    echo(f"{text.rstrip()}\n")
+    note = f"  {cache_hit(step['cached'])}" if "cached" in step else ""
+    if shown and text.startswith(shown):
+        echo_part(text[len(shown) :])
+        echo("" if text.endswith("\n") else "\n")
+        _print_head(f"--- {step['index']:06} {step['role']} finished, {seconds(step)}")
+        echo()
+    else:
+        _print_head(f"--- {step['index']:06} {step['role']}{note}")
+        echo(f"{text.rstrip()}\n")
+
+
+def _print_head(line: str) -> None:
+    write_line(paint(escape(line, one_line=True), "cyan"))
+
+
+def _print_attempts(store: Store, thread: Thread, as_json: bool) -> None:
+    intent = thread.record.get("intent") or {}
+    place = {key: intent[key] for key in ("index", "role") if key in intent}
+    for number, hash in enumerate(thread.record.get("attempts") or (), start=1):
+        found = attempts.read(store, hash)
+        if as_json:
+            echo_json({**place, "failedAttempt": number, **found}, pretty=False)
+        else:
+            where = f"{place['index']:06} {place['role']}" if place else "-"
+            _print_head(f"--- {where} failed attempt {number}")
+            echo("\n".join([*attempts.page(found), ""]))
 
 
 def _print_turn(store: Store, turn: Mapping[str, Any], as_json: bool) -> None:
@@ -100,6 +124,5 @@ def _print_turn(store: Store, turn: Mapping[str, Any], as_json: bool) -> None:
         return
     output = node.payload.get("output")
     text = content_text(store, output) if output and node.type == "react-turn" else node.hash
-    head = f"... {turn['index']:06} {turn['role']} turn {turn['turn']}"
-    write_line(paint(escape(head, one_line=True), "cyan"))
+    _print_head(f"... {turn['index']:06} {turn['role']} turn {turn['turn']}")
     echo(f"{text.rstrip()}\n")

@@ -1,4 +1,4 @@
-"""Threads on the terminal: list and show. Reads the store; needs no daemon."""
+"""A thread on the terminal. Reads the store; needs no daemon."""
 
 from __future__ import annotations
 
@@ -11,38 +11,29 @@ import click
 from casfs import thread_lookup, threads
 from casfs.cli.common import json_option, open_store
 from casfs.cli.json_values import times
-from casfs.cli.output import echo_json, echo_line, echo_lines
+from casfs.cli.output import echo_lines
 from casfs.cli.terminal import paint
+from casfs.cli.thread import attempts
 from casfs.digest import TreeHash
 from casfs.errors import CasfsError
 from casfs.nodes.node import Node
 from casfs.store import Store
 from casfs.system.paths import printable
-from casfs.threads import CANCELLED, ENDED, RUNNING, SUSPENDED, Thread
+from casfs.thread_state import FAILED, STOPPED, SUCCEEDED, state
+from casfs.threads import BROKEN, CANCELLED, RUNNING, SUSPENDED, Thread
 from casfs.trees import tree
 
 PAGE_STEPS = 50
 MAX_NAMED_FILES = 3  # changed files that a line names
-COLOURS = {RUNNING: "cyan", SUSPENDED: "yellow", ENDED: "green", CANCELLED: "red"}
-
-
-@click.command("list")
-@json_option
-@click.pass_context
-def list_(ctx: click.Context, as_json: bool) -> None:
-    """List the threads, oldest first.
-
-    \b
-    casfs thread list
-    """
-    with open_store(ctx) as store:
-        found = [head_fields(one) for one in threads.list_threads(store)]
-    if as_json:
-        echo_json(times(found))
-    else:
-        for one in found:
-            status = coloured(f"{one['status']:9}", one["status"])
-            echo_line(f"{one['id']} {status} {one['workflow']:16} {_when(one['updatedAt'])}")
+COLOURS = {
+    RUNNING: "cyan",
+    SUSPENDED: "yellow",
+    SUCCEEDED: "green",
+    FAILED: "red",
+    STOPPED: "red",
+    CANCELLED: "red",
+    BROKEN: "red",
+}
 
 
 @click.command()
@@ -70,7 +61,7 @@ def head_fields(found: Thread) -> dict[str, Any]:
     return {
         "id": found.id,
         "workflow": found.fields.get("workflow", "?"),
-        "status": found.status,
+        "status": state(found),
         "head": found.hash,
         "start": found.fields.get("start"),
         "updatedAt": found.fields.get("updatedAt", 0),
@@ -99,7 +90,7 @@ def coloured(text: str, status: str) -> str:
 def _details(store: Store, found: Thread, count: int | None) -> dict[str, Any]:
     if found.fault is not None:
         unknown = dict.fromkeys(("input", "summary", "question", "budget"))
-        return {**unknown, "steps": [], "calls": _calls(store, found)}
+        return {**unknown, "attempts": [], "steps": [], "calls": _calls(store, found)}
     end = threads.end(store, found)
     start = threads.start(store, found).payload
     question = found.fields.get("question") if found.status == SUSPENDED else None
@@ -107,6 +98,7 @@ def _details(store: Store, found: Thread, count: int | None) -> dict[str, Any]:
         "input": content_text(store, start["input"]),
         "summary": end.payload["summary"] if end else None,
         "question": question and content_text(store, question),
+        "attempts": [attempts.read(store, hash) for hash in found.fields.get("attempts") or ()],
         "budget": start["budget"],
         "steps": list(_steps(store, found, start["workspace"], count)),
         "calls": _calls(store, found),
@@ -181,10 +173,12 @@ def _page(value: Mapping[str, Any]) -> Iterator[str]:
     yield from map(_line, steps)
     if intent := value["intent"]:
         failed = value["status"] == SUSPENDED and value["cause"] in ("failure", "timeout")
-        state = "failed" if failed else value["status"]
+        how = FAILED if failed else value["status"]
         attempt = f" (attempt {intent['attempt']})" if intent["attempt"] > 1 else ""
         turns = f", {intent['turnCount']} turns" if intent.get("turnCount") else ""
-        yield f"{intent['index']:6} {intent['role']:14} {state}{attempt}{turns}"
+        yield f"{intent['index']:6} {intent['role']:14} {how}{attempt}{turns}"
+    for place, one in enumerate(value["attempts"], start=1):
+        yield f"       failed attempt {place}: {attempts.line(one)}"
     yield from _tree(value["calls"], "calls ")
     if value["question"]:
         yield from ("", *value["question"].rstrip().splitlines())

@@ -40,6 +40,7 @@ from casfs.fuse.views.prompts import PromptFile
 from casfs.fuse.views.running import RunningStep, attempts
 from casfs.fuse.views.store_reader import StoreReader, TimedThread
 from casfs.fuse.views.vnode import MILLISECOND, READ_DIRECTORY, Attr, Link, Vnode, child_key
+from casfs.thread_state import state
 from casfs.threads import StepRef, Thread, ThreadId
 
 STEP_DEPTH = 4  # threads / <ULID> / steps / <step>
@@ -115,11 +116,11 @@ class ThreadDirectory(ComposedDirectory):
 
     def _status(self) -> tuple[bytes, int]:
         thread, mtime_ns = self._reader.thread(self._id)
-        return thread.status.encode() + b"\n", mtime_ns
+        return state(thread).encode() + b"\n", mtime_ns
 
     def _thread_json(self) -> tuple[bytes, int]:
         thread, mtime_ns = self._reader.thread(self._id)
-        about = {"id": thread.id, "status": thread.status, "head": thread.hash}
+        about = {"id": thread.id, "status": state(thread), "head": thread.hash}
         start = self._reader.node(_start(thread), "thread-start").payload
         return pretty({**about, **start, "record": dict(thread.head.record)}), mtime_ns
 

@@ -196,7 +196,7 @@ def test_the_command_line(cli: Cli, tmp_path: Path) -> None:
         go.touch()
         made = cli("thread", "fork", id[:20], "--at", "1", "--wait").text.split()
         new = cli("thread", "show", made[0], "--json").json
-        assert (new["status"], len(new["steps"])) == ("ended", 3)
+        assert (new["status"], len(new["steps"])) == ("succeeded", 3)
         assert cli("thread", "show", id, "--json").json["status"] == "suspended"
         said = cli("thread", "fork", id, "--json").json
         assert (said["thread"], said["step"]) == (id, 2)

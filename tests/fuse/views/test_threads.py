@@ -89,7 +89,7 @@ def test_a_thread_that_moves_is_seen_by_objects_that_exist(store: Store, thread:
     steps.refresh()
     assert directory.attr().mtime_ns == steps.attr().mtime_ns
     assert steps.attr().mtime_ns // MS == STARTED + 4000
-    assert content(status) == b"ended\n"
+    assert content(status) == b"succeeded\n"
     assert load(store, f"threads/{thread.id}/end.json")["returnCode"] == 0
     assert len(list(steps.entries())) == 3
 

@@ -1,0 +1,121 @@
+"""A thread as it goes on: each attempt as it starts, what its program prints, turns, steps."""
+
+from __future__ import annotations
+
+import codecs
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from casfs import live_output, threads
+from casfs.backend.derived import version_of
+from casfs.nodes.node import Node
+from casfs.store import Store
+from casfs.threads import RUNNING, Thread
+
+POLL_INTERVAL_S = 0.1  # reading the store's version takes microseconds
+
+
+@dataclass(frozen=True)
+class Started:
+    """An attempt began; `fields`: index, role, attempt, since."""
+
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A turn of the attempt; `fields`: index, role, turn, hash."""
+
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Output:
+    """Some output of the attempt's program; `fields`: index, role."""
+
+    fields: Mapping[str, Any]
+    text: str
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A step was recorded. `shown`: the output of its program so far, in `Output` events."""
+
+    step: Node
+    shown: str
+
+
+@dataclass(frozen=True)
+class Suspended:
+    """The thread was suspended; what its last attempts left is in its record."""
+
+    thread: Thread
+
+
+Event = Started | Turn | Output | Finished | Suspended
+KEYS = ("index", "role", "attempt", "since")
+
+
+class _Attempt:
+    """The attempt in flight, as far as it was reported."""
+
+    def __init__(self, intent: Mapping[str, Any]) -> None:
+        self.run = intent.get("run")
+        self.fields = {key: intent[key] for key in KEYS if key in intent}
+        self.place = {key: intent[key] for key in ("index", "role") if key in intent}
+        self.shown = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._offset = self._turns = 0
+
+    def output(self, store: Store) -> Iterator[Output]:
+        while data := live_output.read(store.root, self.run, self._offset):
+            self._offset += len(data)
+            if text := self._decoder.decode(data):
+                self.shown += text
+                yield Output(self.place, text)
+
+    def turns(self, store: Store, intent: Mapping[str, Any]) -> Iterator[Turn]:
+        count, found = intent.get("turnCount", 0), intent.get("turns", [])
+        if count - len(found) > self._turns:
+            found = threads.turns(store, intent)
+        for place, hash in enumerate(found, start=count - len(found) + 1):
+            if place > self._turns:
+                yield Turn({**self.place, "turn": place, "hash": hash})
+        self._turns = max(self._turns, count)
+
+
+def follow(
+    store: Store,
+    thread: Thread,
+    last: int | None = None,
+    after: int = 0,
+    over: Callable[[Thread], bool] = lambda now: now.status != RUNNING,
+) -> Iterator[Event]:
+    """Yields what happens to a thread, first the `last` steps (all for None) with an index above
+    `after`. Returns when `over`, which is asked before the thread is read for the last time."""
+    version_now = version_of(store.backend)
+    attempt = _Attempt({})
+    while True:
+        version, ending = version_now(), over(thread)
+        thread = threads.get(store, thread.id)
+        for node in threads.last_steps(store, thread, last, after):
+            after = node.payload["index"]
+            same = attempt.place.get("index") == after
+            yield Finished(node, attempt.shown if same else "")
+        last = None
+        intent = thread.record.get("intent") or {}
+        if intent.get("run") != attempt.run:
+            attempt = _Attempt(intent)
+            if intent and thread.status == RUNNING:
+                yield Started(attempt.fields)
+        yield from attempt.turns(store, intent)
+        yield from attempt.output(store)
+        if ending:
+            if thread.status == threads.SUSPENDED:
+                yield Suspended(thread)
+            return
+        while version_now() == version and not over(thread):
+            yield from attempt.output(store)
+            time.sleep(POLL_INTERVAL_S)

@@ -1,0 +1,91 @@
+"""The list of threads. Reads the store; needs no daemon."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from casfs import threads
+from casfs.cli.common import json_option, open_store
+from casfs.cli.json_values import moment, times
+from casfs.cli.table import Age, Coloured, Short, echo_table
+from casfs.cli.thread.show import COLOURS, content_text, head_fields
+from casfs.errors import CasfsError
+from casfs.store import Store
+from casfs.thread_state import STATES, created_ms, state
+from casfs.threads import Thread
+
+MIN_SHORT_CHARS = 6  # of an id's random end
+MAX_TASK_CHARS = 60
+
+
+@click.command("list")
+@click.option("--status", "states", type=click.Choice(STATES), multiple=True, help="Only these.")
+@click.option("--workflow", metavar="NAME", help="Only threads of this workflow.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the newest N.")
+@json_option
+@click.pass_context
+def list_(
+    ctx: click.Context,
+    states: tuple[str, ...],
+    workflow: str | None,
+    limit: int | None,
+    as_json: bool,
+) -> None:
+    """List the threads, newest first. The end of an id names a thread.
+
+    \b
+    casfs thread list --status failed --status suspended
+    """
+    with open_store(ctx) as store:
+        known = threads.list_threads(store)
+        found = [
+            one
+            for one in reversed(known)
+            if (not states or state(one) in states)
+            and (workflow is None or one.fields.get("workflow") == workflow)
+        ][:limit]
+        values = [_fields(store, one) for one in found]
+    short = _short_chars(known)
+    rows = [
+        (
+            Short(value["id"], value["id"][-short:]),
+            Coloured(value["status"], COLOURS.get(value["status"])),
+            value["role"],
+            Age(created_ms(one.id)),
+            value["task"],
+            value["name"],
+        )
+        for one, value in zip(found, values, strict=True)
+    ]
+    echo_table(as_json, times(values), "ID STATUS ROLE AGE TASK NAME", rows, whole="ID STATUS")
+
+
+def _fields(store: Store, thread: Thread) -> dict[str, Any]:
+    intent = thread.fields.get("intent") or {}
+    return {
+        **head_fields(thread),
+        "createdAt": moment(created_ms(thread.id)),
+        "role": intent.get("role"),
+        "task": _task(store, thread),
+        "name": thread.fields.get("name"),
+    }
+
+
+def _task(store: Store, thread: Thread) -> str | None:
+    """Returns the beginning of a thread's task; None where it cannot be read."""
+    try:
+        text = content_text(store, threads.start(store, thread).payload["input"])
+    except CasfsError:
+        return None
+    line = next((line for line in text.splitlines() if line.strip()), "").strip()
+    return line if len(line) <= MAX_TASK_CHARS else line[: MAX_TASK_CHARS - 1] + "…"
+
+
+def _short_chars(known: list[Thread]) -> int:
+    """Returns how many characters at the end of an id are enough to tell all threads apart."""
+    count = MIN_SHORT_CHARS
+    while count < threads.ID_LENGTH and len({one.id[-count:] for one in known}) < len(known):
+        count += 1
+    return count
