@@ -250,7 +250,7 @@ def grown(store: Store, length: int) -> Thread:
             links = {"index": len(hashes) + 1, **threads.links(hashes)}
             hashes.append(batch.put_node("thread-step", {**first.payload, **links}).hash)
         head = batch.move(thread.name, thread.head, hashes[-1], thread.record)
-    return Thread(thread.id, head)
+    return Thread(thread.id, head, None)
 
 
 def where(store: Store, thread: Thread) -> str:

@@ -76,22 +76,21 @@ def _no_constant(name: str) -> Any:
 def _orjson_safe(value: Any, depth: int) -> bool:
     """Returns True when orjson provably writes the RFC 8785 bytes of `value`."""
     kind = type(value)
-    if kind is str or kind is bool or value is None:
-        return True
-    if kind is int:
-        return bool(-MAX_INT <= value <= MAX_INT)
-    if depth >= MAX_DEPTH:
-        return False
-    if kind is dict:
+    if kind is dict and depth < MAX_DEPTH:
         for key, item in value.items():
             if type(key) is not str or not (key.isascii() or max(key) <= "\ud7ff"):
                 return False
+            if type(item) is not str and item is not None and not _orjson_safe(item, depth + 1):
+                return False
+        return True
+    if kind is int:
+        return bool(-MAX_INT <= value <= MAX_INT)
+    if kind is list and depth < MAX_DEPTH:
+        for item in value:
             if type(item) is not str and not _orjson_safe(item, depth + 1):
                 return False
         return True
-    if kind is list:
-        return {*map(type, value)} <= {str} or all(_orjson_safe(item, depth + 1) for item in value)
-    return False
+    return kind is str or kind is bool or value is None
 
 
 def _check(value: Any, path: str, depth: int) -> None:

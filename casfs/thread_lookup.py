@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from casfs.errors import Conflict, NotFound
 from casfs.store import Store
-from casfs.threads import HEADS, ID_LENGTH, Thread, ThreadId, head_name, list_threads, thread_id
+from casfs.threads import HEADS, ID_LENGTH, Thread, ThreadId, head_name, list_threads, of_head
 
 LAST = "@last"
 TIME_CHARS = 10  # of an id: its time; the rest is random
@@ -26,11 +26,12 @@ def find(store: Store, text: str) -> Thread:
 def matches(store: Store, text: str) -> list[Thread]:
     """Returns the threads that `text` may name; those with this name where there are any."""
     upper = text.upper()
-    if len(upper) == ID_LENGTH and (head := store.heads.get(head_name(ThreadId(upper)))):
-        return [Thread(ThreadId(upper), head)]
+    name = head_name(ThreadId(upper))
+    if len(upper) == ID_LENGTH and (head := store.heads.get(name)):
+        return [of_head(name, head)]
     if text == LAST:
         newest = next(store.heads.list(HEADS, reverse=True), None)
-        return [] if newest is None else [Thread(thread_id(newest[0]), newest[1])]
+        return [] if newest is None else [of_head(*newest)]
     if not text:
         return []
     threads = list_threads(store)

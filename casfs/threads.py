@@ -45,7 +45,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NewType
 
 from casfs.backend.protocols import Head, HeadName
@@ -66,19 +65,16 @@ ID_LENGTH = 26
 
 @dataclass(frozen=True)
 class Thread:
-    """A snapshot of a thread's head. `head`: the expected pair of the next compare-and-swap."""
+    """A snapshot of a thread's head. `head`: the expected pair of the next compare-and-swap;
+    `fault`: why its record is damaged."""
 
     id: ThreadId
     head: Head
+    fault: str | None
 
     @property
     def hash(self) -> NodeHash:
         return self.head.hash
-
-    @cached_property
-    def fault(self) -> str | None:
-        """Why its record is damaged, else None."""
-        return head_kinds.record_fault(self.name, self.head)
 
     @property
     def record(self) -> Mapping[str, Any]:
@@ -128,7 +124,7 @@ def new_id() -> ThreadId:
 
 def list_threads(store: Store) -> list[Thread]:
     """Returns all threads, oldest first, also those with damaged nodes."""
-    return [Thread(thread_id(name), head) for name, head in store.heads.list(HEADS)]
+    return [of_head(name, head) for name, head in store.heads.list(HEADS)]
 
 
 def get(store: Store, id: ThreadId) -> Thread:
@@ -136,7 +132,11 @@ def get(store: Store, id: ThreadId) -> Thread:
     head = store.heads.get(head_name(id))
     if head is None:
         raise NotFound(f"no thread {id!r}; see `casfs thread list`")
-    return Thread(id, head)
+    return of_head(head_name(id), head)
+
+
+def of_head(name: HeadName, head: Head) -> Thread:
+    return Thread(thread_id(name), head, head_kinds.record_fault(name, head))
 
 
 def start(store: Store, thread: Thread) -> Node:

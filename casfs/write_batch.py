@@ -19,7 +19,7 @@ from casfs.backend import protocols
 from casfs.backend.protocols import META, Backend, BlobInfo, Head, HeadName, Staged, Swap, discard
 from casfs.digest import Digest, NodeDigest, NodeHash, TreeDigest
 from casfs.errors import Conflict, Invalid, NotFound
-from casfs.nodes import node
+from casfs.nodes import head_kinds, node
 from casfs.nodes.registry import Registry, head_name
 from casfs.nodes.schema import Schema, check_document
 
@@ -203,7 +203,10 @@ class Batch:
     # -- heads --------------------------------------------------------------------------
 
     def swap(self, name: HeadName, old: Head | None, new: Head | None) -> None:
-        """Moves a head at commit, which raises Conflict when it is not `old` any more."""
+        """Moves a head at commit, which raises Conflict when it is not `old` any more. Raises
+        Invalid for a name or a record that its kind does not have."""
+        if new is not None and (fault := head_kinds.fault(name, new)):
+            raise Invalid(f"head {name!r}: {fault}")
         self._swaps.append(Swap(name, old, new))
 
     def _head(self, name: HeadName) -> Head | None:

@@ -8,7 +8,7 @@ import pytest
 
 from casfs import write_batch as batch_module
 from casfs.backend.derived import repairable, version_of
-from casfs.backend.protocols import Head
+from casfs.backend.protocols import Head, HeadName
 from casfs.digest import Digest
 from casfs.errors import Conflict, Invalid, NotFound
 from casfs.nodes.node import encode
@@ -351,3 +351,20 @@ def test_a_schema_node_is_checked_like_a_schema(store: Store) -> None:
         with pytest.raises(Invalid), store.batch() as batch:
             batch.put_schema(document)
     assert store.heads.get(HEADS + "x") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "record", "fault"),
+    [
+        ("threads/01M816QZ5T3M9V9N4Y0R6D8WKB", {"status": "running"}, "its record is damaged"),
+        ("checkpoints/latest/20261122T000000.000Z-00000000", {}, "its name is not allowed"),
+        ("plugins/name/1", {"root": "x"}, "its record is damaged"),
+    ],
+)
+def test_a_head_is_validated_when_it_is_written(
+    store: Store, name: str, record: dict[str, Any], fault: str
+) -> None:
+    hash = store.put_node("content", {"text": "", "artifacts": []}).hash
+    with pytest.raises(Invalid, match=fault), store.batch() as batch:
+        batch.swap(HeadName(name), None, Head(hash, record))
+    assert store.heads.get(HeadName(name)) is None

@@ -25,6 +25,7 @@ from casfs.backend.derived import last_use
 from casfs.backend.protocols import Head, HeadName
 from casfs.digest import BlobHash, NodeHash, TreeHash, hash_bytes
 from casfs.errors import Corrupt, NotFound
+from casfs.nodes import head_kinds
 from casfs.store import Store
 from casfs.system.clock import now_ms
 
@@ -68,9 +69,9 @@ def head_name(action: NodeHash) -> HeadName:
 
 
 def lookup(store: Store, key: NodeHash) -> Result | None:
-    """Returns the result for a key; None for a cache miss and for an unreadable result."""
+    """Returns the result for a key; None for a cache miss, a damaged head or result."""
     head = store.heads.get(head_name(key))
-    if head is None:
+    if head is None or head_kinds.fault(head_name(key), head):
         return None
     try:
         return load(store, head.hash)
@@ -101,10 +102,9 @@ def publish(store: Store, action: Action, result: NodeHash) -> None:
 def list_entries(store: Store) -> list[Entry]:
     """Returns the cache entries, the most recently used first."""
     found = []
-    for name, head in store.heads.list(HEADS):
-        made = int(head.record["createdAt"])
+    for name, head in head_kinds.sound(store.heads, HEADS):
+        made, program = head.record["createdAt"], head.record["argv0"]
         used = max(made, last_use(store.heads, name))
-        program = str(head.record["argv0"])
         found.append(Entry(cast(NodeHash, name[len(HEADS) :]), head.hash, program, made, used))
     return sorted(found, key=lambda entry: entry.used_at, reverse=True)
 

@@ -16,6 +16,7 @@ from casfs.actions.cache import HEADS
 from casfs.actions.key import Action
 from casfs.digest import TreeHash
 from casfs.errors import Corrupt, NotFound
+from casfs.nodes import head_kinds
 from casfs.store import Store
 from casfs.system.paths import printable
 from casfs.trees import tree
@@ -39,7 +40,7 @@ def _nearest(store: Store, action: Action) -> Mapping[str, Any] | None:
     else one of the same program; the newest of equals."""
     same, similar = [], []
     fingerprint, argv0 = actions.fingerprint(action.payload), actions.argv0(action.payload)
-    for _, head in store.heads.list(HEADS):
+    for _, head in head_kinds.sound(store.heads, HEADS):
         if head.record.get("command") == fingerprint:
             same.append(head)
         elif head.record.get("argv0") == argv0:

@@ -189,8 +189,10 @@ def _type_ids(db: Connection, types: Collection[str]) -> dict[str, int]:
     ids = {}
     for type in types:
         key = (type_key(type),)
-        db.execute("INSERT OR IGNORE INTO types (hash) VALUES (?)", key)
-        (ids[type],) = db.execute("SELECT id FROM types WHERE hash = ?", key).fetchone()
+        row = db.execute("SELECT id FROM types WHERE hash = ?", key).fetchone()
+        if row is None:
+            row = db.execute("INSERT INTO types (hash) VALUES (?) RETURNING id", key).fetchone()
+        (ids[type],) = row
     return ids
 
 

@@ -51,7 +51,7 @@ def head_name(name: str, id: str) -> HeadName:
 
 def names(store: Store) -> list[str]:
     """Returns every name that has a checkpoint, sorted."""
-    keys = (key for key, _ in store.heads.list(HEADS))
+    keys = (key for key, _ in head_kinds.sound(store.heads, HEADS))
     return list(dict.fromkeys(key[len(HEADS) :].partition("/")[0] for key in keys))
 
 

@@ -181,7 +181,7 @@ def discard(ctx: click.Context, directory: str, as_json: bool) -> None:
 
 @workspace.command()
 @click.argument("directory")
-@click.option("--force", is_flag=True, help="Discard uncommitted changes.")
+@click.option("--force", is_flag=True, help="Discard uncommitted changes; also a damaged record.")
 @json_option
 @click.pass_context
 def close(ctx: click.Context, directory: str, force: bool, as_json: bool) -> None:
@@ -191,12 +191,14 @@ def close(ctx: click.Context, directory: str, force: bool, as_json: bool) -> Non
     casfs workspace close ./work
     casfs workspace close ./work --force
     """
+    path, root, over = registry.absolute(Path(directory)), None, True
     with open_store(ctx) as store:
-        found = registry.find(store, Path(directory))
-        over = workspaces.close(store, found, force=force)
+        if not (force and workspaces.remove_broken(store, path)):
+            found = registry.find(store, path)
+            root, over = found.root, workspaces.close(store, found, force=force)
     rest = "" if over else "; still used by a container, so the tree is kept"
-    value = {"closed": str(found.path), "root": found.root, "over": over}
-    echo_result(as_json, value, f"{found.path} closed{rest}")
+    value = {"closed": str(path), "root": root, "over": over}
+    echo_result(as_json, value, f"{path} closed{rest}")
 
 
 @workspace.command("list")

@@ -26,12 +26,13 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from casfs import canonical, graph
-from casfs.backend.protocols import Backend, DamagedHead, Head, HeadName, targets
+from casfs.backend.protocols import Backend, Head, HeadName, targets
 from casfs.digest import Digest, Hasher, is_hash
 from casfs.errors import Conflict, Corrupt, CorruptBlob, Failed, Invalid, NotFound, Refused
 from casfs.maintenance.archive_members import Member, members
 from casfs.maintenance.head_kinds import is_future, mismatch, parse_foreign_head, without_processes
 from casfs.maintenance.import_dry_run import DryRunBackend
+from casfs.nodes import head_kinds
 from casfs.nodes.registry import Registry
 from casfs.store import Store
 from casfs.system import zstd
@@ -250,7 +251,7 @@ def _heads(
             raise Corrupt(f"the head {name}: {fault}")
         new = without_processes(name, foreign, given)
         old = backend.heads.get(name)
-        if old is not None and not isinstance(old, DamagedHead):
+        if old is not None and not head_kinds.fault(name, old):
             old = without_processes(name, old, given)
         if old is not None and (name.startswith("schemas/") or _same(name, old, new)):
             continue

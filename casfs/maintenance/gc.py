@@ -31,6 +31,7 @@ from casfs.backend.protocols import DamagedHead, Head, HeadName, Swap, Total, ta
 from casfs.checkpoints import checkpoint
 from casfs.errors import CasfsError, Conflict, Corrupt, Invalid, NotFound
 from casfs.native import images
+from casfs.nodes import head_kinds
 from casfs.store import Store
 from casfs.workspaces import lifecycle
 
@@ -197,11 +198,8 @@ def _cache(store: Store, keep: int) -> list[tuple[HeadName, Head]]:
     found = [(name, head) for prefix in CACHE_PREFIXES for name, head in store.heads.list(prefix)]
     if keep:
         for name in checkpoint.names(store):
-            for old in checkpoint.listing(store, name)[:-keep]:
-                key = checkpoint.head_name(name, old.id)
-                head = store.heads.get(key)
-                if head is not None:
-                    found.append((key, head))
+            prefix = checkpoint.head_name(name, "")
+            found += list(head_kinds.sound(store.heads, prefix))[:-keep]
     return sorted(found, key=lambda one: _used_at(store, *one), reverse=True)
 
 

@@ -11,6 +11,7 @@ from casfs.checkpoints import checkpoint
 from casfs.digest import is_hash
 from casfs.errors import CasfsError, Conflict, Invalid, NotFound, Refused
 from casfs.maintenance.head_kinds import WORKFLOWS, is_portable
+from casfs.nodes import head_kinds
 from casfs.nodes.registry import HEADS as SCHEMAS
 from casfs.store import Store
 
@@ -37,6 +38,7 @@ def roots(store: Store, texts: list[str]) -> tuple[list[str], list[tuple[HeadNam
             raise Refused(f"{name} is running; wait until it ends or is suspended, or cancel it")
         if not is_portable(name):
             raise Refused(f"{name} cannot be exported; give its hash {head.hash}")
+        head_kinds.check(name, head)
     return hashes, list(dict([*heads, *_user_schemas(store)]).items())
 
 
@@ -93,5 +95,5 @@ def _called_threads(store: Store, name: HeadName) -> Iterator[tuple[HeadName, He
 
 def _user_schemas(store: Store) -> list[tuple[HeadName, Head]]:
     """Returns the heads of schemas that users or agents registered."""
-    found = store.heads.list(SCHEMAS)
+    found = head_kinds.sound(store.heads, SCHEMAS)
     return [(name, head) for name, head in found if not head.record.get("builtin")]

@@ -1,20 +1,21 @@
 """The kinds of heads: how one is named, which nodes it leads to, and the schema of its record.
 
 The same rules hold for what is read and for what an import brings. A record that breaks its
-schema is damaged: its head is shown as broken, and `casfs fsck` reports it. A record may have more
-fields than its schema names, as those of a newer casfs have.
+schema is damaged: its head is shown as broken or left out of listings (`sound`), and `casfs fsck`
+reports it. A record may have more fields than its schema names, as those of a newer casfs have.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from casfs.backend.protocols import DamagedHead, Head
+from casfs.backend.protocols import DamagedHead, Head, HeadName, Heads
 from casfs.digest import is_hash
-from casfs.errors import Invalid
+from casfs.errors import Corrupt, Invalid
 from casfs.nodes.schema import Ref, Schema
 
 NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
@@ -156,6 +157,7 @@ KINDS = (
     ),
     HeadKind("keys/", "[0-9a-f]{32}", ("thread-start",), _object({"thread": _id()})),
 )
+BY_PREFIX = {kind.prefix: kind for kind in KINDS}
 
 
 def removed_name(name: str) -> str:
@@ -165,7 +167,7 @@ def removed_name(name: str) -> str:
 
 def kind_of(name: str) -> HeadKind | None:
     name = removed_name(name)
-    return next((kind for kind in KINDS if name.startswith(kind.prefix)), None)
+    return BY_PREFIX.get(name[: name.find("/") + 1])
 
 
 def fault(name: str, head: Head) -> str | None:
@@ -186,15 +188,34 @@ def fault(name: str, head: Head) -> str | None:
 
 def record_fault(name: str, head: Head) -> str | None:
     """As `fault`, of the record alone."""
+    if isinstance(head, DamagedHead):
+        return "its row does not decode"
     kind = kind_of(name)
     try:
-        if isinstance(head, DamagedHead):
-            return "its row does not decode"
         if kind is not None:
             kind.record.check(dict(head.record))
     except Invalid as error:
         return f"its record is damaged: {error}"
     return None
+
+
+def sound(heads: Heads, prefix: str, *, reverse: bool = False) -> Iterator[tuple[HeadName, Head]]:
+    """Yields the heads below a prefix without the damaged ones."""
+    return (one for one in heads.list(prefix, reverse=reverse) if fault(*one) is None)
+
+
+def get(heads: Heads, name: HeadName) -> Head | None:
+    """Returns a head, None where there is none. Raises Corrupt where it is damaged."""
+    head = heads.get(name)
+    if head is not None:
+        check(name, head)
+    return head
+
+
+def check(name: HeadName, head: Head) -> None:
+    """Raises Corrupt for a damaged head."""
+    if found := fault(name, head):
+        raise Corrupt(f"head {name!r} is damaged: {found}; see `casfs fsck`")
 
 
 def refs(name: str, head: Head) -> list[Ref]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from casfs.backend.protocols import META, Backend, Head, HeadName
 from casfs.errors import Corrupt, NotFound
-from casfs.nodes import node
+from casfs.nodes import head_kinds, node
 from casfs.nodes.schema import Schema
 
 HEADS = "schemas/"
@@ -37,8 +37,8 @@ class Registry:
         self._types: dict[str, str] = {}
 
     def head(self, name: str) -> Head:
-        """Returns the head of a type. Raises NotFound when no schema of that name is registered."""
-        head = self._backend.heads.get(head_name(name))
+        """Returns the head of a type. Raises NotFound (no schema of that name), Corrupt."""
+        head = head_kinds.get(self._backend.heads, head_name(name))
         if head is None:
             raise NotFound(f"no type {name!r}; see `casfs schema list`")
         return head
@@ -86,7 +86,7 @@ class Registry:
         return META if type_hash == META else self.compiled(type_hash)[0]
 
     def names(self) -> list[str]:
-        return [name[len(HEADS) :] for name, _ in self._backend.heads.list(HEADS)]
+        return [name[len(HEADS) :] for name, _ in head_kinds.sound(self._backend.heads, HEADS)]
 
 
 def builtin() -> dict[str, dict[str, Any]]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from casfs.backend.protocols import Head, HeadName
 from casfs.digest import TreeHash
 from casfs.errors import NotFound
+from casfs.nodes import head_kinds
 from casfs.store import Store
 
 HEADS = "plugins/"
@@ -47,13 +48,14 @@ def find(store: Store, name: str, version: str) -> Plugin:
 def listing(store: Store, name: str | None = None) -> list[Plugin]:
     """Returns all plugins, or the versions of one, sorted by head name."""
     prefix = HEADS if name is None else f"{HEADS}{name}/"
-    return [of_head(key, head) for key, head in store.heads.list(prefix)]
+    return [of_head(key, head) for key, head in head_kinds.sound(store.heads, prefix)]
 
 
 def get(store: Store, name: str, version: str) -> Plugin | None:
+    """Returns a plugin; None also where its head is damaged: it is synced again."""
     key = head_name(name, version)
     head = store.heads.get(key)
-    return None if head is None else of_head(key, head)
+    return None if head is None or head_kinds.fault(key, head) else of_head(key, head)
 
 
 def of_head(key: HeadName, head: Head) -> Plugin:

@@ -17,6 +17,7 @@ from casfs.backend.protocols import Head
 from casfs.checkpoints.checkpoint import NAME
 from casfs.digest import TreeHash, is_hash
 from casfs.errors import Failed, Invalid, NotFound, Refused
+from casfs.nodes import head_kinds
 from casfs.plugins import sources
 from casfs.plugins.registry import Plugin, find, get, head_name, of_head
 from casfs.store import Store
@@ -106,7 +107,7 @@ def _store(
             "source": sources.without_credentials(source)[:MAX_SOURCE_CHARS],
             "commit": commit and f"git:{commit}",  # prefixed: not taken for a ref
             "syncedAt": now,
-            "createdAt": old.record["createdAt"] if old else now,
+            "createdAt": old.record["createdAt"] if old and not head_kinds.fault(key, old) else now,
         }
         new = Head(root, record)
         batch.swap(key, old, new)

@@ -27,6 +27,7 @@ from casfs.backend.protocols import Head
 from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.digest import TreeHash
 from casfs.errors import Conflict, Failed, NotFound, Refused
+from casfs.nodes import head_kinds
 from casfs.store import Store
 from casfs.system import mounts, rmtree
 from casfs.system.paths import DIR_FLAGS
@@ -167,6 +168,20 @@ def close(store: Store, workspace: Workspace, *, force: bool = False) -> bool:
     finally:
         os.close(lock)
     return not in_use
+
+
+def remove_broken(store: Store, path: Path) -> bool:
+    """Unmounts and removes a workspace whose record is damaged, with its changes; the directory
+    stays. Returns False for a sound one, or none."""
+    name = registry.head_name(registry.id_of(path))
+    head = store.heads.get(name)
+    if store.root is None or head is None or not head_kinds.fault(name, head):
+        return False
+    overlay_mount.unmount(path, lazy=True)
+    rmtree.delete(store.root / name)
+    with store.batch() as batch:
+        batch.swap(name, head, None)
+    return True
 
 
 def sweep(store: Store) -> list[Workspace]:

@@ -32,7 +32,8 @@ from typing import Any
 from casfs.backend.protocols import Head, HeadName
 from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.digest import TreeHash, hash_bytes
-from casfs.errors import Failed, Invalid, NotFound, Refused
+from casfs.errors import Corrupt, Failed, Invalid, NotFound, Refused
+from casfs.nodes import head_kinds
 from casfs.store import Store
 from casfs.system import mounts
 from casfs.system.clock import now_ms
@@ -149,7 +150,7 @@ def new(
         "openedAt": now_ms(),
         "system": system(),
     }
-    return _workspace(store, _id(path), Head(root, record))
+    return _workspace(store, id_of(path), Head(root, record))
 
 
 def system() -> str:
@@ -161,16 +162,19 @@ def listing(store: Store, *, read_only: bool = False) -> list[Workspace]:
     """Returns all, or the read-only ones, by directory."""
     found = [
         _workspace(store, name[len(HEADS) :], head)
-        for name, head in store.heads.list(HEADS)
-        if not read_only or head.record.get("readOnly")
+        for name, head in head_kinds.sound(store.heads, HEADS)
+        if not read_only or head.record["readOnly"]
     ]
     return sorted(found, key=lambda one: one.path)
 
 
 def get(store: Store, path: Path) -> Workspace | None:
-    """Returns the workspace at an absolute path, if any."""
-    id = _id(path)
+    """Returns the workspace at an absolute path, if any. Raises Corrupt."""
+    id = id_of(path)
     head = store.heads.get(head_name(id))
+    if head is not None and (fault := head_kinds.fault(head_name(id), head)):
+        hint = "`casfs workspace close --force` removes it"
+        raise Corrupt(f"the workspace {path} is broken: {fault}; {hint}")
     return None if head is None else _workspace(store, id, head)
 
 
@@ -232,7 +236,8 @@ def _workspace(store: Store, id: str, head: Head) -> Workspace:
     return Workspace(id, head, (store.root or Path()) / FOLDER / id)
 
 
-def _id(path: Path) -> str:
+def id_of(path: Path) -> str:
+    """Returns the id of the workspace at an absolute path."""
     return hash_bytes(os.fsencode(path))[:ID_LENGTH]
 
 

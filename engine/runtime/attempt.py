@@ -162,7 +162,8 @@ class Attempt(Generic[T]):
             timed_out = isinstance(error, TimedOut) or isinstance(error.__cause__, TimedOut)
             cause = TIMEOUT if timed_out else FAILURE
             raise AttemptFailed(f"{context.role}: {reason}", detail, cause) from error
-        return replace(result, output=context.secrets.redact(result.output))
+        output = context.secrets.redact(result.output)
+        return result if output == result.output else replace(result, output=output)
 
     def _parse(self, result: AgentResult, corrections: int, prompt: Prompt) -> T | Invalid:
         """Builds the step of an output that holds its meta; else returns the fault."""

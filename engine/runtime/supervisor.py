@@ -123,8 +123,9 @@ class Supervisor:
         above = thread.record.get("parent")
         if thread.id in self._tasks or above is None:
             return thread.id in self._tasks
-        head = self._store.heads.get(threads.head_name(above))
-        return head is not None and self._has_task(Thread(above, head))
+        name = threads.head_name(above)
+        head = self._store.heads.get(name)
+        return head is not None and self._has_task(threads.of_head(name, head))
 
     async def stop(self, id: ThreadId, action: stop_thread.Action) -> None:
         """Cancels the task of a thread and of its children, then cancels or suspends the thread.

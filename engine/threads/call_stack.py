@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from casfs import threads
 from casfs.agents import CHILD
+from casfs.errors import NotFound
 from casfs.store import Store
-from casfs.threads import RUNNING, SUSPENDED, Thread
+from casfs.threads import RUNNING, SUSPENDED, Thread, ThreadId
 from engine.threads import record
 from engine.threads.record import BUDGET, CALLER
 
@@ -51,6 +52,15 @@ def waiting_callers(store: Store, thread: Thread) -> list[Thread]:
     if not waits or intent is None or thread.id not in intent["calls"]:
         return []
     return [*waiting_callers(store, parent), parent]
+
+
+def is_awaited(store: Store, thread: Thread) -> bool:
+    """Returns whether the pending step of its caller called the thread."""
+    try:
+        caller = threads.get(store, thread.fields.get("parent") or ThreadId(""))
+    except NotFound:
+        return False
+    return thread.id in (caller.fields.get("intent") or {}).get("calls", ())
 
 
 def awaited_children(store: Store, thread: Thread) -> list[Thread]:

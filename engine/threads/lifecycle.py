@@ -18,13 +18,14 @@ from casfs.backend.protocols import Head, HeadName
 from casfs.conflict_retry import retry_on_conflict
 from casfs.digest import NodeHash, TreeHash, hash_bytes
 from casfs.errors import Conflict, Failed, Invalid, NotFound
+from casfs.nodes import head_kinds
 from casfs.store import Store
-from casfs.threads import BROKEN, CANCELLED, ENDED, Thread, ThreadId
+from casfs.threads import BROKEN, CANCELLED, ENDED, Thread
 from casfs.write_batch import Batch
 from engine import content
 from engine.agents import loader
 from engine.agents.loader import Package
-from engine.threads import agent_binding, naming, record
+from engine.threads import agent_binding, call_stack, naming, record
 from engine.threads.agent_binding import NO_BINDINGS, Binding
 from engine.threads.record import END_ON_LIMIT, ON_LIMIT, SUSPEND_ON_LIMIT, UNLIMITED, Budget
 from engine.workflow import registry as workflows
@@ -87,14 +88,12 @@ def create(store: Store, request: ThreadRequest) -> Thread:
     for another request, or its name is taken. Nothing is stored then.
     """
     valid = _validated(store, request)
-    return (
-        retry_on_conflict(lambda: _create(store, valid)) if request.key else _create(store, valid)
-    )
+    return retry_on_conflict(lambda: _create(store, valid))
 
 
 def _create(store: Store, valid: _ValidatedRequest) -> Thread:
     key = None if valid.request.key is None else _key_hash(valid.request.key)
-    known = None if key is None else store.heads.get(HeadName(KEY_HEADS + key))
+    known = None if key is None else head_kinds.get(store.heads, HeadName(KEY_HEADS + key))
     with naming.one_at_a_time(valid.request.name), store.batch() as batch:
         start = _put_start(batch, valid)
         if known is not None:
@@ -139,7 +138,7 @@ def call(
             "children": children,
         }
         moved = batch.move(parent.name, parent.head, parent.hash, changed)
-    return Thread(parent.id, moved), child
+    return Thread(parent.id, moved, None), child
 
 
 def fork(
@@ -201,10 +200,9 @@ def remove(store: Store, thread: Thread) -> None:
     """Removes the head of a finished thread, as `casfs.removals`. Raises Conflict."""
     if thread.status not in (ENDED, CANCELLED, BROKEN):
         raise Conflict(f"thread {thread.id} is {thread.status}; `casfs thread cancel` ends it")
-    caller = store.heads.get(threads.head_name(ThreadId(thread.fields.get("parent") or "")))
-    if caller is not None and thread.id in (caller.record.get("intent") or {}).get("calls", ()):
-        above = thread.fields["parent"]
-        raise Conflict(f"thread {above} has a pending step that called {thread.id}; wait for it")
+    if call_stack.is_awaited(store, thread):
+        above = f"thread {thread.fields['parent']}"
+        raise Conflict(f"{above} has a pending step that called {thread.id}; wait for it")
     heads = [(thread.name, thread.head)]
     key = HeadName(KEY_HEADS + (thread.fields.get("key") or ""))
     if (found := store.heads.get(key)) and found.record.get("thread") == thread.id:
@@ -274,7 +272,8 @@ def _put_start(batch: Batch, valid: _ValidatedRequest) -> NodeHash:
 def _new_thread(
     start: NodeHash, workflow: str, hash: NodeHash | None = None, **more: Any
 ) -> Thread:
-    return Thread(threads.new_id(), Head(hash or start, record.initial(start, workflow, **more)))
+    head = Head(hash or start, record.initial(start, workflow, **more))
+    return Thread(threads.new_id(), head, None)
 
 
 def _key_hash(key: str) -> str:

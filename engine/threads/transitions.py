@@ -220,4 +220,4 @@ def _end(
 def move_head(batch: Batch, thread: Thread, hash: NodeHash, **changes: Any) -> Thread:
     """Moves a head to `hash`, with changes to its record. Raises Conflict."""
     fresh = {**thread.record, "updatedAt": now_ms(), **changes}
-    return Thread(thread.id, batch.move(thread.name, thread.head, hash, fresh))
+    return Thread(thread.id, batch.move(thread.name, thread.head, hash, fresh), None)

@@ -17,6 +17,7 @@ from casfs.backend.protocols import Head, HeadName
 from casfs.conflict_retry import retry_on_conflict
 from casfs.digest import NodeHash, is_hash
 from casfs.errors import Invalid, NotFound
+from casfs.nodes import head_kinds
 from casfs.store import Store
 from casfs.write_batch import Batch
 from engine.agent_notation import AgentSpec
@@ -88,8 +89,9 @@ def _put(
         if agents:
             bound = {role: _put_agent(batch, spec) for role, spec in agents.items()}
             record["agents"] = batch.put_node("thread-agents", {"agents": bound}).hash
-        if old is None or (old.hash, dict(old.record)) != (node.hash, record):
-            batch.swap(head_name(name), old, Head(node.hash, record))
+        new = Head(node.hash, record)
+        if old != new:
+            batch.swap(head_name(name), old, new)
     return node.hash
 
 
@@ -100,7 +102,7 @@ def _put_agent(batch: Batch, spec: AgentSpec) -> NodeHash:
 
 def default_agents(store: Store, name: str) -> dict[str, AgentSpec]:
     """Returns the default agents of a registered workflow, by role; none for a hash."""
-    head = None if is_hash(name) else store.heads.get(head_name(name))
+    head = None if is_hash(name) else head_kinds.get(store.heads, head_name(name))
     if head is None or not head.record.get("agents"):
         return {}
     bound = store.node(head.record["agents"], "thread-agents").payload["agents"]
@@ -115,13 +117,13 @@ def agent_spec(store: Store, hash: str) -> AgentSpec:
 
 def listing(store: Store) -> list[tuple[str, NodeHash]]:
     """Returns (name, hash) of every registered workflow, sorted by name."""
-    return [(name[len(HEADS) :], head.hash) for name, head in store.heads.list(HEADS)]
+    return [(name[len(HEADS) :], head.hash) for name, head in head_kinds.sound(store.heads, HEADS)]
 
 
 def find(store: Store, name: str) -> NodeHash:
     """Returns the hash of a workflow, given its name, its hash or a prefix of it. Raises
     NotFound."""
-    head = None if is_hash(name) else store.heads.get(head_name(name))
+    head = None if is_hash(name) else head_kinds.get(store.heads, head_name(name))
     if head is not None:
         return head.hash
     try:

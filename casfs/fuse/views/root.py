@@ -19,6 +19,7 @@ from casfs.fuse.views.thread_index import ActiveThreads, ThreadIndex, history
 from casfs.fuse.views.threads import Threads
 from casfs.fuse.views.trees import Trees
 from casfs.fuse.views.vnode import Directory, Link, Vnode, make_key
+from casfs.nodes import head_kinds
 
 WORKFLOWS = "workflows/"
 ROOT_KEY = make_key(b"/")
@@ -99,7 +100,7 @@ def _workflows(key: bytes, reader: StoreReader) -> LiveDirectory:
     def find() -> dict[bytes, VnodeFactory]:
         return {
             file_name(name[len(WORKFLOWS) :]): partial(_workflow, head.hash)
-            for name, head in reader.store.heads.list(WORKFLOWS)
+            for name, head in head_kinds.sound(reader.store.heads, WORKFLOWS)
         }
 
     return LiveDirectory(

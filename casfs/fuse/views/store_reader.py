@@ -11,13 +11,14 @@ from typing import NamedTuple, TypeVar
 
 from casfs import prompts, threads
 from casfs.backend.derived import note_use
-from casfs.backend.protocols import BlobInfo, HeadName
+from casfs.backend.protocols import BlobInfo, Head, HeadName
 from casfs.digest import TreeHash
 from casfs.errors import Corrupt, NotFound
 from casfs.fuse.views.blobs import BlobReader
 from casfs.fuse.views.change_times import ChangeTime, ChangeTimes
 from casfs.fuse.views.vnode import MILLISECOND, Y2000_NS
 from casfs.lru_cache import LruCache
+from casfs.nodes import head_kinds
 from casfs.nodes.directory import Entry, Properties
 from casfs.nodes.node import Node
 from casfs.store import Store
@@ -58,6 +59,14 @@ class StoreReader:
         if uses:
             note_use(self.store.heads, uses)
 
+    def used_head(self, name: HeadName) -> Head | None:
+        """Returns a head and notes its use; None where there is none, or a damaged one."""
+        head = self.store.heads.get(name)
+        if head is None or head_kinds.fault(name, head):
+            return None
+        self.uses.add(name)
+        return head
+
     def node(self, hash: str, type: str | None = None) -> Node:
         """Returns a node that is referred to. Raises Corrupt, CorruptBlob."""
         found: Node | None = self._nodes.get(hash)
@@ -86,7 +95,7 @@ class StoreReader:
         self.change_times.latest(threads.HEADS)
         for name, head in self.store.heads.list(threads.HEADS):
             seq = self.change_times.head_seq(name, update=False)
-            yield _timed(Thread(threads.thread_id(name), head), seq)
+            yield _timed(threads.of_head(name, head), seq)
 
     def steps(self, thread: Thread) -> list[StepRef]:
         """Returns the steps up to the thread's head. Raises Corrupt."""

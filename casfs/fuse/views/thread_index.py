@@ -24,22 +24,13 @@ from functools import partial
 
 from casfs.backend.derived import newest_move
 from casfs.backend.protocols import Head
-from casfs.digest import is_hash
 from casfs.fuse.views.change_times import JournalReader
 from casfs.fuse.views.directories import LiveDirectory, VnodeFactory
 from casfs.fuse.views.files import LiveFile
 from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import READ_FILE, Attr, File
-from casfs.threads import (
-    CANCELLED,
-    ENDED,
-    HEADS,
-    ID_LENGTH,
-    RUNNING,
-    SUSPENDED,
-    ThreadId,
-    head_name,
-)
+from casfs.nodes import head_kinds
+from casfs.threads import HEADS, ID_LENGTH, RUNNING, SUSPENDED, ThreadId, head_name
 
 ACTIVE = b'  "%b": {"head": "%b", "start": "%b", "updatedAt": %d}'
 LINE = b'{"threadId":"%b","head":"%b","start":"%b","completedAt":%d}\n'
@@ -164,19 +155,8 @@ def _find(packed: bytearray, id: bytes) -> int:
 
 
 def _is_valid(id: str, head: Head) -> bool:
-    """Whether the record has the fields of a line."""
-    record = head.record
-    start, at = record.get("start"), record.get("updatedAt")
-    return (
-        len(id) == ID_LENGTH
-        and id.isascii()
-        and id.isalnum()
-        and isinstance(start, str)
-        and is_hash(start)
-        and isinstance(at, int)
-        and at in TIMES_MS
-        and record.get("status") in (RUNNING, SUSPENDED, ENDED, CANCELLED)
-    )
+    """Whether the head is sound, and its time has the length of a line's."""
+    return not head_kinds.fault(HEADS + id, head) and head.record["updatedAt"] in TIMES_MS
 
 
 def _is_active(head: Head) -> bool:

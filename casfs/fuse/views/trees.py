@@ -36,6 +36,7 @@ from casfs.fuse.views.vnode import (
     child_key,
     make_key,
 )
+from casfs.nodes import head_kinds
 from casfs.nodes.directory import Entry, File, Properties, Symlink
 from casfs.plugins import registry
 
@@ -178,18 +179,14 @@ class Checkpoints(StoreDirectory):
             newest = self._newest()
             return None if newest is None else self._latest(newest[0])
         key = HeadName(self._heads + name.decode("ascii", "replace"))
-        head = self._reader.store.heads.get(key)
-        if head is None or "root" not in head.record:
-            return None
-        self._reader.uses.add(key)
-        return self._tree(name, head.record["root"])
+        head = self._reader.used_head(key)
+        return None if head is None else self._tree(name, head.record["root"])
 
     def entries(self) -> Iterable[tuple[bytes, Vnode]]:
         id = b""
-        for key, head in self._reader.store.heads.list(self._heads):
-            if "root" in head.record:  # else it is damaged, as `checkpoint list` says
-                id = key[len(self._heads) :].encode("ascii")
-                yield id, self._tree(id, head.record["root"])
+        for key, head in head_kinds.sound(self._reader.store.heads, self._heads):
+            id = key[len(self._heads) :].encode("ascii")
+            yield id, self._tree(id, head.record["root"])
         if id:
             yield LATEST, self._latest(id)
 
@@ -208,9 +205,8 @@ class Checkpoints(StoreDirectory):
         return self._reader.aggregate(f"newest of {self._heads}", self._heads, self._find_newest)
 
     def _find_newest(self) -> tuple[bytes, int] | None:
-        for key, head in self._reader.store.heads.list(self._heads, reverse=True):
-            if "root" in head.record:
-                return key[len(self._heads) :].encode("ascii"), head.record["createdAt"]
+        for key, head in head_kinds.sound(self._reader.store.heads, self._heads, reverse=True):
+            return key[len(self._heads) :].encode("ascii"), head.record["createdAt"]
         return None
 
 
@@ -259,11 +255,8 @@ class Versions(StoreDirectory):
 
     def lookup(self, name: bytes) -> Vnode | None:
         key = registry.head_name(self._name, name.decode("ascii", "replace"))
-        head = self._reader.store.heads.get(key)
-        if head is None:
-            return None
-        self._reader.uses.add(key)
-        return self._tree(name, TreeHash(head.hash))
+        head = self._reader.used_head(key)
+        return None if head is None else self._tree(name, TreeHash(head.hash))
 
     def entries(self) -> Iterable[tuple[bytes, Vnode]]:
         for one in registry.listing(self._reader.store, self._name):

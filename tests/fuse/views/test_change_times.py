@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from casfs.backend.derived import newest_move
-from casfs.backend.protocols import JOURNAL_MIN_MOVES, Head
+from casfs.backend.protocols import JOURNAL_MIN_MOVES, Head, Swap
 from casfs.fuse.views import change_times
 from casfs.fuse.views.change_times import ChangeTime, ChangeTimes, JournalReader
 from casfs.fuse.views.vnode import Y2000_NS
@@ -17,12 +17,12 @@ MS = 1_000_000
 def move(store: Store, name: str, count: int = 1) -> None:
     """Move a head some times, in one transaction."""
     hash = store.put(b"1").hash
-    with store.batch() as batch:
-        old = store.heads.get(name)
-        for _ in range(count):
-            new = Head(hash, {"n": (old.record["n"] if old else 0) + 1})
-            batch.swap(name, old, new)
-            old = new
+    old, swaps = store.heads.get(name), []
+    for _ in range(count):
+        new = Head(hash, {"n": (old.record["n"] if old else 0) + 1})
+        swaps.append(Swap(name, old, new))
+        old = new
+    store.backend.publish([], swaps)
 
 
 def test_two_moves_in_one_millisecond_have_two_times() -> None:

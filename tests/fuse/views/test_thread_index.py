@@ -15,6 +15,7 @@ from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import Directory, File
 from casfs.store import Store
 from tests.support.fuse import at, content, load, missing, names, read
+from tests.support.helpers import set_head
 from tests.support.thread_example import Example
 
 DAY = 86_400_000
@@ -76,11 +77,9 @@ def test_damaged_records_are_in_neither(store: Store, thread: Example) -> None:
     ]  # fmt: skip
     for n, (field, value) in enumerate(damaged):
         record = {**thread.head.record, field: value}
-        with store.batch() as batch:
-            batch.swap(f"threads/{ulid(n + 1)}", None, Head(thread.start, record))
+        set_head(store, f"threads/{ulid(n + 1)}", thread.start, **record)
     for name in ("", "short", "é" * 26):
-        with store.batch() as batch:
-            batch.swap(f"threads/{name}", None, Head(thread.start, dict(thread.head.record)))
+        set_head(store, f"threads/{name}", thread.start, **thread.head.record)
     assert list(load(store, "threads.json")) == [thread.id]
     assert names(store, "history") == []
 

@@ -21,6 +21,7 @@ from tests.support.fuse import (
     resolve,
     walk,
 )
+from tests.support.helpers import set_head
 from tests.support.thread_example import RULES, STARTED, TASK, Example, make_thread
 
 MS = 1_000_000
@@ -147,8 +148,7 @@ def test_whatever_shows_a_thread_has_another_mtime_after_each_move(
 
 
 def test_a_broken_thread_breaks_only_itself(store: Store, thread: Example) -> None:
-    with store.batch() as batch:
-        batch.swap("threads/01JD0000000000000000000002", None, Head(thread.start, {}))
+    set_head(store, "threads/01JD0000000000000000000002", thread.start)
     assert len(names(store, "threads")) == 2
     vnode = at(store, "threads/01JD0000000000000000000002")
     assert isinstance(vnode, Directory)

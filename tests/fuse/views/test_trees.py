@@ -76,6 +76,9 @@ def test_what_was_preserved_is_shown(store: Store) -> None:
     assert at(store, f"trees/{tree}/d").attr() == (stat.S_IFDIR | 0o640, 0, at_that_time, 1)
 
 
+IDS = ("20250101T000000.000Z-aaaaaaaa", "20250202T000000.000Z-bbbbbbbb")
+
+
 def put_checkpoint(store: Store, name: str, id: str, tree: str, created: int) -> None:
     payload = {"root": tree, "previous": None, "name": name, "createdAt": created, "message": "",
                "stats": dict.fromkeys(("files", "bytes", "added", "modified", "deleted"), 0),
@@ -88,17 +91,16 @@ def put_checkpoint(store: Store, name: str, id: str, tree: str, created: int) ->
 
 def test_looking_into_a_checkpoint_is_a_use_of_it(store: Store) -> None:
     tree = put_tree(store).hash
-    ids = ["20250101T000000.000Z-aaaaaaaa", "20250202T000000.000Z-bbbbbbbb"]
-    for place, id in enumerate(ids):
+    for place, id in enumerate(IDS):
         put_checkpoint(store, "ws", id, tree, 5 + place)
     reader = StoreReader(store)
     checkpoints = at(store, "trees/ws", root(reader, Stats()))
     assert isinstance(checkpoints, Directory)
     list(checkpoints.entries())  # a listing is none
-    assert checkpoints.lookup(ids[0].encode()) is not None
+    assert checkpoints.lookup(IDS[0].encode()) is not None
     reader.note_uses()
-    assert last_use(store.heads, f"checkpoints/ws/{ids[0]}") > 0
-    assert last_use(store.heads, f"checkpoints/ws/{ids[1]}") == 0
+    assert last_use(store.heads, f"checkpoints/ws/{IDS[0]}") > 0
+    assert last_use(store.heads, f"checkpoints/ws/{IDS[1]}") == 0
 
 
 def test_checkpoints(store: Store) -> None:
@@ -132,19 +134,19 @@ def test_checkpoints(store: Store) -> None:
 
 def test_a_directory_of_checkpoints_has_another_mtime_when_one_went(store: Store) -> None:
     tree = put_tree(store).hash
-    for id in ("1", "2"):
+    for id in IDS:
         put_checkpoint(store, "ws", id, tree, 7)
     top = root(StoreReader(store), Stats())
     trees, checkpoints = at(store, "trees", top), at(store, "trees/ws", top)
     before = trees.attr().mtime_ns, checkpoints.attr().mtime_ns
-    put_checkpoint(store, "other", "1", tree, 7)
+    put_checkpoint(store, "other", IDS[0], tree, 7)
     assert trees.attr().mtime_ns > before[0]
     assert checkpoints.attr().mtime_ns == before[1], "nothing of its own moved"
     with store.batch() as batch:
-        batch.swap("checkpoints/ws/1", store.heads.get("checkpoints/ws/1"), None)
+        batch.swap(f"checkpoints/ws/{IDS[0]}", store.heads.get(f"checkpoints/ws/{IDS[0]}"), None)
     assert checkpoints.attr().mtime_ns > before[1], "within its millisecond"
     with store.batch() as batch:
-        batch.swap("checkpoints/ws/2", store.heads.get("checkpoints/ws/2"), None)
+        batch.swap(f"checkpoints/ws/{IDS[1]}", store.heads.get(f"checkpoints/ws/{IDS[1]}"), None)
     assert isinstance(trees, Directory)
     assert trees.lookup(b"ws") is None
     assert [name for name, _ in trees.entries()] == [b"other"]
@@ -152,10 +154,10 @@ def test_a_directory_of_checkpoints_has_another_mtime_when_one_went(store: Store
 
 def test_inode_keys_in_trees(store: Store) -> None:
     tree = put_tree(store).hash
-    put_checkpoint(store, "ws", "1", tree, 1)
-    put_checkpoint(store, "ws", "2", tree, 2)
+    put_checkpoint(store, "ws", IDS[0], tree, 1)
+    put_checkpoint(store, "ws", IDS[1], tree, 2)
     seen: dict[str, dict[str, Vnode]] = {}
-    for where in (f"trees/{tree}", "trees/ws/1", "trees/ws/2"):
+    for where in (f"trees/{tree}", f"trees/ws/{IDS[0]}", f"trees/ws/{IDS[1]}"):
         vnode = at(store, where)
         assert isinstance(vnode, Directory)
         seen[where] = dict(walk(vnode))
