@@ -17,9 +17,11 @@ from casfs.cli.thread.arguments import agent_binding
 from casfs.errors import Invalid
 from casfs.store import Store
 from casfs.threads import ENDED
+from engine import agent_notation
+from engine.agent_notation import AgentSpec
 from engine.agents import loader
 from engine.output_parser import extract, role_schema
-from engine.threads import lifecycle
+from engine.threads import lifecycle, role_agents
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest
 from engine.workflow import definition
@@ -41,7 +43,25 @@ OPTIONS = [line for block in blocks("sh") for line in block.splitlines()]
 def test_every_example_has_a_mark_that_a_test_knows() -> None:
     marks = re.findall(r"^```(.*)$", TEXT, re.M)[::2]
     assert sorted(set(marks)) == ["json", "python", "sh", "toml"]
-    assert (len(blocks("json")), len(blocks("python")), len(blocks("toml"))) == (1, 1, 1)
+    assert (len(blocks("json")), len(blocks("python")), len(blocks("toml"))) == (1, 1, 2)
+
+
+def profiles() -> dict[str, AgentSpec]:
+    tables = tomllib.loads(blocks("toml")[0])["agents"]
+    return role_agents.read_profiles({name: (table, "page") for name, table in tables.items()})
+
+
+def bound(option: str) -> AgentSpec:
+    flag, value = shlex.split(option)
+    assert flag == "--agent"
+    return agent_notation.resolved(agent_binding(value)[1], profiles())
+
+
+def test_the_profiles_are_accepted() -> None:
+    for name in profiles():
+        agent = bound(f"--agent {name}")
+        loader.resolve(agent["name"], agent["version"], agent["config"])
+    assert bound("--agent careful:huge")["config"]["model"] == "huge"
 
 
 def test_every_built_in_agent_has_an_example() -> None:
@@ -50,7 +70,7 @@ def test_every_built_in_agent_has_an_example() -> None:
         for point in entry_points(group=loader.ENTRY_POINT_GROUP)
         if not_third_party(point)
     }
-    shown = {agent_binding(shlex.split(option)[1])[1]["name"] for option in OPTIONS}
+    shown = {bound(option)["name"] for option in OPTIONS}
     assert own - shown <= {"react"}  # its config is `llm`'s, and the table
 
 
@@ -60,9 +80,7 @@ def not_third_party(point: Any) -> bool:
 
 @pytest.mark.parametrize("option", OPTIONS)
 def test_an_agent_option_is_accepted(option: str) -> None:
-    flag, value = shlex.split(option)
-    assert flag == "--agent"
-    _, agent = agent_binding(value)
+    agent = bound(option)
     package = loader.resolve(agent["name"], agent["version"], agent["config"])
     with pytest.raises(Invalid):
         package.check_config({**agent["config"], "noSuchOption": 1})
@@ -84,7 +102,7 @@ def test_the_output_holds_its_meta(store: Store) -> None:
 
 
 def test_the_entry_point_is_in_the_group() -> None:
-    (group,) = tomllib.loads(blocks("toml")[0])["project"]["entry-points"]
+    (group,) = tomllib.loads(blocks("toml")[1])["project"]["entry-points"]
     assert group == loader.ENTRY_POINT_GROUP
 
 
