@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from casfs.version import VERSION
+
 if TYPE_CHECKING:
     from casfs import agents, errors, testing
     from casfs.api.checkpoints import Checkpoints
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from casfs.nodes.schema import Ref
     from casfs.write_batch import Batch
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = [
     "Agent",
     "Batch",

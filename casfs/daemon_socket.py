@@ -26,12 +26,14 @@ from casfs.digest import hash_bytes
 from casfs.errors import CasfsError, Failed, NoDaemon, Refused
 from casfs.system.files import replacing
 from casfs.system.locks import lock_file, try_lock
+from casfs.version import VERSION
 
 MAX_MESSAGE_BYTES = 64 << 20  # of one request or answer
 MAX_SOCKET_PATH_BYTES = 107  # the kernel's limit
 LOCK_TRIES = 20  # 10 ms apart: `find` holds the lock briefly
 REQUEST_TIMEOUT_S = 30.0  # until a request has come whole; then the connection is closed
 STOP_TIMEOUT_S = 30.0
+NO_DAEMON = "no daemon runs for the store at"
 
 
 def socket_path(root: Path, env: Mapping[str, str]) -> Path:
@@ -67,7 +69,9 @@ def lock(root: Path) -> int:
 
 def announce(root: Path, path: Path) -> None:
     with replacing(root / "daemon.json") as file:
-        file.write(json.dumps({"pid": os.getpid(), "socket": str(path)}).encode())
+        file.write(
+            json.dumps({"pid": os.getpid(), "socket": str(path), "version": VERSION}).encode()
+        )
 
 
 def runs(root: Path) -> bool:
@@ -83,7 +87,7 @@ def runs(root: Path) -> bool:
 
 
 def find(root: Path) -> dict[str, Any] | None:
-    """Returns {"pid", "socket"} of a store's running daemon, else None."""
+    """Returns {"pid", "socket", "version"} of a store's running daemon, else None."""
     if not runs(root):
         return None
     try:
@@ -98,7 +102,7 @@ def request(root: Path, op: str, **arguments: Any) -> Any:
     daemon answers with."""
     found = find(root)
     if found is None:
-        raise NoDaemon(f"no daemon runs for the store at {root}; start one with `casfs daemon`")
+        raise NoDaemon(f"{NO_DAEMON} {root}; start one with `casfs daemon`")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         try:
             connection.connect(found["socket"])
@@ -122,7 +126,7 @@ def stop(root: Path) -> int:
     Failed.
     """
     if (found := find(root)) is None:
-        raise NoDaemon(f"no daemon runs for the store at {root}")
+        raise NoDaemon(f"{NO_DAEMON} {root}")
     pid = int(found["pid"])
     try:
         process = os.pidfd_open(pid)

@@ -9,6 +9,7 @@ an agent starts it, it still belongs to the store: it does not end with the agen
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -78,10 +79,24 @@ class Reporter:
             self._fd = None
 
 
+def _notify(address: str) -> None:
+    """Tells systemd that a service of `Type=notify` is ready."""
+    path = f"\0{address[1:]}" if address.startswith("@") else address
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
+        connection.sendto(b"READY=1", path)
+
+
 def serve(run: Callable[[Callable[[], None]], None], report: Reporter) -> None:
     """Calls `run(ready)` and reports when it is ready, or the error that prevented it."""
+    systemd = os.environ.pop("NOTIFY_SOCKET", "")  # not for agents
+
+    def ready() -> None:
+        report(READY)
+        if systemd:
+            _notify(systemd)
+
     try:
-        run(lambda: report(READY))
+        run(ready)
     except (CasfsError, OSError) as error:
         report(" ".join(str(error).split("\n")))
         raise

@@ -1,103 +1,214 @@
-"""The daemon: started, stopped, and put together from the configuration."""
+"""The daemon: started, stopped, restarted; its status, its log, a systemd unit for it."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+import json
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import click
 
-from casfs import config
 from casfs.cli import background
 from casfs.cli.common import check_store, json_option, store_root
 from casfs.cli.mount import foreground_option, ready_option
-from casfs.cli.output import echo_result
-from casfs.system.log import Log, to_file
+from casfs.cli.output import echo, echo_json, echo_line, echo_lines, echo_result
+from casfs.errors import NoDaemon
+from casfs.system.clock import rfc3339
 
-if TYPE_CHECKING:
-    from casfs.store import Store
-    from engine.runtime.workspace import Workspaces
+LOG = "daemon.jsonl"
+LOG_POLL_S = 0.2
+UNIT = """\
+# systemctl --user enable --now casfs.service, with this as ~/.config/systemd/user/casfs.service
+[Unit]
+Description=casfs daemon of {root}
+
+[Service]
+Type=notify
+ExecStart={program} -P -m casfs --store {root} daemon start --foreground
+Restart=on-failure
+
+[Install]
+WantedBy=default.target
+"""
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-@click.command()
-@click.argument("verb", type=click.Choice(["start", "stop"]), default="start", metavar="[stop]")
-@click.option("--hold", is_flag=True, help="Start no thread; `thread resume` starts one.")
-@foreground_option
-@ready_option
-@json_option
+def start_options(command: F) -> F:
+    """Adds the options of a start."""
+    hold = click.option("--hold", is_flag=True, help="Start no thread; `thread resume` starts one.")
+    return hold(foreground_option(ready_option(json_option(command))))
+
+
+@click.group(invoke_without_command=True)
+@start_options
 @click.pass_context
-def daemon(
-    ctx: click.Context, verb: str, hold: bool, foreground: bool, ready_fd: int | None, as_json: bool
-) -> None:
+def daemon(ctx: click.Context, /, **options: Any) -> None:
     """Run the threads of the store in the background; `casfs daemon stop` ends it.
 
     Threads that were running when a daemon ended, however it ended, are carried on.
-    """
-    from casfs import daemon_socket
 
+    \b
+    casfs daemon                 the same as `casfs daemon start`
+    casfs daemon restart         with the current program, after an upgrade
+    casfs daemon logs --follow
+    """
+    if ctx.invoked_subcommand is None:
+        _start(ctx, **options)
+
+
+@daemon.command()
+@start_options
+@click.pass_context
+def start(ctx: click.Context, /, **options: Any) -> None:
+    """Start the daemon; returns when it is ready.
+
+    \b
+    casfs daemon start
+    """
+    _start(ctx, **options)
+
+
+def _start(
+    ctx: click.Context, hold: bool, foreground: bool, ready_fd: int | None, as_json: bool
+) -> None:
     root = store_root(ctx)
-    if verb == "stop":
-        check_store(root)
-        pid = daemon_socket.stop(root)
-        echo_result(as_json, {"pid": pid}, f"{pid} stopped")
-    elif foreground or ready_fd:
-        _serve(root, background.Reporter(ready_fd), hold)
+    if foreground or ready_fd:
+        from casfs.cli.daemon_process import serve_store
+
+        serve_store(root, background.Reporter(ready_fd), hold)
     else:
         check_store(root)
         pid = background.start(root, ["daemon", *["--hold"] * hold], "daemon.err")
         echo_result(as_json, {"pid": pid}, f"{pid} daemon of {root}")
 
 
-def _serve(root: Path, report: background.Reporter, hold: bool) -> None:
+@daemon.command()
+@json_option
+@click.pass_context
+def stop(ctx: click.Context, as_json: bool) -> None:
+    """End the daemon; returns when it has ended.
+
+    \b
+    casfs daemon stop
+    """
     from casfs import daemon_socket
-    from engine.llm.llm_extractor import from_settings
-    from engine.runtime.daemon import serve
 
-    values = config.values(root, os.environ)
-    path = daemon_socket.socket_path(root, os.environ)
-    log = to_file(root / "log" / "daemon.jsonl")
-    limit, max_bytes = values["runs.limit"], values["runs.max_workspace"] or None
-    workspaces = replace(_workspaces(root, log), max_bytes=max_bytes)
-    maintenance = _maintenance(values)
-
-    def run(ready: Callable[[], None]) -> None:
-        extractor = from_settings(values, os.environ, log)
-        env = dict(os.environ)
-        serve(root, path, env, limit, maintenance, log, ready, workspaces, extractor, hold)
-
-    background.serve(run, report)
+    check_store(root := store_root(ctx))
+    pid = daemon_socket.stop(root)
+    echo_result(as_json, {"pid": pid}, f"{pid} stopped")
 
 
-def _workspaces(root: Path, log: Log) -> Workspaces:
-    """Chooses the threads' workspaces: overlays as root, which mounting one requires, copies
-    otherwise. The store is mounted only where the kernel cannot show a tree by itself."""
-    from casfs.cli import implicit_mount
-    from casfs.workspaces import strategies, strategy_choice
-    from engine.runtime.overlay_workspace import OverlayWorkspace
-    from engine.runtime.workspace import COPYING, Workspace, Workspaces
+@daemon.command()
+@json_option
+@click.pass_context
+def restart(ctx: click.Context, as_json: bool) -> None:
+    """End the daemon, if one runs, and start the current program.
 
-    if strategy_choice.unavailable(strategies.STRATEGIES[strategies.OVERLAY]) is not None:
-        return COPYING
+    Running threads are carried on: an attempt that was under way is run again.
 
-    def open(store: Store, folder: Path) -> Workspace:
-        return OverlayWorkspace(store, folder, implicit_mount.tree_provider(store, os.environ), log)
+    \b
+    casfs daemon restart
+    """
+    from casfs import daemon_socket
 
-    return Workspaces(open, lambda: implicit_mount.end(root, os.environ))
+    check_store(root := store_root(ctx))
+    old = daemon_socket.stop(root) if daemon_socket.runs(root) else None
+    pid = background.start(root, ["daemon"], "daemon.err")
+    ended = f" (was {old})" if old is not None else ""
+    echo_result(as_json, {"pid": pid, "before": old}, f"{pid} daemon of {root}{ended}")
 
 
-def _maintenance(values: Mapping[str, Any]) -> Callable[[Store], None] | None:
-    """The daemon's periodic gc, which enforces the configured limits; None without limits."""
-    from casfs.maintenance import gc
+@daemon.command()
+@json_option
+@click.pass_context
+def status(ctx: click.Context, as_json: bool) -> None:
+    """Print the daemon's process, version and running threads; exit 5 when none runs.
 
-    if not values["gc.max_size"] and not values["gc.max_inodes"]:
+    \b
+    casfs daemon status
+    """
+    from casfs import daemon_socket
+
+    check_store(root := store_root(ctx))
+    found = daemon_state(root)
+    if found is None:
+        raise NoDaemon(f"{daemon_socket.NO_DAEMON} {root}; start one with `casfs daemon`")
+    echo_lines(as_json, found, daemon_lines(found))
+
+
+def daemon_state(root: Path) -> dict[str, Any] | None:
+    """Returns pid, socket, version and the ids of the threads that run; None without a daemon."""
+    from casfs import daemon_socket
+
+    found = daemon_socket.find(root)
+    if found is None:
         return None
-    limits = gc.Limits(values["gc.max_size"] or None, values["gc.max_inodes"] or None)
-    grace, keep = values["gc.grace_s"], values["gc.keep_checkpoints"]
+    try:
+        running = daemon_socket.request(root, "status")["running"]
+    except NoDaemon:  # it is ending
+        running = []
+    return {"version": "", **found, "running": running}
 
-    def collect(store: Store) -> None:
-        gc.collect(store, grace=grace, limits=limits, keep=keep)
 
-    return collect
+def daemon_lines(found: dict[str, Any]) -> Iterator[str]:
+    running = found["running"]
+    yield f"daemon  pid {found['pid']}, {found['socket']}, version {found['version'] or 'unknown'}"
+    yield f"        {len(running)} running: {' '.join(running)}" if running else "        idle"
+
+
+@daemon.command()
+@click.option("--follow", "-f", is_flag=True, help="Continue as lines are written.")
+@click.option("-n", "count", type=click.IntRange(1), default=50, show_default=True, metavar="N")
+@json_option
+@click.pass_context
+def logs(ctx: click.Context, follow: bool, count: int, as_json: bool) -> None:
+    """Print the last N lines of the daemon's log; with --json, one object a line.
+
+    \b
+    casfs daemon logs -n 20 --follow
+    """
+    check_store(root := store_root(ctx))
+    path = root / "log" / LOG
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for line in deque(file, count):
+            _print_event(line, as_json)
+        while follow:
+            if line := file.readline():
+                _print_event(line, as_json)
+            else:
+                time.sleep(LOG_POLL_S)
+
+
+def _print_event(line: str, as_json: bool) -> None:
+    try:
+        event = json.loads(line)
+        event["time"] = rfc3339(event["time"])
+    except (ValueError, KeyError, TypeError):  # cut by a full disk
+        return
+    if as_json:
+        echo_json(event, pretty=False)
+        return
+    more = [f"{name}={value}" for name, value in event.items() if name not in ("time", "event")]
+    echo_line(f"{event['time']} {event.get('event')} {' '.join(more)}")
+
+
+@daemon.command()
+@json_option
+@click.pass_context
+def unit(ctx: click.Context, as_json: bool) -> None:
+    """Print a systemd unit that runs the daemon of this store for the user.
+
+    \b
+    casfs daemon unit > ~/.config/systemd/user/casfs.service
+    """
+    text = UNIT.format(program=sys.executable, root=store_root(ctx))
+    if as_json:
+        echo_json({"unit": text})
+    else:
+        echo(text.rstrip())

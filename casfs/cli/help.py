@@ -8,9 +8,9 @@ from inspect import cleandoc
 
 import click
 
-from casfs import __version__
 from casfs.cli.output import echo, write_line
 from casfs.cli.terminal import pager
+from casfs.version import VERSION
 
 ROFF = str.maketrans({"\\": r"\e", "-": r"\-"})
 
@@ -44,7 +44,7 @@ def help_(ctx: click.Context, words: tuple[str, ...], man: bool) -> None:
 
 def _manual(top: click.Context) -> Iterator[str]:
     """Yields the lines of casfs(1)."""
-    yield f'.TH CASFS 1 "" "casfs {__version__}" "User Commands"'
+    yield f'.TH CASFS 1 "" "casfs {VERSION}" "User Commands"'
     yield from (".SH NAME", r"casfs \- content\-addressed store of what agent teams produce")
     yield from (".SH SYNOPSIS", r".B casfs", r"[\fIOPTION\fR]... \fICOMMAND\fR [\fIARGUMENT\fR]...")
     yield from (".SH DESCRIPTION", *_text(top.command.help or ""))

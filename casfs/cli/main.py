@@ -18,10 +18,10 @@ from typing import NoReturn
 
 import click
 
-from casfs import __version__
 from casfs.cli import output
 from casfs.cli.terminal import color_option
 from casfs.errors import CasfsError
+from casfs.version import VERSION
 
 # gc generation-0 threshold: a command allocates many objects and hardly any cycles.
 GC_GEN0_THRESHOLD = 100_000
@@ -125,7 +125,7 @@ def _first_sentence(text: str) -> str:
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="casfs")
+@click.version_option(VERSION, prog_name="casfs")
 @click.option("--store", metavar="DIR", help="The store (default: CASFS_STORE, then the user's).")
 @color_option
 @click.pass_context

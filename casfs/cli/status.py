@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import click
 
+from casfs import config
 from casfs.backend.derived import count_by_type, total_stored
 from casfs.cli.common import json_option, open_store
+from casfs.cli.daemon import daemon_lines, daemon_state
 from casfs.cli.json_values import record
-from casfs.cli.output import echo, echo_json
+from casfs.cli.output import echo, echo_json, echo_lines, warn
+from casfs.cli.sizes import readable
+from casfs.errors import CasfsError
 from casfs.store import Store
+from casfs.version import VERSION
 
 
 @click.command()
@@ -56,29 +64,56 @@ def _directory_status(
 
 
 def _store_status(ctx: click.Context, as_json: bool) -> None:
-    from casfs import daemon_socket
     from casfs.mount import mount_points, registry
 
     with open_store(ctx) as store:
         assert store.root is not None
-        daemon = daemon_socket.find(store.root)
-        points = [str(point) for point in mount_points.mounted(store.root)]
+        total = total_stored(store.blobs)
         serving = {str(one.mount): one for one in registry.listing(store.root)}
         value = {
             "store": str(store.root),
-            "daemon": daemon,
-            "mounts": points,
+            "version": VERSION,
+            "daemon": daemon_state(store.root),
+            "mounts": [str(point) for point in mount_points.mounted(store.root)],
             "serving": [record(one) for one in serving.values()],
+            "blobs": total.blobs,
+            "bytes": total.bytes,
+            "databaseBytes": (store.root / "store.db").stat().st_size,
+            "configFault": _config_fault(store.root),
         }
-    if as_json:
-        echo_json(value)
-        return
-    echo(f"store   {value['store']}")
-    echo(f"daemon  pid {daemon['pid']}, {daemon['socket']}" if daemon else "daemon  none")
-    for point in points:
-        echo(f"mount   {point}")
+    echo_lines(as_json, value, _store_lines(value, serving))
+    if not as_json:
+        for warning in _warnings(value):
+            warn(warning)
+
+
+def _config_fault(root: Path) -> str | None:
+    try:
+        config.load(root, os.environ)
+    except CasfsError as error:
+        return str(error)
+    return None
+
+
+def _store_lines(value: dict[str, Any], serving: Mapping[str, object]) -> Iterator[str]:
+    yield f"store   {value['store']}"
+    size = f"{readable(value['bytes'])} in {value['blobs']} blobs"
+    yield f"        {size}, database {readable(value['databaseBytes'])}"
+    yield from daemon_lines(value["daemon"]) if value["daemon"] else ("daemon  none",)
+    for point in value["mounts"]:
+        yield f"mount   {point}"
         if point in serving:
-            echo(f"        {serving[point]}")
+            yield f"        {serving[point]}"
+
+
+def _warnings(value: dict[str, Any]) -> Iterator[str]:
+    if value["configFault"]:
+        yield value["configFault"]
+    if value["daemon"] and value["daemon"]["version"] != VERSION:
+        yield "the daemon runs another version; `casfs daemon restart` starts the current program"
+    for one in value["serving"]:
+        if one["version"] != VERSION:
+            yield f"{one['mount']} runs another version; `casfs mount --replace {one['mount']}`"
 
 
 @click.command()

@@ -1,7 +1,7 @@
 """The mount registry: the state of each mount that is being served, `mounts/<name>.json`.
 
     {"mount": path, "device": "0:40", "transport": …, "keeper": pid, "server": pid,
-     "serves": bool, "starts": n, "generation": n}
+     "serves": bool, "starts": n, "generation": n, "version": of the program}
 
 `keeper` is the supervisor's pid and `server` the worker's. The supervisor writes the file and
 holds a lock on it, which its worker inherits; a file whose lock is free is stale, and removed
@@ -33,7 +33,7 @@ WAIT_TIMEOUT_S = 30.0  # for another process to do what it was asked for
 EXIT_TIMEOUT_S = 1.0  # from the release of the lock to the end of the process
 POLL_INTERVAL_S = 0.005
 READ_ATTEMPTS = 5  # a read may meet a write
-FIELDS = "mount device transport supervisor worker serves starts generation".split()
+FIELDS = "mount device transport supervisor worker serves starts generation version".split()
 JSON_KEYS = {name: {"supervisor": "keeper", "worker": "server"}.get(name, name) for name in FIELDS}
 
 
@@ -93,10 +93,12 @@ class MountState:
     serves: bool
     starts: int
     generation: int
+    version: str
 
     def __str__(self) -> str:
         supervisor = f"supervisor {self.supervisor}" if self.supervised else "no supervisor"
-        return f"{self.transport}, worker {self.worker}, {supervisor}"
+        version = self.version or "unknown"
+        return f"{self.transport}, worker {self.worker}, {supervisor}, version {version}"
 
     @property
     def supervised(self) -> bool:
@@ -110,10 +112,6 @@ class MountState:
     def reload(self) -> MountState | None:
         """Returns the current state; None if the mount is no longer served."""
         return _read(self.path)
-
-    def as_json(self) -> dict[str, Any]:
-        values = {key: getattr(self, name) for name, key in JSON_KEYS.items()}
-        return {**values, "mount": str(self.mount)}
 
     @contextmanager
     def end_waiter(self) -> Iterator[Callable[[], None]]:
@@ -159,7 +157,7 @@ def _read(path: Path) -> MountState | None:
                 return None
             with suppress(ValueError, KeyError):
                 values = json.loads(os.read(fd, 1 << 16))
-                values["mount"] = Path(values["mount"])
+                values |= {"mount": Path(values["mount"]), "version": values.get("version", "")}
                 return MountState(path, **{name: values[key] for name, key in JSON_KEYS.items()})
             os.lseek(fd, 0, os.SEEK_SET)
             time.sleep(POLL_INTERVAL_S)

@@ -43,6 +43,7 @@ from casfs.store import Store
 from casfs.system.log import Log, silent
 from casfs.system.processes import start_time
 from casfs.system.signals import Signals, blocked
+from casfs.version import VERSION
 
 END_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 REPLACE_SIGNAL = signal.SIGUSR1
@@ -191,6 +192,7 @@ class Supervisor:
                 serves=self._serves,
                 starts=self._starts,
                 generation=self._generation,
+                version=VERSION,
             )
 
     def _restart_after(self, worker: WorkerProcess) -> bool:

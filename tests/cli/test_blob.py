@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import casfs
 from tests.support.cli import DEVELOP, UNKNOWN
 from tests.support.engine import (
     Cli,
@@ -74,9 +75,21 @@ def test_heads(cli: Cli) -> None:
 
 
 def test_status_without_processes(cli: Cli) -> None:
-    nothing = {"store": str(cli.root), "daemon": None, "mounts": [], "serving": []}
-    assert cli("status", "--json").json == nothing
-    assert cli("status").text == f"store   {cli.root}\ndaemon  none\n"
+    shown = cli("status", "--json").json
+    assert (shown["store"], shown["version"]) == (str(cli.root), casfs.__version__)
+    assert (shown["daemon"], shown["mounts"], shown["serving"]) == (None, [], [])
+    assert shown["databaseBytes"] > 0
+    lines = cli("status").text.splitlines()
+    assert (lines[0], lines[2]) == (f"store   {cli.root}", "daemon  none")
+    assert f" in {shown['blobs']} blobs, database " in lines[1]
+
+
+def test_status_warns_of_a_broken_config(cli: Cli) -> None:
+    (cli.root / "config.toml").write_text("[runs\n")
+    answer = cli("status")
+    assert answer.text.startswith("store ")
+    assert "config.toml: not TOML" in answer.err
+    assert "not TOML" in cli("status", "--json").json["configFault"]
 
 
 def test_config(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ VALUES: dict[str, object] = {
     "serves": True,
     "starts": 1,
     "generation": 0,
+    "version": "1",
 }
 
 
@@ -35,10 +36,12 @@ def held(root: Path, **more: object) -> MountStateFile:
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     one = held(tmp_path)
     (found,) = registry.listing(tmp_path)
-    assert found.as_json() == {JSON_KEYS[name]: value for name, value in VALUES.items()}
-    assert found.as_json().keys() == set(JSON_KEYS.values())
+    assert {name: getattr(found, name) for name in JSON_KEYS} == {
+        **VALUES,
+        "mount": Path("/m\udcff"),
+    }
     assert found.supervised
-    assert str(found) == f"builtin, worker {os.getpid()}, supervisor {os.getppid()}"
+    assert str(found) == f"builtin, worker {os.getpid()}, supervisor {os.getppid()}, version 1"
     one.write(**{**VALUES, "starts": 10_000, "worker": os.getppid()})
     reloaded = found.reload()
     assert reloaded is not None

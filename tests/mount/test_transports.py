@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import casfs
+from casfs.cli.json_values import record
 from casfs.mount import registry
 from casfs.mount.mount_points import unmount
 from casfs.store import Store
@@ -24,11 +26,12 @@ def test_status_says_who_serves(mount: Mount) -> None:
     command = [*CASFS, "--store", str(mount.store.root), "status"]
     value = json.loads(subprocess.check_output([*command, "--json"]))
     assert value["mounts"] == [str(mount.path)]
-    assert value["serving"] == [found.as_json()]
+    assert value["serving"] == [record(found)]
     assert value["serving"][0]["transport"] == mount.transport
     assert subprocess.check_output(command, text=True).splitlines()[-2:] == [
         f"mount   {mount.path}",
-        f"        {mount.transport}, worker {found.worker}, supervisor {found.supervisor}",
+        f"        {mount.transport}, worker {found.worker}, supervisor {found.supervisor},"
+        f" version {casfs.__version__}",
     ]
     stats = (mount.path / ".casfs/stats.json").read_text()
     assert f'"transport": "{mount.transport}"' in stats

@@ -206,6 +206,10 @@ class Answer:
     def json(self) -> Any:
         return json.loads(self.out)
 
+    @property
+    def json_lines(self) -> list[Any]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
 
 class Cli:
     """`casfs ARGUMENTS…` in this process, on one store."""

@@ -1,0 +1,69 @@
+"""The daemon's process, put together from the configuration."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from casfs import config
+from casfs.cli import background
+from casfs.system.log import Log, to_file
+
+if TYPE_CHECKING:
+    from casfs.store import Store
+    from engine.runtime.workspace import Workspaces
+
+
+def serve_store(root: Path, report: background.Reporter, hold: bool) -> None:
+    from casfs import daemon_socket
+    from engine.llm.llm_extractor import from_settings
+    from engine.runtime.daemon import serve
+
+    values = config.values(root, os.environ)
+    path = daemon_socket.socket_path(root, os.environ)
+    log = to_file(root / "log" / "daemon.jsonl")
+    limit, max_bytes = values["runs.limit"], values["runs.max_workspace"] or None
+    workspaces = replace(_workspaces(root, log), max_bytes=max_bytes)
+    maintenance = _maintenance(values)
+
+    def run(ready: Callable[[], None]) -> None:
+        extractor = from_settings(values, os.environ, log)
+        env = dict(os.environ)
+        serve(root, path, env, limit, maintenance, log, ready, workspaces, extractor, hold)
+
+    background.serve(run, report)
+
+
+def _workspaces(root: Path, log: Log) -> Workspaces:
+    """Chooses the threads' workspaces: overlays as root, which mounting one requires, copies
+    otherwise. The store is mounted only where the kernel cannot show a tree by itself."""
+    from casfs.cli import implicit_mount
+    from casfs.workspaces import strategies, strategy_choice
+    from engine.runtime.overlay_workspace import OverlayWorkspace
+    from engine.runtime.workspace import COPYING, Workspace, Workspaces
+
+    if strategy_choice.unavailable(strategies.STRATEGIES[strategies.OVERLAY]) is not None:
+        return COPYING
+
+    def open(store: Store, folder: Path) -> Workspace:
+        return OverlayWorkspace(store, folder, implicit_mount.tree_provider(store, os.environ), log)
+
+    return Workspaces(open, lambda: implicit_mount.end(root, os.environ))
+
+
+def _maintenance(values: Mapping[str, Any]) -> Callable[[Store], None] | None:
+    """The daemon's periodic gc, which enforces the configured limits; None without limits."""
+    from casfs.maintenance import gc
+
+    if not values["gc.max_size"] and not values["gc.max_inodes"]:
+        return None
+    limits = gc.Limits(values["gc.max_size"] or None, values["gc.max_inodes"] or None)
+    grace, keep = values["gc.grace_s"], values["gc.keep_checkpoints"]
+
+    def collect(store: Store) -> None:
+        gc.collect(store, grace=grace, limits=limits, keep=keep)
+
+    return collect
