@@ -2,22 +2,29 @@
 
 Their own is in the runtime directory, beside the daemon's socket. It is an ordinary mount:
 `casfs status` shows it, `casfs umount` ends it. An overlay that stands on a mount keeps it
-served after it was unmounted, until the overlay is unmounted too.
+served after it was unmounted, until the overlay is unmounted too. It ends with the last workspace
+that stands on it, except while a daemon runs, whose threads may use it: then with that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
+import fcntl
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from casfs import daemon_socket
 from casfs.cli import background
 from casfs.digest import TreeHash
-from casfs.errors import CasfsError, NotFound, Refused
+from casfs.errors import CasfsError, Failed, NotFound, Refused
 from casfs.mount import mount_points
 from casfs.store import Store
+from casfs.system import locks
+from casfs.workspaces import registry
 from casfs.workspaces.strategies import TreeLocator
+
+LOCK = "workspaces.lock"  # in the store; shared while a workspace is opened
 
 
 def mount_point(root: Path, env: Mapping[str, str]) -> Path:
@@ -50,6 +57,39 @@ def end(root: Path, env: Mapping[str, str]) -> None:
         mount_points.unmount(point, lazy=True)
     with suppress(OSError):
         point.rmdir()
+
+
+@contextmanager
+def kept(root: Path) -> Iterator[None]:
+    """Keeps the mount while a workspace is opened. Raises Failed."""
+    try:
+        fd = os.open(root / LOCK, locks.LOCK_FILE, 0o600)
+    except OSError as error:
+        raise Failed(f"cannot open {root / LOCK}: {error.strerror}") from None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(fd)
+
+
+def end_unused(store: Store, env: Mapping[str, str]) -> None:
+    """Ends the workspaces' own mount where nothing needs it any more, and waits for its
+    processes; nothing where somebody is in it."""
+    assert store.root is not None
+    point = mount_point(store.root, env)
+    if point not in mount_points.mounted(store.root) or daemon_socket.runs(store.root):
+        return
+    fd = locks.lock_file(store.root / LOCK)
+    if fd is None:
+        return
+    try:
+        if not any(one.strategy.over_fuse for one in registry.listing(store)):
+            with suppress(CasfsError):
+                mount_points.unmount(point)
+                point.rmdir()
+    finally:
+        os.close(fd)
 
 
 def _find(root: Path, hash: str) -> Path | None:

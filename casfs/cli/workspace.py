@@ -10,7 +10,7 @@ import click
 
 from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.cli import background, implicit_mount
-from casfs.cli.common import json_option, message_option, open_store
+from casfs.cli.common import json_option, message_option, open_store, store_root
 from casfs.cli.json_values import moment, record
 from casfs.cli.output import echo_result, warn
 from casfs.cli.snapshot_options import notes, print_notes
@@ -73,7 +73,8 @@ def open_(
         source = resolve(store, tree)
         if read_only:
             workspaces.sweep(store)
-        found = _open(store, source.root, path, backend, source.checkpoint, read_only)
+        with implicit_mount.kept(store_root(ctx)):
+            found = _open(store, source.root, path, backend, source.checkpoint, read_only)
     how = "; not visible outside `casfs workspace exec`" if found.state == "namespace-only" else ""
     echo_result(
         as_json,
@@ -196,6 +197,7 @@ def close(ctx: click.Context, directory: str, force: bool, as_json: bool) -> Non
         if not (force and workspaces.remove_broken(store, path)):
             found = registry.find(store, path)
             root, over = found.root, workspaces.close(store, found, force=force)
+        implicit_mount.end_unused(store, os.environ)
     rest = "" if over else "; still used by a container, so the tree is kept"
     value = {"closed": str(path), "root": root, "over": over}
     echo_result(as_json, value, f"{path} closed{rest}")

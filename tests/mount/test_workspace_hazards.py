@@ -15,12 +15,12 @@ from casfs.cli import background
 from casfs.errors import Failed
 from casfs.nodes import directory
 from casfs.nodes.directory import File, Properties
-from casfs.system import mounts
+from casfs.system import mounts, processes
 from casfs.trees import tree
 from casfs.workspaces import lifecycle, overlay_mount, strategies, strategy_choice
 from casfs.workspaces.commit import commit_workspace
 from tests.support.engine import Cli
-from tests.support.helpers import put_tree
+from tests.support.helpers import put_tree, read_tree, write_tree
 from tests.support.served import Mount
 from tests.support.strategies import able, skip_without
 
@@ -155,3 +155,18 @@ def test_a_copy_is_opened_where_no_mount_works(
     assert "backend: copy" in done.text
     assert "backend namespace does not work here, trying copy: no access to /dev/fuse" in done.err
     cli("workspace", "close", tmp_path / "w")
+
+
+@skip_without(strategies.OVERLAY)
+def test_their_own_mount_ends_with_the_last_one(cli: Cli, tmp_path: Path) -> None:
+    cli("checkpoint", "create", "ws", write_tree(tmp_path / "source", {"f": b"one"}))
+    for name in ("one", "two"):
+        cli("workspace", "open", "ws", tmp_path / name, "--backend", strategies.OVERLAY)
+    (serving,) = cli("status", "--json").json["serving"]
+    cli("workspace", "close", tmp_path / "one")
+    assert cli("status", "--json").json["serving"] == [serving]
+    assert read_tree(tmp_path / "two") == read_tree(tmp_path / "source")
+    cli("workspace", "close", tmp_path / "two")
+    for role in ("supervisor", "worker"):
+        assert processes.start_time(serving[role]) is None
+    assert not Path(serving["mount"]).exists()
