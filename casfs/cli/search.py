@@ -12,7 +12,7 @@ from casfs.cli.output import echo_lines
 @click.command()
 @click.argument("text")
 @click.option("--type", help="Only nodes of this type.")
-@click.option("--thread", help="Only step outputs of this thread.")
+@click.option("--thread", help="Only steps and attempts of this thread.")
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True)
 @json_option
 @click.pass_context

@@ -5,14 +5,16 @@ file loses nothing. Every search first indexes the nodes that have arrived since
 so a put costs nothing and a result is never stale. A damaged index is rebuilt.
 
 Indexed are the strings of a payload, except hashes, of every node but directories and
-schemas. A hit in the output of a step leads to that step's `output.md` in the mount.
+schemas; of what a program left also its stderr, and its stdout where it failed. A hit in the output
+of a step leads to that step's `output.md` in the mount, one in its detail to `detail/`, one in that
+of a failed attempt to `attempts/`.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -28,12 +30,15 @@ from casfs.threads import Thread, ThreadId
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS docs (id INTEGER PRIMARY KEY, hash BLOB NOT NULL, type TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS steps (content BLOB, hash BLOB, start BLOB, idx INTEGER, role TEXT);
-CREATE INDEX IF NOT EXISTS steps_by_content ON steps(content);
+CREATE TABLE IF NOT EXISTS places
+    (node BLOB, path TEXT, step BLOB, start BLOB, idx INTEGER, role TEXT);
+CREATE INDEX IF NOT EXISTS places_by_node ON places(node);
 CREATE TABLE IF NOT EXISTS progress (id INTEGER PRIMARY KEY, position INTEGER NOT NULL);
 CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5(text, content='', tokenize='unicode61');
 """
 SKIPPED_TYPES = ("directory", META)
+OLD_TABLE = "steps"  # of an index without details
+MAX_STREAM_BYTES = 64 << 10  # of a program's output, its end
 INDEX_BATCH_NODES = 2000  # a transaction
 SNIPPET_CONTEXT_CHARS = 60  # on either side
 WORD = re.compile(r"\w+")
@@ -41,7 +46,7 @@ WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """`path` is relative to a mount; thread, step and role are set for a step's output."""
+    """`path` is relative to a mount; `thread`, `step` and `role` are those of the step."""
 
     hash: str
     type: str
@@ -65,6 +70,13 @@ class Index:
         except Corrupt:
             self._remove()
             self._db = self._open()
+        if self._is_old():
+            self._rebuild()
+
+    def _is_old(self) -> bool:
+        with self._db.read() as db:
+            found = db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (OLD_TABLE,))
+            return found.fetchone() is not None
 
     def _open(self) -> Database:
         return Database(self._path, SCHEMA, durable=False)
@@ -119,11 +131,25 @@ class Index:
             "INSERT OR REPLACE INTO docs (id, hash, type) VALUES (?, ?, ?)",
             (position, bytes.fromhex(hash), node.type),
         )
-        text = "\n".join(_strings(node.payload))
+        text = self._text(node)
         db.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (position, text))
         if node.type == "thread-step":
             _add_step(db, node)
         return 1
+
+    def _text(self, node: Node) -> str:
+        parts = [*_strings(node.payload)]
+        if node.type == "command-detail":
+            names = ["stderr", *(["stdout"] if node.payload["exitCode"] else [])]
+            parts += (self._end(node.payload[name]) for name in names)
+        return "\n".join(parts)
+
+    def _end(self, hash: str) -> str:
+        """Returns the end of a program's output; empty where it cannot be read."""
+        try:
+            return self._store.get(hash)[-MAX_STREAM_BYTES:].decode("utf-8", "replace")
+        except CasfsError:
+            return ""
 
     # -- searching ------------------------------------------------------------------------
 
@@ -136,7 +162,7 @@ class Index:
         limit: int = 100,
     ) -> Iterator[Hit]:
         """Yields nodes that contain all words of `text`, the best match first; optionally of
-        one type, or only outputs of one thread's steps."""
+        one type, or only of one thread's steps."""
         words = WORD.findall(unicodedata.normalize("NFC", text))
         query = " ".join(f'"{word}"' for word in words)
         try:
@@ -144,7 +170,8 @@ class Index:
         except Corrupt:  # it is not durable: a power cut may damage it
             self._rebuild()
             matching = self._matching(query, type)
-        hits = (hit for one in matching for hit in self._hits(*one, words, thread))
+        pending = self._pending_attempts() if matching else {}
+        hits = (hit for one in matching for hit in self._hits(*one, words, thread, pending))
         yield from islice(hits, limit)
 
     def _matching(self, query: str, type: str | None) -> list[tuple[str, str]]:
@@ -161,33 +188,53 @@ class Index:
             ).fetchall()
         return [(key.hex(), kind) for key, kind in dict.fromkeys(rows)]
 
+    def _pending_attempts(self) -> dict[str, list[tuple[Thread, int]]]:
+        """Returns where the details of failed attempts at pending steps are: hash to (thread,
+        place)."""
+        found: dict[str, list[tuple[Thread, int]]] = {}
+        for thread in threads.list_threads(self._store):
+            for place, hash in enumerate(thread.fields.get("attempts") or ()):
+                found.setdefault(hash, []).append((thread, place))
+        return found
+
     def _hits(
-        self, hash: str, kind: str, words: list[str], thread: ThreadId | None
+        self,
+        hash: str,
+        kind: str,
+        words: list[str],
+        thread: ThreadId | None,
+        pending: Mapping[str, list[tuple[Thread, int]]],
     ) -> Iterator[Hit]:
         try:
             node = self._store.node(hash)
         except CasfsError:
             return
-        snippet = _snippet("\n".join(_strings(node.payload)), words)
+        snippet = _snippet(self._text(node), words)
         places = list(self._places(hash))
-        for owner, index, role in places:
+        for owner, index, role, path in places:
             if thread in (None, owner.id):
-                path = f"threads/{owner.id}/steps/{index:06}-{role}/output.md"
-                yield Hit(hash, kind, path, snippet, owner.id, index, role)
-        if not places and thread is None:
+                where = f"threads/{owner.id}/steps/{index:06}-{role}/{path}"
+                yield Hit(hash, kind, where, snippet, owner.id, index, role)
+        for owner, place in pending.get(hash, ()):
+            if thread in (None, owner.id):
+                intent = owner.fields.get("intent") or {}
+                step = intent.get("index"), intent.get("role")
+                where = f"threads/{owner.id}/attempts/{place:04}/"
+                yield Hit(hash, kind, where, snippet, owner.id, *step)
+        if not places and hash not in pending and thread is None:
             yield Hit(hash, kind, f"nodes/{hash}/", snippet)
 
-    def _places(self, content: str) -> Iterator[tuple[Thread, int, str]]:
-        """Yields (thread, step, role) of every step with this content as its output."""
+    def _places(self, hash: str) -> Iterator[tuple[Thread, int, str, str]]:
+        """Yields (thread, step, role, path) of every step that shows this node."""
         with self._db.read() as db:
             rows = db.execute(
-                "SELECT DISTINCT hash, start, idx, role FROM steps WHERE content = ?",
-                (bytes.fromhex(content),),
+                "SELECT DISTINCT step, start, idx, role, path FROM places WHERE node = ?",
+                (bytes.fromhex(hash),),
             ).fetchall()
-        for step, start, index, role in rows:
+        for step, start, index, role, path in rows:
             for owner in threads.list_threads(self._store):
                 if owner.fields.get("start") == start.hex() and self._has(owner, index, step.hex()):
-                    yield owner, index, role
+                    yield owner, index, role, path
 
     def _has(self, owner: Thread, index: int, step: str) -> bool:
         try:
@@ -198,11 +245,17 @@ class Index:
 
 
 def _add_step(db: Connection, node: Node) -> None:
-    payload = node.payload
-    keys = (bytes.fromhex(hash) for hash in (payload["content"], node.hash, payload["start"]))
-    db.execute(
-        "INSERT INTO steps (content, hash, start, idx, role) VALUES (?, ?, ?, ?, ?)",
-        (*keys, payload["index"], payload["role"]),
+    step = node.payload
+    shown = [(step["detail"], "detail/")] if step["detail"] != step["content"] else []
+    shown += [(step["content"], "output.md")]
+    shown += [(hash, f"attempts/{place:04}/") for place, hash in enumerate(step["attempts"])]
+    key, start = bytes.fromhex(node.hash), bytes.fromhex(step["start"])
+    db.executemany(
+        "INSERT INTO places (node, path, step, start, idx, role) VALUES (?, ?, ?, ?, ?, ?)",
+        [
+            (bytes.fromhex(hash), path, key, start, step["index"], step["role"])
+            for hash, path in shown
+        ],
     )
 
 

@@ -101,7 +101,7 @@ def test_ctrl_c_says_that_the_thread_goes_on(cli: Cli, opened: Store, tmp_path: 
 
 
 def test_a_failed_attempt_is_shown_logged_and_found(cli: Cli, opened: Store) -> None:
-    agent = says({}, "[ $CASFS_STEP = 1 ] || { echo half; echo boom went it >&2; exit 3; }")
+    agent = says({}, "[ $CASFS_STEP = 1 ] || { echo half; echo bo''om went it >&2; exit 3; }")
     made = trio.run(carry_on, opened, begin(opened, loop(2), {"a": agent}))
     shown = cli("thread", "show", made.id).text
     assert "     2 a              failed\n" in shown
@@ -114,6 +114,10 @@ def test_a_failed_attempt_is_shown_logged_and_found(cli: Cli, opened: Store) -> 
         "sh exited with 3: boom went it\nstdout:\nhalf\nstderr:\nboom went it\n\n"
     )
     assert cli("thread", "log", made.id, "--follow").text == log
+    (hit,) = [one for one in cli("search", "boom", "--json").json if one["thread"]]
+    assert (hit["path"], hit["thread"]) == (f"threads/{made.id}/attempts/0000/", made.id)
+    assert "boom went it" in hit["snippet"]
+    assert len(cli("search", "boom", "--thread", made.id[-6:]).text.splitlines()) == 1
     lines = [json.loads(line) for line in cli("thread", "log", made.id, "--json").text.splitlines()]
     assert (lines[1]["failedAttempt"], lines[1]["role"]) == (1, "a")
     with daemon(cli.root):
