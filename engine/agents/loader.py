@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -39,17 +40,20 @@ except BaseException as error:
 sys.stderr.write({IMPORTED.decode()!r})
 """
 MISSING = re.compile(r'"([^"]+)" is a required property')
+_loaded: dict[str, tuple[ModuleType | None, str]] = {}  # by module: when it was imported
 DESCRIPTOR_TYPES = {"configSchema": "an object", "schemas": "a list", "capabilities": "a list"}
 
 
 @dataclass(frozen=True)
 class Package:
-    """An installed agent package."""
+    """An agent package. `version`: of the code that this process has loaded and runs; `installed`:
+    that of what is installed by now."""
 
     name: str
     version: str
     descriptor: Mapping[str, Any] = field(repr=False)
     create: Callable[[Mapping[str, Any]], AgentFn] = field(repr=False)
+    installed: str | None = None
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -98,7 +102,8 @@ def load(name: str) -> Package:
         _probe(point)
         exported = point.load()
         descriptor = dict(exported.package_descriptor)
-        package = Package(name, _version(point), descriptor, exported.create_agent)
+        version = _loaded_version(point)
+        package = Package(name, version, descriptor, exported.create_agent, _version(point))
         check(package)
     except CasfsError as error:
         raise Failed(f"agent {name}: does not load: {error}") from error
@@ -160,11 +165,24 @@ def resolve(name: str, version: str, config: Mapping[str, Any]) -> Package:
     except InvalidSpecifier:
         raise Invalid(f"agent {name}: {version!r} is not a PEP 440 version specifier") from None
     if not wanted.contains(package.version, prereleases=True):
-        raise Refused(f"agent {name}: version {package.version} is installed, not {version}")
+        upgraded = package.installed not in (None, package.version)
+        hint = f"; restart the daemon to load {package.installed}" if upgraded else ""
+        raise Refused(f"agent {name}: version {package.version} is installed, not {version}{hint}")
     package.check_config(dict(config))
     for further in package.nested_agents(config):
         resolve(*further)
     return package
+
+
+def _loaded_version(point: EntryPoint) -> str:
+    """Returns the version that was installed when this process imported the package: a running
+    daemon goes on with that code after an upgrade."""
+    module = sys.modules.get(point.module)
+    known, version = _loaded.get(point.module, (None, ""))
+    if module is None or known is not module:
+        version = _version(point)
+        _loaded[point.module] = module, version
+    return version
 
 
 def _version(point: EntryPoint) -> str:

@@ -13,7 +13,7 @@ from casfs import prompts, threads
 from casfs.agents import AgentContext, AgentFn, AgentResult
 from casfs.agents.prompt import Prompt
 from casfs.digest import NodeHash
-from casfs.errors import CasfsError, NotFound
+from casfs.errors import CasfsError, NotFound, Refused
 from casfs.store import Store
 from casfs.threads import Thread
 from casfs.write_batch import Batch
@@ -126,4 +126,8 @@ def load_agent(store: Store, agent: str) -> AgentFn:
     """Creates the function of an agent node, from the package that is installed now. Raises as
     `loader.resolve`: its version may not satisfy the thread's any more."""
     node = store.node(agent, "agent").payload
-    return loader.resolve(node["package"], node["version"], node["config"]).create(node["config"])
+    try:
+        package = loader.resolve(node["package"], node["version"], node["config"])
+    except Refused as error:
+        raise Refused(f"{error}; `thread resume --agent` takes another") from None
+    return package.create(node["config"])

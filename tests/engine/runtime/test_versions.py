@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from casfs import threads
+from casfs.errors import Refused
 from casfs.store import Store
 from casfs.threads import ENDED, SUSPENDED
+from engine.agents import loader
 from engine.threads import lifecycle, suspension
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest
@@ -50,6 +52,7 @@ async def test_a_version_that_does_not_satisfy_the_thread_suspends_it(
     shutil.rmtree(tmp_path / "magpie_agent-1.4.2.dist-info")
     install(tmp_path, "magpie", "magpie_code", "2.0.0")
     invalidate_caches()
+    monkeypatch.delitem(sys.modules, "magpie_code")  # as in a new daemon
     now = await resumed(disk_store, rests)
     ran = [
         disk_store.node(step["agent"], "agent").payload["version"]
@@ -59,8 +62,35 @@ async def test_a_version_that_does_not_satisfy_the_thread_suspends_it(
         assert (now.status, ran) == (ENDED, ["==1.4.2", "==2.0.0"])
     else:
         assert (now.status, ran) == (SUSPENDED, ["==1.4.2"])
-        assert now.record["reason"] == ("a: agent magpie: version 2.0.0 is installed, not >=1.4,<2")
+        said = "a: agent magpie: version 2.0.0 is installed, not >=1.4,<2; `thread resume --agent`"
+        assert now.record["reason"].startswith(said)
     (agent,) = threads.agents(disk_store, now).values()
     assert disk_store.node(agent, "agent").payload["version"] == wanted
     if now.status == SUSPENDED:
-        assert suspension.resume(disk_store, now).status == "running"
+        new = {"a": Binding("magpie", {}, ">=2")}
+        ended = await carry_on(disk_store, suspension.resume(disk_store, now, agents=new))
+        last = disk_store.node(steps(disk_store, ended)[-1]["agent"], "agent").payload
+        assert (ended.status, last["version"]) == (ENDED, "==2.0.0")
+
+
+async def test_a_step_has_the_version_that_really_ran(
+    disk_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A running daemon goes on with the code that it has loaded."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "magpie_code", raising=False)
+    install(tmp_path, "magpie", "magpie_code", "1.4.2", CODE)
+    flow, _ = workflows.add(disk_store, loop(2))
+    request = ThreadRequest(flow, "x", {"a": Binding("magpie")}, max_rounds=1)
+    rests = await carry_on(disk_store, lifecycle.create(disk_store, request))
+    shutil.rmtree(tmp_path / "magpie_agent-1.4.2.dist-info")
+    install(tmp_path, "magpie", "magpie_code", "2.0.0")
+    invalidate_caches()
+    now = await resumed(disk_store, rests)
+    ran = [
+        disk_store.node(step["agent"], "agent").payload["version"]
+        for step in steps(disk_store, now)
+    ]
+    assert ran == ["==1.4.2", "==1.4.2"]
+    with pytest.raises(Refused, match=r"not >=2; restart the daemon to load 2\.0\.0"):
+        loader.resolve("magpie", ">=2", {})
