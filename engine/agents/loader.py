@@ -22,6 +22,7 @@ from casfs.agents import AgentFn
 from casfs.errors import CasfsError, Failed, Invalid, NotFound, Refused
 from casfs.nodes.schema import Schema
 from casfs.system import run_command
+from engine.agents import package_code
 from engine.secrets.config_marks import AGENT, marked_values
 from engine.secrets.redaction import secret_variables
 
@@ -29,13 +30,15 @@ ENTRY_POINT_GROUP, BUILTIN_DISTRIBUTION = "casfs.agents", "casfs"
 IMPORT_TIMEOUT_S = 10.0
 IMPORTED = b"\x06imported"
 PROBE = f"""
-import json, sys
+import json, sys, traceback
 from importlib.metadata import EntryPoint
 sys.path[:] = json.loads(sys.argv[1])
 try:
     EntryPoint("", sys.argv[2], "").load()
 except BaseException as error:
-    sys.stderr.write(f"{{type(error).__name__}}: {{error}}\\n")
+    frames = [(f.f_code.co_filename, line) for f, line in traceback.walk_tb(error.__traceback__)]
+    inside = [f" ({{file}}:{{line}})" for file, line in frames[1:] if "importlib" not in file]
+    sys.stderr.write(f"{{type(error).__name__}}: {{error}}{{''.join(inside[-1:])}}\\n")
     raise SystemExit(1)
 sys.stderr.write({IMPORTED.decode()!r})
 """
@@ -98,9 +101,14 @@ def load(name: str) -> Package:
     if not points:
         raise NotFound(f"no agent or profile {name!r}; see `casfs agent list`")
     point = points[0]
+    third_party = _is_third_party(point)
     try:
+        if third_party:
+            package_code.forget_changed(point.module)
         _probe(point)
         exported = point.load()
+        if third_party:
+            package_code.note_loaded(point.module)
         descriptor = dict(exported.package_descriptor)
         version = _loaded_version(point)
         package = Package(name, version, descriptor, exported.create_agent, _version(point))
@@ -108,7 +116,8 @@ def load(name: str) -> Package:
     except CasfsError as error:
         raise Failed(f"agent {name}: does not load: {error}") from error
     except BaseException as error:  # third-party code may raise anything
-        raise Failed(f"agent {name}: does not load: {type(error).__name__}: {error}") from error
+        said = package_code.describe(error)
+        raise Failed(f"agent {name}: does not load: {said}") from error
     return package
 
 

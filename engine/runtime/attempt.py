@@ -28,6 +28,7 @@ from casfs.errors import CasfsError, Invalid, NotFound
 from casfs.nodes.schema import Schema
 from casfs.store import Store
 from casfs.threads import Thread
+from engine.agents import package_code
 from engine.blocking import blocking
 from engine.cancellation import reraise_cancellation
 from engine.llm.llm_extractor import Extractor
@@ -155,7 +156,8 @@ class Attempt(Generic[T]):
             reraise_cancellation(error)
             if waiting := _find_waiting(error):
                 raise waiting from error
-            message = str(error) if isinstance(error, CasfsError) else repr(error)
+            ours = isinstance(error, CasfsError)
+            message = str(error) if ours else package_code.describe(error)
             reason = context.secrets.redact(message)  # before it is cut to fit a record
             detail = error.detail if isinstance(error, AgentFailed) else None
             self.tokens += await blocking(lambda: detail_tokens(self._store, detail))

@@ -17,6 +17,7 @@ from casfs.errors import CasfsError, Invalid
 from casfs.store import Store
 from casfs.threads import ThreadId
 from engine import content
+from engine.agents import package_code
 from engine.blocking import blocking
 from engine.cancellation import reraise_cancellation
 from engine.output_parser import extract, role_schema
@@ -86,7 +87,8 @@ async def summarise(
             raise TypeError(f"{type(result).__name__} is not an AgentResult with a text")
     except BaseException as error:  # third-party code may raise anything
         reraise_cancellation(error)
-        reason = str(error) if isinstance(error, CasfsError) else repr(error)
+        ours = isinstance(error, CasfsError)
+        reason = str(error) if ours else package_code.describe(error)
         detail = error.detail if isinstance(error, AgentFailed) else None
         tokens = await blocking(lambda: detail_tokens(store, detail))
         raise AttemptFailed(f"{ROLE}: {reason}", detail, tokens=tokens) from error

@@ -8,7 +8,7 @@ import pytest
 
 import casfs
 from casfs.errors import Failed, Invalid, NotFound, Refused
-from engine.agents import command, loader
+from engine.agents import command, loader, package_code
 
 CONFIG = {"argv": ["true"]}
 
@@ -118,3 +118,50 @@ def test_nobody_takes_the_place_of_a_built_in_agent(folder: Path) -> None:
     install(folder, "command", "agents_other", code="1 / 0\n")
     assert loader.load("command").create is command.create_agent
     assert loader.names().count("command") == 1
+
+
+AGENT = """
+from casfs.agents import AgentResult
+
+package_descriptor = {}
+
+
+def create_agent(config):
+    async def agent(context):
+        {body}
+
+    return agent
+"""
+
+
+def test_a_changed_package_is_imported_anew(folder: Path) -> None:
+    install(folder, "draft", "agents_draft", code=described(capabilities=["one"]))
+    assert loader.load("draft").descriptor["capabilities"] == ["one"]
+    (folder / "agents_draft.py").write_text(described(capabilities=["another"]))
+    assert loader.load("draft").descriptor["capabilities"] == ["another"]
+    (folder / "agents_draft.py").write_text("1 / 0\n")
+    with pytest.raises(Failed, match="does not load: ZeroDivisionError"):
+        loader.load("draft")
+    (folder / "agents_draft.py").write_text(described(capabilities=["mended"]))
+    assert loader.load("draft").descriptor["capabilities"] == ["mended"]
+
+
+def test_an_import_that_fails_names_file_and_line(folder: Path) -> None:
+    install(folder, "lost", "agents_lost", code="import agents_lost_part\n")
+    (folder / "agents_lost_part.py").write_text("\n\nmissing()\n")
+    with pytest.raises(Failed, match=r"NameError: .*agents_lost_part\.py:3\)$"):
+        loader.load("lost")
+
+
+def test_an_exception_names_file_and_line(folder: Path) -> None:
+    from casfs.testing import run_agent
+
+    body = "return AgentResul(output='', detail=None)"
+    install(folder, "typing", "agents_typing", code=AGENT.replace("{body}", body))
+    with pytest.raises(NameError) as raised:
+        run_agent(loader.load("typing").create)
+    said = package_code.describe(raised.value)
+    assert said.startswith("NameError: name 'AgentResul' is not defined")
+    assert said.endswith(f" ({folder / 'agents_typing.py'}:9)")
+    assert package_code.describe(ValueError("a\nb")) == "ValueError: a b"
+    assert package_code.describe(KeyError()) == "KeyError"
