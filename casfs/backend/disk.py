@@ -28,9 +28,10 @@ from pathlib import Path
 from casfs.backend.disk_blobs import DiskBlobs
 from casfs.backend.disk_gc import MarkSweep
 from casfs.backend.disk_heads import DiskHeads
+from casfs.backend.group_commit import GroupCommit
 from casfs.backend.objects import Objects
 from casfs.backend.protocols import Staged, Swap
-from casfs.backend.sqlite_connection import Database
+from casfs.backend.sqlite_connection import Connection, Database
 from casfs.backend.sqlite_statements import SCHEMA, insert, prepare, record_touched, swap
 from casfs.system.clock import now_ms
 
@@ -42,8 +43,9 @@ class DiskBackend:
         self._db = Database(root / "store.db")
         self._objects = objects or Objects(root / "objects")
         self._objects.staging.sweep()
+        self._commits = GroupCommit(self._db)
         self.blobs = DiskBlobs(self._db, self._objects)
-        self.heads = DiskHeads(self._db)
+        self.heads = DiskHeads(self._db, self._commits)
 
     @classmethod
     def for_worker(cls, staging: Path) -> DiskBackend:
@@ -61,10 +63,10 @@ class DiskBackend:
     ) -> set[str]:
         batch = list(staged)
         self._objects.sync(batch)
-        now = int(time.time())
-        with self._db.write() as db:
-            at_ms = now_ms()
-            moves = list(swaps)
+        moves = list(swaps)
+
+        def apply(db: Connection) -> set[str]:
+            now, at_ms = int(time.time()), now_ms()
             stored = prepare(db, batch, moves, require, now)
             insert(db, batch, stored, now)
             self._objects.place(batch)
@@ -72,7 +74,9 @@ class DiskBackend:
                 record_touched(db, [*require, *(one.digest.hash for one in batch)], moves)
             for move in moves:
                 swap(db, move, at_ms)
-        return {key.hex() for key in stored}
+            return {key.hex() for key in stored}
+
+        return self._commits.run(apply)
 
     def version(self) -> int:
         return self._db.version()

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Collection, Iterator, Sequence
 from typing import cast
 
+from casfs.backend.group_commit import GroupCommit
 from casfs.backend.protocols import MOVES_PER_READ, Head, HeadName, Move
 from casfs.backend.sqlite_connection import Database
 from casfs.backend.sqlite_statements import BATCH_ROWS, head_of, is_storable
@@ -16,8 +17,9 @@ REVERSED_FIRST_BATCH_ROWS = 8  # a reversed listing is mostly read for its first
 
 
 class DiskHeads:
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: Database, commits: GroupCommit) -> None:
         self._db = db
+        self._commits = commits
 
     def get(self, name: HeadName) -> Head | None:
         if not is_storable(name):
@@ -47,11 +49,8 @@ class DiskHeads:
 
     def note_use(self, names: Collection[HeadName]) -> None:
         now = now_ms()
-        with self._db.write() as db:
-            db.executemany(
-                "INSERT OR REPLACE INTO uses SELECT name, ? FROM heads WHERE name = ?",
-                [(now, name) for name in names],
-            )
+        statement = "INSERT OR REPLACE INTO uses SELECT name, ? FROM heads WHERE name = ?"
+        self._commits.run(lambda db: db.executemany(statement, [(now, name) for name in names]))
 
     def last_use(self, name: HeadName) -> int:
         with self._db.read() as db:

@@ -100,7 +100,7 @@ class Database:
             finally:
                 self._idle.append(connection)
         except sqlite3.DatabaseError as error:
-            raise self._fault(error) from error
+            raise self.translated(error) from error
 
     @contextmanager
     def _exclusive(self) -> Iterator[Connection]:
@@ -139,7 +139,7 @@ class Database:
             with self._lock:
                 (number,) = self._watch.execute("PRAGMA data_version").fetchone()
         except sqlite3.DatabaseError as error:
-            raise self._fault(error) from error
+            raise self.translated(error) from error
         return int(number)
 
     def faults(self) -> Iterator[str]:
@@ -163,7 +163,10 @@ class Database:
             self._idle.clear()
             self._watch = None
 
-    def _fault(self, error: sqlite3.DatabaseError) -> Corrupt | Failed:
+    def translated(self, error: Exception) -> Exception:
+        """Returns Failed or Corrupt for an error of SQLite, any other error as it is."""
+        if not isinstance(error, sqlite3.DatabaseError):
+            return error
         if isinstance(error, sqlite3.OperationalError):
             return Failed(f"{self._path}: {error}{self._hint(error)}")
         return Corrupt(f"{self._path}: {error}; try `casfs fsck`")

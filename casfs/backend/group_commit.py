@@ -1,0 +1,127 @@
+"""Group commit: the write transactions of a process's threads share a BEGIN and a COMMIT.
+
+The caller that finds nobody committing becomes the leader: it takes what is queued (its own
+action first), runs each in a SAVEPOINT of one transaction, commits once, and wakes the callers.
+What arrived meanwhile is the next group, whose first caller leads it: no timer delays a lone
+writer, which pays for no hand-over to another thread. An action that raises is rolled back alone.
+No caller returns before the COMMIT that holds its action, so nothing is acknowledged that is not
+durable. Each caller waits for its own action: the queue is no longer than the callers' threads.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from casfs.backend.sqlite_connection import Connection, Database
+from casfs.errors import CasfsError, Failed
+
+GROUP_MAX_ACTIONS = 16
+GROUP_MAX_S = 0.005  # after which no further action joins a transaction
+T = TypeVar("T")
+
+
+class _Request:
+    """A queued action. `wake` is released when it is `done`, or when its caller must lead."""
+
+    def __init__(self, action: Callable[[Connection], Any]) -> None:
+        self.action = action
+        self.wake = threading.Lock()
+        self.wake.acquire()
+        self.done = False
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+
+class GroupCommit:
+    """Runs write transactions of `db`; thread-safe."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._lock = threading.Lock()
+        self._queue: deque[_Request] = deque()
+        self._has_leader = False
+
+    def run(self, action: Callable[[Connection], T]) -> T:
+        """Runs `action` in a write transaction and returns its result once that is durable. The
+        transaction may hold actions of other threads; `action` must not begin or end one.
+        Raises what `action` raises, and Failed where the transaction fails."""
+        request = _Request(action)
+        with self._lock:
+            self._queue.append(request)
+            leads, self._has_leader = not self._has_leader, True
+        if not leads:
+            self._wait(request)
+        if not request.done:
+            self._lead()
+        if request.error is not None:
+            raise request.error
+        result: T = request.result
+        return result
+
+    def _wait(self, request: _Request) -> None:
+        try:
+            request.wake.acquire()
+        except BaseException:  # Ctrl-C in the main thread: another caller must lead instead
+            with self._lock:
+                if request in self._queue:
+                    self._queue.remove(request)
+                    if request.wake.acquire(blocking=False):
+                        self._appoint_leader()
+            raise
+
+    def _appoint_leader(self) -> None:
+        """Wakes the first of the queue to lead. The caller holds the lock."""
+        self._has_leader = bool(self._queue)
+        if self._queue:
+            self._queue[0].wake.release()
+
+    def _lead(self) -> None:
+        """Commits the next group, which begins with the caller's own action."""
+        group: list[_Request] = []
+        try:
+            with self._db.write() as db:
+                self._run_group(db, group)
+        except BaseException as error:
+            if not group:
+                with self._lock:
+                    group.append(self._queue.popleft())
+            for number, request in enumerate(group):
+                request.error = error if number == 0 else _copy(error)
+        with self._lock:
+            self._appoint_leader()
+        for request in group:
+            request.done = True
+            request.wake.release()
+
+    def _run_group(self, db: Connection, group: list[_Request]) -> None:
+        end = time.monotonic() + GROUP_MAX_S
+        while len(group) < GROUP_MAX_ACTIONS and (not group or time.monotonic() < end):
+            with self._lock:
+                if not self._queue:
+                    return
+                request = self._queue.popleft()
+            group.append(request)
+            self._run_action(db, request)
+
+    def _run_action(self, db: Connection, request: _Request) -> None:
+        """Runs an action in a savepoint. Raises only where SQLite has ended the transaction."""
+        db.execute("SAVEPOINT action")
+        try:
+            request.result = request.action(db)
+        except Exception as error:
+            if not db.in_transaction:  # rolled back by SQLite: a full disk, an I/O error
+                raise
+            db.execute("ROLLBACK TO action")
+            request.error = self._db.translated(error)
+        db.execute("RELEASE action")
+
+
+def _copy(error: BaseException) -> CasfsError:
+    """Returns the error that ended a transaction, for another thread to raise."""
+    if isinstance(error, CasfsError):
+        return type(error)(*error.args)
+    return Failed(f"the transaction failed: {error!r}")
