@@ -69,7 +69,7 @@ COMMANDS = {
     "help": ("help", "the help of a command, or a manual page"),
 }
 SECTIONS = {
-    "Daily": "init status checkpoint diff ls cat search workspace mount umount",
+    "Daily": "init status checkpoint undo diff ls cat search workspace mount umount",
     "Threads (runs of workflows)": "thread workflow agent daemon demo",
     "Caches": "action plugin",
     "Store": "gc fsck export import stats config help",
