@@ -27,6 +27,10 @@ class CorruptBlob(Corrupt):
     """A blob's bytes do not hash to its name. Never served; only fsck moves it away."""
 
 
+class Purged(Corrupt):
+    """A blob's content was deleted for good by `casfs gc --purge`."""
+
+
 class Usage(CasfsError):
     """The command line itself is wrong."""
 

@@ -258,7 +258,8 @@ class Batch:
             return self._staged
         new = dict(self._staged)
         for hash, info in self._backend.blobs.info(self._staged).items():
-            if info.type is not None or self._staged[hash].type is None:
+            is_enough = info.type is not None or self._staged[hash].type is None
+            if is_enough and not info.purged:
                 self._known[hash] = info.type
                 self._require.add(hash)
                 del new[hash]

@@ -81,6 +81,16 @@ class Repairable(Protocol):
         """Takes a damaged blob out of the store; its bytes are kept. Only for fsck."""
 
 
+@runtime_checkable
+class Purgeable(Protocol):
+    """Blobs: the content of one can be deleted for good, whatever refers to it."""
+
+    def purge(self, hash: str) -> bool:
+        """Deletes the bytes of a blob that is not a node; reading it raises Purged from then on,
+        its metadata stay. Returns False where copies may remain in the database's log, as
+        readers are using it. Raises NotFound."""
+
+
 class GcRun(Protocol):
     """One run of gc over a backend (`casfs.maintenance.gc` decides what is marked). A context
     manager.

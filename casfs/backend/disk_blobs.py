@@ -13,6 +13,8 @@ from casfs.backend.protocols import INLINE_MAX_BYTES, Blob, BlobInfo, Staged, To
 from casfs.backend.sqlite_connection import Database
 from casfs.backend.sqlite_statements import (
     BATCH_ROWS,
+    PURGE,
+    PURGED,
     is_sound,
     key_of,
     mistyped,
@@ -26,6 +28,7 @@ from casfs.errors import CorruptBlob, NotFound
 
 BATCHED_ROW_MAX_BYTES = 1 << 16  # a longer row is read by itself, so that a batch stays small
 INFO = "SELECT id, hash, size, type FROM blobs WHERE"
+INFO_PURGED = f"SELECT hash, size, type, {PURGED} FROM blobs WHERE"
 
 
 class DiskBlobs:
@@ -110,8 +113,11 @@ class DiskBlobs:
         for start in range(0, len(keys), BATCH_ROWS):
             part = keys[start : start + BATCH_ROWS]
             with self._db.read() as db:
-                rows = db.execute(f"{INFO} hash IN ({','.join('?' * len(part))})", part).fetchall()
-            found.update((key.hex(), self._blob_info(size, type)) for _, key, size, type in rows)
+                marks = ",".join("?" * len(part))
+                rows = db.execute(f"{INFO_PURGED} hash IN ({marks})", part).fetchall()
+            for key, size, type, is_purged in rows:
+                info = self._blob_info(size, type)
+                found[key.hex()] = info._replace(purged=True) if is_purged else info
         return found
 
     def _blob_info(self, size: object, type: int | None) -> BlobInfo:
@@ -205,3 +211,10 @@ class DiskBlobs:
             ).fetchone()
             self._objects.quarantine(hash, row[0] if row else None)
             db.execute("DELETE FROM blobs WHERE hash = ?", (key_of(hash),))
+
+    def purge(self, hash: str) -> bool:
+        with self._db.write(erasing=True) as db:
+            if db.execute(PURGE, (key_of(hash),)).rowcount != 1:
+                raise NotFound(f"no blob {hash} in this store that is not a node")
+            self._objects.remove(hash, quarantined=True)
+        return self._db.shrink()

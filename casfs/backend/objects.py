@@ -252,11 +252,14 @@ class Objects:
 
     # -- files ------------------------------------------------------------------
 
-    def remove(self, hash: str) -> None:
-        """Deletes a blob's file if there is one. Caller holds the write lock."""
+    def remove(self, hash: str, *, quarantined: bool = False) -> None:
+        """Deletes a blob's file if there is one, and a quarantined copy where that is asked for.
+        Caller holds the write lock."""
         self._verified.pop(hash, None)
         try:
             self.path(hash).unlink(missing_ok=True)
+            if quarantined:
+                (self.root.parent / "quarantine" / hash).unlink(missing_ok=True)
         except OSError as error:
             raise Failed(f"cannot remove {self.path(hash)}: {error.strerror}") from error
 

@@ -47,10 +47,12 @@ HeadName = NewType("HeadName", str)  # made by the `head_name` of each namespace
 
 class BlobInfo(NamedTuple):
     """Metadata of a stored blob. `type`: hash of the schema node when the blob was accepted
-    as a node (the meta-schema's own is `META`), else None."""
+    as a node (the meta-schema's own is `META`), else None. `purged`: its content was deleted for
+    good, and a put of the same bytes brings it back."""
 
     size: int
     type: str | None
+    purged: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,9 +119,12 @@ class Database:
                     self._sole = None
 
     @contextmanager
-    def write(self) -> Iterator[Connection]:
-        """Runs the block as a write transaction: atomic, and durable when it returns."""
+    def write(self, *, erasing: bool = False) -> Iterator[Connection]:
+        """Runs the block as a write transaction: atomic, and durable when it returns. `erasing`:
+        what this connection deletes from now on is overwritten; in the WAL only by `shrink`."""
         with self.read() as connection:
+            if erasing:
+                connection.execute("PRAGMA secure_delete=ON").fetchall()
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
@@ -149,11 +152,13 @@ class Database:
                 if line != "ok":
                     yield line
 
-    def shrink(self) -> None:
-        """Returns the pages of deleted rows to the file system, as far as readers allow."""
+    def shrink(self) -> bool:
+        """Returns the pages of deleted rows and of the WAL to the file system, as far as readers
+        allow; False where they keep the WAL."""
         with self.read() as connection:
             connection.execute("PRAGMA incremental_vacuum").fetchall()
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            ((is_busy, *_),) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        return not is_busy
 
     def close(self) -> None:
         with self._lock:

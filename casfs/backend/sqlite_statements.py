@@ -22,7 +22,7 @@ from casfs.backend.protocols import (
 )
 from casfs.backend.sqlite_connection import Connection
 from casfs.digest import Hasher, NodeHash
-from casfs.errors import Conflict, CorruptBlob, Invalid, NotFound
+from casfs.errors import Conflict, CorruptBlob, Invalid, NotFound, Purged
 
 TOUCH_RESOLUTION_S = 60  # seconds; a more recent `touched` is not worth a write
 BATCH_ROWS = 500  # or parameters, per statement
@@ -54,11 +54,15 @@ CREATE TABLE IF NOT EXISTS moves (
   at INTEGER NOT NULL
 );
 """
+PURGE_MARK = b"\0casfs purged\0\x9d\x1e\x52\xc7\x08\xfa"  # in place of purged content
+PURGED = f"length(data) = {len(PURGE_MARK)} AND data = x'{PURGE_MARK.hex()}'"
 INSERT = f"""
 INSERT INTO blobs (hash, size, type, touched, data) VALUES (?, ?, ?, ?, ?)
-ON CONFLICT (hash) DO UPDATE SET touched = excluded.touched
-WHERE touched < excluded.touched - {TOUCH_RESOLUTION_S}
+ON CONFLICT (hash) DO UPDATE SET touched = excluded.touched,
+data = CASE WHEN {PURGED} THEN excluded.data ELSE data END
+WHERE touched < excluded.touched - {TOUCH_RESOLUTION_S} OR {PURGED}
 """
+PURGE = f"UPDATE blobs SET data = x'{PURGE_MARK.hex()}' WHERE hash = ? AND type IS NULL"
 DELETE_UNTYPED_BLOB = "DELETE FROM blobs WHERE hash = ? AND type IS NULL RETURNING data"
 ADD = "INSERT OR IGNORE INTO heads (name, hash, record) VALUES (?, ?, ?)"
 REPLACE = "UPDATE heads SET hash = ?, record = ? WHERE name = ? AND hash = ? AND record = ?"
@@ -84,6 +88,8 @@ class BlobRow(NamedTuple):
 def verified(hash: str, data: bytes) -> bytes:
     """Returns the bytes of a row. Raises CorruptBlob where they do not hash to its name."""
     if not isinstance(data, bytes) or Hasher(data).hexdigest() != hash:  # may be text
+        if data == PURGE_MARK:
+            raise Purged(f"blob {hash}: its content was purged")
         raise CorruptBlob(f"blob {hash}: its bytes do not hash to its name")
     return data
 
@@ -178,7 +184,8 @@ def insert(db: Connection, batch: list[Staged], stored: Mapping[bytes, BlobRow],
         key, data = key_of(one.digest.hash), one.data
         if one.type is not None and key in stored and stored[key].type is None:
             # it arrives anew, as a node; its bytes stay where they are stored
-            ((data,),) = db.execute(DELETE_UNTYPED_BLOB, (key,)).fetchall() or [(data,)]
+            ((kept,),) = db.execute(DELETE_UNTYPED_BLOB, (key,)).fetchall() or [(data,)]
+            data = data if kept == PURGE_MARK else kept
         id = None if one.type is None else ids[one.type]
         rows.append((key, one.digest.size_bytes, id, now, data))
     db.executemany(INSERT, rows)

@@ -29,7 +29,7 @@ def remove_heads(
 
 
 def print_removed(id: str, names: list[str], as_json: bool, **fields: Any) -> None:
-    line = f"{id} removed {_listed(names)}; `casfs undo` restores it until gc deletes it"
+    line = f"{id} removed {listed(names)}; `casfs undo` restores it until gc deletes it"
     echo_result(as_json, {"removal": id, "removed": names, **fields}, line)
 
 
@@ -52,10 +52,10 @@ def undo(ctx: click.Context, removal: str | None, listing: bool, as_json: bool) 
     with open_store(ctx) as store:
         if not listing:
             done = removals.undo(store, removal)
-            echo_result(as_json, _value(done), f"{done.id} restored {_listed(done.names)}")
+            echo_result(as_json, _value(done), f"{done.id} restored {listed(done.names)}")
             return
         found = removals.listing(store)
-    rows = ((one.id, Moment(one.removed_at), _listed(one.names)) for one in found)
+    rows = ((one.id, Moment(one.removed_at), listed(one.names)) for one in found)
     echo_table(as_json, [_value(one) for one in found], "REMOVAL DATE NAMES", rows, whole="REMOVAL")
 
 
@@ -63,6 +63,7 @@ def _value(one: Removal) -> dict[str, Any]:
     return {"removal": one.id, "removedAt": moment(one.removed_at), "names": one.names}
 
 
-def _listed(names: list[str]) -> str:
+def listed(names: list[str]) -> str:
+    """Returns the first names, and how many more there are."""
     more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
     return ", ".join(names[:MAX_NAMES]) + more

@@ -14,7 +14,7 @@ from casfs import canonical
 from casfs.backend.derived import repairable
 from casfs.backend.protocols import META, BlobInfo
 from casfs.digest import NodeHash
-from casfs.errors import CasfsError, Corrupt, CorruptBlob, Invalid, NotFound
+from casfs.errors import CasfsError, Corrupt, CorruptBlob, Invalid, NotFound, Purged
 from casfs.nodes import node
 from casfs.nodes.node import CHECKS, Node, check_targets
 from casfs.store import Store
@@ -45,6 +45,8 @@ def _faults(store: Store, hash: str, info: BlobInfo) -> list[Fault]:
         repairable(store.blobs).verify(hash)
         if info.type is not None:
             return list(_check_node(store, cast(NodeHash, hash), info.type))
+    except Purged:  # on purpose
+        return []
     except CorruptBlob as error:
         return [Fault("corrupt", hash, str(error))]
     except NotFound as error:

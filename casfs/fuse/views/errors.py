@@ -12,6 +12,7 @@ ERRNO: dict[type[CasfsError], int] = {
     errors.Failed: errno.EIO,
     errors.Corrupt: errno.EIO,
     errors.CorruptBlob: errno.EIO,
+    errors.Purged: errno.EIO,
     errors.NotFound: errno.ENOENT,
     errors.Refused: errno.EPERM,
     errors.Invalid: errno.EINVAL,

@@ -104,7 +104,8 @@ class FileReader:
         stored = self._blobs.info(unknown) if unknown else {}
         for one, data in held:
             hash = one.digest.hash
-            one.info = stored.get(hash)
+            found = stored.get(hash)
+            one.info = None if found is None or found.purged else found
             if hash in unknown:
                 unknown.discard(hash)
                 if one.info is None:

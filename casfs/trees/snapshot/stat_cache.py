@@ -139,6 +139,14 @@ def load(store: Store, directory: Path, rules: IgnoreRules, variant: str) -> Sta
     return StatCache(path, root, {row[0]: CachedDirectory(*row[1:]) for row in rows}, {}, set())
 
 
+def forget(store: Store, hash: str) -> None:
+    """Deletes the rows that name this content, so that its files are read again."""
+    if store.root is not None:
+        with _database(store.root / "index.db") as database, database.write() as db:
+            key = bytes.fromhex(hash)
+            db.execute("DELETE FROM recorded_directories WHERE instr(recorded, ?) > 0", (key,))
+
+
 def _database(path: Path) -> closing[Database]:
     return closing(Database(path, SCHEMA, durable=False))
 

@@ -1,0 +1,130 @@
+"""`casfs gc --purge`: the content of one blob goes for good, and what refers to it stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from casfs.backend.derived import repairable
+from casfs.digest import hash_bytes
+from casfs.errors import NotFound, Purged
+from casfs.maintenance import purge
+from casfs.native import images
+from casfs.store import Store
+from tests.support.cli import lines, value
+from tests.support.engine import Cli
+from tests.support.helpers import LARGE, put_tree, read_tree, write_tree
+from tests.support.maintenance import age, sql
+
+SMALL = b"PASSWORD=hunter2hunter2"
+SECRETS = {"small": SMALL, "large": SMALL * 200, "long": SMALL * 4000}
+
+
+def traces(root: Path, secret: bytes) -> list[str]:
+    """The files of a store that hold these bytes."""
+    return [
+        path.relative_to(root).as_posix()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and secret in path.read_bytes()
+    ]
+
+
+@pytest.fixture(params=SECRETS)
+def secret(request: pytest.FixtureRequest) -> bytes:
+    return SECRETS[request.param]
+
+
+def test_nothing_of_it_is_left(cli: Cli, opened: Store, tmp_path: Path, secret: bytes) -> None:
+    hash = hash_bytes(secret)
+    place = write_tree(tmp_path / "place", {".env": secret, "f": b"other"})
+    made = cli("checkpoint", "create", "work", place, "--json").json
+    other = cli("checkpoint", "create", "other", place).word
+    images.ensure(opened, made["root"])
+    name = f"work@{made['id']}"
+    arguments = ("gc", "--purge", "work:.env")
+    refused = cli.refused(*arguments, code=4)
+    assert f"{hash} is in other@{other}, {name}; use --force to purge it" in refused
+    planned = value(cli, *arguments, "--dry-run")
+    heads = [f"checkpoints/other/{other}", f"checkpoints/work/{made['id']}"]
+    assert planned == {
+        "hash": hash, "bytes": len(secret), "nodes": [made["root"]], "heads": heads, "dryRun": True
+    }  # fmt: skip
+    opened.close()
+    assert traces(cli.root, SMALL) != []
+    assert lines(cli, *arguments, "--force") == [
+        f"{hash} purged, {len(secret)} bytes; in other@{other}, {name}"
+    ]
+    assert traces(cli.root, SMALL) == []
+    assert f"blob {hash}: its content was purged" in cli.refused("get", hash, code=1)
+    assert f"{hash} was purged before" in cli.refused(*arguments, "--force", code=4)
+    assert lines(cli, "fsck")[-1].endswith(": no faults")
+    assert lines(cli, "gc")[0].startswith("freed 0 blobs")
+    assert "its content was purged" in cli.refused(
+        "checkpoint", "restore", "work", tmp_path / "out", code=1
+    )
+    assert not (tmp_path / "out").exists()
+    cli("checkpoint", "restore", "work", tmp_path / "out", "--", "f")
+    assert read_tree(tmp_path / "out") == {b"f": b"other"}
+    assert "its content was purged" in cli.refused("export", "work", "-o", tmp_path / "x", code=1)
+    assert not (tmp_path / "x").exists()
+
+
+def test_the_same_bytes_put_again_are_there_again(cli: Cli, tmp_path: Path, secret: bytes) -> None:
+    """Also where the file was not touched since: no stat cache hides that the content is gone."""
+    place = write_tree(tmp_path / "place", {".env": secret, "f": b"other"})
+    hash = hash_bytes(secret)
+    cli("checkpoint", "create", "work", place)
+    cli("gc", "--purge", hash[:12], "--force")
+    cli("checkpoint", "create", "work", place)
+    assert cli("get", hash).out == secret
+    assert lines(cli, "fsck")[-1].endswith(": no faults")
+    cli("gc", "--purge", hash, "--force")
+    (tmp_path / "again").write_bytes(secret)
+    cli("put", tmp_path / "again")
+    assert cli("get", hash).out == secret
+
+
+def test_a_purged_blob_that_nothing_needs_is_collected(cli: Cli, opened: Store) -> None:
+    hash = opened.put(SMALL).hash
+    assert value(cli, "gc", "--purge", hash)["heads"] == []
+    with pytest.raises(Purged):
+        repairable(opened.blobs).verify(hash)
+    with pytest.raises(Purged):
+        list(opened.blobs.get_many([hash]))
+    with pytest.raises(Purged):
+        opened.blobs.open(hash)
+    age(opened)
+    cli("gc")
+    assert not opened.blobs.info([hash])
+
+
+def test_purged_bytes_that_come_as_a_node(cli: Cli, opened: Store) -> None:
+    node = opened.put_node("content", {"text": "t", "artifacts": []}).hash
+    data = opened.get(node)
+    sql(opened, "UPDATE blobs SET type = NULL WHERE hash = ?", bytes.fromhex(node))
+    cli("gc", "--purge", node)
+    with opened.batch() as batch:
+        batch.put_encoded(data)
+    assert opened.node(node).payload["text"] == "t"
+
+
+def test_what_is_not_purged(cli: Cli, opened: Store, store: Store) -> None:
+    node = opened.put_node("content", {"text": "t", "artifacts": []}).hash
+    assert "is a content, and only plain blobs" in cli.refused("gc", "--purge", node, code=4)
+    empty = opened.put(b"").hash
+    assert "there is nothing to purge" in cli.refused("gc", "--purge", empty, code=4)
+    assert "no blob " in cli.refused("gc", "--purge", "0f" * 32, code=3)
+    tree = put_tree(opened, {"d": {"f": LARGE}})
+    assert f"{tree}:d is not a file" in cli.refused("gc", "--purge", f"{tree}:d", code=4)
+    with pytest.raises(NotFound):
+        purge.purge(opened, "0f" * 32)
+
+
+def test_threads_and_removals_are_named(cli: Cli, opened: Store, tmp_path: Path) -> None:
+    place = write_tree(tmp_path / "place", {"d": {"f": SMALL}})
+    id = cli("checkpoint", "create", "work", place).word
+    removal = cli("checkpoint", "rm", "work").word
+    found = value(cli, "gc", "--purge", hash_bytes(SMALL), "--dry-run")
+    assert found["heads"] == [f"removed/{removal}/checkpoints/work/{id}"]
+    assert opened.get(hash_bytes(SMALL)) == SMALL
