@@ -12,6 +12,7 @@ EXIT_CODES = {
     "Failed": 1,
     "Corrupt": 1,
     "CorruptBlob": 1,
+    "Purged": 1,
     "Usage": 2,
     "NotFound": 3,
     "Refused": 4,
