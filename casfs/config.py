@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from casfs.errors import Failed, Invalid
+from casfs.errors import Failed, Invalid, NotFound
 
 FILE = "config.toml"
 AGENTS = "agents"  # the table of agent profiles; all others hold settings
@@ -113,7 +113,9 @@ def _lookup(
     setting: Setting, env: Mapping[str, str], files: list[tuple[Path, dict[str, Any]]]
 ) -> Value:
     if setting.variable in env:
-        return Value(setting, _parse(setting, env[setting.variable]), setting.variable)
+        return Value(
+            setting, parse(setting, env[setting.variable], setting.variable), setting.variable
+        )
     for path, values in files:
         if setting.name in values:
             return Value(setting, _typed(setting, values[setting.name], str(path)), str(path))
@@ -151,17 +153,27 @@ def _read(path: Path) -> dict[str, Any]:
     return flat
 
 
-def _parse(setting: Setting, text: str) -> Any:
+def setting(name: str) -> Setting:
+    """Raises NotFound."""
+    for one in SETTINGS:
+        if one.name == name:
+            return one
+    raise NotFound(f"no setting {name!r}; see `casfs config`")
+
+
+def parse(setting: Setting, text: str, where: str) -> Any:
+    """Returns the value that a text stands for, in the environment or on a command line. Raises
+    Invalid naming `where`."""
     if isinstance(setting.default, int):
         try:
-            return _typed(setting, int(text), setting.variable)
+            return _typed(setting, int(text), where)
         except ValueError:
-            raise Invalid(f"{setting.variable}: {text!r} is not a whole number") from None
+            raise Invalid(f"{where}: {text!r} is not a whole number") from None
     if isinstance(setting.default, list):
         try:
-            return _typed(setting, tomllib.loads(f"value = {text}")["value"], setting.variable)
+            return _typed(setting, tomllib.loads(f"value = {text}")["value"], where)
         except tomllib.TOMLDecodeError:
-            raise Invalid(f'{setting.variable}: {text!r} is not a list, like ["a", "b"]') from None
+            raise Invalid(f'{where}: {text!r} is not a list, like ["a", "b"]') from None
     return text
 
 

@@ -21,7 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 TRUNK = """
     schemas casfs.version
-    casfs.errors casfs.canonical casfs.digest casfs.config casfs.lru_cache casfs.system
+    casfs.errors casfs.canonical casfs.digest casfs.config
+    casfs.config_edit casfs.lru_cache casfs.system
     casfs.backend casfs.nodes casfs.conflict_retry casfs.write_batch casfs.store casfs.graph
     casfs.removals casfs.threads casfs.thread_state casfs.thread_lookup casfs.trees
     casfs.trees.diff casfs.trees.snapshot casfs.trees.restore casfs.checkpoints casfs.revisions

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -15,9 +16,11 @@ from casfs import config
 from casfs.actions import cache, key
 from casfs.cli.common import json_option, open_store, store_root
 from casfs.cli.json_values import record
-from casfs.cli.output import echo_json, echo_result
+from casfs.cli.output import echo_json, echo_lines, echo_result
 from casfs.cli.table import Age, Hash, echo_table
-from casfs.errors import NotFound
+from casfs.errors import CasfsError, NotFound
+from casfs.store import Store
+from casfs.system.clock import rfc3339
 
 EXIT_TIMED_OUT = 124  # as of timeout(1)
 EXIT_SIGNAL_BASE = 128  # plus the signal's number, as in shells
@@ -121,15 +124,75 @@ def lookup(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
 @json_option
 @click.pass_context
 def list_(ctx: click.Context, as_json: bool) -> None:
-    """List cached results: key, time of last use, program; most recently used first.
+    """List cached results: key, last use, time that a hit saves, command line; most recently used
+    first.
 
     \b
     casfs action list
     """
     with open_store(ctx) as store:
-        found = cache.list_entries(store)
-    rows = [(Hash(entry.action), Age(entry.used_at), entry.argv0) for entry in found]
-    echo_table(as_json, list(map(record, found)), "ACTION USED COMMAND", rows, whole="ACTION")
+        found = [(one, _details(store, one)) for one in cache.list_entries(store)]
+    rows = [
+        (Hash(one.action), Age(one.used_at), _seconds(more["durationMs"]), more["command"])
+        for one, more in found
+    ]
+    values = [{**record(one), **more} for one, more in found]
+    echo_table(as_json, values, "ACTION USED TOOK COMMAND", rows, whole="ACTION USED TOOK")
+
+
+@action.command()
+@click.argument("key", metavar="ACTION")
+@json_option
+@click.pass_context
+def show(ctx: click.Context, key: str, as_json: bool) -> None:
+    """Print a cached result: what its key covers, and what a hit restores.
+
+    \b
+    casfs action show 3c444643
+    """
+    with open_store(ctx) as store:
+        node = store.node(store.expand(key), "action")
+        result = cache.lookup(store, node.hash)
+    value = {
+        "action": node.hash,
+        "key": node.payload,
+        "result": record(result) if result else None,
+    }
+    echo_lines(as_json, value, _page(node.payload, result))
+
+
+def _details(store: Store, entry: cache.Entry) -> dict[str, Any]:
+    """Returns the command line and the duration; less where a node is damaged."""
+    try:
+        command = _command(store.node(entry.action, "action").payload)
+        duration = cache.load(store, entry.result).duration_ms
+    except CasfsError:
+        return {"command": entry.argv0, "durationMs": None}
+    return {"command": command, "durationMs": duration}
+
+
+def _command(payload: Mapping[str, Any]) -> str:
+    return shlex.join(payload["argv"]) if payload["step"] is None else cache.argv0(payload)
+
+
+def _seconds(duration_ms: int | None) -> str:
+    return "" if duration_ms is None else f"{duration_ms / 1000:.2f} s"
+
+
+def _page(payload: Mapping[str, Any], result: cache.Result | None) -> Iterator[str]:
+    yield f"command: {_command(payload)}"
+    yield f"input: {payload['inputRoot']}, in {payload['cwd']}"
+    for name, value in payload["env"].items():
+        yield f"env: {name}={value}"
+    for path in payload["outputs"]:
+        yield f"output: {path}"
+    if result is None:
+        yield "result: none is cached"
+        return
+    yield f"result: {result.hash}, {_seconds(result.duration_ms)}, {rfc3339(result.created_at)}"
+    yield f"outputs: {result.outputs}"
+    yield f"stdout: {result.stdout}"
+    yield f"stderr: {result.stderr}"
 
 
 def _request(

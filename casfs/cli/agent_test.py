@@ -39,7 +39,7 @@ def test(
     made. Exits 1 where the agent fails or its output holds no JSON object, 7 where it asks
     a person.
 
-    \\b
+    \b
     casfs agent test command:./run.sh --workspace .
     casfs agent test llm:small --task "Say hello"
     """

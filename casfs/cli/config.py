@@ -1,28 +1,134 @@
-"""The settings."""
+"""The settings: printed, set, edited."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
 from casfs import config as settings
-from casfs.cli.common import json_option
-from casfs.cli.output import echo_lines
+from casfs.cli.common import json_option, store_root
+from casfs.cli.output import echo_lines, echo_result
+from casfs.errors import Failed, NotFound
+from casfs.system.files import replacing
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-@click.command()
+def place_option(command: F) -> F:
+    return click.option(
+        "--user", is_flag=True, help="In the user's file, for all stores; not in the store's."
+    )(command)
+
+
+@click.group(invoke_without_command=True)
 @json_option
 @click.pass_context
 def config(ctx: click.Context, as_json: bool) -> None:
-    """Print each setting, its value and its origin."""
+    """Print each setting, its value and its origin; `set`, `unset` and `edit` change one.
+
+    \b
+    casfs config
+    casfs config set runs.limit 4
+    """
+    if ctx.invoked_subcommand is None:
+        _print(ctx, as_json)
+
+
+@config.command("list")
+@json_option
+@click.pass_context
+def list_(ctx: click.Context, as_json: bool) -> None:
+    """Print each setting, its value and its origin.
+
+    \b
+    casfs config list
+    """
+    _print(ctx, as_json)
+
+
+def _print(ctx: click.Context, as_json: bool) -> None:
     root = settings.store_root(ctx.find_root().obj, os.environ)
     values = [root, *settings.load(root.value, os.environ)]
     lines = (
         f"{one.setting.name} = {one.value}  ({one.origin}; {one.setting.help})" for one in values
     )
     echo_lines(as_json, [_json(value) for value in values], lines)
+
+
+@config.command("set")
+@click.argument("name")
+@click.argument("value")
+@place_option
+@json_option
+@click.pass_context
+def set_(ctx: click.Context, name: str, value: str, user: bool, as_json: bool) -> None:
+    """Set a setting in config.toml; a list is written as in TOML. Comments stay.
+
+    \b
+    casfs config set runs.limit 4
+    casfs config set actions.cacheable '["make", "cargo build"]'
+    """
+    setting = settings.setting(name)
+    _change(ctx, name, settings.parse(setting, value, name), user, as_json)
+
+
+@config.command()
+@click.argument("name")
+@place_option
+@json_option
+@click.pass_context
+def unset(ctx: click.Context, name: str, user: bool, as_json: bool) -> None:
+    """Remove a setting from config.toml: the next origin or the default counts again.
+
+    \b
+    casfs config unset runs.limit
+    """
+    settings.setting(name)
+    _change(ctx, name, None, user, as_json)
+
+
+@config.command()
+@place_option
+@click.pass_context
+def edit(ctx: click.Context, user: bool) -> None:
+    """Open config.toml in $VISUAL or $EDITOR, and check it afterwards.
+
+    \b
+    casfs config edit
+    """
+    path = _path(ctx, user)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    click.edit(filename=str(path))
+    settings.load(store_root(ctx), os.environ)
+
+
+def _change(ctx: click.Context, name: str, value: Any, user: bool, as_json: bool) -> None:
+    from casfs.config_edit import with_setting
+
+    path = _path(ctx, user)
+    try:
+        text = path.read_text("utf-8") if path.exists() else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise Failed(f"cannot read {path}: {error}") from None
+    made = with_setting(text, name, value)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as file:
+        file.write(made.encode())
+    now = next(
+        one for one in settings.load(store_root(ctx), os.environ) if one.setting.name == name
+    )
+    echo_result(as_json, _json(now), f"{name} = {now.value}  ({now.origin})")
+
+
+def _path(ctx: click.Context, user: bool) -> Path:
+    root = store_root(ctx)
+    if not user and not root.is_dir():
+        raise NotFound(f"no store at {root}; `casfs init` makes one")
+    return settings.user_file(os.environ) if user else root / settings.FILE
 
 
 def _json(value: settings.Value) -> dict[str, object]:

@@ -34,7 +34,7 @@ def demo(ctx: click.Context, directory: str) -> None:
 
     Makes the store and starts the daemon and the mount where they are missing; they go on running.
 
-    \\b
+    \b
     casfs demo
     """
     if missing := [name for name in ("git", "diff") if shutil.which(name) is None]:

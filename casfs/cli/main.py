@@ -72,7 +72,7 @@ SECTIONS = {
     "Daily": "init status checkpoint undo diff ls cat search workspace mount umount",
     "Threads (runs of workflows)": "thread workflow agent daemon demo",
     "Caches": "action plugin",
-    "Store": "gc fsck export import stats config help",
+    "Store": "gc fsck export import undo stats config help",
     "Plumbing": "put get has missing refs walk heads list node schema tree",
 }
 OTHERS = "Others"  # what stands in no section
@@ -156,7 +156,9 @@ def main() -> NoReturn:
         code = 2
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "casfs"
-        code = _fail(f"{error.format_message()} See `{command} --help`.", 2)
+        message = error.format_message()
+        stop = "" if message.endswith((".", "?", "!")) else "."
+        code = _fail(f"{message}{stop} See `{command} --help`.", 2)
     except click.ClickException as error:
         code = _fail(error.format_message(), 1)
     except (KeyboardInterrupt, click.Abort):

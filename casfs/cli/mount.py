@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +60,7 @@ def mount(
     ready_fd: int | None,
     as_json: bool,
 ) -> None:
-    """Show the store as read-only files under DIRECTORY, an empty directory.
+    """Show the store as read-only files under DIRECTORY, an empty or new directory.
 
     Returns when the mount answers. End it with `casfs umount DIRECTORY`.
     """
@@ -81,8 +82,25 @@ def mount(
     if not (root / "log").is_dir():
         check_store(root)  # raises: no store
     flags += ["--transport", transport] if transport else []
-    pid = background.start(root, ["mount", str(point), *flags], "mount.err")
+    with _made(point):
+        pid = background.start(root, ["mount", str(point), *flags], "mount.err")
     echo_result(as_json, {"mount": str(point), "pid": pid}, f"{point} mounted (pid {pid})")
+
+
+@contextmanager
+def _made(point: Path) -> Iterator[None]:
+    """Makes the mount point where only it is missing; it goes again when the mount fails."""
+    try:
+        point.mkdir()
+    except OSError:  # it is there, or starting the mount says what is wrong
+        yield
+        return
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            point.rmdir()
+        raise
 
 
 def _options(

@@ -42,6 +42,7 @@ MAX_STREAM_BYTES = 64 << 10  # of a program's output, its end
 INDEX_BATCH_NODES = 2000  # a transaction
 SNIPPET_CONTEXT_CHARS = 60  # on either side
 WORD = re.compile(r"\w+")
+TOKEN = re.compile(r"[^\W_]+")  # as the index splits texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,8 +274,18 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def _snippet(text: str, words: list[str]) -> str:
-    """Returns one line of context around the first occurrence of a word."""
-    lower = text.lower()
-    at = min((place for word in words if (place := lower.find(word.lower())) >= 0), default=0)
-    cut = text[max(at - SNIPPET_CONTEXT_CHARS, 0) : at + SNIPPET_CONTEXT_CHARS]
+    """Returns the line that has most of the words, cut around the first of them."""
+    wanted = {_folded(token) for word in words for token in TOKEN.findall(word)}
+    best, most, at = "", -1, 0
+    for line in text.splitlines():
+        found = [one for one in TOKEN.finditer(line) if _folded(one[0]) in wanted]
+        if (count := len({_folded(one[0]) for one in found})) > most:
+            best, most, at = line, count, found[0].start() if found else 0
+    cut = best[max(at - SNIPPET_CONTEXT_CHARS, 0) : at + SNIPPET_CONTEXT_CHARS]
     return " ".join(cut.split())
+
+
+def _folded(word: str) -> str:
+    """Returns a word as the index compares it: without case and accents."""
+    plain = unicodedata.normalize("NFD", word).lower()
+    return "".join(one for one in plain if not unicodedata.combining(one))

@@ -42,7 +42,7 @@ def check(root: Path | None, mountpoint: Path) -> Path:
             raise Refused(f"{path} is a mount point already; `casfs umount` it first")
         names = os.listdir(path)
     except FileNotFoundError:
-        raise NotFound(f"no directory {mountpoint}; make it first") from None
+        raise NotFound(f"no directory {mountpoint}; make its parent first") from None
     except NotADirectoryError:
         raise Refused(f"{mountpoint} is not a directory; give an empty one") from None
     except OSError as error:

@@ -119,11 +119,16 @@ def test_list(cli: Cli) -> None:
     assert cli("action", "list").text == ""
     assert cli("action", "list", "--json").json == []
     key = json.loads(run(cli, "--json", "--cache", "--", "true").stdout)["action"]
-    line = cli("action", "list").text.split()
-    assert (line[0], line[2]) == (key, "true")
-    assert set(cli("action", "list", "--json").json[0]) == {
-        "action", "result", "argv0", "createdAt", "usedAt",
-    }  # fmt: skip
+    run(cli, "--json", "--cache", "--", "sh", "-c", "echo two words")
+    last, first = (line.split("\t") for line in cli("action", "list").text.splitlines())
+    assert (first[0], first[3], last[3]) == (key, "true", "sh -c 'echo two words'")
+    assert last[2].endswith(" s")
+    assert cli("action", "list", "--json").json[0]["command"] == "sh -c 'echo two words'"
+    shown = cli("action", "show", last[0][:12]).text.splitlines()
+    assert shown[0] == "command: sh -c 'echo two words'"
+    assert any(line.startswith("env: PATH=") for line in shown)
+    value = cli("action", "show", key, "--json").json
+    assert (value["key"]["argv"], value["result"]["action"]) == (["true"], key)
 
 
 def test_input_directories(cli: Cli, tmp_path: Path) -> None:

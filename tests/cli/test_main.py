@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -142,13 +143,20 @@ def test_help_loads_no_library_that_it_does_not_need() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["frobnicate"], ["tree", "grow"], ["get"], ["put", "a", "b"], ["get", "--nope", "x"]],
+    [
+        ["frobnicate"],
+        ["tree", "grow"],
+        ["get"],
+        ["put", "a", "b"],
+        ["get", "--nope", "x"],
+        ["gc", "--max-size", "5X"],
+    ],
     ids=" ".join,
 )
 def test_usage(arguments: list[str], cli: Cli) -> None:
     answer = cli(*arguments, code=2)
     assert answer.err.startswith("casfs: ")
-    assert "--help`." in answer.err
+    assert re.search(r"[.?] See `casfs.* --help`\.$", answer.err)
     assert answer.err.count("\n") == 1
 
 

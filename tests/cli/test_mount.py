@@ -20,14 +20,17 @@ def test_mount_points(cli: Cli, project: Path) -> None:
     assert "is inside the store" in cli.refused("mount", inside, code=4)
     assert "is not empty" in cli.refused("mount", project, code=4)
     assert "is not a directory" in cli.refused("mount", project / "run", code=4)
-    assert cli.refused("mount", project / "gone", code=3)
+    assert "make its parent first" in cli.refused("mount", project / "gone/below", code=3)
+    assert not (project / "gone").exists()
+    refused = cli.refused("mount", cli.root / "inside", code=4)
+    assert "is inside the store" in refused
+    assert not (cli.root / "inside").exists(), "what a failed mount made is gone"
     assert "no casfs mount" in cli.refused("umount", project, code=3)
 
 
 @needs_device
 def test_mount_and_umount(cli: Cli, tmp_path: Path) -> None:
-    point = tmp_path / "point"
-    point.mkdir()
+    point = tmp_path / "point"  # made by the command
     hash = cli("put", "-", stdin=b"seen").word
     try:
         shown = cli("mount", point, "--json").json

@@ -153,11 +153,13 @@ def test_the_limit_counts_places(disk_store: Store, find: Find) -> None:
         assert len(find("word", limit=limit)) == min(limit, 10)
 
 
-def test_a_snippet_is_one_line_around_the_word(disk_store: Store, find: Find) -> None:
-    content(disk_store, "before " * 100 + "\n\n\tNeedle\there\n" + "after " * 100)
-    (hit,) = find("needle")
-    assert "\n" not in hit.snippet
-    assert "before Needle here after" in hit.snippet
+def test_a_snippet_is_the_line_with_the_words(disk_store: Store, find: Find) -> None:
+    content(disk_store, "needles " * 100 + "\n\n\tOne Néedle\there\n" + "after " * 100)
+    (hit,) = find("needle here")
+    assert hit.snippet == "One Néedle here"
+    content(disk_store, "a/_unlike.txt\nsrc/" + "x" * 100 + "_like_this.txt")
+    (hit,) = find("like")
+    assert hit.snippet.endswith("x_like_this.txt")
     assert len(hit.snippet) <= 2 * search_module.SNIPPET_CONTEXT_CHARS
 
 
