@@ -46,13 +46,13 @@ def _drop(detail: str) -> None:
 class Call:
     """A request to run a child thread. `workflow`: name or hash; `input`: its task; `agents`:
     role name to {name, config, version}; `workspace`: root of its tree, None for the tree that
-    the calling step started from; `max_rounds`: limit of steps."""
+    the calling step started from; `max_steps`: limit of steps."""
 
     workflow: str
     input: str
     agents: Mapping[str, Mapping[str, Any]]
     workspace: str | None = None
-    max_rounds: int = 100
+    max_steps: int = 100
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,9 @@ Steps: TypeAlias = list[Step]  # `Threads.list` hides the built-in
 class Threads:
     """The threads of a store; a thread is one run of a workflow.
 
-    An `id` may be a unique prefix. Reading works without a daemon. The methods that move a
-    thread (`start`, `fork`, `resume`, `cancel`, `wait`) raise NoDaemon where `casfs daemon`
-    does not run for this store. All raise NotFound, and Conflict for an ambiguous prefix.
+    An `id` may be a unique prefix. Reading, `cancel` and `suspend` work without a daemon. The
+    methods that run a thread (`start`, `fork`, `resume`, `wait`) raise NoDaemon where `casfs
+    daemon` does not run for this store. All raise NotFound, and Conflict for an ambiguous prefix.
     """
 
     def __init__(self, store: Store) -> None:
@@ -79,6 +79,7 @@ class Threads:
         max_steps: int = 100,
         max_tokens: int | None = None,
         max_time: timedelta | None = None,
+        on_limit: Literal["suspend", "end"] = "suspend",
         name: str | None = None,
         idempotency_key: str | None = None,
     ) -> Thread:
@@ -86,7 +87,8 @@ class Threads:
 
         `agents`: the agent of each role. `workspace`: the tree that agents work on a copy of;
         None is the empty tree, False records no files. Spending more than `max_tokens` or
-        `max_time` suspends the thread. `name` may stand for its id. A second call with the same
+        `max_time` suspends the thread; `on_limit`: what more than `max_steps` does. `name` may
+        stand for its id. A second call with the same
         `idempotency_key` returns the existing thread. Raises Invalid (a config), Conflict (the
         name is taken), Refused (an agent's version).
         """
@@ -96,10 +98,11 @@ class Threads:
             input=input,
             agents=_bindings(agents),
             workspace=workspace and Trees(self._store).resolve(workspace),
-            max_rounds=max_steps,
+            max_steps=max_steps,
             tokens=max_tokens,
             wall_ms=None if max_time is None else max(1, max_time // timedelta(milliseconds=1)),
             key=idempotency_key,
+            on_limit=on_limit,
             name=name,
         )
         return self.get(made["id"])
@@ -111,24 +114,47 @@ class Threads:
         at: int | None = None,
         agents: Mapping[str, Agent] | None = None,
         max_steps: int | None = None,
+        workflow: str | None = None,
     ) -> Thread:
         """Starts a new thread that goes on after step `at` (the last) of this one, on the
-        workspace as it was then. `agents` replaces those of some roles, `max_steps` its limit."""
+        workspace as it was then. `agents` replaces those of some roles, `max_steps` its limit,
+        `workflow` its workflow."""
+        limits = {"max_steps": max_steps, "workflow": workflow}
         bound = _bindings(agents or {})
-        made = self._ask("fork", id=self._id(id), at=at, agents=bound, max_rounds=max_steps)
+        made = self._ask("fork", id=self._id(id), at=at, agents=bound, **limits)
         return self.get(made["id"])
 
-    def resume(self, id: str, input: str | None = None) -> Thread:
-        """Resumes a suspended thread; `input` answers its question."""
-        return self._moved("resume", id, input=input)
+    def resume(
+        self,
+        id: str,
+        input: str | None = None,
+        *,
+        hint: str | None = None,
+        agents: Mapping[str, Agent] | None = None,
+    ) -> Thread:
+        """Resumes a suspended thread; `input` answers its question, `hint` is a text for the next
+        attempt at a failed step, `agents` play their roles from now on."""
+        return self._moved("resume", id, input=input, hint=hint, agents=_bindings(agents or {}))
 
     def cancel(self, id: str) -> Thread:
         """Ends a thread with return code 130, with all processes that run for it."""
-        return self._moved("cancel", id)
+        return self._stop(id, "cancel")
+
+    def suspend(self, id: str) -> Thread:
+        """Suspends a running thread and those that it called; `resume` runs its pending step
+        again."""
+        return self._stop(id, "suspend")
 
     def wait(self, id: str) -> Thread:
         """Blocks until the thread is suspended or over."""
         return self._moved("wait", id)
+
+    def _stop(self, id: str, op: str) -> Thread:
+        from engine.runtime import stop_thread
+
+        full = self._id(id)
+        stop_thread.request(self._root(), full, op)
+        return self.get(full)
 
     def _moved(self, op: str, id: str, **arguments: Any) -> Thread:
         full = self._id(id)
@@ -138,11 +164,13 @@ class Threads:
     def _id(self, text: str) -> ThreadId:
         return thread_lookup.find(self._store, text).id
 
-    def _ask(self, op: str, **arguments: Any) -> Any:
-        root: Path | None = self._store.root
-        if root is None:
+    def _root(self) -> Path:
+        if self._store.root is None:
             raise NoDaemon("a store in memory has no daemon; use a store on disk")
-        return daemon_socket.request(root, op, **arguments)
+        return self._store.root
+
+    def _ask(self, op: str, **arguments: Any) -> Any:
+        return daemon_socket.request(self._root(), op, **arguments)
 
     # -- values ---------------------------------------------------------------------------
 

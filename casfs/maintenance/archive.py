@@ -32,7 +32,7 @@ from casfs.errors import Conflict, Corrupt, CorruptBlob, Failed, Invalid, NotFou
 from casfs.maintenance.archive_members import Member, members
 from casfs.maintenance.head_kinds import is_future, mismatch, parse_foreign_head, without_processes
 from casfs.maintenance.import_dry_run import DryRunBackend
-from casfs.nodes import head_kinds
+from casfs.nodes import head_kinds, node
 from casfs.nodes.registry import Registry
 from casfs.store import Store
 from casfs.system import zstd
@@ -42,7 +42,6 @@ FORMAT = "casfs export 1"
 FORM = tarfile.GNU_FORMAT
 MANIFEST, END = "manifest.json", "end.json"
 MAX_MANIFEST_BYTES = 32 << 20  # parsed, it takes up to 25 times as much memory
-MAX_NODE_BYTES = 256 << 20
 MAX_END_BYTES = 1 << 16
 Progress = Callable[[int, int], None]  # members and bytes so far
 
@@ -214,9 +213,8 @@ def _put(batch: Batch, kind: str, hash: str, member: Member) -> bytes:
     data = b""
     if kind == "blobs":
         found = batch.put_stream(cast(BinaryIO, member)).hash
-    elif member.size > MAX_NODE_BYTES:
-        raise Invalid(f"{member.name}: {member.size} bytes is too large for a node")
     else:
+        node.check_size(member.size)  # before it is read
         data = member.readall()
         found = Digest.of(data).hash
         if found == hash:

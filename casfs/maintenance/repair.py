@@ -22,9 +22,9 @@ from casfs.digest import Digest, hash_stream, is_hash
 from casfs.errors import CasfsError, Failed, NotFound
 from casfs.maintenance.blob_check import detect_type
 from casfs.maintenance.fsck import Report
+from casfs.nodes.node import MAX_NODE_BYTES
 from casfs.store import Store
 
-MAX_BUFFERED_BYTES = 64 << 20  # larger files are streamed, and are never nodes
 Content = tuple[bytes | Path, str | None]  # bytes or a file, hash of the type
 Found = list[tuple[str, Callable[[], Content]]]  # hash, and how to load it
 
@@ -141,7 +141,7 @@ def _from_files(source: Path, lost: set[str]) -> Iterator[tuple[str, Callable[[]
 
 def _read(path: Path) -> Content:
     try:
-        return (path.read_bytes() if path.stat().st_size <= MAX_BUFFERED_BYTES else path), None
+        return (path.read_bytes() if path.stat().st_size <= MAX_NODE_BYTES else path), None
     except OSError as error:
         raise Failed(f"cannot read {path}: {error.strerror}") from None
 

@@ -15,6 +15,7 @@ from casfs.nodes import directory
 
 # Rules that a schema cannot state, by type name.
 CHECKS: dict[str, Callable[[Any], object]] = {"directory": directory.check_node}
+MAX_NODE_BYTES = 256 << 20
 PARENT_STATES = ("thread-start", "thread-step")
 
 
@@ -47,7 +48,15 @@ def check_targets(
 def encode(type_hash: str, payload: Any) -> bytes:
     """Returns the bytes of a node. Raises Invalid naming the JSON path inside the payload."""
     body = canonical.encode(payload)
-    return b'{"payload":' + body + b',"type":"' + type_hash.encode() + b'"}'
+    data = b'{"payload":' + body + b',"type":"' + type_hash.encode() + b'"}'
+    check_size(len(data))
+    return data
+
+
+def check_size(size: int) -> None:
+    """Raises Invalid for more bytes than a node may have."""
+    if size > MAX_NODE_BYTES:
+        raise Invalid(f"$: {size} bytes are too many for a node; it may have {MAX_NODE_BYTES}")
 
 
 def decode(hash: str, data: bytes) -> tuple[str, Any]:

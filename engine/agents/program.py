@@ -133,9 +133,11 @@ def _path(env: Mapping[str, str]) -> str:
 
 
 def first_word(package: str, config: Mapping[str, Any]) -> str | None:
-    """Returns the program that an agent of this package runs; None where it runs none."""
-    default = PROGRAMS.get(package)
-    return str(config["argv"][0]) if package in PROGRAMS and "argv" in config else default
+    """Returns the program that an agent of this package runs; None where it runs none. The config
+    may be invalid."""
+    argv = config.get("argv")
+    given = package in PROGRAMS and isinstance(argv, list) and argv
+    return str(argv[0]) if argv and given else PROGRAMS.get(package)
 
 
 def exists(argv0: str, env: Mapping[str, str]) -> bool:

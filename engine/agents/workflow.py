@@ -88,7 +88,7 @@ def _call(context: AgentContext, one: Mapping[str, Any], done: list[Called]) -> 
         one.get("input") or context.prompt.text(),
         one["agents"],
         done[-1].workspace if done else None,
-        one.get("maxRounds", Call.max_rounds),
+        one.get("maxRounds", Call.max_steps),
     )
 
 

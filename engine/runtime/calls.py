@@ -76,7 +76,7 @@ class ThreadCalls:
             call.input,
             bindings(call.agents),
             self._workspace if call.workspace is None else cast(TreeHash, call.workspace),
-            call.max_rounds,
+            call.max_steps,
             Budget(Budget.of(start["budget"]).tokens),
         )
 

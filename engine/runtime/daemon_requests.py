@@ -72,7 +72,7 @@ class DaemonApi:
         input: str,
         agents: dict[str, Any],
         workspace: TreeHash | Literal[False] | None = None,
-        max_rounds: int = lifecycle.MAX_ROUNDS,
+        max_steps: int = lifecycle.MAX_STEPS,
         tokens: int | None = None,
         wall_ms: int | None = None,
         compact: dict[str, Any] | None = None,
@@ -97,7 +97,7 @@ class DaemonApi:
                 input,
                 bound,
                 self._empty_tree() if workspace is None else workspace or None,
-                max_rounds,
+                max_steps,
                 Budget(tokens, wall_ms),
                 _compact(compact, names),
                 key,
@@ -122,7 +122,7 @@ class DaemonApi:
         id: ThreadId,
         at: int | NodeHash | None = None,
         agents: dict[str, Any] | None = None,
-        max_rounds: int | None = None,
+        max_steps: int | None = None,
         workflow: str | None = None,
         every: dict[str, Any] | None = None,
     ) -> Answer:
@@ -131,7 +131,7 @@ class DaemonApi:
             others = self._replacements(found, agents, every)
             store = agent_binding.redacting_store(self._store, others, self._env)
             new = None if workflow is None else workflows.find(store, workflow)
-            return lifecycle.fork(store, found, at, others, max_rounds, new)
+            return lifecycle.fork(store, found, at, others, max_steps, new)
 
         thread = await blocking(fork)
         self._supervisor.launch(thread.id)

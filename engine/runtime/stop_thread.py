@@ -38,6 +38,14 @@ def suspend(store: Store, id: ThreadId, workspaces: Workspaces) -> None:
     suspension.suspend(store, threads.get(store, id), reason, cause=UNKNOWN)
 
 
+def request(root: Path, id: ThreadId, op: str) -> None:
+    """Asks the daemon to do one of ACTIONS; where none runs, does it on the store."""
+    if daemon_socket.runs(root):
+        daemon_socket.request(root, op, id=id)
+    else:
+        without_daemon(root, id, ACTIONS[op])
+
+
 def without_daemon(root: Path, id: ThreadId, action: Action) -> None:
     """Does an action where no daemon of the store runs. Raises Refused where one does."""
     lock = daemon_socket.lock(root)

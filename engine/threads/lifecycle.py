@@ -30,7 +30,7 @@ from engine.threads.agent_binding import NO_BINDINGS, Binding
 from engine.threads.record import END_ON_LIMIT, ON_LIMIT, SUSPEND_ON_LIMIT, UNLIMITED, Budget
 from engine.workflow import registry as workflows
 
-MAX_ROUNDS = Call.max_rounds
+MAX_STEPS = Call.max_steps
 MAX_CALL_DEPTH = 8
 KEY_HEADS = "keys/"
 SUMMARISER = ""
@@ -55,7 +55,7 @@ class ThreadRequest:
     input: str
     agents: Mapping[str, Binding]
     workspace: TreeHash | None = None
-    max_rounds: int = MAX_ROUNDS
+    max_steps: int = MAX_STEPS
     budget: Budget = UNLIMITED
     compact: CompactPolicy | None = None
     key: str | None = None
@@ -146,12 +146,12 @@ def fork(
     thread: Thread,
     at: int | NodeHash | None = None,
     replacements: Mapping[str, Binding] = NO_BINDINGS,
-    max_rounds: int | None = None,
+    max_steps: int | None = None,
     workflow: NodeHash | None = None,
 ) -> Thread:
     """Creates a thread that continues from a step of this one, with that step's workspace. `at`:
     index of the step (0: the start), its hash, or None for the last. No node is copied.
-    `replacements`: agents that play their roles from there on; `max_rounds`: its step limit, that
+    `replacements`: agents that play their roles from there on; `max_steps`: its step limit, that
     of this thread by default; `workflow`: the node of one that decides from there on.
 
     Raises NotFound where there is no such step, Invalid for a workflow without a role that was
@@ -161,8 +161,8 @@ def fork(
     kept, agents = threads.agents(store, thread), thread.record.get("agents")
     name, inherited = thread.record["workflow"], ("rounds", "onLimit", "definition")
     fields = {key: thread.record[key] for key in inherited if key in thread.record}
-    if max_rounds is not None:
-        fields["rounds"] = max_rounds
+    if max_steps is not None:
+        fields["rounds"] = max_steps
     if workflow is None:
         agent_binding.check_replacements(thread, kept, replacements)
     else:
@@ -261,7 +261,7 @@ def _put_start(batch: Batch, valid: _ValidatedRequest) -> NodeHash:
         **valid.caller,
         "agents": agents,
         "workspace": request.workspace,
-        "maxRounds": request.max_rounds,
+        "maxRounds": request.max_steps,
         "budget": request.budget.payload(),
     }
     if request.compact is not None:

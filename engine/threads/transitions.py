@@ -24,7 +24,7 @@ from engine.moderator.decision import Decision, End, Next, RuleFailed
 from engine.threads import call_stack, record
 from engine.threads.record import BUDGET, END_ON_LIMIT, ROUNDS, RULE, UNLIMITED, Budget
 
-RETURN_MAX_ROUNDS, RETURN_CANCELLED = 2, 130
+RETURN_MAX_STEPS, RETURN_CANCELLED = 2, 130
 
 
 def begin(
@@ -164,7 +164,7 @@ def _advance(
     if isinstance(decision, Next) and done >= rounds:
         if thread.record.get("onLimit") != END_ON_LIMIT:
             return move_head(batch, thread, hash, **stop, reason=reason, cause=ROUNDS, **changes)
-        decision = End(RETURN_MAX_ROUNDS, reason)
+        decision = End(RETURN_MAX_STEPS, reason)
     if isinstance(decision, End):
         return _end(batch, thread, hash if done else None, decision, ENDED, **changes)
     if isinstance(decision, RuleFailed):

@@ -113,8 +113,19 @@ def test_a_thread_is_started_answered_forked_and_cancelled(opened: casfs.Store) 
         assert threads.wait(forked.id).status == "succeeded"
         assert threads.step(forked.id, 1).meta == {"x": 2}
         slow = casfs.Agent("command", shell("sleep 1000"))
-        running = threads.start("sample", "Do it.", {"a": slow}, max_steps=3, max_tokens=9)
+        more = {"max_steps": 3, "max_tokens": 9, "on_limit": "end"}
+        running = threads.start("sample", "Do it.", {"a": slow}, **more)  # type: ignore[arg-type]
+        assert threads.suspend(running.id).status == "suspended"
+        again = threads.resume(running.id, agents={"a": slow})
+        assert again.status in ("queued", "running")
         cancelled = threads.cancel(running.id)
         assert (cancelled.status, cancelled.return_code) == ("cancelled", 130)
+        failing = threads.start("sample", "Do it.", {"a": casfs.Agent("command", shell("exit 1"))})
+        assert threads.wait(failing.id).status == "suspended"
+        other = threads.start("sample", "Do it.", {"a": slow})
+    with pytest.raises(casfs.NoDaemon):
+        threads.resume(failing.id, hint="Exit with 0.")
+    assert threads.suspend(other.id).status == "suspended"
+    assert threads.cancel(other.id).status == "cancelled"
     with Trunk.open(root) as trunk:
-        assert len(casfs.Threads(trunk).list()) == 3
+        assert len(casfs.Threads(trunk).list()) == 5

@@ -172,7 +172,7 @@ def test_a_reader_that_has_had_enough_is_no_error(cli: Cli) -> None:
 
 
 def test_journal_and_cli_agree_on_max_rounds(cli: Cli) -> None:
-    assert f"[default: {lifecycle.MAX_ROUNDS};" in cli("thread", "start", "--help").text
+    assert f"[default: {lifecycle.MAX_STEPS};" in cli("thread", "start", "--help").text
 
 
 def test_it_is_one_program(cli: Cli) -> None:

@@ -91,12 +91,12 @@ def begin(
     definition: dict[str, Any],
     agents: Mapping[str, dict[str, Any]],
     workspace: str | None = None,
-    max_rounds: int = lifecycle.MAX_ROUNDS,
+    max_steps: int = lifecycle.MAX_STEPS,
 ) -> Thread:
     """Add a workflow and create a thread of it with command agents; nothing runs yet."""
     hash, _ = workflows.add(store, definition)
     bound = {name: Binding("command", config) for name, config in agents.items()}
-    return lifecycle.create(store, ThreadRequest(hash, "Do it.", bound, workspace, max_rounds))
+    return lifecycle.create(store, ThreadRequest(hash, "Do it.", bound, workspace, max_steps))
 
 
 async def carry_on(store: Store, thread: Thread, **more: Any) -> Thread:

@@ -64,7 +64,7 @@ for one in (list_, show, log, prompt, context, replay, graph, rm):
 )
 @click.option(
     "--max-steps",
-    "max_rounds",
+    "max_steps",
     type=click.IntRange(1),
     default=100,
     show_default=True,
@@ -106,7 +106,7 @@ def start(
     no_workspace: bool,
     agents: tuple[str, ...],
     file: str | None,
-    max_rounds: int,
+    max_steps: int,
     wait: bool,
     as_json: bool,
     **more: Any,
@@ -125,7 +125,7 @@ def start(
     root = store_root(ctx)
     daemon_socket.request(root, "status")  # fails before a large workspace is read
     tree = None if workspace is None else record_workspace(ctx, workspace)
-    options |= {"workspace": False if no_workspace else tree, "max_rounds": max_rounds}
+    options |= {"workspace": False if no_workspace else tree, "max_steps": max_steps}
     made = daemon_socket.request(root, "start", workflow=workflow, **options)
     if not (wait and as_json):
         echo_result(as_json, made, made["id"])
@@ -200,9 +200,7 @@ def compact(
     "--at", type=click.IntRange(0), metavar="STEP", help="Step to fork after (default: the last)."
 )
 @agent_option
-@click.option(
-    "--max-steps", "--max-rounds", "max_rounds", type=click.IntRange(1), help="Step limit."
-)
+@click.option("--max-steps", type=click.IntRange(1), help="Step limit.")
 @click.option("--workflow", metavar="NAME|HASH", help="Workflow that decides from there on.")
 @wait_option
 @json_option
@@ -212,7 +210,7 @@ def fork(
     id: str,
     at: int | None,
     agents: tuple[str, ...],
-    max_rounds: int | None,
+    max_steps: int | None,
     workflow: str | None,
     wait: bool,
     as_json: bool,
@@ -227,7 +225,7 @@ def fork(
     casfs thread fork 01K2 --workflow mended
     casfs thread fork 01K2 --at 3 --agent coder='command:{"argv": ["./other"]}'
     """
-    options = {"at": at, "max_rounds": max_rounds, "workflow": workflow, **agent_fields(agents)}
+    options = {"at": at, "max_steps": max_steps, "workflow": workflow, **agent_fields(agents)}
     return _ask(ctx, "fork", id, wait, as_json, **options)
 
 
@@ -259,18 +257,13 @@ def suspend(ctx: click.Context, id: str, as_json: bool) -> None:
 
 def _stop(ctx: click.Context, op: str, id: str, as_json: bool) -> None:
     """Asks the daemon, or does it on the store where no daemon runs."""
-    from casfs import daemon_socket
+    from engine.runtime import stop_thread
 
     root = store_root(ctx)
     with reserve.released(root):
         with open_store(ctx) as store:
             found = thread_lookup.find(store, id)
-        if daemon_socket.runs(root):
-            daemon_socket.request(root, op, id=found.id)
-        else:
-            from engine.runtime import stop_thread
-
-            stop_thread.without_daemon(root, found.id, stop_thread.ACTIONS[op])
+        stop_thread.request(root, found.id, op)
     echo_result(as_json, {"id": found.id}, found.id)
 
 

@@ -118,7 +118,7 @@ async def test_a_correction_and_an_answer_are_in_it(disk_store: Store, got: Path
 async def test_a_summary_stands_for_the_steps_before(disk_store: Store, got: Path) -> None:
     flow, _ = workflows.add(disk_store, loop(4))
     bound = {"a": Binding("command", reads(got))}
-    thread = lifecycle.create(disk_store, ThreadRequest(flow, "x", bound, max_rounds=2))
+    thread = lifecycle.create(disk_store, ThreadRequest(flow, "x", bound, max_steps=2))
     limited = await carry_on(disk_store, thread)
     assert limited.record["cause"] == "rounds"
     summary = content.put(disk_store, "All is well.")

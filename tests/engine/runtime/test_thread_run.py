@@ -188,7 +188,7 @@ async def test_an_ended_thread_is_left_alone(disk_store: Store, side: Path) -> N
 
 
 async def test_max_rounds(disk_store: Store) -> None:
-    made = begin(disk_store, loop(100), {"a": says({})}, max_rounds=3)
+    made = begin(disk_store, loop(100), {"a": says({})}, max_steps=3)
     ends = transitions.update_record(disk_store, made, onLimit="end")
     ended = await carry_on(disk_store, ends)
     assert (ended.status, len(steps(disk_store, ended))) == (ENDED, 3)
@@ -198,14 +198,12 @@ async def test_max_rounds(disk_store: Store) -> None:
 
 
 async def test_a_step_limit_suspends_and_is_granted_anew(disk_store: Store) -> None:
-    suspended = await carry_on(
-        disk_store, begin(disk_store, loop(8), {"a": says({})}, max_rounds=3)
-    )
+    suspended = await carry_on(disk_store, begin(disk_store, loop(8), {"a": says({})}, max_steps=3))
     assert (suspended.status, suspended.record["cause"]) == (SUSPENDED, "rounds")
     assert suspended.record["reason"] == "step limit (--max-steps) reached after 3 steps"
     again = await resumed(disk_store, suspended)
     assert (again.record["cause"], len(steps(disk_store, again))) == ("rounds", 6)
-    forked = await carry_on(disk_store, lifecycle.fork(disk_store, again, max_rounds=7))
+    forked = await carry_on(disk_store, lifecycle.fork(disk_store, again, max_steps=7))
     assert (forked.record["cause"], len(steps(disk_store, forked))) == ("rounds", 7)
     ended = await resumed(disk_store, again)
     assert (ended.status, len(steps(disk_store, ended))) == (ENDED, 8)

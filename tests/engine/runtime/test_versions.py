@@ -46,7 +46,7 @@ async def test_a_version_that_does_not_satisfy_the_thread_suspends_it(
     flow, _ = workflows.add(disk_store, loop(2))
     bound = {"a": Binding("magpie", {}, wanted)}
     rests = await carry_on(
-        disk_store, lifecycle.create(disk_store, ThreadRequest(flow, "x", bound, max_rounds=1))
+        disk_store, lifecycle.create(disk_store, ThreadRequest(flow, "x", bound, max_steps=1))
     )
     assert (rests.status, rests.record["cause"]) == (SUSPENDED, "rounds")
     shutil.rmtree(tmp_path / "magpie_agent-1.4.2.dist-info")
