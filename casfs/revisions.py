@@ -156,9 +156,15 @@ def _of_thread(store: Store, thread: Thread, selector: str | None, back: int) ->
         raise Invalid(f"invalid step {selector!r} of thread {thread.id}: use its index, as in @3")
     if index < back:
         raise NotFound(f"thread {thread.id} has no step {back} before step {index}")
-    index -= back
+    return Revision(step_tree(store, thread, index - back), thread=thread)
+
+
+def step_tree(store: Store, thread: Thread, index: int | None) -> TreeHash:
+    """Returns the tree after a step (None: the last; 0: before the first). Raises NotFound."""
+    if index is None:
+        index = threads.length(store, thread)
     hash = threads.step_at(store, thread, index).hash if index else thread.record["start"]
-    return Revision(_tree_of_node(store, hash), thread=thread)
+    return _tree_of_node(store, hash)
 
 
 def _step_at(store: Store, thread: Thread, time: str) -> int:

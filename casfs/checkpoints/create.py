@@ -94,13 +94,15 @@ def create(
     return Created(made, report, stats, batch.new_bytes, skipped)
 
 
-def create_before_restore(store: Store, root: TreeHash, directory: Path) -> Checkpoint:
+def create_before_restore(
+    store: Store, root: TreeHash, directory: Path, what: str = "a restore"
+) -> Checkpoint:
     """Record the stored tree `root`, which a restore into `directory` is about to overwrite."""
     files = [one for _, one in tree.walk(store, root) if isinstance(one, File)]
     previous = checkpoint.latest(store, BEFORE_RESTORE)
     counts, paths = compare(store, previous.root if previous else None, root)
     size = sum(one.digest.size_bytes for one in files)
-    message = f"{printable(os.fsencode(directory.absolute()))} before a restore"
+    message = f"{printable(os.fsencode(directory.absolute()))} before {what}"
     content = Content(root, message, {"files": len(files), "bytes": size, **counts}, paths)
     with store.batch() as batch:
         return put(batch, BEFORE_RESTORE, previous, content)

@@ -16,23 +16,41 @@ def with_entries(
     store: Store,
     batch: Batch,
     root: TreeHash | None,
-    changes: Mapping[bytes, Entry],
+    changes: Mapping[bytes, Entry | None],
     like: TreeHash | None = None,
 ) -> TreeDigest:
-    """Puts the tree `root` (None: an empty one) with these entries at their paths. A directory
-    that `root` does not have gets the properties that it has in the tree `like`."""
+    """Puts the tree `root` (None: an empty one) with these entries at their paths; None deletes
+    one, and the directories that it leaves empty. A directory that `root` does not have gets the
+    properties that it has in the tree `like`."""
+    return _edited(store, batch, root, changes, like)[0]
+
+
+def _edited(
+    store: Store,
+    batch: Batch,
+    root: TreeHash | None,
+    changes: Mapping[bytes, Entry | None],
+    like: TreeHash | None,
+) -> tuple[TreeDigest, bool]:
+    """Returns (the tree, whether it is empty)."""
     entries = {} if root is None else dict(tree.load(store, root))
     theirs = {} if like is None else tree.load(store, like)
-    below: dict[bytes, dict[bytes, Entry]] = {}
+    below: dict[bytes, dict[bytes, Entry | None]] = {}
     for path, entry in changes.items():
         name, _, rest = path.partition(b"/")
         if rest:
             below.setdefault(name, {})[rest] = entry
+        elif entry is None:
+            entries.pop(name, None)
         else:
             entries[name] = entry
     for name, inner in below.items():
         here, there = tree.subtree(entries.get(name)), tree.subtree(theirs.get(name))
-        entries[name] = Subdirectory(name, with_entries(store, batch, here, inner, there))
+        made, is_empty = _edited(store, batch, here, inner, there)
+        if not is_empty or isinstance(changes.get(name), Subdirectory):
+            entries[name] = Subdirectory(name, made)
+        elif here is not None:
+            del entries[name]
     source = root or like
     own = None if source is None else tree.directory_properties(store, source)
-    return batch.put_directory(directory.encode(entries.values(), own))
+    return batch.put_directory(directory.encode(entries.values(), own)), not entries

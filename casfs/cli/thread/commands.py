@@ -19,6 +19,7 @@ from casfs.cli.thread.arguments import (
     start_options,
     text_or_file,
 )
+from casfs.cli.thread.changes import apply, diff
 from casfs.cli.thread.list import list_
 from casfs.cli.thread.log import log
 from casfs.cli.thread.past import context, graph, prompt, replay, rm
@@ -49,7 +50,7 @@ def thread() -> None:
     """
 
 
-for one in (list_, show, log, prompt, context, replay, graph, rm):
+for one in (list_, show, log, diff, apply, prompt, context, replay, graph, rm):
     thread.add_command(one)
 
 

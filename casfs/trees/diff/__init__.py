@@ -1,1 +1,1 @@
-"""Differences between two trees: patches, line diffs, statistics."""
+"""Differences between trees: patches, line diffs, statistics, three-way merges."""

@@ -40,8 +40,13 @@ class RestoreState:
 class RestoreStates:
     """The restore states of a store; a store in memory has none."""
 
-    def __init__(self, root: Path | None) -> None:
-        self._folder = None if root is None else root / FOLDER
+    def __init__(self, root: Path | None, folder: str = FOLDER) -> None:
+        self._folder = None if root is None else root / folder
+
+    def path(self, target: Path) -> Path:
+        """Returns the file of a directory's state."""
+        assert self._folder is not None
+        return self._folder / f"{self.key(target)}.json"
 
     @staticmethod
     def key(target: Path) -> str:
@@ -58,7 +63,7 @@ class RestoreStates:
         """Returns the state of the directory at this path, if any."""
         if self._folder is None:
             return None
-        found = _read(self._folder / f"{self.key(target)}.json")
+        found = _read(self.path(target))
         return found if found is not None and found.path == str(target) else None
 
     def save(self, state: RestoreState, *, durable: bool = False) -> None:
@@ -66,7 +71,7 @@ class RestoreStates:
         if self._folder is None:
             return
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        path = self._folder / f"{self.key(Path(state.path))}.json"
+        path = self.path(Path(state.path))
         if not path.exists():
             self._prune()
         with replacing(path, durable=durable) as file:
@@ -74,7 +79,7 @@ class RestoreStates:
 
     def forget(self, target: Path) -> None:
         if self._folder is not None:
-            (self._folder / f"{self.key(target)}.json").unlink(missing_ok=True)
+            self.path(target).unlink(missing_ok=True)
 
     def _prune(self) -> None:
         """Delete the states of directories that are gone."""

@@ -1,0 +1,111 @@
+"""What a thread changed: `thread diff` shows it, `thread apply` brings it to a directory."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import click
+
+from casfs import thread_lookup
+from casfs.checkpoints.checkpoint import Checkpoint
+from casfs.checkpoints.create import create_before_restore
+from casfs.cli.common import json_option, open_store
+from casfs.cli.diff import DiffFormat, format_options, print_diff
+from casfs.cli.output import echo_json, echo_line, warn
+from casfs.digest import TreeHash
+from casfs.errors import Usage
+from casfs.revisions import step_tree
+from casfs.store import Store
+from casfs.threads import Thread
+
+STEPS = re.compile(r"(?P<id>@last|[^@]+)(@((?P<first>\d*)\.\.(?P<last>\d*)|(?P<upto>\d+)))?")
+
+
+@click.command()
+@click.argument("id", metavar="ID[@A..B]")
+@format_options
+@click.pass_context
+def diff(ctx: click.Context, id: str, format: DiffFormat) -> None:
+    """Print what a thread changed in its workspace: all, up to a step, or from step A to step B.
+
+    \b
+    casfs thread diff 8XKQ --patch
+    casfs thread diff 8XKQ@2..3 --stat
+    """
+    with open_store(ctx) as store:
+        _, old, new = _steps(store, id)
+        print_diff(store, old, new, format)
+
+
+@click.command()
+@click.argument("id", metavar="ID[@A..B]")
+@click.argument("directory", default=".")
+@click.option("--check", is_flag=True, help="Print what would be changed; change nothing.")
+@json_option
+@click.pass_context
+def apply(ctx: click.Context, id: str, directory: str, check: bool, as_json: bool) -> int:
+    """Bring what a thread changed to DIRECTORY (the working directory), by a three-way merge.
+
+    Exit 1 where both changed the same: in text the conflict is marked as by git, and each is
+    named. A checkpoint records the files that are overwritten. Paths in .git are left out.
+
+    \b
+    casfs thread apply 8XKQ --check
+    casfs thread apply 8XKQ@3 ./project
+    """
+    from casfs.trees.restore.apply import apply as apply_changes
+
+    saved: list[Checkpoint] = []
+    with open_store(ctx) as store:
+        thread, old, new = _steps(store, id)
+        name = f"thread {thread.id}"
+
+        def save(here: TreeHash) -> None:
+            saved.append(create_before_restore(store, here, Path(directory), name))
+
+        done = apply_changes(
+            store, old, new, Path(directory), label=name, check=check, on_overwrite=save
+        )
+    merged = done.merged
+    if done.undone:
+        warn("an interrupted apply was undone before")
+    if done.skipped:
+        warn(f"{done.skipped} paths in .git are left out")
+    if as_json:
+        echo_json(
+            {
+                "thread": thread.id,
+                "directory": directory,
+                "check": check,
+                "changes": [
+                    {"letter": letter, "path": os.fsdecode(path)} for letter, path in merged.changed
+                ],
+                "conflicts": [
+                    {"path": os.fsdecode(path), "reason": why} for path, why in merged.conflicts
+                ],
+                "recordedAs": [f"{one.name}@{one.id}" for one in saved],
+            }
+        )
+    else:
+        for letter, path in merged.changed:
+            echo_line(letter.encode() + b" " + path)
+        for path, why in merged.conflicts:
+            echo_line(b"conflict: %s: %s" % (path, why.encode()))
+        for one in saved:
+            echo_line(f"the files as they were: {one.name}@{one.id}")
+        if not merged.changed and not merged.conflicts:
+            echo_line("nothing to apply")
+    return 1 if merged.conflicts else 0
+
+
+def _steps(store: Store, text: str) -> tuple[Thread, TreeHash, TreeHash]:
+    """Returns the thread, and its trees before and after the steps that `text` names."""
+    parts = STEPS.fullmatch(text)
+    if parts is None:
+        raise Usage(f"{text!r}: give a thread's ID, ID@STEP, or ID@A..B")
+    thread = thread_lookup.find(store, parts["id"])
+    last = parts["last"] or parts["upto"]
+    old = step_tree(store, thread, int(parts["first"] or 0))
+    return thread, old, step_tree(store, thread, int(last) if last else None)

@@ -1,0 +1,176 @@
+"""Three-way merges of trees: what changed from `base` to `theirs`, brought to `ours`.
+
+Path by path: what only they changed is taken; what both changed is merged by lines where all are
+text. Else it is a conflict, and one version stays whole: ours, or theirs where ours is deleted.
+Paths in a directory named `.git` are left out, as in patches. Only the paths that they changed are
+looked at, so all trees here but `theirs` may be partial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from casfs.digest import TreeHash
+from casfs.errors import NotFound
+from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
+from casfs.store import Store
+from casfs.trees import edit, tree
+from casfs.trees.diff import three_way, unified_diff
+
+Leaves = dict[bytes, Entry]  # files, links and empty directories, by path
+GIT = b".git"
+
+
+@dataclass(slots=True)
+class Changes:
+    """The leaves that differ between two trees, as they are in each; `skipped`: those in `.git`."""
+
+    old: Leaves = field(default_factory=dict)
+    new: Leaves = field(default_factory=dict)
+    skipped: int = 0
+
+    @property
+    def paths(self) -> list[bytes]:
+        return sorted(self.old.keys() | self.new.keys())
+
+
+@dataclass(slots=True)
+class Merged:
+    """`root`: of the merged paths; `changed`: LETTER and path of each that is not as in ours;
+    `conflicts`: path and reason."""
+
+    root: TreeHash
+    changed: list[tuple[str, bytes]]
+    conflicts: list[tuple[bytes, str]]
+
+
+def changes(store: Store, base: TreeHash, theirs: TreeHash) -> Changes:
+    found = Changes()
+    for change in tree.changes(store, base, theirs):
+        if GIT in change.path.split(b"/"):
+            found.skipped += 1
+            continue
+        for side, entry in ((found.old, change.old), (found.new, change.new)):
+            if entry is not None and _is_leaf(store, entry):
+                side[change.path] = entry
+    return found
+
+
+def partial_tree(store: Store, leaves: Mapping[bytes, Entry], like: TreeHash) -> TreeHash:
+    """Stores a tree of these paths alone; directories have the properties that they have in
+    `like`."""
+    with store.batch() as batch:
+        return edit.with_entries(store, batch, None, leaves, like).hash
+
+
+def merge(store: Store, theirs: Changes, ours: TreeHash, like: TreeHash, label: str) -> Merged:
+    """Merges the changes `theirs` into the tree `ours`; `label` names them in markers. New
+    directories have the properties that they have in `like`."""
+    merging = _Merge(store, label)
+    edits: dict[bytes, Entry | None] = {}
+    for path in theirs.paths:
+        mine = _find(store, ours, path)
+        result = merging.entry(path, theirs.old.get(path), mine, theirs.new.get(path))
+        if not _is_same(result, mine):
+            edits[path] = result
+    files = {path for path, one in tree.walk(store, ours) if not isinstance(one, Subdirectory)}
+    _drop_blocked(edits, files, merging.conflicts)
+    with store.batch() as batch:
+        root = edit.with_entries(store, batch, ours, edits, like).hash
+    letters = [
+        (tree.Change(path, _find(store, ours, path), entry).letter, path)
+        for path, entry in sorted(edits.items())
+    ]
+    return Merged(root, letters, sorted(merging.conflicts))
+
+
+def _drop_blocked(
+    edits: dict[bytes, Entry | None], ours: set[bytes], conflicts: list[tuple[bytes, str]]
+) -> None:
+    """Drops new entries where a leaf of ours would be a directory above them, or below them."""
+    left = ours - edits.keys()
+    above = {parent for path in left for parent in _parents(path)}
+    for path in [path for path, entry in edits.items() if entry is not None]:
+        if path in above or not left.isdisjoint(_parents(path)):
+            del edits[path]
+            conflicts.append((path, "a file here, a directory there"))
+
+
+class _Merge:
+    def __init__(self, store: Store, label: str) -> None:
+        self._store = store
+        self._label = label
+        self.conflicts: list[tuple[bytes, str]] = []
+
+    def entry(
+        self, path: bytes, base: Entry | None, ours: Entry | None, theirs: Entry | None
+    ) -> Entry | None:
+        """Returns the merged entry of one path."""
+        if _is_same(ours, theirs) or _is_same(base, theirs):
+            return ours
+        if _is_same(ours, base):
+            return theirs
+        if isinstance(ours, File) and isinstance(theirs, File):
+            return self._file(path, base if isinstance(base, File) else None, ours, theirs)
+        if ours is None:
+            self.conflicts.append((path, "deleted here, changed by the thread"))
+            return theirs
+        if theirs is None:
+            if not isinstance(ours, Subdirectory):
+                self.conflicts.append((path, "changed here, deleted by the thread"))
+        else:
+            self.conflicts.append((path, "changed on both sides, not as text"))
+        return ours
+
+    def _file(self, path: bytes, base: File | None, ours: File, theirs: File) -> File:
+        merged = replace(ours, executable=self._executable(path, base, ours, theirs))
+        if ours.digest == theirs.digest or (base and theirs.digest == base.digest):
+            return merged
+        if base and ours.digest == base.digest:
+            return replace(merged, digest=theirs.digest)
+        old, mine, new = (self._text(one) for one in (base, ours, theirs))
+        if old is None or mine is None or new is None:
+            self.conflicts.append((path, "changed on both sides, binary or too large"))
+            return merged
+        done = three_way.merge(old, mine, new, ("ours", self._label))
+        if done.conflicts:
+            marked = "1 conflict" if done.conflicts == 1 else f"{done.conflicts} conflicts"
+            self.conflicts.append((path, f"changed on both sides, {marked} marked"))
+        return replace(merged, digest=self._store.put(done.text))
+
+    def _executable(self, path: bytes, base: File | None, ours: File, theirs: File) -> bool:
+        if base is None and ours.executable != theirs.executable:
+            self.conflicts.append((path, "executable on one side only"))
+        kept = base is None or ours.executable != base.executable
+        return ours.executable if kept else theirs.executable
+
+    def _text(self, file: File | None) -> bytes | None:
+        """Returns the content of a text file, empty for none; None for other files."""
+        lines = unified_diff.text_lines(self._store, file)
+        return None if isinstance(lines, str) else b"".join(lines)
+
+
+def _is_leaf(store: Store, entry: Entry) -> bool:
+    return not isinstance(entry, Subdirectory) or not tree.load(store, entry.digest.hash)
+
+
+def _find(store: Store, root: TreeHash, path: bytes) -> Entry | None:
+    try:
+        return tree.resolve(store, root, path)
+    except NotFound:
+        return None
+
+
+def _is_same(one: Entry | None, other: Entry | None) -> bool:
+    """Compares kind, content and the x bit: what both sides may have changed."""
+    if isinstance(one, File) and isinstance(other, File):
+        return (one.digest, one.executable) == (other.digest, other.executable)
+    if isinstance(one, Symlink) and isinstance(other, Symlink):
+        return one.target == other.target
+    return type(one) is type(other)
+
+
+def _parents(path: bytes) -> Iterator[bytes]:
+    parts = path.split(b"/")
+    return (b"/".join(parts[:count]) for count in range(1, len(parts)))

@@ -1,0 +1,120 @@
+"""Applies the changes between two trees to a directory: a three-way merge into what it holds.
+
+What is there now is recorded, of the changed paths alone, and merged
+(`casfs.trees.diff.merge`). Then each path is made beside its place and renamed over it. Before the
+first one a journal, `applied/<hash of the path>.json`, names the tree of what was there and the
+merged one: where an apply was killed, the next one brings the directory back first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from casfs.digest import TreeHash
+from casfs.errors import Failed, NotFound, Refused
+from casfs.store import Store
+from casfs.system import locks
+from casfs.system.paths import DIR_FLAGS, printable
+from casfs.trees.diff import merge
+from casfs.trees.diff.merge import Merged
+from casfs.trees.restore.incremental import IncrementalRestore
+from casfs.trees.restore.local_changes import local_changes
+from casfs.trees.restore.restore_state import RestoreState, RestoreStates
+from casfs.trees.restore.target import Target
+from casfs.trees.restore.write import WriteProgress
+from casfs.trees.snapshot import tracked
+
+JOURNAL = "applied"
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """`skipped`: changed paths in `.git`, which are left out; `undone`: an interrupted apply was
+    undone before."""
+
+    merged: Merged
+    skipped: int
+    undone: bool
+
+
+def apply(
+    store: Store,
+    old: TreeHash,
+    new: TreeHash,
+    directory: Path,
+    *,
+    label: str,
+    check: bool = False,
+    on_overwrite: Callable[[TreeHash], None] = lambda here: None,
+) -> Applied:
+    """Brings what changed from the tree `old` to the tree `new` to `directory`; conflicts are
+    marked, and named in the result. `label` names the new side in markers; `check`: change
+    nothing; `on_overwrite`: called with the tree of what is about to be overwritten.
+    Raises NotFound, Refused, Conflict (another restore or apply there), Failed."""
+    target = Target(store, directory)
+    if not target.path.is_dir():
+        raise NotFound(f"no directory {directory}")
+    with locks.held(store.root, target.lock, target.refuse_to_wait):
+        target.check(False, False)
+        task = _Apply(store, target)
+        undone = task.undo_interrupted(check)
+        theirs = merge.changes(store, old, new)
+        sides = [(theirs.old, old), (theirs.new, new)]
+        trees = [merge.partial_tree(store, leaves, like) for leaves, like in sides]
+        ours = tracked.snapshot_tracked(store, target.path, trees)
+        merged = merge.merge(store, theirs, ours, new, label)
+        if merged.changed and not check:
+            if any(letter != "A" for letter, _ in merged.changed):
+                on_overwrite(ours)
+            task.write(ours, merged.root)
+    return Applied(merged, theirs.skipped, undone)
+
+
+class _Apply:
+    def __init__(self, store: Store, target: Target) -> None:
+        self._store = store
+        self._target = target
+        self._journal = RestoreStates(store.root, JOURNAL)
+
+    def undo_interrupted(self, check: bool) -> bool:
+        """Brings the directory back to what it held before an apply that was killed. Raises
+        Refused where it was changed since, or only a check is wanted."""
+        state = self._journal.find(self._target.path)
+        if state is None or not state.is_of(os.lstat(self._target.path)):
+            return False
+        if check:
+            raise Refused(f"{self._target}: an apply was interrupted; run it again without --check")
+        known = [root for root in state.roots if root and self._store.blobs.info([root])]
+        here = tracked.snapshot_tracked(self._store, self._target.path, known)
+        if changed := list(local_changes(self._store, here, known)):
+            raise Refused(
+                f"{self._target}: an apply was interrupted, and {printable(changed[0])} was changed"
+                f" since; finish it by hand and delete {self._journal.path(self._target.path)}"
+            )
+        if state.roots[0] in known:
+            self._write([here], known[0])
+        self._journal.forget(self._target.path)
+        return True
+
+    def write(self, ours: TreeHash, merged: TreeHash) -> None:
+        found = os.lstat(self._target.path)
+        path = str(self._target.path)
+        state = RestoreState(path, found.st_dev, found.st_ino, (ours, merged))
+        self._journal.save(state, durable=True)
+        self._write([ours], merged)
+        self._journal.forget(self._target.path)
+
+    def _write(self, olds: Sequence[TreeHash | None], new: TreeHash) -> None:
+        progress = WriteProgress()
+        fd = os.open(self._target.path, DIR_FLAGS)
+        try:
+            task = IncrementalRestore(self._store, self._target.staging.encode(), progress)
+            task.directory(fd, b"", list(olds), new)
+        except OSError as error:
+            where = printable(b"/".join(progress.path))
+            raise Failed(f"cannot write {self._target}/{where}: {error.strerror}") from error
+        finally:
+            os.close(fd)

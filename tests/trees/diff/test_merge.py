@@ -1,0 +1,109 @@
+"""Three-way merges of trees, each kind of change against each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from casfs.store import Store
+from casfs.trees import tree
+from casfs.trees.diff import merge
+from tests.support.helpers import Link, Program, put_tree
+
+TEXT = b"1\n2\n3\n4\n5\n"
+
+
+def merged(
+    store: Store, base: Any, ours: Any, theirs: Any
+) -> tuple[str, list[tuple[str, str]], str]:
+    """Returns (the merged tree's root, conflicts, letters and paths)."""
+    old, mine, new = (put_tree(store, one) for one in (base, ours, theirs))
+    done = merge.merge(store, merge.changes(store, old, new), mine, new, "theirs")  # type: ignore[arg-type]
+    conflicts = [(path.decode(), why) for path, why in done.conflicts]
+    changed = " ".join(f"{letter} {path.decode()}" for letter, path in done.changed)
+    return done.root, conflicts, changed
+
+
+BINARY = b"\0"
+KEPT = {"keep": b"k"}
+
+
+@pytest.mark.parametrize(
+    ("base", "ours", "theirs", "result", "changed"),
+    [
+        (b"a", b"a", b"b", b"b", "M f"),
+        (b"a", b"b", b"a", b"b", ""),
+        (b"a", b"b", b"b", b"b", ""),
+        (b"a", b"a", None, None, "D f"),
+        (b"a", None, None, None, ""),
+        (None, None, b"a", b"a", "A f"),
+        (None, b"a", b"a", b"a", ""),
+        (TEXT, TEXT.replace(b"1", b"a"), TEXT.replace(b"5", b"b"), b"a\n2\n3\n4\nb\n", "M f"),
+        (b"a", b"b", Program(b"a"), Program(b"b"), "T f"),
+        (b"a", Program(b"a"), b"b", Program(b"b"), "M f"),
+        (BINARY, BINARY, b"\0b", b"\0b", "M f"),
+        (Link(b"a"), Link(b"a"), Link(b"b"), Link(b"b"), "T f"),
+        (b"a", b"a", Link(b"b"), Link(b"b"), "T f"),
+        (b"a", b"a", {"x": b"1"}, {b"x": b"1"}, "D f A f/x"),
+        ({"x": b"1"}, {"x": b"1"}, {"x": b"1", "y": {}}, {b"x": b"1", b"y": {}}, "A f/y"),
+        ({"x": b"1"}, {"x": b"1", "z": b""}, None, {b"z": b""}, "D f/x"),
+        (None, None, {}, {}, "A f"),
+        (None, {}, {"x": {"y": b"1"}}, {b"x": {b"y": b"1"}}, "A f/x/y"),
+    ],
+)
+def test_without_conflict(
+    store: Store, base: Any, ours: Any, theirs: Any, result: Any, changed: str
+) -> None:
+    sides = [KEPT if one is None else {**KEPT, "f": one} for one in (base, ours, theirs)]
+    expected = put_tree(store, KEPT if result is None else {**KEPT, "f": result})
+    assert merged(store, *sides) == (expected, [], changed)
+
+
+@pytest.mark.parametrize(
+    ("base", "ours", "theirs", "result", "reason"),
+    [
+        (b"a\n", b"b\n", b"c\n", b"<<<<<<< ours\nb\n=======\nc\n>>>>>>> theirs\n", "1 conflict"),
+        (None, b"b\n", b"c\n", b"<<<<<<< ours\nb\n=======\nc\n>>>>>>> theirs\n", "1 conflict"),
+        (BINARY, b"\0b", b"\0c", b"\0b", "binary"),
+        (b"a", None, b"c", b"c", "deleted here, changed by the thread"),
+        (b"a", b"b", None, b"b", "changed here, deleted by the thread"),
+        (Link(b"a"), Link(b"b"), Link(b"c"), Link(b"b"), "not as text"),
+        (b"a", b"b", Link(b"c"), b"b", "not as text"),
+        (None, b"a", Program(b"a"), b"a", "executable on one side only"),
+        (None, {"x": b"1"}, b"a", {b"x": b"1"}, "not as text"),
+        (None, b"a", {"x": b"1"}, b"a", "a file here, a directory there"),
+    ],
+)
+def test_conflicts(
+    store: Store, base: Any, ours: Any, theirs: Any, result: Any, reason: str
+) -> None:
+    sides = [{} if one is None else {"f": one} for one in (base, ours, theirs)]
+    found, conflicts, _ = merged(store, *sides)
+    assert found == put_tree(store, {"f": result})
+    ((path, why),) = conflicts
+    assert path.startswith("f")
+    assert reason in why
+
+
+def test_git_directories_are_left_out(store: Store) -> None:
+    old, new = (put_tree(store, {".git": {"index": text}, "f": text}) for text in (b"1", b"2"))
+    found = merge.changes(store, old, new)  # type: ignore[arg-type]
+    assert (found.paths, found.skipped) == ([b"f"], 1)
+
+
+def test_directories_keep_their_own_properties(store: Store) -> None:
+    """What a merge makes of a private directory is private."""
+    from casfs.nodes import directory
+    from casfs.nodes.directory import Properties
+
+    inner = put_tree(store, {"f": b"1"})
+    private = store.put_node(
+        "directory",
+        directory.encode(tree.load(store, inner).values(), Properties(unix_mode=0o700)),  # type: ignore[arg-type]
+    ).hash
+    new = put_tree(store, {"f": b"2"})
+    done = merge.merge(store, merge.changes(store, inner, new), private, new, "x")  # type: ignore[arg-type]
+    own = tree.directory_properties(store, done.root)
+    assert own is not None
+    assert own.unix_mode == 0o700

@@ -1,0 +1,121 @@
+"""Changes applied to a directory: all of them or, after a kill, none."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from casfs.errors import Conflict, NotFound, Refused
+from casfs.store import Store
+from casfs.trees.restore import apply as applying
+from casfs.trees.restore.apply import Applied
+from casfs.trees.restore.incremental import IncrementalRestore
+from tests.support.helpers import Program, put_tree, read_tree, write_tree
+
+OLD = {"a": b"1\n2\n3\n4\n5\n", "gone": b"g", "d": {"x": b"x", "y": b"y"}, "run": b"#!"}
+NEW = {"a": b"1\n2\n3\n4\nfive\n", "d": {"x": b"x2"}, "run": Program(b"#!"), "e": {"n": b"n"}}
+HERE = {**OLD, "a": b"one\n2\n3\n4\n5\n", "mine": b"m", "d": {"x": b"x", "y": b"y", "z": b"z"}}
+AFTER = {
+    b"a": b"one\n2\n3\n4\nfive\n",
+    b"mine": b"m",
+    b"d": {b"x": b"x2", b"z": b"z"},
+    b"run": Program(b"#!"),
+    b"e": {b"n": b"n"},
+}
+
+
+def apply(store: Store, place: Path, new: Any = NEW, **more: Any) -> Applied:
+    old, theirs = put_tree(store, OLD), put_tree(store, new)
+    return applying.apply(store, old, theirs, place, label="theirs", **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return write_tree(tmp_path / "place", HERE)
+
+
+def test_what_is_changed_and_what_is_not(disk_store: Store, place: Path) -> None:
+    untouched = {name: (place / name).stat().st_ctime_ns for name in ("mine", "d/z")}
+    overwritten: list[str] = []
+    done = apply(disk_store, place, on_overwrite=overwritten.append)
+    assert read_tree(place) == AFTER
+    assert [path for _, path in done.merged.changed] == [
+        *(b"a", b"d/x", b"d/y", b"e/n", b"gone", b"run")
+    ]
+    assert done.merged.conflicts == []
+    assert {name: (place / name).stat().st_ctime_ns for name in untouched} == untouched
+    before = {"a": HERE["a"], "gone": b"g", "run": b"#!", "d": {"x": b"x", "y": b"y"}}
+    assert overwritten == [put_tree(disk_store, before)]
+    again = apply(disk_store, place)
+    assert (again.merged.changed, again.merged.conflicts) == ([], [])
+
+
+def test_a_check_changes_nothing(disk_store: Store, place: Path) -> None:
+    before = read_tree(place)
+    assert len(apply(disk_store, place, check=True).merged.changed) == 6
+    assert read_tree(place) == before
+
+
+def killed(store: Store, place: Path, step: str, count: int) -> None:
+    """Apply in a process of its own that ends at the `count`th call of a method of the restore."""
+    pid = os.fork()
+    if pid == 0:
+        original, left = getattr(IncrementalRestore, step), [count]
+
+        def wrapped(*arguments: Any) -> Any:
+            if left[0] == 0:
+                os._exit(9)
+            left[0] -= 1
+            return original(*arguments)
+
+        setattr(IncrementalRestore, step, wrapped)
+        assert store.root is not None
+        with Store.open(store.root) as own:
+            apply(own, place)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+
+
+@pytest.mark.parametrize(
+    ("step", "count"),
+    [*(("_restore_entry", n) for n in range(7)), *(("_place", n) for n in range(2))],
+)
+def test_one_that_was_killed_is_undone(
+    disk_store: Store, place: Path, step: str, count: int
+) -> None:
+    """By the next one, whatever it applies."""
+    before = read_tree(place)
+    killed(disk_store, place, step, count)
+    with pytest.raises(Refused, match="was interrupted"):
+        apply(disk_store, place, check=True)
+    assert apply(disk_store, place, OLD).undone
+    assert read_tree(place) == before
+    apply(disk_store, place)
+    assert read_tree(place) == AFTER
+
+
+def test_what_was_changed_after_a_kill_is_not_overwritten(disk_store: Store, place: Path) -> None:
+    killed(disk_store, place, "_restore_entry", 2)
+    (place / "a").write_bytes(b"later")
+    with pytest.raises(Refused, match="a was changed since; finish it by hand and delete"):
+        apply(disk_store, place)
+    assert (place / "a").read_bytes() == b"later"
+
+
+def test_what_cannot_be_applied_to(disk_store: Store, tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="no directory"):
+        apply(disk_store, tmp_path / "none")
+    assert disk_store.root is not None
+    with pytest.raises(Refused, match="the store itself"):
+        apply(disk_store, disk_store.root)
+
+
+def test_one_at_a_time(disk_store: Store, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nested(*_: Any) -> None:
+        with pytest.raises(Conflict, match="under way"):
+            apply(disk_store, place)
+
+    apply(disk_store, place, on_overwrite=nested)
