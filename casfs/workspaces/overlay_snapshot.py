@@ -30,7 +30,7 @@ from casfs.trees import tree
 from casfs.trees.snapshot.ignore import IGNORE_FILE, IgnoreRules
 from casfs.trees.snapshot.properties import preserved_names, properties
 from casfs.trees.snapshot.report import SnapshotReport
-from casfs.trees.snapshot.secret_names import looks_secret
+from casfs.trees.snapshot.secret_names import secret_names
 from casfs.trees.snapshot.walker import MAX_DEPTH
 from casfs.trees.tree import Entries
 from casfs.workspaces import overlay_markers
@@ -240,7 +240,7 @@ class _Merge:
                 redirect = self._marker(opened, "redirect")
                 digest = self._content(below, path, name, redirect, found.st_size)
             found = os.fstat(opened)
-        if looks_secret(fd, name):
+        if secret_names(fd, [name]):
             self._report.secrets.append(path[1:])
         self._report.files += 1
         self._report.bytes += digest.size_bytes

@@ -34,11 +34,14 @@ MAX_GITIGNORE_BYTES = 1 << 20
 
 class Surroundings(NamedTuple):
     """Where an entry is. `root`, `fd`: descriptors of the recorded directory and of the one that
-    holds the entry, which has `names`."""
+    holds the entry, which has `names`; `inside`: they are of the entry itself, where it has a
+    CACHEDIR.TAG, which is seen when it is listed: an attempt to open one in each directory would
+    cost a twentieth of an unchanged snapshot."""
 
     root: int
     fd: int
     names: Container[bytes]
+    inside: bool = False
 
 
 class DerivedDirectories:
@@ -49,6 +52,8 @@ class DerivedDirectories:
 
     def reason(self, path: bytes, name: bytes, at: Surroundings) -> str | None:
         """Returns why the directory `path` is derived, None where nothing says so."""
+        if at.inside:
+            return CACHE_TAG.decode() if _is_tagged(at.fd) else None
         if name in NAMES:
             return "derived files"
         if name == b".git" and all(_exists(at.fd, name, one) for one in REPOSITORY):
@@ -62,7 +67,7 @@ class DerivedDirectories:
             made_from = _first(BUILD_FILES, at.names)
             if made_from is not None and self._is_gitignored(path, at.root):
                 return f"derived from {made_from}, and in .gitignore"
-        return CACHE_TAG.decode() if _is_tagged(at.fd, name) else None
+        return None
 
     def _is_gitignored(self, path: bytes, root: int) -> bool:
         """As git decides for a directory: what is below an ignored one is ignored."""
@@ -110,9 +115,8 @@ def _exists(fd: int, *parts: bytes) -> bool:
     return True
 
 
-def _is_tagged(fd: int, name: bytes) -> bool:
-    found = _read_start(fd, name + b"/" + CACHE_TAG, len(CACHE_SIGNATURE))
-    return found == CACHE_SIGNATURE
+def _is_tagged(fd: int) -> bool:
+    return _read_start(fd, CACHE_TAG, len(CACHE_SIGNATURE)) == CACHE_SIGNATURE
 
 
 def _read_start(fd: int, path: bytes, size: int) -> bytes | None:

@@ -50,6 +50,12 @@ class IgnoreRules:
         excluded = hash_bytes(b"\0".join(sorted(self.excluded)))[:16]
         return f"{self._fingerprint}/{excluded}"
 
+    @property
+    def considers_files(self) -> bool:
+        """Whether `reason` has to be asked about files, and not only about directories."""
+        overridden = type(self).reason is not IgnoreRules.reason
+        return overridden or self._patterns is not None or bool(self.excluded)
+
     def reason(
         self, path: bytes, name: bytes, *, directory: bool, at: Surroundings | None = None
     ) -> str | None:

@@ -126,7 +126,7 @@ class _Snapshot:
     def take(self) -> TreeDigest:
         """Raises _StaleCache and what `snapshot` raises."""
         try:
-            top = self._scan(os.dup(self._root_fd), b"", Stat.of(os.fstat(self._root_fd)))
+            top = self._scan_top()
             self._queue.collect(0)
             node, is_cached = self._encoder.encode(top)
         except Invalid as error:
@@ -141,13 +141,18 @@ class _Snapshot:
 
     def survey(self) -> None:
         self._reads = False
-        self._scan(os.dup(self._root_fd), b"", Stat.of(os.fstat(self._root_fd)))
+        self._scan_top()
 
     # -- the first pass -------------------------------------------------------------------
 
-    def _scan(self, fd: int, path: bytes, own: Stat | os.stat_result) -> ScannedDirectory:
-        """Scans a directory and all below it. Takes over `fd`; `path` is relative to the root,
-        and empty for it."""
+    def _scan_top(self) -> ScannedDirectory:
+        top = self._scan(os.dup(self._root_fd), b"", Stat.of(os.fstat(self._root_fd)))
+        assert top is not None  # it was asked for
+        return top
+
+    def _scan(self, fd: int, path: bytes, own: Stat | os.stat_result) -> ScannedDirectory | None:
+        """Scans a directory and all below it; returns None for one that is left out. Takes over
+        `fd`; `path` is relative to the root, and empty for it."""
         row = None if self._cache is None else self._cache.get(path)
         scanned = ScannedDirectory(path, own, row, {})
         try:
@@ -155,16 +160,17 @@ class _Snapshot:
                 entries = list_directory(fd, path, self._root_fd, self._rules, self._report)
             except OSError as error:
                 raise self._unreadable(path, error) from None
+            if entries is None:
+                return None
             below = None if row is None else self._scan_unchanged(scanned, row, fd, entries)
             if below is None:
                 below = self._scan_entries(scanned, fd, entries)
             for name, seen in below:
                 inner_path = path + b"/" + name
                 inner = self._open_directory(fd, inner_path, name)
-                if inner >= 0:
-                    scanned.entries[name] = ScannedEntry(
-                        seen, stat_cache.DIRECTORY, below=self._scan(inner, inner_path, seen)
-                    )
+                found = self._scan(inner, inner_path, seen) if inner >= 0 else None
+                if found is not None:
+                    scanned.entries[name] = ScannedEntry(seen, stat_cache.DIRECTORY, below=found)
         finally:
             os.close(fd)
         return scanned
@@ -180,6 +186,7 @@ class _Snapshot:
         below: dict[bytes, Stat | os.stat_result] = {}
         links: dict[bytes, bytes] = {}
         odd: list[os.stat_result] = []
+        user = self._user
         size = 0
         for name, entry in entries.items():
             try:
@@ -189,7 +196,7 @@ class _Snapshot:
                     links[name] = os.readlink(name, dir_fd=fd)
             except OSError:
                 return None
-            if self._is_odd(seen):
+            if seen.st_uid != user or seen.st_nlink > 1 or seen.st_mode & SPECIAL_BITS:
                 odd.append(seen)
             if kind == stat.S_IFDIR:
                 below[name] = seen
@@ -252,13 +259,9 @@ class _Snapshot:
             what = KINDS.get(kind, "of an unknown kind")
             self._report.warnings.append(f"{self._show(path)}: left out, it is {what}")
             return None
-        if self._is_odd(seen):
+        if seen.st_uid != self._user or seen.st_nlink > 1 or seen.st_mode & SPECIAL_BITS:
             self._report.count_not_kept(seen, self._user, self._options.preserve)
         return found
-
-    def _is_odd(self, seen: os.stat_result) -> bool:
-        """Whether there may be something of it that a tree does not keep."""
-        return seen.st_uid != self._user or seen.st_nlink > 1 or bool(seen.st_mode & SPECIAL_BITS)
 
     def _open_directory(self, fd: int, path: bytes, name: bytes) -> int:
         """Returns the descriptor of a subdirectory; -1 when it has vanished."""
