@@ -308,6 +308,9 @@ def test_only_some_paths_are_restored(cli: Cli, tmp_path: Path) -> None:
     assert read_tree(place) == named({"a": b"mine", "s": {"b": b"2", "c": b"mine"}, "t": {}})
     assert "overwritten: s/c; use" in cli(*arguments, "--", "s", code=4).err
     assert "no: not in tree" in cli.refused(*arguments, "--", "no", code=3)
+    (place / "t").chmod(0o700)
+    assert "overwritten: t; use" in cli(*arguments, "--", "t", code=4).err
+    (place / "t").chmod(0o755)
     cli(*arguments, "--force", "--", "s", "t/d")
     assert read_tree(place) == named({**source, "a": b"mine"})
     assert "give --delete-untracked, or paths" in cli.refused(

@@ -117,7 +117,7 @@ class _Restore:
     ) -> None:
         self._store = store
         self._root = self._goal = root
-        self._is_partial = False
+        self._paths: list[bytes] = []  # empty: the whole tree
         self._target = target
         self._progress = progress
         self.result = RestoreResult(root)
@@ -159,7 +159,7 @@ class _Restore:
                 return
             wanted[at] = entry
         if wanted:
-            self._is_partial = True
+            self._paths = list(wanted)
             with self._store.batch() as batch:
                 found = edit.with_entries(self._store, batch, here, wanted, self._root)
             self._goal = found.hash
@@ -167,10 +167,17 @@ class _Restore:
     def find_local_changes(self, here: TreeHash | None, olds: Roots) -> None:
         """Find the local changes that this restore would overwrite."""
         if here is not None and here != self._goal:
-            changes = tree.diff(self._store, here, self._goal)
-            touched = {change.path for change in changes} if self._is_partial else None
             found = local_changes(self._store, here, [self._root, *olds])
-            self.result.local = [path for path in found if touched is None or path in touched]
+            changes = tree.diff(self._store, here, self._goal) if self._paths else ()
+            replaced = {change.path for change in changes}
+            self.result.local = [
+                path for path in found if path in replaced or self._is_selected(path)
+            ]
+
+    def _is_selected(self, path: bytes) -> bool:
+        """Whether the restore is of this path, or of one above it."""
+        above = (path + b"/").startswith
+        return not self._paths or any(above(one + b"/") for one in self._paths)
 
     def plan(self, here: TreeHash | None, olds: Roots, delete_untracked: bool) -> None:
         """Find what would be done."""
@@ -237,7 +244,7 @@ class _Restore:
             unfinished = olds if len(olds) > 1 else []
             task.directory(fd, b"", [here, *unfinished], self._goal)
             self._target.refuse_blocked(task.outcome.blocked)
-            self._target.save_state(fd, states if self._is_partial else [self._root])
+            self._target.save_state(fd, states if self._paths else [self._root])
         finally:
             os.close(fd)
         self.result.old = olds[0] if olds else None
