@@ -1,6 +1,7 @@
 """A store: one root on disk (or in memory), opened by any number of processes at once.
 
-    format        "casfs 1", written last by `init`; another version is refused
+    format        "casfs 2", written last by `init`; "casfs 1", whose node rows are not compressed,
+                  is converted by `init`; any other version is refused
     store.db, objects/, tmp/       the disk backend (`casfs.backend.disk`)
     workspaces/   private working directories of threads
     live/         output of programs that run now (`casfs.live_output`)
@@ -32,7 +33,8 @@ from casfs.nodes.schema import Ref
 from casfs.system.files import replacing, syncfs
 from casfs.write_batch import Batch
 
-FORMAT = "casfs 1"
+FORMAT = "casfs 2"
+CONVERTIBLE = "casfs 1"
 FORMAT_FILE = "format"
 MIN_PREFIX_CHARS = 8
 DECODED_CACHE_ENTRIES = 200_000  # directory entries
@@ -49,11 +51,15 @@ class Store:
 
     @classmethod
     def init(cls, root: Path) -> Self:
-        """Makes a store at `root`, or updates an old one's built-in schemas. Raises Failed,
-        Refused."""
+        """Makes a store at `root`, or updates an old one's built-in schemas and its format; its
+        rows are converted by `DiskBackend.recompression`, now or later. Raises Failed, Refused."""
         try:
-            _make_root(root)
+            old = _make_root(root)
+            if old == CONVERTIBLE:
+                DiskBackend.require_exclusive(root)
             DiskBackend.create(root)
+            if old == CONVERTIBLE:
+                _write_format(root)  # before the first row of the new format
             for name in ("workspaces", "log"):
                 (root / name).mkdir(exist_ok=True)
             store = cls(DiskBackend(root), root)
@@ -77,7 +83,10 @@ class Store:
         except (OSError, UnicodeDecodeError) as error:
             raise Failed(f"cannot read {root / FORMAT_FILE}: {error}") from None
         if found != FORMAT:
-            raise Refused(f"the store at {root} has format {found!r}, this casfs reads {FORMAT!r}")
+            hint = "; run `casfs init` to convert it" if found == CONVERTIBLE else ""
+            raise Refused(
+                f"the store at {root} has format {found!r}, this casfs reads {FORMAT!r}{hint}"
+            )
         return cls(DiskBackend(root), root)
 
     @classmethod
@@ -171,13 +180,17 @@ def _write_format(root: Path) -> None:
         syncfs(root)
 
 
-def _make_root(root: Path) -> None:
+def _make_root(root: Path) -> str | None:
+    """Makes the directory; returns the format of the store that is there, None for a new one."""
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     ours = {FORMAT_FILE, "store.db"}  # `init` makes the latter first
     there = {path.name for path in root.iterdir()}
     if there and not there & ours:
         raise Refused(f"{root} is not empty and not a store; give another directory")
-    format = root / FORMAT_FILE
-    if format.exists() and format.read_bytes().strip() != FORMAT.encode():
-        raise Refused(f"the store at {root} has another format than {FORMAT!r}")
+    format, found = root / FORMAT_FILE, None
+    if format.exists():
+        found = format.read_bytes().strip().decode("ascii", "replace")
+        if found not in (FORMAT, CONVERTIBLE):
+            raise Refused(f"the store at {root} has another format than {FORMAT!r}")
     root.chmod(0o700)
+    return found

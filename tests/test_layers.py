@@ -24,7 +24,7 @@ TRUNK = """
     casfs.errors casfs.canonical casfs.digest casfs.config
     casfs.config_edit casfs.lru_cache casfs.system
     casfs.backend casfs.nodes casfs.conflict_retry casfs.write_batch casfs.store casfs.graph
-    casfs.removals casfs.threads casfs.thread_state casfs.thread_lookup casfs.trees
+    casfs.referrers casfs.removals casfs.threads casfs.thread_state casfs.thread_lookup casfs.trees
     casfs.trees.diff casfs.trees.snapshot casfs.trees.restore casfs.checkpoints casfs.revisions
     casfs.native.erofs casfs.native casfs.workspaces casfs.actions casfs.plugins
     casfs.maintenance casfs.agents casfs.prompts casfs.live_output casfs.daemon_socket

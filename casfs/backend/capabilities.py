@@ -67,6 +67,21 @@ class Versioned(Protocol):
         """Returns a number that changes whenever any head may have changed."""
 
 
+class RecompressionRun(Protocol):
+    def pending(self) -> int: ...
+
+    def train(self) -> int: ...
+
+    def recompress(self, progress: Callable[[int], None] = ...) -> object: ...
+
+
+@runtime_checkable
+class Compressing(Protocol):
+    """Backend: stored nodes can be compressed anew (`casfs.backend.recompression`)."""
+
+    def recompression(self) -> RecompressionRun: ...
+
+
 @runtime_checkable
 class Repairable(Protocol):
     """Blobs: fsck can check the stored files and blobs, and quarantine damage."""

@@ -8,9 +8,11 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
+from casfs.backend.group_commit import GroupCommit
 from casfs.backend.objects import Objects
 from casfs.backend.protocols import INLINE_MAX_BYTES, Blob, BlobInfo, Staged, Total
-from casfs.backend.sqlite_connection import Database
+from casfs.backend.row_compression import RowCompression
+from casfs.backend.sqlite_connection import Connection, Database
 from casfs.backend.sqlite_statements import (
     BATCH_ROWS,
     PURGE,
@@ -24,17 +26,22 @@ from casfs.backend.sqlite_statements import (
     verified,
 )
 from casfs.digest import Digest
-from casfs.errors import CorruptBlob, NotFound
+from casfs.errors import Corrupt, CorruptBlob, NotFound
 
 BATCHED_ROW_MAX_BYTES = 1 << 16  # a longer row is read by itself, so that a batch stays small
+PLAIN = "SELECT data FROM blobs WHERE hash = ? AND type IS NULL"
 INFO = "SELECT id, hash, size, type FROM blobs WHERE"
 INFO_PURGED = f"SELECT hash, size, type, {PURGED} FROM blobs WHERE"
 
 
 class DiskBlobs:
-    def __init__(self, db: Database, objects: Objects) -> None:
+    def __init__(
+        self, db: Database, objects: Objects, rows: RowCompression, commits: GroupCommit
+    ) -> None:
         self._db = db
         self._objects = objects
+        self._rows = rows
+        self._commits = commits
         self._types: dict[int, str] = {}  # of committed rows of `types`, which never change
 
     def stage(self, source: BinaryIO) -> Staged:
@@ -68,7 +75,7 @@ class DiskBlobs:
             except NotFound:  # then it is a node, or absent
                 pass
         with self._db.read() as db:
-            row = db.execute("SELECT data FROM blobs WHERE hash = ?", (key_of(hash),)).fetchone()
+            row = db.execute(PLAIN, (key_of(hash),)).fetchone()
         return self.get(hash).data if row is None or row[0] is None else verified(hash, row[0])
 
     def get_many(self, hashes: Iterable[str]) -> Iterator[bytes | None]:
@@ -90,10 +97,20 @@ class DiskBlobs:
         with self._db.read() as db:
             rows = db.execute(
                 f"SELECT hash, CASE WHEN size <= {BATCHED_ROW_MAX_BYTES} THEN data END,"
-                f" data IS NULL FROM blobs WHERE hash IN ({','.join('?' * len(keys))})",
+                " data IS NULL, type IS NOT NULL"
+                f" FROM blobs WHERE hash IN ({','.join('?' * len(keys))})",
                 keys,
             ).fetchall()
-        return {key.hex(): (data, bool(is_file)) for key, data, is_file in rows}
+        return {
+            key.hex(): (self._decoded(data, node), bool(file)) for key, data, file, node in rows
+        }
+
+    def _decoded(self, data: bytes | None, is_node: bool) -> bytes | None:
+        """Returns the bytes of a row, as they are stored where they do not decode."""
+        try:
+            return self._rows.decode(data) if is_node and data is not None else data
+        except Corrupt:
+            return data
 
     def _row(self, hash: str) -> tuple[int, int | None, bytes | None]:
         """Returns (size, id of the type, data). Raises NotFound."""
@@ -103,7 +120,8 @@ class DiskBlobs:
             ).fetchone()
         if row is None:
             raise NotFound(f"no blob {hash} in this store")
-        return row
+        size, type, data = row
+        return size, type, self._decoded(data, type is not None)
 
     # -- metadata -------------------------------------------------------------------------
 
@@ -205,12 +223,16 @@ class DiskBlobs:
             raise CorruptBlob(f"blob {hash}: its row is not {size} bytes long")
 
     def quarantine(self, hash: str) -> None:
-        with self._db.write() as db:
+        def move(db: Connection) -> None:
             row = db.execute(
-                "SELECT CAST(data AS BLOB) FROM blobs WHERE hash = ?", (key_of(hash),)
+                "SELECT CAST(data AS BLOB), type FROM blobs WHERE hash = ?", (key_of(hash),)
             ).fetchone()
-            self._objects.quarantine(hash, row[0] if row else None)
+            self._objects.quarantine(
+                hash, self._decoded(row[0], row[1] is not None) if row else None
+            )
             db.execute("DELETE FROM blobs WHERE hash = ?", (key_of(hash),))
+
+        self._commits.run(move)
 
     def purge(self, hash: str) -> bool:
         with self._db.write(erasing=True) as db:

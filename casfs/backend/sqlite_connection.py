@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from casfs.backend import wal_index
-from casfs.errors import Corrupt, Failed
+from casfs.errors import Corrupt, Failed, Refused
 
 WRITE_LOCK_TIMEOUT_S = 60.0  # that a writer waits for other writers
 WAL_MODE_TIMEOUT_S = 1.0  # for a database that exists
@@ -151,6 +151,25 @@ class Database:
             for (line,) in connection.execute("PRAGMA integrity_check").fetchall():
                 if line != "ok":
                     yield line
+
+    def require_exclusive(self) -> None:
+        """Raises Refused while another connection is open: only the last one can leave WAL mode."""
+        with self.read() as connection:
+            connection.execute("PRAGMA busy_timeout=0")
+            try:
+                connection.execute("PRAGMA journal_mode=DELETE")
+            except sqlite3.OperationalError:
+                raise Refused(
+                    f"another process has {self._path.parent} open; stop its daemon and unmount it"
+                    " (`casfs daemon stop`, `casfs umount`), then try again"
+                ) from None
+            connection.execute("PRAGMA journal_mode=WAL")
+
+    def rebuild(self) -> None:
+        """Rewrites the file, without the room of deleted and shortened rows."""
+        with self.read() as connection:
+            connection.execute("VACUUM")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def shrink(self) -> bool:
         """Returns the pages of deleted rows and of the WAL to the file system, as far as readers

@@ -20,6 +20,7 @@ from casfs.backend.protocols import (
     Staged,
     Swap,
 )
+from casfs.backend.row_compression import RowCompression
 from casfs.backend.sqlite_connection import Connection
 from casfs.digest import Hasher, NodeHash
 from casfs.errors import Conflict, CorruptBlob, Invalid, NotFound, Purged
@@ -39,6 +40,10 @@ CREATE TABLE IF NOT EXISTS blobs (
 );
 CREATE INDEX IF NOT EXISTS blobs_by_type ON blobs(type) WHERE type IS NOT NULL;
 CREATE TABLE IF NOT EXISTS types (id INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE);
+CREATE TABLE IF NOT EXISTS dictionaries (
+  id INTEGER PRIMARY KEY, type INTEGER NOT NULL, hash BLOB NOT NULL, nodes INTEGER NOT NULL
+);
+CREATE TABLE IF NOT EXISTS recompressed (id INTEGER PRIMARY KEY, position INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS young (id INTEGER PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS collecting (id INTEGER PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS uses (name TEXT PRIMARY KEY, at INTEGER NOT NULL) WITHOUT ROWID;
@@ -175,18 +180,27 @@ def _rows(db: Connection, keys: list[bytes]) -> dict[bytes, BlobRow]:
     return found
 
 
-def insert(db: Connection, batch: list[Staged], stored: Mapping[bytes, BlobRow], now: int) -> None:
+def insert(
+    db: Connection,
+    rows_of_nodes: RowCompression,
+    batch: list[Staged],
+    stored: Mapping[bytes, BlobRow],
+    now: int,
+) -> None:
     """Inserts the rows of a batch, in its order: a node comes after its references. `stored`:
     the rows that exist already."""
     ids = _type_ids(db, {one.type for one in batch if one.type is not None})
     rows: list[tuple[bytes, int, int | None, int, bytes | None]] = []
     for one in batch:
         key, data = key_of(one.digest.hash), one.data
-        if one.type is not None and key in stored and stored[key].type is None:
+        id = None if one.type is None else ids[one.type]
+        known = stored.get(key)
+        if id is not None and known is not None and known.type is None:
             # it arrives anew, as a node; its bytes stay where they are stored
             ((kept,),) = db.execute(DELETE_UNTYPED_BLOB, (key,)).fetchall() or [(data,)]
             data = data if kept == PURGE_MARK else kept
-        id = None if one.type is None else ids[one.type]
+        if id is not None and data is not None and (known is None or known.type is None):
+            data = rows_of_nodes.encode(db, data, id)
         rows.append((key, one.digest.size_bytes, id, now, data))
     db.executemany(INSERT, rows)
 

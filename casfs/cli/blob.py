@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from casfs import graph
+from casfs.backend.capabilities import Compressing
 from casfs.backend.derived import find_missing
 from casfs.cli.common import json_option, open_store, step_secrets, store_root
 from casfs.cli.output import echo_lines, echo_result
+from casfs.cli.progress import progress
 from casfs.digest import is_hash
-from casfs.errors import Failed, Invalid, NotFound
+from casfs.errors import Failed, Invalid, NotFound, Usage
+from casfs.referrers import Referrers
 from casfs.store import Store
 from casfs.system import reserve
 from casfs.system.paths import printable
@@ -31,6 +34,9 @@ READ_CHUNK_BYTES = 1 << 20
 def init(ctx: click.Context, workflows: bool, as_json: bool) -> None:
     """Make a store with the shipped workflows, or update an existing one.
 
+    A store of an older format is converted in place: each row is replaced once its new form is
+    verified, so an interrupted conversion loses nothing, and `casfs init` goes on with it.
+
     \b
     casfs init
     casfs --store ./store init
@@ -39,10 +45,21 @@ def init(ctx: click.Context, workflows: bool, as_json: bool) -> None:
 
     path = store_root(ctx)
     with Store.init(path) as store:
+        _convert(store)
         shipped.install(store, again=workflows)
         names = store.registry.names()
     reserve.allocate(path)
     echo_result(as_json, {"store": str(path), "types": names}, f"{path}")
+
+
+def _convert(store: Store) -> None:
+    """Compresses the node rows that are not, if a store of an older format had many."""
+    assert isinstance(store.backend, Compressing)
+    recompression = store.backend.recompression()
+    if pending := recompression.pending():
+        recompression.train()
+        with progress("converting", "nodes", pending) as update:
+            recompression.recompress(lambda done: update(done, 0))
 
 
 @click.command()
@@ -145,16 +162,31 @@ def missing(ctx: click.Context, as_json: bool) -> None:
 
 @click.command()
 @click.argument("hash")
+@click.option("--reverse", is_flag=True, help="Print the nodes that refer to HASH.")
+@click.option("--recursive", is_flag=True, help="With --reverse: the nodes that reach HASH.")
+@click.option("--type", metavar="TYPE", help="With --reverse: only nodes of this type.")
 @json_option
 @click.pass_context
-def refs(ctx: click.Context, hash: str, as_json: bool) -> None:
+def refs(
+    ctx: click.Context, hash: str, reverse: bool, recursive: bool, type: str | None, as_json: bool
+) -> None:
     """Print the references of a node: those of its payload, then its type.
 
     \b
     casfs refs 4b9b6694
+    casfs refs --reverse 4b9b6694
+    casfs refs --reverse --recursive --type thread-step 4b9b6694     steps that hold a file
     """
+    if not reverse and (recursive or type):
+        raise Usage("--recursive and --type go with --reverse")
     with open_store(ctx) as store:
-        found = graph.refs(store, store.expand(hash))
+        expanded = store.expand(hash)
+        if not reverse:
+            found = graph.refs(store, expanded)
+        else:
+            with Referrers(store) as index:
+                above = index.walk_up(expanded) if recursive else index.of(expanded)
+                found = [one for one in above if type is None or store.node(one).type == type]
     echo_lines(as_json, found, found)
 
 

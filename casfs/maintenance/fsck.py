@@ -24,6 +24,7 @@ from casfs.maintenance.blob_check import LOST_TYPE, Fault, check_blob, has_type,
 from casfs.maintenance.head_kinds import allowed_types, mismatch
 from casfs.nodes import head_kinds
 from casfs.nodes.schema import Ref
+from casfs.referrers import Referrers
 from casfs.store import Store
 
 Progress = Callable[[int, int], None]  # blobs and bytes so far
@@ -60,6 +61,7 @@ def check(
         _fill_affected_heads(store, report)
     if quarantine:
         _quarantine(store, report)
+    Referrers.maintain(store, rebuild=True)
     return report
 
 

@@ -25,13 +25,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from casfs import graph, removals
-from casfs.backend.capabilities import GcRun
+from casfs.backend.capabilities import Compressing, GcRun
 from casfs.backend.derived import find_missing, last_use, start_gc, total_stored
 from casfs.backend.protocols import DamagedHead, Head, HeadName, Swap, Total, targets
 from casfs.checkpoints import checkpoint
-from casfs.errors import CasfsError, Conflict, Corrupt, Invalid, NotFound
+from casfs.errors import CasfsError, Conflict, Corrupt, Invalid
 from casfs.native import images
 from casfs.nodes import head_kinds
+from casfs.referrers import Referrers
 from casfs.store import Store
 from casfs.workspaces import lifecycle
 
@@ -107,18 +108,47 @@ def collect(
         result.evicted += images.evict(
             store, limits.exceeded, collection.marked, gone, dry_run=dry_run
         )
+    if not dry_run:
+        Referrers.maintain(store, rebuild=False)
+        _compress(store)
     return result
 
 
+def _compress(store: Store) -> None:
+    """Compresses the nodes anew where a type has grown enough for a new dictionary."""
+    if isinstance(store.backend, Compressing):
+        recompression = store.backend.recompression()
+        if recompression.train():
+            recompression.recompress()
+
+
 def why(store: Store, hash: str) -> list[str] | None:
-    """Returns a path from a root to `hash`: the head's name, then hashes; None: unreachable."""
-    seen: set[str] = set()
+    """Returns a shortest path from a root to `hash`: the head's name, then hashes; None where no
+    root reaches it."""
+    roots: dict[str, HeadName] = {}
     for name, head in store.heads.list():
-        for root in targets(head):
-            found = _path(store, root, hash, seen)
-            if found is not None:
-                return [name, *found]
+        for target in targets(head):
+            roots.setdefault(target, name)
+    child: dict[str, str] = {hash: ""}
+    level = [hash]
+    with Referrers(store) as index:
+        while level:
+            above: list[str] = []
+            for one in level:
+                if one in roots:
+                    return [roots[one], *_path_down(child, one)]
+                above += [parent for parent in index.of(one) if parent not in child]
+                child.update((parent, one) for parent in above if parent not in child)
+            level = list(dict.fromkeys(above))
     return None
+
+
+def _path_down(child: dict[str, str], hash: str) -> list[str]:
+    path = []
+    while hash:
+        path.append(hash)
+        hash = child[hash]
+    return path
 
 
 class _Marker:
@@ -220,38 +250,3 @@ def _evict(store: Store, heads: list[tuple[HeadName, Head]], marker: _Marker) ->
             now = store.heads.get(name)
             marker.follow([] if now is None else targets(now))
     return dropped
-
-
-def _path(store: Store, root: str, wanted: str, seen: set[str]) -> list[str] | None:
-    """Returns the shortest path from `root` to `wanted`, by breadth-first search.
-
-    Hashes in `seen` are known not to reach it.
-    """
-    came_from: dict[str, str] = {}
-    level = [root]
-    while level:
-        below = []
-        for hash in level:
-            if hash == wanted:
-                return _backtrack(came_from, hash)
-            if hash not in seen:
-                seen.add(hash)
-                for ref in _refs_if_stored(store, hash):
-                    came_from.setdefault(ref, hash)
-                    below.append(ref)
-        level = below
-    return None
-
-
-def _backtrack(came_from: dict[str, str], hash: str) -> list[str]:
-    path = [hash]
-    while (hash := came_from.get(hash, "")) and hash not in path:
-        path.append(hash)
-    return path[::-1]
-
-
-def _refs_if_stored(store: Store, hash: str) -> list[str]:
-    try:
-        return graph.refs(store, hash)
-    except NotFound:
-        return []

@@ -155,6 +155,7 @@ KINDS = (
         ("action-result",),
         _object({"createdAt": TIME, "argv0": _text()}),
     ),
+    HeadKind("dictionaries/", "[1-9][0-9]{0,8}", (), _object({})),
     HeadKind("keys/", "[0-9a-f]{32}", ("thread-start",), _object({"thread": _id()})),
 )
 BY_PREFIX = {kind.prefix: kind for kind in KINDS}

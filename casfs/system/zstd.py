@@ -1,4 +1,6 @@
-"""Zstandard files as streams of constant memory. The library is imported for such files only.
+"""Zstandard: files as streams of constant memory, and short frames with a dictionary.
+
+The library is imported when the first of them is used.
 
 The library's stream reader does not report a truncated file. So the frames are walked from
 block to block first (RFC 8878, section 3.1), which reads a few bytes in 128 KiB. (The `eof` of
@@ -9,12 +11,15 @@ its decompressobj would report it too, but not across frames, and a read of 1 Ki
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from casfs.errors import Corrupt
+
+if TYPE_CHECKING:
+    import zstandard
 
 MAGIC = b"\x28\xb5\x2f\xfd"
 SKIPPABLE = range(0x184D2A50, 0x184D2A60)  # magic numbers of skippable frames
@@ -85,3 +90,48 @@ def is_complete(raw: BinaryIO) -> bool:
 def _at(raw: BinaryIO, offset: int, size: int) -> bytes:
     raw.seek(offset)
     return raw.read(size)
+
+
+# -- short frames -------------------------------------------------------------------------
+
+
+class Dictionary:
+    """A trained dictionary, prepared once; thread-safe. Without `data`: no dictionary."""
+
+    def __init__(self, data: bytes | None = None) -> None:
+        self._prepared: zstandard.ZstdCompressionDict | None = None
+        if data is not None:
+            import zstandard
+
+            self._prepared = zstandard.ZstdCompressionDict(data)
+            self._prepared.precompute_compress(level=LEVEL)
+
+    def compress(self, data: bytes) -> bytes:
+        import zstandard  # its objects are cheap to make, and not thread-safe
+
+        compressor = zstandard.ZstdCompressor(
+            level=LEVEL, dict_data=self._prepared, write_dict_id=False
+        )
+        return compressor.compress(data)
+
+    def decompress(self, frame: bytes, max_bytes: int) -> bytes:
+        """Raises Corrupt for an invalid frame, or one of more than `max_bytes`."""
+        import zstandard
+
+        try:
+            if zstandard.frame_content_size(frame) > max_bytes:
+                raise Corrupt("a compressed row is larger than any node")
+            decompressor = zstandard.ZstdDecompressor(dict_data=self._prepared)
+            return decompressor.decompress(frame, allow_extra_data=False)
+        except zstandard.ZstdError as error:
+            raise Corrupt(f"a compressed row does not decompress: {error}") from None
+
+
+def train(samples: Sequence[bytes | bytearray | memoryview], size: int) -> bytes | None:
+    """Returns a dictionary of at most `size` bytes; None where the samples do not do for one."""
+    import zstandard
+
+    try:
+        return zstandard.train_dictionary(size, list(samples)).as_bytes()
+    except zstandard.ZstdError:
+        return None

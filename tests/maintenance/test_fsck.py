@@ -48,7 +48,7 @@ def test_a_sound_store_has_no_faults(victim: Victim) -> None:
     victim.store.put_node("note", {"text": "x", "of": LARGE_HASH})
     counts: list[int] = []
     with reopened(victim.store) as store:
-        report = fsck.check(store, progress=counts.append)
+        report = fsck.check(store, progress=lambda blobs, bytes: counts.append(blobs))
         total = total_stored(store.blobs)
         assert (report.blobs, report.bytes) == (total.blobs, total.bytes)
         assert report.nodes == sum(count_by_type(store.blobs).values())

@@ -316,7 +316,7 @@ def test_a_cache_head_that_is_used_meanwhile_stays_whole(any_store: Store) -> No
     hash = cached(any_store, "actions/a", b"result", 1, output=output)
     age(any_store)
 
-    def use(done: int) -> None:
+    def use(blobs_done: int, bytes_done: int) -> None:
         set_head(any_store, "actions/a", hash, usedAt=2, output=output)
 
     result = collect(any_store, limits=Limits(0), progress=use)
@@ -421,7 +421,7 @@ def test_what_is_put_while_a_run_marks_survives(any_store: Store) -> None:
     age(any_store)
     made: list[str] = []
 
-    def meanwhile(done: int) -> None:
+    def meanwhile(blobs_done: int, bytes_done: int) -> None:
         if not made:
             made.append(content(any_store, "new", old))
             any_store.put(b"other")
@@ -434,7 +434,7 @@ def test_what_is_put_while_a_run_marks_survives(any_store: Store) -> None:
 def test_progress_is_told_and_grows(any_store: Store) -> None:
     counts: list[int] = []
     age(any_store, OLD)
-    collect(any_store, progress=counts.append)
+    collect(any_store, progress=lambda blobs, bytes: counts.append(blobs))
     assert counts == sorted(counts)
     assert counts[-1] == total_stored(any_store.blobs).blobs
 

@@ -49,7 +49,7 @@ class Victim:
         self.sql("DELETE FROM blobs WHERE hash = ?", bytes.fromhex(hash))
 
     def data(self, hash: str) -> bytes:
-        return bytes(sql(self.store, "SELECT data FROM blobs WHERE hash = x'" + hash + "'")[0][0])
+        return self.store.get(hash)
 
     def overwrite(self, hash: str, data: bytes) -> None:
         self.sql("UPDATE blobs SET data = ? WHERE hash = ?", data, bytes.fromhex(hash))

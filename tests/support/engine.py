@@ -266,4 +266,4 @@ class Cli:
 
 
 def _readable(root: Path) -> bool:
-    return (root / "format").read_text().strip() == "casfs 1"
+    return (root / "format").read_text().strip() == "casfs 2"

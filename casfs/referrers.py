@@ -1,0 +1,202 @@
+"""Reverse references: which nodes refer to a blob, from an index beside the store proper.
+
+    edges.db    numbers(id, hash): blobs of the index; edges(child, parent): their numbers;
+                progress: the position in the order of arrival up to which nodes are indexed
+
+The index is derived data in its own file: a put pays nothing, since each question first indexes
+the nodes that have arrived since the last one, and deleting the file loses nothing. A number stands
+for a hash, so it outlives the blob's row. The reference of a node to its type is not an edge: the
+store has an index by type. gc removes what is gone (`prune`), fsck rebuilds (`rebuild`).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Self
+
+from casfs.backend.derived import find_missing, of_types
+from casfs.backend.protocols import META
+from casfs.backend.sqlite_connection import Connection, Database
+from casfs.errors import CasfsError, Corrupt
+from casfs.nodes import node
+from casfs.store import Store
+
+FILE = "edges.db"
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS numbers (id INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE);
+CREATE TABLE IF NOT EXISTS edges (
+  child INTEGER, parent INTEGER, PRIMARY KEY (child, parent)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS progress (id INTEGER PRIMARY KEY, position INTEGER NOT NULL);
+"""
+INDEX_BATCH_BLOBS = 4000  # a transaction
+BATCH_HASHES = 500  # a statement
+PARENTS = """
+SELECT p.hash FROM numbers c JOIN edges e ON e.child = c.id JOIN numbers p ON p.id = e.parent
+WHERE c.hash = ?
+"""
+
+
+class Referrers:
+    """The index of a store. That of a store in memory is a temporary file."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._temporary = None if store.root else tempfile.TemporaryDirectory()
+        self._path = (store.root or Path(str(self._temporary and self._temporary.name))) / FILE
+        try:
+            self._db = self._open()
+        except Corrupt:
+            self._remove()
+            self._db = self._open()
+
+    def _open(self) -> Database:
+        return Database(self._path, SCHEMA, durable=False)
+
+    def _remove(self) -> None:
+        for end in ("", "-wal", "-shm"):
+            self._path.with_name(self._path.name + end).unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._db.close()
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    # -- questions ------------------------------------------------------------------------
+
+    def of(self, hash: str) -> list[str]:
+        """Returns the stored nodes that refer to a blob, sorted. For a schema node these are all
+        nodes of its type as well."""
+        self.catch_up()
+        with self._db.read() as db:
+            rows = db.execute(PARENTS, (bytes.fromhex(hash),)).fetchall()
+        found = {key.hex() for (key,) in rows}
+        found.update(parent for parent, _ in of_types(self._store.blobs, [hash]))
+        return sorted(self._store.blobs.info(found))
+
+    def walk_up(self, hash: str) -> Iterator[str]:
+        """Yields the nodes from which a blob is reachable, each once, the nearest first."""
+        seen, level = {hash}, [hash]
+        while level:
+            above: list[str] = []
+            for one in level:
+                for parent in self.of(one):
+                    if parent not in seen:
+                        seen.add(parent)
+                        above.append(parent)
+                        yield parent
+            level = above
+
+    # -- the index ------------------------------------------------------------------------
+
+    def catch_up(self) -> int:
+        """Indexes the nodes that have arrived since the last time; returns their number."""
+        done = 0
+        while True:
+            count, more = self._index_batch()
+            done += count
+            if not more:
+                return done
+
+    def _index_batch(self) -> tuple[int, bool]:
+        with self._db.read() as db:
+            row = db.execute("SELECT position FROM progress").fetchone()
+        begin = row[0] if row else 0
+        arrived = list(islice(self._store.blobs.iterate(begin), INDEX_BATCH_BLOBS))
+        if not arrived:
+            return 0, False
+        position, parents = arrived[-1][0], [hash for _, hash, info in arrived if info.type]
+        edges = list(self._edges(parents))
+        with self._db.write() as db:
+            row = db.execute("SELECT position FROM progress").fetchone()
+            if (row[0] if row else 0) == begin:  # else another process did the same
+                self._add(db, edges)
+                db.execute("INSERT OR REPLACE INTO progress VALUES (1, ?)", (position,))
+        return len(parents), len(arrived) == INDEX_BATCH_BLOBS
+
+    def _edges(self, parents: list[str]) -> Iterator[tuple[str, set[str]]]:
+        """Yields the nodes with the hashes that they refer to."""
+        try:
+            contents = list(self._store.blobs.get_many(parents))
+        except CasfsError:  # one of them is damaged, or was deleted by gc meanwhile
+            contents = [None] * len(parents)
+        for parent, data in zip(parents, contents, strict=True):
+            try:
+                type_hash, payload = node.decode(parent, data or self._store.get(parent))
+                if type_hash != META:
+                    _, schema = self._store.registry.compiled(type_hash)
+                    yield parent, {ref.hash for ref in schema.refs(payload)}
+            except CasfsError:
+                continue
+
+    def _add(self, db: Connection, edges: list[tuple[str, set[str]]]) -> None:
+        hashes = {one for parent, children in edges for one in (parent, *children)}
+        numbers = self._number(db, [bytes.fromhex(one) for one in hashes])
+        rows = sorted(
+            (numbers[bytes.fromhex(child)], numbers[bytes.fromhex(parent)])
+            for parent, children in edges
+            for child in children
+        )
+        db.executemany("INSERT OR IGNORE INTO edges VALUES (?, ?)", rows)
+
+    def _number(self, db: Connection, keys: list[bytes]) -> dict[bytes, int]:
+        """Returns the number of each hash; gives new ones."""
+        keys = sorted(keys)
+        db.executemany("INSERT OR IGNORE INTO numbers (hash) VALUES (?)", [(key,) for key in keys])
+        found: dict[bytes, int] = {}
+        for start in range(0, len(keys), BATCH_HASHES):
+            part = keys[start : start + BATCH_HASHES]
+            marks = ",".join("?" * len(part))
+            rows = db.execute(f"SELECT hash, id FROM numbers WHERE hash IN ({marks})", part)
+            found.update(rows.fetchall())
+        return found
+
+    # -- maintenance ----------------------------------------------------------------------
+
+    def rebuild(self) -> None:
+        """Empties the index; the next question fills it."""
+        with self._db.write() as db:
+            for table in ("edges", "numbers", "progress"):
+                db.execute(f"DELETE FROM {table}")
+
+    @classmethod
+    def maintain(cls, store: Store, *, rebuild: bool) -> None:
+        """Prunes or rebuilds the index of a store that has one."""
+        if store.root is not None and (store.root / FILE).exists():
+            with cls(store) as index:
+                index.rebuild() if rebuild else index.prune()
+
+    def prune(self) -> int:
+        """Removes blobs that are not stored any more; returns their number."""
+        removed, last = 0, 0
+        while True:
+            with self._db.read() as db:
+                rows = db.execute(
+                    f"SELECT id, hash FROM numbers WHERE id > ? ORDER BY id LIMIT {BATCH_HASHES}",
+                    (last,),
+                ).fetchall()
+            if not rows:
+                break
+            last = rows[-1][0]
+            gone = set(find_missing(self._store.blobs, [key.hex() for _, key in rows]))
+            removed += self._delete([id for id, key in rows if key.hex() in gone])
+        if removed:
+            with self._db.write() as db:
+                db.execute("DELETE FROM edges WHERE parent NOT IN (SELECT id FROM numbers)")
+        return removed
+
+    def _delete(self, ids: list[int]) -> int:
+        if ids:
+            with self._db.write() as db:
+                db.executemany("DELETE FROM edges WHERE child = ?", [(id,) for id in ids])
+                db.executemany("DELETE FROM numbers WHERE id = ?", [(id,) for id in ids])
+        return len(ids)

@@ -1,0 +1,214 @@
+"""Compressed node rows: what is stored, dictionaries, and the conversion of a store of format 1."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from casfs.backend.disk import DiskBackend
+from casfs.backend.protocols import Staged
+from casfs.backend.recompression import MIN_NODES
+from casfs.backend.row_compression import MAGIC
+from casfs.digest import Digest
+from casfs.errors import CorruptBlob, Refused
+from casfs.maintenance import fsck, gc
+from casfs.store import FORMAT, Store
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def store(root: Path) -> Iterator[Store]:
+    with Store.init(root) as made:
+        yield made
+
+
+def backend(store: Store) -> DiskBackend:
+    assert isinstance(store.backend, DiskBackend)
+    return store.backend
+
+
+def row(store: Store, hash: str) -> bytes:
+    with backend(store)._db.read() as db:
+        (data,) = db.execute(
+            "SELECT data FROM blobs WHERE hash = ?", (bytes.fromhex(hash),)
+        ).fetchone()
+    assert isinstance(data, bytes)
+    return data
+
+
+def put_many(store: Store, count: int, start: int = 0) -> list[str]:
+    words = random.Random(start)
+    with store.batch() as batch:
+        return [
+            batch.put_node(
+                "content", {"text": f"step {n}: " + sentence(words), "artifacts": []}
+            ).hash
+            for n in range(start, start + count)
+        ]
+
+
+def sentence(words: random.Random) -> str:
+    return " ".join(
+        words.choice(("the", "agent", "wrote", "a", "file", "again")) for _ in range(30)
+    )
+
+
+def downgrade(root: Path) -> None:
+    """Makes a store as casfs with format 1 left it: every row as it is, no tables of ours."""
+    with Store.open(root) as store:
+        rows = [
+            (store.blobs.get(hash).data, bytes.fromhex(hash))
+            for _, hash, info in store.blobs.iterate()
+            if info.type is not None
+        ]
+        for name in [name for name, _ in store.heads.list("dictionaries/")]:
+            store.backend.publish([], [_removal(store, name)])
+        with backend(store)._db.write() as db:
+            db.executemany("UPDATE blobs SET data = ? WHERE hash = ?", rows)
+            db.execute("DROP TABLE dictionaries")
+            db.execute("DROP TABLE recompressed")
+    (root / "format").write_text("casfs 1\n")
+
+
+def _removal(store: Store, name: str):  # type: ignore[no-untyped-def]
+    from casfs.backend.protocols import HeadName, Swap
+
+    return Swap(HeadName(name), store.heads.get(HeadName(name)), None)
+
+
+def test_a_long_node_is_compressed_and_read_back(store: Store) -> None:
+    found = store.put_node("content", {"text": "word " * 100, "artifacts": []})
+    stored = row(store, found.hash)
+    assert stored[:1] == MAGIC
+    assert len(stored) < 150
+    assert store.node(found.hash).payload["text"] == "word " * 100
+    assert Digest.of(store.get(found.hash)).hash == found.hash
+
+
+def test_a_short_node_and_plain_bytes_are_not(store: Store) -> None:
+    node = store.put_node("content", {"text": "", "artifacts": []})
+    blob = store.put(b"word " * 100)
+    assert row(store, node.hash) == store.get(node.hash)
+    assert row(store, blob.hash) == b"word " * 100
+
+
+def test_bytes_that_begin_like_a_compressed_row(store: Store) -> None:
+    """No node of ours does, but a backend takes any bytes."""
+    for data in (MAGIC, MAGIC + b"x" * 10, MAGIC + os.urandom(1000)):
+        digest = Digest.of(data)
+        type = store.registry.current("content")
+        store.backend.publish([Staged(digest, data, type=type)])
+        assert store.blobs.get(digest.hash).data == data
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "dictionary", "bomb"])
+def test_a_damaged_row_is_never_served(store: Store, damage: str) -> None:
+    found = store.put_node("content", {"text": "word " * 100, "artifacts": []})
+    old = row(store, found.hash)
+    new = {
+        "truncated": old[:-3],
+        "flipped": old[:20] + bytes([old[20] ^ 1]) + old[21:],
+        "dictionary": MAGIC + b"\0\0\0\x07" + old[5:],
+        "bomb": MAGIC + b"\0\0\0\0(\xb5/\xfd" + b"\xe0" + b"\xff" * 12,
+    }[damage]
+    with backend(store)._db.write() as db:
+        db.execute("UPDATE blobs SET data = ? WHERE data = ?", (new, old))
+    with pytest.raises(CorruptBlob):
+        store.get(found.hash)
+    with pytest.raises(CorruptBlob):
+        list(store.blobs.get_many([found.hash]))
+    (fault,) = fsck.check(store).faults
+    assert (fault.kind, fault.hash) == ("corrupt", found.hash)
+
+
+def test_gc_trains_a_dictionary_and_compresses_what_is_there(store: Store) -> None:
+    hashes = put_many(store, MIN_NODES)
+    before = sum(len(row(store, hash)) for hash in hashes)
+    gc.collect(store)
+    after = sum(len(row(store, hash)) for hash in hashes)
+    assert after < before * 0.9
+    assert [name for name, _ in store.heads.list("dictionaries/")] == ["dictionaries/1"]
+    assert fsck.check(store).faults == []
+    gc.collect(store)  # nothing new: no other dictionary
+    assert len(list(store.heads.list("dictionaries/"))) == 1
+    with Store.open(store.root or Path()) as other:  # another process reads and writes them
+        (new,) = put_many(other, 1, start=10**6)
+        assert row(store, new)[1:5] == b"\0\0\0\1"
+        assert store.get(new) == other.get(new)
+
+
+def test_a_dictionary_outlives_the_nodes_it_was_trained_on(store: Store) -> None:
+    put_many(store, MIN_NODES)
+    gc.collect(store)
+    gc.collect(store, grace=0)
+    backend(store)._rows.refresh()
+    (new,) = put_many(store, 1, start=10**6)
+    with Store.open(store.root or Path()) as other:
+        assert other.get(new)
+
+
+def test_a_store_of_format_1_is_converted(root: Path) -> None:
+    with Store.init(root) as store:
+        hashes = put_many(store, MIN_NODES)
+        content = {hash: store.get(hash) for hash in hashes}
+    downgrade(root)
+    with pytest.raises(Refused, match="casfs init"):
+        Store.open(root)
+    casfs("init", root=root)
+    assert (root / "format").read_text().strip() == FORMAT
+    with Store.open(root) as store:
+        assert {hash: store.get(hash) for hash in hashes} == content
+        assert row(store, hashes[0])[:1] == MAGIC
+        assert fsck.check(store).faults == []
+
+
+def test_a_store_that_is_open_elsewhere_is_not_converted(root: Path) -> None:
+    Store.init(root).close()
+    downgrade(root)
+    with sqlite3.connect(root / "store.db") as other:
+        other.execute("SELECT count(*) FROM blobs").fetchone()
+        with pytest.raises(Refused, match="daemon"):
+            Store.init(root)
+    other.close()
+    assert (root / "format").read_text() == "casfs 1\n"
+    Store.init(root).close()
+
+
+def test_a_conversion_that_is_killed_loses_nothing(root: Path) -> None:
+    with Store.init(root) as store:
+        hashes = put_many(store, 4 * MIN_NODES)
+        content = {hash: store.get(hash) for hash in hashes}
+    downgrade(root)
+    rng = random.Random(7)
+    for _ in range(6):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "casfs", "--store", str(root), "init"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        time.sleep(rng.uniform(0.05, 0.6))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    casfs("init", root=root)
+    with Store.open(root) as store:
+        assert {hash: store.get(hash) for hash in hashes} == content
+        assert fsck.check(store).faults == []
+
+
+def casfs(*arguments: str, root: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "casfs", "--store", str(root), *arguments], check=True, timeout=120
+    )

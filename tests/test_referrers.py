@@ -1,0 +1,148 @@
+"""Reverse references: equal to a search over all nodes, kept up to date, rebuilt and pruned."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from casfs import graph
+from casfs.backend.protocols import META
+from casfs.maintenance import fsck, gc
+from casfs.referrers import FILE, Referrers
+from casfs.store import Store
+from tests.support.cli import Cli, lines
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.init(tmp_path / "store") as made:
+        yield made
+
+
+def content(store: Store, text: str, *refs: str) -> str:
+    return store.put_node("content", {"text": text, "artifacts": list(refs)}).hash
+
+
+def searched(store: Store, hash: str) -> list[str]:
+    """The referrers of a blob by reading every node."""
+    nodes = (node for _, node, info in store.blobs.iterate() if info.type not in (None, META))
+    return sorted(node for node in nodes if hash in graph.refs(store, node))
+
+
+def test_a_node_and_a_blob_have_their_referrers(store: Store) -> None:
+    blob = store.put(b"a file").hash
+    a, b = content(store, "a", blob), content(store, "b", blob)
+    c = content(store, "c", a, b)
+    with Referrers(store) as index:
+        assert index.of(blob) == sorted([a, b])
+        assert index.of(a) == [c]
+        assert index.of(c) == []
+        assert list(index.walk_up(blob)) == [*sorted([a, b]), c]
+
+
+def test_what_is_put_before_a_question_is_in_its_answer(store: Store) -> None:
+    blob = store.put(b"a file").hash
+    with Referrers(store) as index, Referrers(store) as other:
+        assert index.of(blob) == []
+        a = content(store, "a", blob)
+        assert index.of(blob) == [a]
+        b = content(store, "b", blob)
+        assert other.of(blob) == index.of(blob) == sorted([a, b])
+
+
+def test_a_schema_is_referred_to_by_its_nodes(store: Store) -> None:
+    type = store.registry.current("content")
+    a = content(store, "a")
+    with Referrers(store) as index:
+        assert a in index.of(type)
+        assert index.of(type) == searched(store, type)
+
+
+def test_plain_bytes_that_become_a_node_keep_their_referrers(store: Store) -> None:
+    with Store.memory() as other:
+        child = content(other, "child")
+        data = other.get(child)
+    store.put(data)
+    with Referrers(store) as index:
+        parent = content(store, "parent", child)
+        assert index.of(child) == [parent]
+        assert content(store, "child") == child  # now as a node
+        assert index.of(child) == [parent]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 30), max_size=4), max_size=30), st.integers(0, 30))
+def test_equal_to_a_search(shape: list[list[int]], split: int) -> None:
+    with Store.memory() as store, Referrers(store) as index:
+        hashes = [store.put(b"root").hash]
+        for number, below in enumerate(shape):
+            refs = dict.fromkeys(hashes[place % len(hashes)] for place in below)
+            hashes.append(content(store, str(number), *refs))
+            if number == split:
+                index.catch_up()
+        for hash in hashes:
+            assert index.of(hash) == searched(store, hash)
+
+
+def collect(store: Store) -> None:
+    """gc, of what was put this second too."""
+    with sqlite3.connect((store.root or Path()) / "store.db") as db:
+        db.execute("UPDATE blobs SET touched = 0")
+    db.close()
+    gc.collect(store, grace=0)
+
+
+def test_gc_removes_what_is_gone(store: Store) -> None:
+    blob = store.put(b"a file").hash
+    a = content(store, "a", blob)
+    with Referrers(store) as index:
+        assert index.of(blob) == [a]
+    collect(store)
+    for _ in range(2):  # and put again, it is as it was
+        with Referrers(store) as index:
+            assert index.of(blob) == []
+            assert store.put(b"a file").hash == blob
+            assert index.of(blob) == []
+            assert index.of(content(store, "a", blob)) == []
+            assert index.of(blob) == [a]
+        collect(store)
+    with sqlite3.connect(store.root / FILE) as db:  # type: ignore[operator]
+        (known,) = db.execute("SELECT count(*) FROM numbers WHERE hash = ?", (bytes.fromhex(a),))
+        assert known == (0,)
+    db.close()
+
+
+@pytest.mark.parametrize("damage", ["gone", "rubbish", "wrong"])
+def test_a_damaged_index_is_rebuilt(store: Store, damage: str) -> None:
+    blob = store.put(b"a file").hash
+    a = content(store, "a", blob)
+    with Referrers(store) as index:
+        assert index.of(blob) == [a]
+    path = (store.root or Path()) / FILE
+    if damage == "gone":
+        path.unlink()
+    elif damage == "rubbish":
+        path.write_bytes(b"rubbish" * 1000)
+    else:
+        with sqlite3.connect(path) as db:
+            db.execute("DELETE FROM edges")
+        db.close()
+        fsck.check(store)
+    with Referrers(store) as index:
+        assert index.of(blob) == [a]
+
+
+def test_the_command_line(store: Store, cli: Cli) -> None:
+    blob = store.put(b"a file").hash
+    a = content(store, "a", blob)
+    b = content(store, "b", a)
+    refs = ("--store", str(store.root), "refs", "--reverse")
+    assert lines(cli, *refs, blob) == [a]
+    assert lines(cli, *refs, "--recursive", blob) == [a, b]
+    assert lines(cli, *refs, "--recursive", "--type", "checkpoint", blob) == []
+    lines(cli, "--store", str(store.root), "refs", "--recursive", blob, code=2)
