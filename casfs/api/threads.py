@@ -18,6 +18,7 @@ from casfs.store import Store
 from casfs.thread_state import state
 from casfs.threads import ThreadId
 
+NO_AGENTS: Mapping[str, Agent] = {}
 Steps: TypeAlias = list[Step]  # `Threads.list` hides the built-in
 
 
@@ -73,7 +74,7 @@ class Threads:
         self,
         workflow: str,
         input: str,
-        agents: Mapping[str, Agent],
+        agents: Mapping[str, Agent] = NO_AGENTS,
         *,
         workspace: Tree | Literal[False] | None = None,
         max_steps: int = 100,
@@ -85,10 +86,10 @@ class Threads:
     ) -> Thread:
         """Starts a thread of `workflow` on the task `input`; returns at once.
 
-        `agents`: the agent of each role. `workspace`: the tree that agents work on a copy of;
-        None is the empty tree, False records no files. Spending more than `max_tokens` or
-        `max_time` suspends the thread; `on_limit`: what more than `max_steps` does. `name` may
-        stand for its id. A second call with the same
+        `agents`: the agents of roles; others have the workflow's default agents. `workspace`: the
+        tree that agents work on a copy of; None is the empty tree, False records no files.
+        Spending more than `max_tokens` or `max_time` suspends the thread; `on_limit`: what more
+        than `max_steps` does. `name` may stand for its id. A second call with the same
         `idempotency_key` returns the existing thread. Raises Invalid (a config), Conflict (the
         name is taken), Refused (an agent's version).
         """

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
 
+from casfs import config
 from casfs.cli.agent_test import test
-from casfs.cli.common import json_option
+from casfs.cli.common import json_option, store_root
 from casfs.cli.output import echo_json
 from casfs.cli.table import echo_table
 from casfs.errors import CasfsError
 from engine.agents import loader
+from engine.threads import role_agents
 
 
 @click.group()
@@ -29,18 +32,29 @@ agent.add_command(test)
 
 @agent.command("list")
 @json_option
-def list_(as_json: bool) -> None:
-    """List the installed agent packages, with the error of one that does not load.
+@click.pass_context
+def list_(ctx: click.Context, as_json: bool) -> None:
+    """List the installed agent packages, with the error of one that does not load, and the
+    profiles of config.toml.
 
     \b
     casfs agent list
     """
+    tables = config.agents(store_root(ctx), os.environ)
+    profiles = role_agents.read_profiles(tables).items()
     found = [_describe(name) for name in loader.names()]
-    rows = [
-        (one["name"], one.get("version", ""), f"broken: {one['error']}" if "error" in one else "ok")
-        for one in found
+    found += [
+        {"name": name, "version": spec["version"], "package": spec["name"], "file": tables[name][1]}
+        for name, spec in sorted(profiles)
     ]
+    rows = [(one["name"], one.get("version", ""), _state(one)) for one in found]
     echo_table(as_json, found, "NAME VERSION STATE", rows)
+
+
+def _state(one: dict[str, Any]) -> str:
+    if "package" in one:
+        return f"profile of {one['package']} in {one['file']}"
+    return f"broken: {one['error']}" if "error" in one else "ok"
 
 
 @agent.command()

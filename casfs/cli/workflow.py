@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import click
 
+from casfs import config
 from casfs.agents.prompt import Prompt
-from casfs.cli.common import input_name, json_option, open_store, read_input, read_json
+from casfs.cli.common import (
+    input_name,
+    json_option,
+    open_store,
+    read_input,
+    read_json,
+    store_root,
+)
 from casfs.cli.output import echo, echo_json, echo_line, echo_result, warn
 from casfs.cli.removal import remove_heads
 from casfs.cli.table import Hash, echo_table
@@ -17,7 +26,7 @@ from engine.moderator import decision as moderator
 from engine.workflow import file as workflow_file
 from engine.workflow import registry as workflows
 from engine.workflow import shipped
-from engine.workflow.definition import WORKFLOW_NAME
+from engine.workflow.definition import WORKFLOW_NAME, CheckReport
 
 
 @click.group()
@@ -61,7 +70,7 @@ def add(ctx: click.Context, file: str, as_json: bool) -> None:
     casfs workflow add mine.yaml
     """
     found = _read(file)
-    report = found.check()
+    report = _report(ctx, found)
     if report.errors:
         raise Invalid(f"{input_name(file)}: {'; '.join(report.errors)}")
     with open_store(ctx) as store:
@@ -80,13 +89,14 @@ def add(ctx: click.Context, file: str, as_json: bool) -> None:
 @workflow.command()
 @click.argument("file")
 @json_option
-def validate(file: str, as_json: bool) -> int:
+@click.pass_context
+def validate(ctx: click.Context, file: str, as_json: bool) -> int:
     """Check the workflow in FILE: one line for each fault; exit 4 for errors.
 
     \b
     casfs workflow validate mine.yaml
     """
-    report = _read(file).check()
+    report = _report(ctx, _read(file))
     if as_json:
         echo_json({"errors": report.errors, "warnings": report.warnings})
     else:
@@ -231,6 +241,17 @@ def _read(file: str) -> workflow_file.WorkflowFile:
         return workflow_file.read(read_input(file), file)
     except Invalid as error:
         raise Invalid(f"{input_name(file)}: {error}") from None
+
+
+def _report(ctx: click.Context, found: workflow_file.WorkflowFile) -> CheckReport:
+    """Returns the faults of a file, those of its default agents included."""
+    report = found.check()
+    if not found.agents:
+        return report
+    from engine.threads import role_agents
+
+    agents = role_agents.check(found.agents, config.agents(store_root(ctx), os.environ))
+    return CheckReport([*report.errors, *agents.errors], [*report.warnings, *agents.warnings])
 
 
 def _prompt(definition: dict[str, Any], role: str) -> str:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from casfs import config
+from casfs.canonical import member
 from casfs.digest import TreeHash
 from casfs.errors import CasfsError, Invalid, NotFound, Refused
 from casfs.store import MIN_PREFIX_CHARS, Store
@@ -26,6 +27,7 @@ from engine.agent_notation import AgentSpec
 from engine.agents import loader, program
 from engine.threads.agent_binding import Binding, option
 from engine.workflow import registry as workflows
+from engine.workflow.definition import CheckReport
 from engine.workflow.registry import Workflow
 
 DEFAULT = "default"
@@ -100,6 +102,22 @@ def read_profiles(tables: Mapping[str, tuple[object, str]]) -> dict[str, AgentSp
         except Invalid as error:
             raise Invalid(f"{file}: agents.{name}: {error}") from None
     return found
+
+
+def check(agents: Mapping[str, AgentSpec], profiles: Collection[str]) -> CheckReport:
+    """Returns the faults of a workflow file's default agents: a config that does not fit; a name
+    that is neither an installed agent nor a profile here."""
+    report = CheckReport([], [])
+    for role, spec in agents.items():
+        path = f"{member('$.roles', role)}.agent"
+        try:
+            if spec["name"] not in profiles:
+                loader.resolve(spec["name"], spec["version"], spec["config"])
+        except NotFound as error:
+            report.warnings.append(f"{path}: {error}")
+        except CasfsError as error:
+            report.errors.append(f"{path}: {error}")
+    return report
 
 
 def check_programs(

@@ -45,7 +45,11 @@ def test_init_brings_workflows(bare: Cli) -> None:
     assert [line.split()[0] for line in bare("workflow", "list").text.splitlines()] == [
         name.rpartition(".")[0] for name in shipped.files()
     ]
+    bare("workflow", "rm", "hello")
+    bare("init")
+    assert "hello" not in bare("workflow", "list").text
     bare("init", "--workflows")
+    assert "hello" in bare("workflow", "list").text
 
 
 def test_the_prompt_of_a_role(cli: Cli) -> None:

@@ -152,3 +152,22 @@ def test_a_model_needs_its_name_only(store: Store) -> None:
     with pytest.raises(CasfsError, match="an agent's hash takes no version"):
         names.bindings({"a": {"name": "ab" * 32, "text": "x"}})
     assert workflows.default_agents(store, "nothing") == {}
+
+
+def test_profiles_are_listed(cli: Cli) -> None:
+    (cli.root / "config.toml").write_text("[agents]\nfast = 'llm>=0.1:small'\n")
+    file = cli.root / "config.toml"
+    assert f"fast\t>=0.1\tprofile of llm in {file}\n" in cli("agent", "list").text
+    (found,) = [one for one in cli("agent", "list", "--json").json if one["name"] == "fast"]
+    assert found == {"name": "fast", "version": ">=0.1", "package": "llm", "file": str(file)}
+
+
+def test_default_agents_are_checked(cli: Cli) -> None:
+    def validated(agent: str) -> str:
+        data = ONE_FILE.replace(b"'command:echo of-workflow'", agent.encode())
+        return cli("workflow", "validate", "-", stdin=data, code=4 if "{" in agent else 0).text
+
+    assert validated("{package: command}") == ("error: $.roles.a.agent: config.argv is required\n")
+    assert validated("nobody").startswith("warning: $.roles.a.agent: no agent or profile 'nobody'")
+    (cli.root / "config.toml").write_text("[agents]\nnobody = 'llm:small'\n")
+    assert validated("nobody") == "ok\n"
