@@ -19,6 +19,7 @@ from casfs.digest import Digest
 from casfs.errors import Failed
 from casfs.system.paths import FILE_FLAGS, printable
 
+SELINUX_LABEL = "security.selinux"
 STREAM_MIN_BYTES = 1 << 20  # a larger file is read in pieces
 STAGE_BATCH_BYTES = 4 << 20  # content held until the store is asked for it
 
@@ -39,12 +40,13 @@ class Stat(NamedTuple):
 
 @dataclass(slots=True)
 class ReadFile:
-    """A file that was read. `staged` is None where the store has the content already, as `info`
-    says, or where it was staged with an earlier file."""
+    """A file that was read. `has_xattrs`: it has extended attributes. `staged` is None where the
+    store has the content already, as `info` says, or where it was staged with an earlier file."""
 
     name: bytes
     digest: Digest
     stat: Stat
+    has_xattrs: bool = False
     staged: Staged | None = None
     info: BlobInfo | None = None
 
@@ -89,12 +91,13 @@ class FileReader:
         file = os.open(name, FILE_FLAGS, dir_fd=fd)
         try:
             size = os.fstat(file).st_size
+            marked = has_xattrs(file)
             if size > STREAM_MIN_BYTES:
                 with open(file, "rb", buffering=0, closefd=False) as source:
                     staged = self._blobs.stage(source)
-                return ReadFile(name, staged.digest, Stat.of(os.fstat(file)), staged), None
+                return ReadFile(name, staged.digest, Stat.of(os.fstat(file)), marked, staged), None
             data = _read_whole(file, size)
-            return ReadFile(name, Digest.of(data), Stat.of(os.fstat(file))), data
+            return ReadFile(name, Digest.of(data), Stat.of(os.fstat(file)), marked), data
         finally:
             os.close(file)
 
@@ -110,6 +113,14 @@ class FileReader:
                 unknown.discard(hash)
                 if one.info is None:
                     one.staged = self._stage_bytes(one.digest, data)
+
+
+def has_xattrs(file: int | str) -> bool:
+    """Whether a file has extended attributes but the label that SELinux gives to every file."""
+    try:
+        return any(name != SELINUX_LABEL for name in os.listxattr(file))
+    except OSError:  # not on every file system
+        return False
 
 
 def discard(done: Iterable[ReadFile]) -> None:

@@ -12,7 +12,7 @@ from casfs.system.paths import printable
 from casfs.trees.snapshot import stat_cache
 from casfs.trees.snapshot.encoder import ScannedDirectory
 from casfs.trees.snapshot.file_reader import FileReader, ReadFile, discard
-from casfs.trees.snapshot.report import Progress, SnapshotReport
+from casfs.trees.snapshot.report import XATTRS, Progress, SnapshotReport
 from casfs.write_batch import Batch
 
 if TYPE_CHECKING:
@@ -85,6 +85,8 @@ class ReadQueue:
             self._batch.adopt(file.digest, file.staged, file.info)
             entry = scanned.entries[file.name]
             self._report.read += 1
+            if file.has_xattrs:
+                self._report.not_kept[XATTRS] += 1
             self._report.read_bytes += file.digest.size_bytes
             self._report.bytes += file.digest.size_bytes - entry.stat.st_size
             if entry.fingerprint != stat_cache.fingerprint(file.stat, self._racy_after):

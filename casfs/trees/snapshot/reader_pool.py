@@ -155,7 +155,8 @@ def _read_batch(
 def _packed(one: ReadFile) -> tuple[Any, ...]:
     staged = one.staged and (one.staged.data, one.staged.temp)
     info = one.info and (one.info.size, one.info.type)
-    return one.name, one.digest.hash, one.digest.size_bytes, tuple(one.stat), staged, info
+    hash, size = one.digest.hash, one.digest.size_bytes
+    return one.name, hash, size, tuple(one.stat), one.has_xattrs, staged, info
 
 
 def _unpacked(answer: bytes) -> list[ReadFile]:
@@ -164,9 +165,9 @@ def _unpacked(answer: bytes) -> list[ReadFile]:
     if error is not None:
         raise Failed(error)
     done = []
-    for name, hash, size, seen, staged, info in items:
+    for name, hash, size, seen, marked, staged, info in items:
         digest = Digest(hash, size)
-        one = ReadFile(name, digest, Stat(*seen))
+        one = ReadFile(name, digest, Stat(*seen), marked)
         if staged:
             one.staged = Staged(digest, *staged)
         if info:

@@ -16,7 +16,14 @@ from casfs.trees.restore.restore import restore
 from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.trees.snapshot.properties import preserved_names
-from casfs.trees.snapshot.report import HARD_LINKS, MODES, OWNERS, SnapshotOptions, SnapshotReport
+from casfs.trees.snapshot.report import (
+    HARD_LINKS,
+    MODES,
+    OWNERS,
+    XATTRS,
+    SnapshotOptions,
+    SnapshotReport,
+)
 from tests.support.helpers import Link, Program, take, write_tree
 
 ORDINARY = {
@@ -174,6 +181,7 @@ def test_the_report_tells_what_a_tree_does_not_keep(store: Store, tmp_path: Path
     (work / "s").chmod(0o4755)
     (work / "d").chmod(0o1777)
     os.chown(work / "d/g", 1, 1)
+    os.setxattr(work / "s", "user.origin", b"https://example.org/")
     report = SnapshotReport()
     take(store, work, report)
-    assert report.not_kept == {HARD_LINKS: 2, MODES: 2, OWNERS: 1}
+    assert report.not_kept == {HARD_LINKS: 2, MODES: 2, OWNERS: 1, XATTRS: 1}

@@ -1,0 +1,106 @@
+"""What a commit of a workspace records, in each strategy: its modes, and all but what
+`.casfsignore` names."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from casfs.store import Store
+from casfs.system import mounts
+from casfs.trees.restore.restore import restore
+from casfs.trees.tree import diff
+from casfs.workspaces import lifecycle, overlay_mount, registry
+from casfs.workspaces.commit import commit_workspace, is_dirty
+from tests.mount.test_workspaces import EACH, opened, run
+from tests.support.helpers import put_tree, take, write_tree
+from tests.support.served import Mount
+
+TRACKED = {
+    ".casfsignore": b"*.log\nlogs/\n",
+    "old.log": b"one",
+    "logs": {"a": b"a", "b": b"b"},
+    "package.json": b"{}",
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "place"
+    folder.mkdir()
+    yield folder / "w"
+    for point in mounts.mounted_below(folder):
+        overlay_mount.unmount(point, lazy=True)
+
+
+def changes(store: Store, old: str, new: str) -> list[str]:
+    return [f"{one.letter} {one.path.decode()}" for one in diff(store, old, new)]  # type: ignore[arg-type]
+
+
+@EACH
+def test_a_commit_leaves_out_what_is_ignored_and_new(
+    mount: Mount, place: Path, strategy: str
+) -> None:
+    store = mount.store
+    first = opened(mount, place, strategy, put_tree(store, TRACKED))
+    run(mount, place, "echo 1 >new.log; echo 2 >logs/new")
+    assert not is_dirty(store, registry.find(store, place))
+    run(mount, place, "mkdir node_modules; touch node_modules/m")
+    run(mount, place, "echo other >old.log; echo other >logs/a; rm logs/b; touch .env")
+    made = commit_workspace(store, registry.find(store, place))
+    assert changes(store, first.root, made.root) == [
+        "A .env", "M logs/a", "D logs/b", "A node_modules", "A node_modules/m", "M old.log",
+    ]  # fmt: skip
+    assert {one.path for one in made.report.excluded} == {b"new.log", b"logs/new"}
+    assert b".env" in made.report.secrets
+    run(mount, place, "echo '!new.log' >.casfsignore")
+    again = commit_workspace(store, registry.find(store, place))
+    assert changes(store, made.root, again.root) == [
+        "M .casfsignore", "A logs/new", "A new.log",
+    ]  # fmt: skip
+    run(mount, place, "rm .casfsignore; touch last.log")
+    last = commit_workspace(store, registry.find(store, place))
+    assert changes(store, again.root, last.root) == ["D .casfsignore", "A last.log"]
+    lifecycle.close(store, registry.find(store, place))
+
+
+@EACH
+def test_modes_are_kept(mount: Mount, place: Path, strategy: str, tmp_path: Path) -> None:
+    """Those of the tree are seen, those that were changed are committed, others are not touched."""
+    store = mount.store
+    source = write_tree(tmp_path / "s", {"key": b"k", "open": b"o", "d": {"f": b""}, "e": {}})
+    for name, mode in (("key", 0o600), ("d", 0o700), ("open", 0o666), (".", 0o750)):
+        (source / name).chmod(mode)
+    root = take(store, source)
+    first = opened(mount, place, strategy, root)
+    shown = run(mount, place, "stat -c %a . key open d d/f e")
+    assert shown.split() == ["750", "600", "644", "700", "644", "755"]
+    assert not is_dirty(store, first)
+    run(mount, place, "umask 022; echo k >>key; chmod 400 open; echo n >new; mkdir -m 711 e/x")
+    made = commit_workspace(store, registry.find(store, place)).root
+    assert changes(store, root, made) == ["A e/x", "M key", "A new", "T open"]
+    lifecycle.close(store, registry.find(store, place))
+    restore(store, made, tmp_path / "back")
+    found = {
+        name: stat.S_IMODE((tmp_path / "back" / name).stat().st_mode)
+        for name in (".", "key", "open", "d", "d/f", "e", "e/x", "new")
+    }
+    assert found == {
+        ".": 0o750, "key": 0o600, "open": 0o400, "d": 0o700, "d/f": 0o644, "e": 0o755,
+        "e/x": 0o711, "new": 0o644,
+    }  # fmt: skip
+    assert take(store, tmp_path / "back") == made
+
+
+def test_the_mount_shows_modes(mount: Mount, tmp_path: Path) -> None:
+    source = write_tree(tmp_path / "s", {"key": b"k", "d": {"f": b""}})
+    (source / "key").chmod(0o600)
+    (source / "d").chmod(0o700)
+    source.chmod(0o711)
+    shown = mount.path / "trees" / take(mount.store, source)
+    assert (shown / "key").read_bytes() == b"k"
+    modes = [stat.S_IMODE((shown / name).stat().st_mode) for name in (".", "key", "d", "d/f")]
+    assert modes == [0o711, 0o600, 0o700, 0o644]
