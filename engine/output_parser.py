@@ -19,7 +19,7 @@ from engine import output_process
 from engine.output_blocks import parse_json
 from engine.output_process import ROLE_KEYWORDS, references
 
-MAX_INLINE_CHARS = 64 << 10  # of an output that is parsed here; a longer one in a subprocess
+MAX_INLINE_CHARS = 64 << 10  # of an output that is parsed here; others in a subprocess
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def role_schema(document: Mapping[str, Any]) -> Schema:
 def extract(output: str, schema: Schema, store: Store) -> Extracted:
     """Returns the meta of an output. Raises Invalid with the fault of the first candidate, the
     likeliest one; DanglingRef where the fault is only a ref."""
-    if len(output) <= MAX_INLINE_CHARS:
+    if len(output) <= MAX_INLINE_CHARS and not schema.backtracks:
         readings = output_process.read(output, schema)
     else:
         readings = output_process.read_apart(output, schema)

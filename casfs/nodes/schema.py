@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -37,8 +39,8 @@ from casfs.nodes.schema_dialect import (
 
 NAME = re.compile(r"[a-z][a-z0-9-]{0,63}\Z")
 ROOT = "casfs:///root"
-BACKTRACK_LIMIT = 10_000  # steps of a pattern with look-around; without, matching is linear
-PATTERNS = jsonschema_rs.FancyRegexOptions(backtrack_limit=BACKTRACK_LIMIT)
+LINEAR = jsonschema_rs.RegexOptions()
+BACKTRACKING = jsonschema_rs.FancyRegexOptions(backtrack_limit=10_000)  # from each character
 Collect = Callable[[Any, "list[Ref]"], None]
 
 
@@ -52,8 +54,11 @@ class Ref(NamedTuple):
 class Schema:
     """A compiled schema document. Raises Invalid when the document is not acceptable."""
 
-    def __init__(self, document: Document, *, extra: frozenset[str] = frozenset({"$id"})) -> None:
-        """`extra`: root keywords that assert nothing (a role-schema has `name`)."""
+    def __init__(
+        self, document: Document, *, extra: frozenset[str] = frozenset({"$id"}), new: bool = False
+    ) -> None:
+        """`extra`: root keywords that assert nothing (a role-schema has `name`). `new`: refuse a
+        pattern of which matching may take quadratic time; stored schemas may have some."""
         if not isinstance(document, dict):
             raise Invalid("a schema must be an object")
         canonical.encode(document)  # valid JSON of bounded depth, or Invalid
@@ -64,9 +69,10 @@ class Schema:
         try:
             asserted = assert_refs(root)
             self._registry = jsonschema_rs.Registry([(ROOT, asserted)])
-            self._validator = self._compile("")
+            self._validator = self._compile_linear(new)
         except (ValueError, jsonschema_rs.ValidationError) as error:
             raise Invalid(f"not a usable schema: {line(str(error))}") from None
+        self.backtracks = self._patterns is BACKTRACKING
         self._collectors: dict[str, Collect | None] = {}
         self._collect = self._collector(root, "")
 
@@ -89,12 +95,27 @@ class Schema:
 
     # -- compiling --------------------------------------------------------------------
 
+    def _compile_linear(self, new: bool) -> jsonschema_rs.Validator:
+        self._patterns: Any = LINEAR
+        with suppress(ValueError, jsonschema_rs.ValidationError):
+            return self._compile("")
+        self._patterns = BACKTRACKING
+        found = self._compile("")
+        if new:
+            raise ValueError("a pattern has look-around, back-references or too many repetitions")
+        return found
+
     def _compile(self, pointer: str) -> jsonschema_rs.Validator:
         return jsonschema_rs.validator_for(
             {"$schema": DIALECT, "$ref": f"{ROOT}#{pointer}"},
             registry=self._registry,
-            pattern_options=PATTERNS,
+            pattern_options=self._patterns,
         )
+
+    def _matcher(self, text: str) -> Callable[[str], bool]:
+        """Matches a pattern as the validator does: Python's `re` differs, in `$` for one."""
+        document = {"$schema": DIALECT, "pattern": text}
+        return jsonschema_rs.validator_for(document, pattern_options=self._patterns).is_valid
 
     def _collector(self, schema: Document, pointer: str) -> Collect | None:
         """Returns a function that appends the refs of a value under `schema`; None without refs."""
@@ -132,14 +153,14 @@ class Schema:
             for index, branch in enumerate(schema.get(keyword, [])):
                 at = f"{pointer}/{keyword}/{index}"
                 if collect := self._collector(branch, at):
-                    parts.append(_if_valid(self._compile(at), collect, None))
+                    parts.append(_if(self._compile(at).is_valid, collect))
         if "if" in schema:
             then = _in_turn(
                 _some(self._collector(schema.get(k), f"{pointer}/{k}") for k in ("if", "then"))
             )
             other = self._collector(schema.get("else", True), f"{pointer}/else")
             if then or other:
-                parts.append(_if_valid(self._compile(f"{pointer}/if"), then, other))
+                parts.append(_if(self._compile(f"{pointer}/if").is_valid, then, other))
         return parts
 
     def _in_object(self, schema: Document, pointer: str) -> list[Collect]:
@@ -149,7 +170,10 @@ class Schema:
             for name, sub in schema.get("properties", {}).items()
         }
         patterns = [
-            (_matcher(text), self._collector(sub, f"{pointer}/patternProperties/{_escape(text)}"))
+            (
+                self._matcher(text),
+                self._collector(sub, f"{pointer}/patternProperties/{_escape(text)}"),
+            )
             for text, sub in schema.get("patternProperties", {}).items()
         ]
         rest = self._collector(
@@ -159,7 +183,7 @@ class Schema:
             parts.append(_collect_object(named, patterns, rest))
         for name, sub in schema.get("dependentSchemas", {}).items():
             if collect := self._collector(sub, f"{pointer}/dependentSchemas/{_escape(name)}"):
-                parts.append(_if_present(name, collect))
+                parts.append(_if(partial(_has, name), collect))
         return parts
 
     def _in_array(self, schema: Document, pointer: str) -> list[Collect]:
@@ -172,7 +196,7 @@ class Schema:
         if any(first) or rest:
             parts.append(_collect_array(first, rest))
         if collect := self._collector(schema.get("contains"), f"{pointer}/contains"):
-            match = _if_valid(self._compile(f"{pointer}/contains"), collect, None)
+            match = _if(self._compile(f"{pointer}/contains").is_valid, collect)
             parts.append(_collect_array([], match))
         return parts
 
@@ -191,22 +215,13 @@ def check_document(document: Document) -> str:
         jsonschema.Draft202012Validator.check_schema(document)
     except jsonschema.SchemaError as error:
         raise Invalid(f"not a schema: {error.json_path}: {line(error.message)}") from None
-    Schema(document)
+    Schema(document, new=True)
     return name
-
-
-# -- walking schemas --------------------------------------------------------------------
 
 
 def _escape(name: str) -> str:
     """Returns a key as part of a JSON pointer inside a URI fragment."""
     return quote(name.replace("~", "~0").replace("/", "~1"), safe="~")
-
-
-def _matcher(text: str) -> Callable[[str], bool]:
-    """Matches a pattern as the validator does: Python's `re` differs, in `$` for one."""
-    document = {"$schema": DIALECT, "pattern": text}
-    return jsonschema_rs.validator_for(document, pattern_options=PATTERNS).is_valid
 
 
 # -- collectors --------------------------------------------------------------------------
@@ -235,23 +250,17 @@ def _collect_ref(cas_type: str | None) -> Collect:
     return collect
 
 
-def _if_valid(
-    validator: jsonschema_rs.Validator, then: Collect | None, other: Collect | None
-) -> Collect:
+def _if(test: Callable[[Any], bool], then: Collect | None, other: Collect | None = None) -> Collect:
     def collect(value: Any, found: list[Ref]) -> None:
-        chosen = then if validator.is_valid(value) else other
+        chosen = then if test(value) else other
         if chosen:
             chosen(value, found)
 
     return collect
 
 
-def _if_present(name: str, then: Collect) -> Collect:
-    def collect(value: Any, found: list[Ref]) -> None:
-        if isinstance(value, dict) and name in value:
-            then(value, found)
-
-    return collect
+def _has(name: str, value: Any) -> bool:
+    return isinstance(value, dict) and name in value
 
 
 def _collect_object(

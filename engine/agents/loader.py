@@ -160,7 +160,7 @@ def check(package: Package) -> None:
         if key in package.descriptor and not isinstance(package.descriptor[key], kind):
             raise Invalid(f"package_descriptor.{key} must be {form}")
     try:
-        Schema(package.schema)
+        Schema(package.schema, new=True)
     except Invalid as error:
         raise Invalid(f"package_descriptor.configSchema: {error}") from None
 

@@ -148,7 +148,7 @@ def _schema_faults(schema: Mapping[str, Any], path: str) -> Iterator[str]:
     if not isinstance(name, str) or not name:
         yield f"{path}.name: a role-schema needs a name, a string that is not empty"
     try:
-        Schema(dict(schema), extra=frozenset({"name"}))
+        Schema(dict(schema), extra=frozenset({"name"}), new=True)
     except Invalid as error:
         yield f"{path}: {error}"
 

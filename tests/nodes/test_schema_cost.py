@@ -99,3 +99,14 @@ def test_references_nested_too_deep() -> None:
     }
     with pytest.raises(Invalid, match="nested too deep"):
         Schema(links).refs(nested({"r": "0" * 64}, 190))
+
+
+@pytest.mark.parametrize("pattern", ["^a(?=b)", r"^(a)\1$", "(?<!x)y"])
+@pytest.mark.parametrize("place", ["pattern", "patternProperties"])
+def test_a_pattern_that_is_not_linear_is_not_registered(pattern: str, place: str) -> None:
+    """Fails before: it was accepted, and took time quadratic in a text. A stored one is read."""
+    schema = {"$id": "s", place: pattern if place == "pattern" else {pattern: True}}
+    with pytest.raises(Invalid, match="look-around, back-references or too many repetitions"):
+        check_document(schema)
+    assert Schema(schema).backtracks
+    assert not Schema({"$id": "s", "pattern": r"^[\w-]+\.\d{1,3}$"}).backtracks
