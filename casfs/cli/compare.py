@@ -70,8 +70,8 @@ def against(
         base = known.root
     else:
         raise NotFound(
-            f"{directory} is not known to hold a tree of this store; record it with `casfs"
-            " checkpoint create`, or name a revision to compare it with"
+            f"{directory} was not recorded or restored by casfs before; use `casfs checkpoint"
+            " create`, or name a revision to compare it with"
         )
     if known is not None:
         place = known.path

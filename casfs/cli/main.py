@@ -42,7 +42,7 @@ COMMANDS = {
     "missing": ("blob", "list hashes from stdin that are not stored"),
     "refs": ("blob", "list references of a node"),
     "walk": ("blob", "list everything reachable from a hash"),
-    "heads": ("blob", "list refs: the mutable names"),
+    "heads": ("blob", "list refs and their hashes"),
     "list": ("node", "list the nodes of a type"),
     "search": ("search", "full-text search over nodes"),
     "stats": ("status", "print how much is stored"),
@@ -72,7 +72,7 @@ SECTIONS = {
     "Daily": "init status checkpoint undo diff ls cat search workspace mount umount",
     "Threads (runs of workflows)": "thread workflow agent daemon demo",
     "Caches": "action plugin",
-    "Store": "gc fsck export import undo stats config help",
+    "Store": "gc fsck export import stats config help",
     "Plumbing": "put get has missing refs walk heads list node schema tree",
 }
 OTHERS = "Others"  # what stands in no section

@@ -78,7 +78,7 @@ def test_nothing_is_recorded_under_a_name(cli: Cli, project: Path) -> None:
 def test_what_is_not_known(cli: Cli, tmp_path: Path, project: Path) -> None:
     other = write_tree(tmp_path / "other", {"f": b""})
     for verb in ("diff", "status"):
-        assert "not known to hold a tree" in cli(verb, other, code=3).err
+        assert "not recorded or restored by casfs" in cli(verb, other, code=3).err
         assert "no directory" in cli(
             verb, "./none", "app", code=3 if verb == "diff" else 2
         ).err or (verb == "status")

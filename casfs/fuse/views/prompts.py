@@ -39,7 +39,7 @@ class PromptFile(File):
 
 
 def running(reader: StoreReader, id: ThreadId) -> tuple[bytes, int]:
-    """Returns the prompt of the step in flight, empty where there is none, and its mtime (ns)."""
+    """Returns the prompt of the pending step, empty where there is none, and its mtime (ns)."""
     thread, mtime_ns = reader.thread(id)
     found = prompts.of_pending_step(reader.store, thread)
     return (found.text.encode() if found else b""), mtime_ns

@@ -1,4 +1,4 @@
-"""The view `threads/<ULID>/running/`: the step in flight, present as long as its intent is.
+"""The view `threads/<ULID>/running/`: the pending step, present as long as its intent is.
 
     role, attempt, since    the intent's fields, a line each; `since` in ms since 1970 UTC
     prompt.md               what its agent gets, or got where the attempt failed
@@ -73,7 +73,7 @@ class RunningStep(ComposedDirectory):
         thread, mtime_ns = self._reader.thread(self._id)
         intent = thread.fields.get("intent")
         if intent is None or field not in intent:
-            raise NotFound(f"thread {self._id}: no step in flight any more")
+            raise NotFound(f"thread {self._id}: no pending step any more")
         return f"{intent[field]}\n".encode(), mtime_ns
 
     def _stdout(self) -> tuple[bytes, int]:

@@ -5,7 +5,7 @@
     input.md          the task, raw text
     moderator.json    the workflow's rules;  workflow → the workflow's node
     parent, children/<ULID>    → other threads, where there are any
-    running/          the step in flight, if there is one (`casfs.fuse.views.running`)
+    running/          the pending step, if there is one (`casfs.fuse.views.running`)
     attempts/0000, …  the results of its failed attempts, in the form of `casfs.fuse.views.nodes`
     end.json          the thread-end node's payload, once it has ended
     steps/000001-planner/
