@@ -35,6 +35,7 @@ from engine.secrets import redaction
 Answer = dict[str, Any]
 Maintenance = Callable[[Store], None]
 MAINTENANCE_INTERVAL_S = 600
+MAX_IDLE_CONNECTIONS = 64  # that have sent no request; the oldest gives way to a new one
 
 
 class Daemon:
@@ -56,6 +57,7 @@ class Daemon:
         self._log = log
         self._maintenance = maintenance
         self._hold = hold
+        self._idle: list[trio.CancelScope] = []  # of connections without a request, oldest first
         self._evaluator = WorkerPool(log)
         self._supervisor = Supervisor(
             store, env, log, limit, workspaces, self._evaluator, extractor
@@ -99,8 +101,15 @@ class Daemon:
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             async with stream:
                 line = None
-                with trio.move_on_after(daemon_socket.REQUEST_TIMEOUT_S):
-                    line = await _read_line(stream)
+                with trio.move_on_after(daemon_socket.REQUEST_TIMEOUT_S) as scope:
+                    self._idle.append(scope)
+                    if len(self._idle) > MAX_IDLE_CONNECTIONS:
+                        self._idle.pop(0).cancel()
+                    try:
+                        line = await _read_line(stream)
+                    finally:
+                        if scope in self._idle:
+                            self._idle.remove(scope)
                 if line is not None:
                     answer = await self._answer_while_connected(line, stream)
                     await stream.send_all(canonical.encode(answer) + b"\n")

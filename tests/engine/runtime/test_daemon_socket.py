@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import resource
+import socket
+import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -10,7 +14,7 @@ import trio
 from casfs import daemon_socket
 from casfs.store import Store
 from engine.runtime.daemon import Daemon
-from tests.support.engine import alive, daemon, spawn
+from tests.support.engine import DEADLINE, alive, daemon, spawn
 
 
 @pytest.fixture
@@ -26,6 +30,23 @@ def test_a_daemon_without_its_socket_file_is_stopped(root: Path) -> None:
         answer = spawn("--store", root, "daemon", "stop")
         assert (answer.returncode, answer.stdout) == (0, f"{pid} stopped\n"), answer.stderr
         assert not alive(pid)
+
+
+def test_the_oldest_idle_connections_give_way(root: Path) -> None:
+    """A daemon with 256 descriptors answers however many connections say nothing."""
+    with daemon(root) as pid, ExitStack() as stack:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (256, 256))
+        path = daemon_socket.find(root)["socket"]  # type: ignore[index]
+        idle = []
+        for _ in range(300):
+            one = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            one.connect(path)
+            one.settimeout(DEADLINE)
+            idle.append(one)
+        begun = time.monotonic()
+        assert daemon_socket.request(root, "status")["pid"] == pid
+        assert time.monotonic() - begun < daemon_socket.REQUEST_TIMEOUT_S / 2
+        assert idle[0].recv(1) == b""
 
 
 def test_an_idle_connection_is_closed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
