@@ -83,9 +83,10 @@ tree.add_command(restore)
 @tree.command()
 @click.argument("tree", metavar="TREE")
 @click.argument("directory")
+@click.option("--verify", is_flag=True, help="Hash all content first.")
 @json_option
 @click.pass_context
-def mount(ctx: click.Context, tree: str, directory: str, as_json: bool) -> None:
+def mount(ctx: click.Context, tree: str, directory: str, verify: bool, as_json: bool) -> None:
     """Mount TREE natively at DIRECTORY, read-only: no casfs process serves it.
 
     `workspace open --read-only --backend erofs-overlay`: requires root, and keeps the tree until
@@ -103,6 +104,7 @@ def mount(ctx: click.Context, tree: str, directory: str, as_json: bool) -> None:
         directory=directory,
         read_only=True,
         backend="erofs-overlay",
+        verify=verify,
         as_json=as_json,
     )
 

@@ -16,7 +16,7 @@ from casfs.cli.output import echo_result, warn
 from casfs.cli.snapshot_options import notes, print_notes
 from casfs.cli.table import Hash, echo_table
 from casfs.digest import TreeHash
-from casfs.errors import CasfsError, Refused
+from casfs.errors import CasfsError, Corrupt, Refused
 from casfs.revisions import resolve
 from casfs.store import Store
 from casfs.workspaces import lifecycle as workspaces
@@ -49,6 +49,7 @@ def workspace() -> None:
     " the casfs mount (root); fuse-overlayfs: the same in user space; namespace: visible only"
     " inside `workspace exec`; copy: a plain copy.",
 )
+@click.option("--verify", is_flag=True, help="Hash all content first (for erofs-overlay).")
 @json_option
 @click.pass_context
 def open_(
@@ -57,6 +58,7 @@ def open_(
     directory: str,
     read_only: bool,
     backend: str | None,
+    verify: bool,
     as_json: bool,
 ) -> None:
     """Open TREE as DIRECTORY, which must not exist or be empty.
@@ -74,7 +76,7 @@ def open_(
         if read_only:
             workspaces.sweep(store)
         with implicit_mount.kept(store_root(ctx)):
-            found = _open(store, source.root, path, backend, source.checkpoint, read_only)
+            found = _open(store, source.root, path, backend, source.checkpoint, read_only, verify)
     how = "; not visible outside `casfs workspace exec`" if found.state == "namespace-only" else ""
     echo_result(
         as_json,
@@ -90,6 +92,7 @@ def _open(
     backend: str | None,
     origin: Checkpoint | None,
     read_only: bool,
+    verify: bool,
 ) -> Workspace:
     """Opens with that strategy; without one, with the first that works, best first."""
     found = strategy_choice.choose(backend, store)
@@ -100,7 +103,14 @@ def _open(
         strategy = found.pop(0)
         try:
             return workspaces.open(
-                store, root, path, strategy, trees, origin=origin, read_only=read_only
+                store,
+                root,
+                path,
+                strategy,
+                trees,
+                origin=origin,
+                read_only=read_only,
+                verify=verify,
             )
         except Refused:
             raise
@@ -108,6 +118,8 @@ def _open(
             found = [one for one in found if not one.over_fuse]
             _warn_of_next(strategy, error, found)
         except CasfsError as error:
+            if verify and isinstance(error, Corrupt):
+                raise
             _warn_of_next(strategy, error, found)
 
 

@@ -35,8 +35,10 @@ REDIRECT = b"trusted.overlay.redirect"
 class ImageTree:
     """Directories are read lazily, when the writer places them."""
 
-    def __init__(self, store: Store, owner: tuple[int, int]) -> None:
+    def __init__(self, store: Store, owner: tuple[int, int], *, content: bool = False) -> None:
+        """`content`: the objects are read and hashed."""
         self._store = store
+        self._content = content
         self._owner = owner
         self._regular = Attr(0o644, *owner, YEAR_2000)
         self._executable = Attr(0o755, *owner, YEAR_2000)
@@ -120,6 +122,8 @@ class ImageTree:
         large = {hash for hash, info in found.items() if info.type is None}
         for hash in large:
             self._protector.protect(hash, asked[hash])
+            if self._content:
+                self._store.blobs.open(hash).close()
         return large
 
     def _with_properties(self, attr: Attr, own: Properties | None) -> Attr:

@@ -19,12 +19,12 @@ that has it as one). It is a file and not a head: a head would keep its tree fro
 collected, and a cache of seconds of work must not. gc calls `evict`, which removes the images
 of trees that are gone, and the least recently used ones where a limit says so. An image's
 objects exist as long as its root does (which the head of its user keeps); `ensure` checks
-that. A mounted image may be removed, since the kernel keeps it; a caller that finds it gone
-before mounting calls `ensure` again.
+that, and on request looks at size and kind of each object again. A mounted image may be removed,
+since the kernel keeps it; a caller that finds it gone before mounting calls `ensure` again.
 
 Unlike the mount, an image is made whole or not at all: a blob that is damaged or missing, or
 that has another size than its tree says, is an error of `ensure`. The content of `objects/` is
-not read, but protected from writes (`casfs.native.object_protection`).
+not read (`check` can do that), but protected from writes (`casfs.native.object_protection`).
 """
 
 from __future__ import annotations
@@ -51,10 +51,18 @@ SUFFIX = ".erofs"
 VERSION = 1  # of the encoding; part of the name, so an old image is not used
 
 
-def ensure(store: Store, root: TreeHash, *, uid: int | None = None, gid: int | None = None) -> Path:
+def ensure(
+    store: Store,
+    root: TreeHash,
+    *,
+    uid: int | None = None,
+    gid: int | None = None,
+    recheck: bool = False,
+) -> Path:
     """Returns the image of a tree, made if it is missing. `uid`, `gid`: the owner of every file in
-    it, by default this process's. Raises NotFound (no such tree), Corrupt, Invalid (the tree cannot
-    be an image), Refused (a store in memory), Failed."""
+    it, by default this process's; `recheck`: looks at the objects of an image that is there (those
+    of a new one are always looked at). Raises NotFound (no such tree), Corrupt, Invalid (the tree
+    cannot be an image), Refused (a store in memory), Failed."""
     if store.root is None:
         raise Refused("a store in memory has no images; use one on disk")
     _check_stored(store, root)
@@ -64,7 +72,21 @@ def ensure(store: Store, root: TreeHash, *, uid: int | None = None, gid: int | N
         with locks.held(store.root, _lock(path.name), lambda: None):
             if not _touch(path):  # still missing, now under the lock
                 _make(store, root, owner, path)
+    elif recheck:
+        check(store, root)
     return path
+
+
+def check(store: Store, root: TreeHash, *, content: bool = False) -> None:
+    """Looks at the objects of a tree: each is a regular file of the right size and owner. With
+    `content` each is read and hashed as well. Raises as `ensure`."""
+    _exhaust(ImageTree(store, (0, 0), content=content).root(root))
+
+
+def _exhaust(directory: Directory) -> None:
+    for _, node in directory.entries:
+        if isinstance(node, Directory):
+            _exhaust(node)
 
 
 def write_layer(store: Store, old: TreeHash, new: TreeHash, path: Path) -> int:

@@ -58,10 +58,14 @@ def unavailable(near: Path) -> str | None:
     return None
 
 
-def image(store: Store, root: TreeHash) -> Path:
-    """Returns the image of a tree. Raises as `images.ensure`, but Failed for Invalid."""
+def image(store: Store, root: TreeHash, *, recheck: bool = False, verify: bool = False) -> Path:
+    """Returns the image of a tree. `recheck`: looks at size and kind of its objects even if the
+    image is there; `verify`: hashes them. Raises as `images.ensure`, but Failed for Invalid."""
     try:
-        return images.ensure(store, root)
+        found = images.ensure(store, root, recheck=recheck)
+        if verify:
+            images.check(store, root, content=True)
+        return found
     except Invalid as error:
         raise Failed(str(error)) from None
 

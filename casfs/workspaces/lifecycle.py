@@ -56,9 +56,10 @@ def open(
     *,
     origin: Checkpoint | None = None,
     read_only: bool = False,
+    verify: bool = False,
 ) -> Workspace:
     """Make `directory`, new or empty, a workspace of the tree `root`. `origin`: the checkpoint
-    of that tree.
+    of that tree; `verify`: its content is hashed first, also where the kernel reads it without us.
 
     Opened again after a reboot or a crash, it is mounted as before, whatever `strategy` is.
     Raises Refused (the directory), Conflict (a workspace already), NotFound, Failed.
@@ -67,7 +68,7 @@ def open(
     path = registry.absolute(directory)
     old = registry.get(store, path)
     if old is not None:
-        return _reopen(store, old, root, trees)
+        return _reopen(store, old, root, trees, verify)
     if read_only and not strategy.layered:
         raise Refused("a copy cannot be read-only; leave out --read-only or use another strategy")
     overlay_markers.check_names(store, root, strategy.markers)
@@ -81,7 +82,7 @@ def open(
             except OSError as error:
                 raise Failed(f"cannot make {new.path}: {error.strerror}") from None
             _create_layers(store, new)
-            _populate(store, new, trees)
+            _populate(store, new, trees, verify)
         except BaseException:
             _remove(store, new)
             registry.swap(store, new.id, new.head, None)
@@ -108,7 +109,9 @@ def _check_directory(store: Store, path: Path) -> int | None:
         raise Failed(f"cannot use {path}: {error.strerror}") from None
 
 
-def _reopen(store: Store, workspace: Workspace, root: TreeHash, trees: TreeLocator) -> Workspace:
+def _reopen(
+    store: Store, workspace: Workspace, root: TreeHash, trees: TreeLocator, verify: bool
+) -> Workspace:
     if workspace.state != "unmounted" and not _is_disconnected(workspace):
         raise Conflict(f"{workspace.path} is a workspace already; commit or close it")
     if root not in (workspace.root, workspace.record["base"]):
@@ -118,7 +121,7 @@ def _reopen(store: Store, workspace: Workspace, root: TreeHash, trees: TreeLocat
     again = replace(workspace, head=Head(workspace.root, values))
     with _not_swept(workspace):
         registry.swap(store, workspace.id, workspace.head, again.head)
-        _populate(store, again, trees)
+        _populate(store, again, trees, verify)
     return again
 
 
@@ -252,11 +255,11 @@ def create_upper(store: Store, base: TreeHash, upper: Path) -> None:
         os.close(fd)
 
 
-def _populate(store: Store, workspace: Workspace, trees: TreeLocator) -> None:
+def _populate(store: Store, workspace: Workspace, trees: TreeLocator, verify: bool = False) -> None:
     """Mount the tree, or restore it. What each command mounts for itself is tried."""
     strategy = workspace.strategy
     if strategy.mount is not None:
-        lowers = strategies.lower_locator(store, strategy, trees)
+        lowers = strategies.lower_locator(store, strategy, trees, verify=verify)
         strategies.mount(strategy, lambda: workspace.layers(lowers))
     elif strategy.layered:
         overlay_mount.try_namespace(workspace.layers(trees))

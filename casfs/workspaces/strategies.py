@@ -79,9 +79,14 @@ STRATEGIES = {
 BY_WAY = {strategy.way: strategy for strategy in STRATEGIES.values()}
 
 
-def lower_locator(store: Store, strategy: Strategy, trees: TreeLocator) -> TreeLocator:
-    """Returns the function from a tree to its lower layer: its image, or its place in a mount."""
-    return partial(image_mount.image, store) if strategy.native else trees
+def lower_locator(
+    store: Store, strategy: Strategy, trees: TreeLocator, *, verify: bool = False
+) -> TreeLocator:
+    """Returns the function from a tree to its lower layer: its image, or its place in a mount. The
+    kernel reads the objects of an image without us, so they are looked at first, and hashed where
+    `verify` says so; a mount verifies what it reads."""
+    image = partial(image_mount.image, store, recheck=True, verify=verify)
+    return image if strategy.native else trees
 
 
 def mount(strategy: Strategy, layers: Callable[[], OverlayLayers]) -> None:

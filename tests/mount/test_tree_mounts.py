@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from casfs.digest import hash_bytes
 from casfs.errors import NotFound
 from casfs.maintenance import gc
 from casfs.store import Store
@@ -186,3 +187,27 @@ def test_objects_that_others_may_write_to_are_not_shown(cli: Cli, tmp_path: Path
     with Store.open(cli.root) as store:
         root = put_tree(store, SAMPLE)
     assert "alone to write" in cli("tree", "mount", root, tmp_path / "m", code=1).err
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped"])
+def test_a_damaged_object_is_found_at_open(cli: Cli, tmp_path: Path, damage: str) -> None:
+    """Also where the image was made before; a changed byte only with --verify."""
+    path = tmp_path / "m"
+    root = mounted(cli, path)
+    cli("tree", "umount", path)
+    hash = hash_bytes(LARGE)
+    object = cli.root / "objects" / hash[:2] / hash[2:]
+    object.chmod(0o644)
+    wrong = LARGE[:-1] if damage == "cut" else LARGE[:-1] + bytes([LARGE[-1] ^ 1])
+    object.write_bytes(wrong)
+    if damage == "flipped":
+        cli("tree", "mount", root, path)
+        cli("tree", "umount", path)
+    verify = ["--verify"] * (damage == "flipped")
+    assert hash in cli("tree", "mount", root, path, *verify, code=1).err
+    assert hash in cli("workspace", "open", root, path, "--verify", code=1).err
+    assert not path.exists()
+    object.write_bytes(LARGE)
+    cli("tree", "mount", root, path, "--verify")
+    assert read_tree(path) == read_tree(write_tree(tmp_path / "other", SAMPLE))
+    cli("tree", "umount", path)
