@@ -14,6 +14,7 @@ import io
 import lzma
 import os
 import re
+import stat
 import subprocess
 import tarfile
 import tempfile
@@ -27,11 +28,12 @@ from urllib.parse import urlsplit, urlunsplit
 from casfs.digest import TreeDigest
 from casfs.errors import Corrupt, Failed, Invalid, NotFound
 from casfs.nodes import directory
-from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
+from casfs.nodes.directory import Entry, File, Properties, Subdirectory, Symlink
 from casfs.system import tarballs, zstd
 from casfs.trees import tree
 from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.ignore import IgnoreRules
+from casfs.trees.snapshot.properties import mode_properties
 from casfs.trees.snapshot.report import SnapshotOptions
 from casfs.write_batch import Batch
 
@@ -39,6 +41,7 @@ GIT_FOLDER = b".git"
 WITHOUT_GIT = IgnoreRules(GIT_FOLDER + b"/")
 REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|[A-Za-z0-9._-]+(@[A-Za-z0-9._-]+)?:(?!/?/)")
 COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?\Z")
+GIT_UMASK = 0o022  # a commit is the same tree on every machine
 GIT_QUERY_TIMEOUT_S = 60.0
 GIT_FETCH_TIMEOUT_S = 1800.0
 SAFE_SETTINGS = ("core.hooksPath=/dev/null", "core.autocrlf=false", "advice.detachedHead=false")
@@ -50,7 +53,8 @@ LOCAL_VARIABLES = (  # of a repository around the caller; not passed to git
     "GIT_COMMON_DIR",
 )
 DAMAGED = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
-Level = dict[bytes, "Entry | Level"]
+OWN = b""  # no name: the properties of a directory itself
+Level = dict[bytes, "Entry | Level | Properties | None"]
 
 
 def is_git(source: str) -> bool:
@@ -98,7 +102,10 @@ def upstream(url: str, version: str, env: Mapping[str, str]) -> tuple[str, str]:
 @contextmanager
 def checkout(url: str, ref: str, env: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
     """Checks out `ref`; yields (a temporary directory, the commit). Raises Failed."""
-    with tempfile.TemporaryDirectory(prefix="casfs-git-") as folder:
+    with tempfile.TemporaryDirectory(prefix="casfs-git-") as private:
+        folder = os.path.join(private, "tree")  # whose mode is the ordinary one
+        os.mkdir(folder)
+        os.chmod(folder, 0o755)
         at = ["-C", folder]
         _git([*at, "init", "--quiet", "--template="], env, GIT_QUERY_TIMEOUT_S)
         fetch = ["fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules"]
@@ -118,6 +125,7 @@ def _git(arguments: list[str], env: Mapping[str, str], timeout: float) -> str:
             env={**ours, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"},
             timeout=timeout,
             check=False,
+            umask=GIT_UMASK,
         )
     except FileNotFoundError:
         raise Failed("git is not installed") from None
@@ -152,7 +160,8 @@ def _tarball(batch: Batch, path: Path) -> TreeDigest:
         raise Invalid(f"not a complete tarball: {error}") from None
     except OSError as error:
         raise Failed(f"cannot read {path}: {error.strerror or error}") from None
-    inner = next(iter(top.values())) if len(top) == 1 else None
+    names = [name for name in top if name != OWN]
+    inner = top[names[0]] if len(names) == 1 else None
     return _encode(batch, inner if isinstance(inner, dict) else top)
 
 
@@ -174,13 +183,16 @@ def _opened(path: Path) -> Iterator[tarfile.TarFile]:
 def _add(batch: Batch, tar: tarfile.TarFile, member: tarfile.TarInfo, top: Level) -> None:
     _check(member)
     parts = tree.split_path(os.fsencode(member.name))
+    if not parts and member.isdir():
+        top[OWN] = mode_properties(stat.S_IFDIR | member.mode)
     if not parts or GIT_FOLDER in (parts if member.isdir() else parts[:-1]):
         return
     if len(parts) > walker.MAX_DEPTH:
         raise Invalid(f"{parts[0]!r} is more than {walker.MAX_DEPTH} directories deep")
     level = _level(top, parts[:-1])
     if member.isdir():
-        _level(level, parts[-1:])
+        inner = _level(level, parts[-1:])
+        inner[OWN] = mode_properties(stat.S_IFDIR | member.mode)
     elif isinstance(level.get(parts[-1]), dict):
         raise Invalid(f"{parts[-1]!r} is a directory and something else")
     elif member.issym():
@@ -191,7 +203,8 @@ def _add(batch: Batch, tar: tarfile.TarFile, member: tarfile.TarInfo, top: Level
         content = tar.extractfile(member)
         assert content is not None
         digest = batch.put_stream(cast(BinaryIO, content))
-        level[parts[-1]] = File(parts[-1], digest, bool(member.mode & 0o100))
+        own = mode_properties(stat.S_IFREG | member.mode)
+        level[parts[-1]] = File(parts[-1], digest, bool(member.mode & 0o100), own)
 
 
 def _check(member: tarfile.TarInfo) -> None:
@@ -228,12 +241,15 @@ def _linked(top: Level, member: tarfile.TarInfo, name: bytes) -> Entry:
         raise Invalid(
             f"the member {member.name!r} links to {member.linkname!r}, which is not an earlier file"
         )
-    return File(name, found.digest, found.executable)
+    return File(name, found.digest, found.executable, found.properties)
 
 
 def _encode(batch: Batch, level: Level) -> TreeDigest:
+    own = level.pop(OWN, None)
+    assert own is None or isinstance(own, Properties)
     entries = [
         Subdirectory(name, _encode(batch, item)) if isinstance(item, dict) else item
         for name, item in level.items()
+        if item is not None and not isinstance(item, Properties)
     ]
-    return batch.put_directory(directory.encode(entries))
+    return batch.put_directory(directory.encode(entries, own))

@@ -33,11 +33,17 @@ _COMPARED = stat.S_IFMT(0xFFFF) | KEPT_BITS
 
 def properties(seen: Stat | os.stat_result, preserve: Collection[str]) -> Properties | None:
     """Returns what the tree keeps of an entry beside its content and x bit."""
-    mode = unix_mode(seen.st_mode, preserve)
     if not preserve:
-        return None if mode is None else Properties(unix_mode=mode)
+        return mode_properties(seen.st_mode)
+    mode = unix_mode(seen.st_mode, preserve)
     mtime = divmod(seen.st_mtime_ns, 1_000_000_000) if "mtime" in preserve else None
     return None if mode is None and mtime is None else Properties(mtime, mode)
+
+
+def mode_properties(mode: int) -> Properties | None:
+    """Returns what the tree keeps by default of an entry with this `st_mode`."""
+    kept = unix_mode(mode, ())
+    return None if kept is None else Properties(unix_mode=kept)
 
 
 def unix_mode(mode: int, preserve: Collection[str]) -> int | None:
