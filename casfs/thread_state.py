@@ -32,6 +32,12 @@ def state(thread: Thread) -> str:
     return thread.status
 
 
+def says(thread: Thread) -> str:
+    """Returns the state as the verb of a sentence, such as `has failed` or `is suspended`."""
+    word = state(thread)
+    return f"has {word}" if word in (SUCCEEDED, FAILED) else f"is {word}"
+
+
 def created_ms(id: ThreadId) -> int:
     """Returns when a thread was created, in ms since 1970 UTC: its id says so."""
     if not set(id) <= set(BASE32):  # of a broken head

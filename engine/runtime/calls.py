@@ -18,6 +18,7 @@ from casfs.agents import CHILD, Call, Called, Waiting
 from casfs.digest import TreeHash
 from casfs.errors import CasfsError, Failed
 from casfs.store import Store
+from casfs.thread_state import says
 from casfs.threads import RUNNING, SUSPENDED, Thread
 from engine.blocking import blocking
 from engine.content import text
@@ -88,7 +89,7 @@ class ThreadCalls:
                 CHILD, f"{child.record['reason']} (in thread {child.id}, which it called)"
             )
         if end is None:
-            raise Failed(f"thread {child.id}, which it called, is {child.status} and does not run")
+            raise Failed(f"thread {child.id}, which it called, {says(child)} and does not run")
         last = end.payload["lastStep"]
         step = self._store.node(last, "thread-step").payload if last else {}
         workspace = (

@@ -14,6 +14,7 @@ from pathlib import Path
 from casfs import daemon_socket, threads
 from casfs.errors import Conflict
 from casfs.store import Store
+from casfs.thread_state import says
 from casfs.threads import RUNNING, SUSPENDED, Thread, ThreadId
 from engine.runtime import overlay_workspace
 from engine.runtime.thread_head import end_orphans
@@ -63,7 +64,7 @@ ACTIONS: Mapping[str, Action] = {"cancel": cancel, "suspend": suspend}
 def _end_processes(store: Store, id: ThreadId, status: tuple[str, ...]) -> list[Thread]:
     thread = threads.get(store, id)
     if thread.status not in status:
-        raise Conflict(f"thread {id} is {thread.status} already")
+        raise Conflict(f"thread {id} {says(thread)} already")
     family = [thread, *call_stack.open_children(store, thread)]
     for one in family:
         end_orphans(one)

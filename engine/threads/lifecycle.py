@@ -20,6 +20,7 @@ from casfs.digest import NodeHash, TreeHash, hash_bytes
 from casfs.errors import Conflict, Failed, Invalid, NotFound
 from casfs.nodes import head_kinds
 from casfs.store import Store
+from casfs.thread_state import says
 from casfs.threads import BROKEN, CANCELLED, ENDED, Thread
 from casfs.write_batch import Batch
 from engine import content
@@ -199,7 +200,7 @@ def _check_history(store: Store, origin: NodeHash, flow: workflows.Workflow) -> 
 def remove(store: Store, thread: Thread) -> None:
     """Removes the head of a finished thread, as `casfs.removals`. Raises Conflict."""
     if thread.status not in (ENDED, CANCELLED, BROKEN):
-        raise Conflict(f"thread {thread.id} is {thread.status}; `casfs thread cancel` ends it")
+        raise Conflict(f"thread {thread.id} {says(thread)}; `casfs thread cancel` ends it")
     if call_stack.is_awaited(store, thread):
         above = f"thread {thread.fields['parent']}"
         raise Conflict(f"{above} has a pending step that called {thread.id}; wait for it")

@@ -16,6 +16,7 @@ from casfs.conflict_retry import retry_on_conflict
 from casfs.digest import NodeHash
 from casfs.errors import Conflict
 from casfs.store import Store
+from casfs.thread_state import says
 from casfs.threads import RUNNING, SUSPENDED, Thread
 from casfs.write_batch import Batch
 from engine import content
@@ -98,7 +99,7 @@ def resume(
     answer, or an open question and no answer.
     """
     if thread.status != SUSPENDED:
-        raise Conflict(f"thread {thread.id} is {thread.status}, not suspended")
+        raise Conflict(f"thread {thread.id} {says(thread)}, not suspended")
     callers, children = call_stack.waiting_callers, call_stack.awaited_children
     resumed = [*callers(store, thread), thread, *children(store, thread)]
     asks = resumed[-1].record.get("cause") == HUMAN

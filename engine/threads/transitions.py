@@ -17,6 +17,7 @@ from casfs.digest import NodeHash
 from casfs.errors import Conflict
 from casfs.store import Store
 from casfs.system.clock import now_ms
+from casfs.thread_state import says
 from casfs.threads import CANCELLED, ENDED, RUNNING, SUSPENDED, Thread
 from casfs.write_batch import Batch
 from engine import content
@@ -124,7 +125,7 @@ def cancel(store: Store, thread: Thread) -> Thread:
     """Ends a thread and its open children with return code 130. Raises Conflict where it has
     ended already."""
     if thread.record["status"] not in (RUNNING, SUSPENDED):
-        raise Conflict(f"thread {thread.id} is {thread.status} already")
+        raise Conflict(f"thread {thread.id} {says(thread)} already")
     with store.batch() as batch:
         with_caller = End(RETURN_CANCELLED, f"cancelled with thread {thread.id}")
         for child in call_stack.open_children(store, thread):
@@ -140,7 +141,7 @@ def compact(
     step carries it.
     Raises Conflict where the thread has moved on, or has ended."""
     if thread.status in (ENDED, CANCELLED):
-        raise Conflict(f"thread {thread.id} is {thread.status}; no step comes after it")
+        raise Conflict(f"thread {thread.id} {says(thread)}; no step comes after it")
     if thread.hash != head:
         raise Conflict(f"thread {thread.id} went on while it was summarised; try again")
     spent = thread.record["spent"]

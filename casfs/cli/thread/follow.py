@@ -12,6 +12,7 @@ from casfs import live_output, threads
 from casfs.backend.derived import version_of
 from casfs.nodes.node import Node
 from casfs.store import Store
+from casfs.thread_state import state
 from casfs.threads import RUNNING, Thread
 
 POLL_INTERVAL_S = 0.1  # reading the store's version takes microseconds
@@ -108,7 +109,7 @@ def follow(
         intent = thread.record.get("intent") or {}
         if intent.get("run") != attempt.run:
             attempt = _Attempt(intent)
-            if intent and thread.status == RUNNING:
+            if intent and state(thread) == RUNNING:
                 yield Started(attempt.fields)
         yield from attempt.turns(store, intent)
         yield from attempt.output(store)

@@ -20,7 +20,7 @@ from casfs.cli.thread.show import cache_hit, content_text, head_fields
 from casfs.errors import CasfsError, Suspended
 from casfs.nodes.node import Node
 from casfs.store import Store
-from casfs.thread_state import state
+from casfs.thread_state import says
 from casfs.threads import ENDED, SUSPENDED, Thread, ThreadId
 
 AGAIN = "`casfs thread resume {id}` grants as much again"
@@ -118,10 +118,5 @@ def _result(store: Store, found: Thread, as_json: bool) -> int:
         raise Suspended(f"thread {found.id} is suspended: {found.record['reason']}; {way}")
     if found.status != ENDED or end is None or end.payload["returnCode"] != 0:
         how = end.payload["summary"] if end else "no end"
-        raise CasfsError(f"thread {found.id} {_is(found)}: {how}")
+        raise CasfsError(f"thread {found.id} {says(found)}: {how}")
     return 0
-
-
-def _is(found: Thread) -> str:
-    word = state(found)
-    return word if word == "failed" else f"is {word}"

@@ -306,6 +306,7 @@ def test_a_log_tells_of_a_turn_while_the_step_goes_on(disk_store: Store) -> None
         )
         try:
             assert follower.stdout is not None
+            assert json.loads(follower.stdout.readline())["event"] == "started"
             turn = json.loads(follower.stdout.readline())
             assert (turn["index"], turn["turn"], turn["type"]) == (1, 1, "react-turn")
             assert threads.get(disk_store, made["id"]).hash == made["start"]

@@ -360,8 +360,8 @@ def test_a_called_thread_takes_no_place(
     cli = Cli(root_of(disk_store), monkeypatch, capfdbinary)
     lines = cli("thread", "show", id).text.splitlines()
     assert lines[-2:] == [
-        f"calls {middle.id}  middle  ended",
-        f"  calls {last.id}  inner  ended",
+        f"calls {middle.id}  middle  succeeded",
+        f"  calls {last.id}  inner  succeeded",
     ]
     shown = cli("thread", "show", id, "--json").json["calls"]
     assert [shown[0]["id"], shown[0]["calls"][0]["id"]] == [middle.id, last.id]

@@ -231,7 +231,7 @@ def test_suspend_resume_and_cancel(root: Path, tmp_path: Path) -> None:
         luck.touch()
         ask(root, "resume", id=first)
         assert ask(root, "wait", id=first)["status"] == ENDED
-        with pytest.raises(Conflict, match="is ended, not suspended"):
+        with pytest.raises(Conflict, match="has succeeded, not suspended"):
             ask(root, "resume", id=first)
 
 
@@ -378,17 +378,18 @@ def test_the_command_line_waits_and_tells_how_it_ended(
         suspended = cli(*begun, *agent(says({}, f"[ -e {luck} ] || exit 1")), code=7)
         assert f"thread {suspended.word} is suspended: a: sh exited with 1" in suspended.err
         assert "casfs thread resume" in suspended.err
-        assert cli("thread", "resume", suspended.word, "--wait", code=7).err.startswith("casfs: ")
+        again = cli("thread", "resume", suspended.word, "--wait", code=7).err
+        assert f"casfs: thread {suspended.word} is suspended: " in again
         luck.touch()
         prefix = suspended.word[:-1].lower()
         ended = cli("thread", "resume", suspended.word, "--wait", "--json").json
-        assert (ended["id"], ended["status"], ended["returnCode"]) == (suspended.word, ENDED, 0)
+        assert (ended["id"], ended["status"]) == (suspended.word, "succeeded")
         assert cli("thread", "show", prefix, "--json").json["id"] == suspended.word
         sad = cli("thread", "start", "picky", "--input", "x", *agent(says({})), "--wait", code=1)
-        assert "is ended: no rule matches after a" in sad.err
+        assert "has failed: no rule matches after a" in sad.err
         shown = cli("thread", "start", "sample", "--input", "x", *agent(says({})), "--json").json
         assert ask(root, "wait", id=shown["id"])["status"] == ENDED
-        assert cli("thread", "cancel", shown["id"], code=4).err.endswith("is ended already\n")
+        assert cli("thread", "cancel", shown["id"], code=4).err.endswith("has succeeded already\n")
         assert cli("thread", "cancel", "01J", code=3)
         lost = ("--workspace", str(tmp_path / "no"))
         assert f"no directory {tmp_path / 'no'}" in cli(*begun, *agent(says({})), *lost, code=3).err

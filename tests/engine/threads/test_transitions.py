@@ -268,7 +268,7 @@ def test_a_reason_of_any_text_fits_into_the_record(letter: str, store: Store) ->
 
 
 def test_only_what_is_suspended_is_resumed(store: Store, thread: Thread) -> None:
-    with pytest.raises(Conflict, match=f"thread {thread.id} is running, not suspended"):
+    with pytest.raises(Conflict, match=f"thread {thread.id} is queued, not suspended"):
         suspension.resume(store, thread)
     suspended = suspension.suspend(store, thread, "why")
     assert suspension.resume(store, suspended).status == RUNNING
