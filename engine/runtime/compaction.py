@@ -81,7 +81,7 @@ async def summarise(
         secrets=secrets,
     )
     try:
-        function = await blocking(lambda: load_agent(store, agent))
+        function, _ = await blocking(lambda: load_agent(store, agent))
         result = await function(context)
         if not isinstance(result, AgentResult) or not isinstance(result.output, str):
             raise TypeError(f"{type(result).__name__} is not an AgentResult with a text")

@@ -55,7 +55,7 @@ class ThreadConfig:
         self._origin = prompts.origin(store, self.start, thread.record.get("parent"))
         schema = store.registry.document(store.registry.current("thread-step"))
         self.records_prompts = "prompt" in schema["properties"]  # not in a store of an older casfs
-        self._versions: dict[str, str] = {}  # installed, by package
+        self._versions: dict[str, str] = {}  # of the code that plays, by agent node
         self.recorded_agents: dict[str, NodeHash] = {}  # by role, of committed steps
         self._functions: dict[str, AgentFn] = {}
 
@@ -79,10 +79,8 @@ class ThreadConfig:
         if role in self.recorded_agents:
             return self.recorded_agents[role]
         agent = self._store.node(self.agents[role], "agent").payload
-        name = agent["package"]
-        if name not in self._versions:
-            self._versions[name] = loader.load(name).version
-        return batch.put_node("agent", {**agent, "version": f"=={self._versions[name]}"}).hash
+        version = self._versions.get(self.agents[role]) or loader.load(agent["package"]).version
+        return batch.put_node("agent", {**agent, "version": f"=={version}"}).hash
 
     def role_agent(self, role: str) -> RoleAgent:
         """Returns the agent of a role, which is loaded by its first call."""
@@ -90,7 +88,8 @@ class ThreadConfig:
         async def agent(context: AgentContext) -> AgentResult:
             node = self.agents[role]
             if node not in self._functions:
-                self._functions[node] = await blocking(lambda: load_agent(self._store, node))
+                loaded = await blocking(lambda: load_agent(self._store, node))
+                self._functions[node], self._versions[node] = loaded
             return await self._functions[node](context)
 
         timeout = self.flow.roles[role].timeout
@@ -122,12 +121,13 @@ def redacting_store(store: Store, thread: Thread, env: Mapping[str, str]) -> Sto
     return redaction.redacting_store(store, redaction.from_env(names, env))
 
 
-def load_agent(store: Store, agent: str) -> AgentFn:
-    """Creates the function of an agent node, from the package that is installed now. Raises as
-    `loader.resolve`: its version may not satisfy the thread's any more."""
+def load_agent(store: Store, agent: str) -> tuple[AgentFn, str]:
+    """Creates the function of an agent node, from the package that is installed now; returns it
+    and the package's version. Raises as `loader.resolve`: that may not satisfy the thread's any
+    more."""
     node = store.node(agent, "agent").payload
     try:
         package = loader.resolve(node["package"], node["version"], node["config"])
     except Refused as error:
         raise Refused(f"{error}; `thread resume --agent` takes another") from None
-    return package.create(node["config"])
+    return package.create(node["config"]), package.version

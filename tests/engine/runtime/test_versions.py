@@ -81,7 +81,7 @@ async def test_a_step_has_the_version_that_really_ran(
     monkeypatch.delitem(sys.modules, "magpie_code", raising=False)
     install(tmp_path, "magpie", "magpie_code", "1.4.2", CODE)
     flow, _ = workflows.add(disk_store, loop(2))
-    request = ThreadRequest(flow, "x", {"a": Binding("magpie")}, max_rounds=1)
+    request = ThreadRequest(flow, "x", {"a": Binding("magpie")}, max_steps=1)
     rests = await carry_on(disk_store, lifecycle.create(disk_store, request))
     shutil.rmtree(tmp_path / "magpie_agent-1.4.2.dist-info")
     install(tmp_path, "magpie", "magpie_code", "2.0.0")
