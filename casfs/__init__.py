@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         Invalid,
         NoDaemon,
         NotFound,
+        Purged,
         Refused,
     )
     from casfs.nodes.node import Node
@@ -51,6 +52,7 @@ __all__ = [
     "NoDaemon",
     "Node",
     "NotFound",
+    "Purged",
     "Ref",
     "Refused",
     "Restored",

@@ -109,13 +109,14 @@ def _blob(store: Store, text: str) -> str:
 def _purge(store: Store, hash: str, *, force: bool, dry_run: bool, as_json: bool) -> None:
     from casfs.maintenance import purge
 
-    size, found = purge.check(store, hash), purge.referrers(store, hash)
-    names = [label(name) for name in found.heads]
+    size = purge.check(store, hash)
+    nodes, heads = purge.users(store, hash)
+    names = list(map(label, heads))
     if names and not force and not dry_run:
         raise Refused(f"{hash} is in {listed(names)}; use --force to purge it from them")
     if not dry_run and not purge.purge(store, hash):
         warn("a reader is using the database's log: copies stay in it until the next commands end")
-    value = {"hash": hash, "bytes": size, "nodes": found.nodes, "heads": found.heads}
+    value = {"hash": hash, "bytes": size, "nodes": nodes, "heads": heads}
     where = f"; in {listed(names)}" if names else ""
     line = f"{hash} {'would be purged' if dry_run else 'purged'}, {size} bytes{where}"
     echo_result(as_json, {**value, "dryRun": dry_run}, line)

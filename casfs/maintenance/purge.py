@@ -8,42 +8,21 @@ and what the stat cache says of its files. Nodes are not purged: what they refer
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from casfs import graph
 from casfs.backend.capabilities import Purgeable
 from casfs.backend.protocols import Total, targets
-from casfs.errors import CasfsError, NotFound, Refused
+from casfs.errors import NotFound, Refused
 from casfs.native import images
+from casfs.referrers import Referrers
 from casfs.store import Store
 from casfs.trees.snapshot import stat_cache
 
 
-@dataclass(frozen=True, slots=True)
-class Referrers:
-    """What leads to a blob: the nodes that refer to it, and the heads that reach it."""
-
-    nodes: list[str]
-    heads: list[str]
-
-
-def referrers(store: Store, hash: str) -> Referrers:
-    """Finds what leads to a blob, by passes over the store in order of arrival: a node arrives
-    after its refs, so one pass mostly does."""
-    reaching, before = {hash}, 0
-    direct: list[str] = []
-    while before < len(reaching):
-        before = len(reaching)
-        for _, node, info in store.blobs.iterate():
-            if info.type is None or node in reaching:
-                continue
-            refs = _refs(store, node)
-            if not reaching.isdisjoint(refs):
-                reaching.add(node)
-                if hash in refs:
-                    direct.append(node)
-    heads = [name for name, head in store.heads.list() if not reaching.isdisjoint(targets(head))]
-    return Referrers(direct, list(map(str, heads)))
+def users(store: Store, hash: str) -> tuple[list[str], list[str]]:
+    """Returns what leads to a blob: the nodes that refer to it, and the heads that reach it."""
+    with Referrers(store) as index:
+        nodes, reaching = index.of(hash), {hash, *index.walk_up(hash)}
+    heads = (name for name, head in store.heads.list() if not reaching.isdisjoint(targets(head)))
+    return nodes, list(heads)
 
 
 def check(store: Store, hash: str) -> int:
@@ -71,10 +50,3 @@ def purge(store: Store, hash: str) -> bool:
     done = store.blobs.purge(hash)
     images.evict(store, lambda total: True, Total())
     return done
-
-
-def _refs(store: Store, node: str) -> list[str]:
-    try:
-        return graph.node_refs(store, node)
-    except CasfsError:  # damage, which fsck reports
-        return []
