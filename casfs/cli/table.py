@@ -99,9 +99,9 @@ def _plain(cell: Cell) -> str:
         case Size(size):
             return str(size)
         case Hash(text) | Short(text, _):
-            return text
+            return escape(text, one_line=True)
         case Moment(ms) | Age(ms):
-            return rfc3339(ms) or ""
+            return rfc3339(ms) if ms else ""
     return _shown(cell)
 
 
@@ -127,9 +127,13 @@ def _shown(cell: Cell) -> str:
 
 
 def _print(headers: list[str], rows: list[list[Cell]], whole: set[str]) -> None:
+    texts = [[_shown(cell) for cell in row] for row in rows]
+    used = [at for at, column in enumerate(zip(*texts, strict=True)) if any(column)]
+    headers = [headers[at] for at in used]  # a column without any entry is left out
+    rows = [[row[at] for at in used] for row in rows]
+    texts = [[line[at] for at in used] for line in texts]
     if not rows:
         return
-    texts = [[_shown(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(headers, *texts, strict=True)]
     cuttable = [at for at, name in enumerate(headers) if name not in whole]
     excess = sum(widths) + len(GAP) * (len(widths) - 1) - terminal.columns()
@@ -142,7 +146,7 @@ def _print(headers: list[str], rows: list[list[Cell]], whole: set[str]) -> None:
     if excess > 0:
         _print_paragraphs(headers, texts)
         return
-    numbers = {at for at, cell in enumerate(rows[0]) if isinstance(cell, int | Size)}
+    numbers = {at for row in rows for at, cell in enumerate(row) if isinstance(cell, int | Size)}
 
     def fitted(text: str, at: int) -> str:
         cut = text if len(text) <= widths[at] else text[: widths[at] - 1] + "…"

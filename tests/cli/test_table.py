@@ -76,6 +76,12 @@ def test_a_narrow_terminal_gets_a_paragraph_for_each_row(cli: Cli, project: Path
     ]
 
 
+def test_a_column_without_an_entry_is_left_out_on_a_terminal(cli: Cli, two: Path) -> None:
+    header = on_terminal(cli, "--color", "never", "checkpoint", "list").splitlines()[0]
+    assert header.split() == ["CHECKPOINT", "DATE", "FILES", "SIZE"]
+    assert all(line.count("\t") == 4 for line in cli("checkpoint", "list").text.splitlines())
+
+
 def test_colours_are_for_a_terminal_that_wants_them(cli: Cli, project: Path) -> None:
     assert "\x1b[1m" in on_terminal(cli, "checkpoint", "list")
     assert "\x1b" not in on_terminal(cli, "checkpoint", "list", NO_COLOR="1")
