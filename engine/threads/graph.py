@@ -1,4 +1,5 @@
-"""A workflow as a Mermaid flowchart, with the path of a thread through it.
+"""A workflow as a Mermaid flowchart, or as lines for a terminal, with the path of a thread
+through it.
 
 Roles are boxes, rules are arrows with their conditions. A role that was played shows the count,
 an arrow that was taken is thick; the running role is coloured. Which of two rules between the
@@ -23,8 +24,7 @@ def mermaid(flow: Workflow, path: Sequence[str], ended: bool, running: str | Non
     pending step."""
     names = {START: "start_", END: "end_"}
     names |= {role: f"r{place}" for place, role in enumerate(flow.roles)}
-    full = [START, *path, *([END] if ended else [running] if running else [])]
-    taken = Counter(pairwise(full))
+    taken = _taken(path, ended, running)
     played = Counter(path)
     lines = ["flowchart TD", *_boxes(flow, names, played)]
     lines += _arrows(flow, names, taken)
@@ -34,6 +34,33 @@ def mermaid(flow: Workflow, path: Sequence[str], ended: bool, running: str | Non
     if running:
         lines.append(f"    class {names[running]} running")
     return "\n".join(lines) + "\n"
+
+
+def outline(flow: Workflow, path: Sequence[str], ended: bool, running: str | None = None) -> str:
+    """Returns the same as lines: each state, and below it where its rules lead."""
+    taken, played = _taken(path, ended, running), Counter(path)
+    lines = []
+    for state in (START, *flow.roles):
+        mark = "  (running)" if state == running else ""
+        lines.append(f"{_NAMES.get(state, state)}{_times(played[state], 1)}{mark}")
+        for rule in (one for one in flow.rules if one["from"] == state):
+            to, when = rule["to"], rule["when"]
+            count = taken[state, to]
+            arrow = f"  {'==>' if count else '-->'} {_NAMES.get(to, to)}{_times(count, 2)}"
+            lines.append(arrow + (f"  when {' '.join(when.split())}" if when else ""))
+    return "\n".join(lines) + "\n"
+
+
+_NAMES = {START: "start", END: "end"}
+
+
+def _times(count: int, least: int) -> str:
+    return f" ×{count}" if count >= least else ""
+
+
+def _taken(path: Sequence[str], ended: bool, running: str | None) -> Counter[tuple[str, str]]:
+    """Returns how often a thread went from one state to another."""
+    return Counter(pairwise([START, *path, *([END] if ended else [running] if running else [])]))
 
 
 def _boxes(flow: Workflow, names: dict[str, str], played: Counter[str]) -> Iterator[str]:

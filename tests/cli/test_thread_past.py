@@ -223,6 +223,21 @@ async def test_the_graph_shows_the_path(disk_store: Store) -> None:
     assert "class r0 running" in graph.mermaid(flow, [], False, "a")
 
 
+async def test_the_outline_shows_the_path(cli: Cli, disk_store: Store) -> None:
+    hash, _ = workflows.add(disk_store, FLOW)
+    flow = workflows.load(disk_store, hash)
+    assert graph.outline(flow, ["a", "b"], True).splitlines()[:4] == [
+        "start",
+        "  ==> a",
+        "a ×1",
+        "  ==> b  when $last('a').meta.status = 'done'",
+    ]
+    assert "a  (running)\n" in graph.outline(flow, [], False, "a")
+    made = begin(disk_store, ONE, {"a": says({})})
+    shown = cli("thread", "graph", made.id, "--outline").text
+    assert shown == "start\n  --> a\na\n  --> end\n"
+
+
 # -- the command line ---------------------------------------------------------------------
 
 

@@ -109,15 +109,17 @@ def replay(ctx: click.Context, id: str, workflow: str | None, as_json: bool) -> 
 
 @click.command()
 @click.argument("id")
+@click.option("--outline", is_flag=True, help="Lines for a terminal instead.")
 @json_option
 @click.pass_context
-def graph(ctx: click.Context, id: str, as_json: bool) -> None:
+def graph(ctx: click.Context, id: str, outline: bool, as_json: bool) -> None:
     """Print the workflow of a thread and the path it took, as Mermaid text.
 
     \b
+    casfs thread graph 01K2 --outline
     casfs thread graph 01K2 > path.mmd
     """
-    from engine.threads.graph import mermaid
+    from engine.threads import graph as graphs
     from engine.workflow import registry as workflows
 
     with open_store(ctx) as store:
@@ -126,8 +128,9 @@ def graph(ctx: click.Context, id: str, as_json: bool) -> None:
         path = [node.payload["role"] for node in threads.last_steps(store, found, None)]
         ended = found.fields.get("returnCode") == 0
     running = (found.fields.get("intent") or {}).get("role")
-    text = mermaid(flow, path, ended, running)
-    echo_result(as_json, {"id": found.id, "path": path, "mermaid": text}, text.rstrip())
+    text = graphs.mermaid(flow, path, ended, running)
+    shown = graphs.outline(flow, path, ended, running) if outline else text
+    echo_result(as_json, {"id": found.id, "path": path, "mermaid": text}, shown.rstrip())
 
 
 @click.command()
