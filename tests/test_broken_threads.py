@@ -13,6 +13,7 @@ from casfs import threads
 from casfs.errors import Conflict, Corrupt
 from casfs.maintenance import archive, fsck, gc
 from casfs.store import Store
+from engine.runtime import stop_thread
 from engine.threads import lifecycle, transitions
 from tests.support.archives import ID
 from tests.support.helpers import set_head
@@ -40,6 +41,8 @@ def test_a_damaged_record(tmp_path: Path, change: str) -> None:
         assert thread.status == "broken"
         with pytest.raises(Corrupt, match=r"is broken: .*; `casfs thread rm` removes it"):
             transitions.cancel(store, thread)
+        with pytest.raises(Corrupt, match=r"is broken: .*; `casfs thread rm` removes it"):
+            stop_thread.request(root, thread.id, "cancel")
         assert [one.takes for one in fsck.check(store).faults] == [[f"threads/{ID}"]]
         for verb in (["list"], ["show", ID], ["list", "--json"], ["show", ID, "--json"]):
             argv = [sys.executable, "-m", "casfs", "--store", str(root), "thread", *verb]

@@ -2,9 +2,11 @@
 
 Each call is a child thread that starts on the workspace that the call before left; the step gets
 the last one's. A call that does not end with return code 0 is the last. The output is the last
-output of the last child. It is followed by two blocks: the child's own meta, and that meta with
-`status` (its own, else `completed` or `failed`), `returnCode` and `summary`, so that a role-schema
-may ask for either.
+output of the last child. It is followed by blocks of what is known, so that a role-schema may ask
+for any of it: the child's own meta; that meta with `status` (its own, else `completed` or
+`failed`), `returnCode` and `summary`; and of these and `filesChanged` what the role-schema names.
+
+A correction could not change what is known, so where nothing fits the attempt fails at once.
 """
 
 from __future__ import annotations
@@ -12,11 +14,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import trio
 
-from casfs.agents import AgentContext, AgentFn, AgentResult, Call, Called
+from casfs.agents import AgentContext, AgentFailed, AgentFn, AgentResult, Call, Called
+from casfs.digest import TreeHash
+from casfs.store import Store
+from casfs.trees import tree
 
 NESTED_AGENT = {
     "type": "object",
@@ -70,6 +75,9 @@ def create_agent(config: Mapping[str, Any]) -> AgentFn:
     wanted = config.get("calls", [config])
 
     async def agent(context: AgentContext) -> AgentResult:
+        if context.prompt.correction is not None:
+            reason = f"the result of the called workflow does not fit: {context.prompt.correction}"
+            raise AgentFailed(reason, context.conversation.get("detail"))
         begin = time.monotonic()
         done: list[Called] = []
         for one in wanted:
@@ -77,7 +85,9 @@ def create_agent(config: Mapping[str, Any]) -> AgentFn:
             if done[-1].return_code != 0:
                 break
         duration = round((time.monotonic() - begin) * 1000)
-        return await trio.to_thread.run_sync(_result, context, done, duration)
+        result = await trio.to_thread.run_sync(_result, context, done, duration)
+        context.conversation["detail"] = result.detail.hash
+        return result
 
     return agent
 
@@ -105,7 +115,19 @@ def _result(context: AgentContext, done: list[Called], duration_ms: int) -> Agen
         meta["status"] = status
     summary = meta.get("summary", last.summary)
     extended = {**meta, "returnCode": last.return_code, "summary": summary}
-    blocks = [f"```json\n{json.dumps(one, ensure_ascii=False)}\n```" for one in (meta, extended)]
+    known = {"filesChanged": _changed_paths(context.store, done), **extended}
+    named = context.prompt.schema.get("properties") or {}
+    asked = {name: value for name, value in known.items() if name in named}
+    found = (asked, meta, extended)  # tried from the last to the first
+    blocks = [f"```json\n{json.dumps(one, ensure_ascii=False)}\n```" for one in found]
     output = "\n\n".join([last.output.strip(), *blocks]).strip() + "\n"
     detail = context.store.put_node("call-detail", payload)
     return AgentResult(output, detail, workspace=last.workspace)
+
+
+def _changed_paths(store: Store, done: list[Called]) -> list[str]:
+    """Returns the files that differ between the first call's start and the last one's end."""
+    start = store.node(store.node(done[0].end, "thread-end").payload["start"]).payload
+    changes = tree.diff(store, start["workspace"], cast("TreeHash | None", done[-1].workspace))
+    files = [one.path for one in changes if tree.subtree(one.new or one.old) is None]
+    return [path.decode("utf-8", "replace") for path in files]

@@ -63,7 +63,7 @@ ACTIONS: Mapping[str, Action] = {"cancel": cancel, "suspend": suspend}
 
 def _end_processes(store: Store, id: ThreadId, status: tuple[str, ...]) -> list[Thread]:
     thread = threads.get(store, id)
-    if thread.status not in status:
+    if thread.record["status"] not in status:
         raise Conflict(f"thread {id} {says(thread)} already")
     family = [thread, *call_stack.open_children(store, thread)]
     for one in family:

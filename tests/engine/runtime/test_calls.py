@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -440,3 +441,50 @@ async def test_the_innermost_cause_comes_first(disk_store: Store) -> None:
     suspended = await carry_on(disk_store, start(disk_store, Binding("workflow", agent["config"])))
     assert len(threads.list_threads(disk_store)) == 1 + lifecycle.MAX_CALL_DEPTH
     assert suspended.record["reason"].startswith("a: sh exited with 1: broken (in thread ")
+
+
+SHIPPED = Path(workflows.__file__).parents[1] / "workflows"
+
+
+async def shipped(store: Store, committed: dict[str, Any]) -> Thread:
+    """Runs `solve-issue`, whose developer is `develop`."""
+    for name in ("develop", "solve-issue"):
+        workflows.add(store, json.loads((SHIPPED / f"{name}.json").read_text()))
+    phase = store.put_node("content", {"text": "All of it.", "artifacts": []}).hash
+    planned = {"status": "planned", "phases": [{"hash": phase, "title": "one"}]}
+    develop = {
+        "planner": says(planned),
+        "coder": says({"completedPhase": phase, "status": "completed"}, "echo new >file"),
+        "reviewer": says({"status": "approved"}),
+        "tester": says({"status": "passed"}),
+        "committer": says(committed),
+    }
+    nested = {role: {"name": "command", "config": config} for role, config in develop.items()}
+    tools = dict.fromkeys(("packageManager", "testCommand", "lintCommand", "buildCommand"))
+    place = {"repoPath": ".", "defaultBranch": "main", "conventions": None, "toolchain": tools}
+    bound = {
+        "preparer": Binding("command", says(place)),
+        "developer": Binding("workflow", {"workflow": "develop", "agents": nested}),
+        "submitter": Binding("command", says({"status": "submitted", "prUrl": "u"})),
+    }
+    flow = workflows.find(store, "solve-issue")
+    tree = put_tree(store, {"file": b"old", "other": b""})
+    return await carry_on(store, lifecycle.create(store, ThreadRequest(flow, "x", bound, tree)))
+
+
+async def test_the_shipped_workflows_work_together(disk_store: Store) -> None:
+    """Fails before: three runs of `develop`, and no usable output after 2 corrections."""
+    committed = {"status": "committed", "branch": "fix", "commitSha": "ab" * 20}
+    ended = await shipped(disk_store, committed)
+    assert ended.status == ENDED, ended.record["reason"]
+    meta = steps(disk_store, ended)[1]["meta"]
+    assert (meta["branch"], meta["filesChanged"]) == ("fix", ["file"])
+    assert len(children(disk_store, ended)) == 1
+
+
+async def test_a_result_that_does_not_fit_is_not_asked_for_again(disk_store: Store) -> None:
+    """Fails before: the called thread was run three times."""
+    suspended = await shipped(disk_store, {"status": "failed", "error": "no git"})
+    assert suspended.status == SUSPENDED
+    assert "result of the called workflow does not fit" in suspended.record["reason"]
+    assert len(children(disk_store, suspended)) == 1
