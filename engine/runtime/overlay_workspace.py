@@ -120,7 +120,7 @@ class OverlayWorkspace(Workspace):
             raise Failed(f"the workspace {self.path} was unmounted by another process")
         with self._store.batch() as batch:
             self.root = overlay_snapshot.snapshot(
-                self._store, batch, self._base, self._upper, limit=self.max_bytes
+                self._store, batch, self._base, self._upper, self._report, limit=self.max_bytes
             ).hash
         return self.root
 

@@ -70,6 +70,7 @@ class StepCommitter:
         with interruption.interruptible(trio.from_thread.check_cancelled):
             if before is not None and result.workspace is None:
                 result = replace(result, workspace=self.workspace.record())
+                self._log_secret_names()
             if result.workspace is not None:
                 self._log_files_with_secrets(before, result.workspace)
         if self.head.thread.record["intent"]["calls"]:
@@ -135,6 +136,12 @@ class StepCommitter:
         }
         found = {"hash": digest.hash, "size": digest.size_bytes}
         return found | {name: hash for name, hash in parts.items() if hash}
+
+    def _log_secret_names(self) -> None:
+        """Log recorded files that look like secrets, each once."""
+        paths = self.workspace.new_secrets()
+        if paths:
+            self.log("recorded, and may be secret", thread=self.head.thread.id, paths=paths)
 
     def _log_files_with_secrets(self, before: TreeHash | None, after: TreeHash) -> None:
         """Logs the changed files that contain a secret: files are recorded unredacted. At the

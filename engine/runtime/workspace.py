@@ -20,12 +20,13 @@ from casfs.digest import TreeHash
 from casfs.errors import Failed
 from casfs.store import Store
 from casfs.system import rmtree
+from casfs.system.paths import printable
 from casfs.threads import Thread
 from casfs.trees.restore.restore import restore
 from casfs.trees.restore.target import Target
 from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.ignore import IgnoreRules
-from casfs.trees.snapshot.report import SnapshotOptions
+from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 
 FOLDER = "workspaces"
 # The workspace of a thread, or a staging directory beside it.
@@ -43,6 +44,8 @@ class Workspace:
         self._store = store
         self.path = path
         self.root: TreeHash | None = None
+        self._report = SnapshotReport()  # of all that was recorded
+        self._named: set[bytes] = set()
 
     def reset(self, root: TreeHash) -> None:
         """Replaces its content by the tree `root`. Raises as `casfs.trees.restore`."""
@@ -54,11 +57,19 @@ class Workspace:
     def record(self) -> TreeHash:
         """Stores its content as a tree; returns the root. Raises Failed and Refused
         (over `max_bytes`) as `casfs.trees.snapshot`."""
+        options = SnapshotOptions(limit=self.max_bytes)
         with self._store.batch() as batch:
             self.root = walker.snapshot(
-                batch, self.path, IgnoreRules(), options=SnapshotOptions(limit=self.max_bytes)
+                batch, self.path, IgnoreRules(), self._report, options=options
             ).hash
         return self.root
+
+    def new_secrets(self) -> list[str]:
+        """Returns the recorded files that look like secrets and were not returned before."""
+        found = set(self._report.secrets) - self._named
+        self._named |= found
+        self._report = SnapshotReport()
+        return sorted(map(printable, found))
 
     def remove(self) -> None:
         """Deletes it, write-protected directories included, and the restore state of it.

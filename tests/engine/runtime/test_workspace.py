@@ -58,6 +58,17 @@ def test_everything_is_recorded(workspace: Workspace, root: str) -> None:
     assert (workspace.path / "src/node_modules/dep.js").exists()
 
 
+def test_files_that_look_like_secrets_are_named_once(workspace: Workspace) -> None:
+    (workspace.path / ".env").write_text("TOKEN=1\n")
+    workspace.record()
+    assert workspace.new_secrets() == [".env"]
+    (workspace.path / "id_rsa").touch()
+    workspace.record()
+    assert workspace.new_secrets() == ["id_rsa"]
+    workspace.record()
+    assert workspace.new_secrets() == []
+
+
 def test_reset_takes_back_every_change(workspace: Workspace, root: str) -> None:
     (workspace.path / "run").chmod(0o644)
     (workspace.path / "empty").rmdir()
