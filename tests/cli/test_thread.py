@@ -212,7 +212,8 @@ def verbs(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[
 
 def test_everything_that_prints_of_itself_can_print_json() -> None:
     without = {verb for verb, options in verbs(top) if "--json" not in options}
-    assert without == {"cat", "get", "workspace exec"}  # the bytes of a blob, of another program
+    others = {"cat", "get", "workspace exec", "config edit"}  # a blob's bytes, another program
+    assert without == {*others, "help", "demo"}  # texts for people
 
 
 def test_colours_are_for_a_terminal_whose_owner_wants_them(cli: Cli, disk_store: Store) -> None:
