@@ -118,7 +118,7 @@ make_env() {
     "${pip[@]}" --no-deps --no-build-isolation -e "$ROOT"
     if [ -n "$(build_packages "$python")" ] || ! "${pip[@]}" --require-hashes --no-deps \
         -r "$ROOT/requirements-pyfuse3.lock" 2>"$VENV/pyfuse3.log"; then
-        say "going on without pyfuse3, which \`--transport pyfuse3\` alone needs: not built here"
+        say "going on without pyfuse3, which \`--transport libfuse\` alone needs: not built here"
     fi
     fingerprint "$python" >"$stamp"
 }

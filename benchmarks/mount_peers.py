@@ -83,7 +83,7 @@ class Kernel(Peer):
 
 class Pyfuse3(Kernel):
     name = "casfs, pyfuse3"
-    transport = "pyfuse3"
+    transport = "libfuse"
 
 
 class Squash(Peer):

@@ -21,8 +21,8 @@ from casfs.system.log import to_file
 if TYPE_CHECKING:
     from casfs.mount.worker import MountOptions
 
-TRANSPORTS = ("auto", "builtin", "pyfuse3")
-TRANSPORT_ALIASES = {"kernel": "builtin"}  # accepted, not shown
+TRANSPORTS = ("auto", "builtin", "libfuse")
+TRANSPORT_ALIASES = {"kernel": "builtin", "pyfuse3": "libfuse"}  # accepted, not shown
 
 foreground_option = click.option("--foreground", is_flag=True, help="Do not go to the background.")
 ready_option = click.option("--ready-fd", type=int, hidden=True)
@@ -40,7 +40,7 @@ class Transport(click.Choice[str]):
 @click.option(
     "--transport",
     type=Transport(TRANSPORTS),
-    help="FUSE implementation: builtin, pyfuse3, or auto (builtin where it works).",
+    help="FUSE implementation: builtin, libfuse (by pyfuse3), or auto (builtin where it works).",
 )
 @click.option("--replace", is_flag=True, help="Serve an existing mount with the current program.")
 @click.option("--resume", hidden=True)

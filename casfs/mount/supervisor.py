@@ -37,7 +37,7 @@ from casfs.errors import CasfsError, Failed, Refused
 from casfs.mount import attach, registry
 from casfs.mount.registry import MountState, MountStateFile
 from casfs.mount.transports import TRANSPORTS, MountTransport
-from casfs.mount.worker import AUTO, BUILTIN, PYFUSE3, MountOptions
+from casfs.mount.worker import AUTO, BUILTIN, LIBFUSE, MountOptions
 from casfs.mount.worker_handle import ENDED_FROM_OUTSIDE, UNMOUNTED, UNSUPPORTED, WorkerProcess
 from casfs.store import Store
 from casfs.system.log import Log, silent
@@ -214,11 +214,11 @@ class Supervisor:
         return True
 
     def _fall_back(self, reason: str) -> None:
-        self._log("transport changed", transport=PYFUSE3, reason=reason)
+        self._log("transport changed", transport=LIBFUSE, reason=reason)
         self._transport.detach(False)
         self._transport.close()
         self._fallback = False
-        self._options = replace(self._options, transport=PYFUSE3)
+        self._options = replace(self._options, transport=LIBFUSE)
         self._transport = _transport(self._options, None)
         try:
             self._transport.prepare()

@@ -2,7 +2,7 @@
 
     builtin   the supervisor mounts and holds /dev/fuse and the inode table. Requests queue in
               the kernel while no worker runs; the next worker goes on with both
-    pyfuse3   the library mounts, in the worker, and the mount dies with it. The next worker
+    libfuse   pyfuse3 mounts, in the worker, and the mount dies with it. The next worker
               unmounts the dead mount and mounts again: files that were open get errors, later
               opens succeed
 
@@ -22,7 +22,7 @@ from typing import Protocol
 from casfs.errors import Failed
 from casfs.fuse.inode_table import InodeTable
 from casfs.mount import attach, worker
-from casfs.mount.worker import BUILTIN, PYFUSE3, MountOptions
+from casfs.mount.worker import BUILTIN, LIBFUSE, MountOptions
 from casfs.system import mounts
 from casfs.system.log import Log
 
@@ -112,7 +112,7 @@ class Pyfuse3Transport:
 
     def prepare(self) -> None:
         try:
-            worker.load(PYFUSE3)
+            worker.load(LIBFUSE)
         except ImportError as error:
             raise Failed(f"cannot load pyfuse3 ({error}); {INSTALL_PYFUSE3}") from None
 
@@ -143,7 +143,7 @@ class Pyfuse3Transport:
 
 TRANSPORTS: dict[str, Callable[[MountOptions, Mapping[str, int] | None], MountTransport]] = {
     BUILTIN: BuiltinTransport,
-    PYFUSE3: Pyfuse3Transport,
+    LIBFUSE: Pyfuse3Transport,
 }
 
 

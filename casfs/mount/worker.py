@@ -34,8 +34,8 @@ from casfs.fuse.views.vnode import Directory
 from casfs.store import Store
 from casfs.system.log import Log
 
-BUILTIN, PYFUSE3, AUTO = "builtin", "pyfuse3", "auto"
-MODULES = {"builtin": "kernel.server", "pyfuse3": "pyfuse3.operations"}
+BUILTIN, LIBFUSE, AUTO = "builtin", "libfuse", "auto"
+MODULES = {BUILTIN: "kernel.server", LIBFUSE: "pyfuse3.operations"}
 USES_INTERVAL_S = 30
 GC_GEN0_THRESHOLD = 50_000  # objects; a request allocates many, and no cycles
 STORE_RETRY_S = 5
@@ -134,7 +134,7 @@ def _session(
             log,
             store=options.store,
             xattr=options.xattr,
-            handles=options.transport == PYFUSE3,
+            handles=options.transport == LIBFUSE,
             invalidates=options.transport == BUILTIN,
             table=table,
         )

@@ -44,7 +44,7 @@ def test_two_checkpoints_are_compared_by_what_differs(
     with opened(pair[0].parent) as fd:
         made = asked(mount, fd, command)
         assert made["read"] <= 2 * CHANGED
-        assert made.get("open", 0) == (2 * CHANGED if mount.transport == "pyfuse3" else 0)
+        assert made.get("open", 0) == (2 * CHANGED if mount.transport == "libfuse" else 0)
         assert "read" not in asked(mount, fd, command)
 
 

@@ -54,7 +54,7 @@ class Mtime:
     """Of a live directory: it moves with each change."""
 
     def __init__(self, mount: Mount, path: Path) -> None:
-        self._lags = mount.transport == "pyfuse3"
+        self._lags = mount.transport == "libfuse"
         self._path = path
         self._last = path.stat().st_mtime_ns
 

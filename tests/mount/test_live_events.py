@@ -45,7 +45,7 @@ def test_somebody_follows_the_events(mount: Mount, thread: Example) -> None:
 
 
 def test_the_events_wake_who_waits(mount: Mount, thread: Example) -> None:
-    if mount.transport == "pyfuse3":
+    if mount.transport == "libfuse":
         pytest.skip("pyfuse3 has no such request: every file is always readable")
     with (mount.path / ".casfs/events").open("rb", buffering=0) as events:
         poll = select.poll()

@@ -32,7 +32,7 @@ def test_how_it_stands_in_the_mount_table(mount: Mount) -> None:
     origin, _, kind, options = line.split()[:4]
     assert (origin, kind) == (str(mount.store.root), "fuse.casfs")
     assert {"ro", "nosuid", "nodev"} <= set(options.split(","))
-    assert ("default_permissions" in options.split(",")) is (mount.transport == "pyfuse3")
+    assert ("default_permissions" in options.split(",")) is (mount.transport == "libfuse")
 
 
 def test_any_path_will_do(tmp_path: Path) -> None:

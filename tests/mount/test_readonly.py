@@ -65,7 +65,7 @@ def oracle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 OPTIONS = ("", "--allow-other", "--xattr")
 BUILTIN_CASES = [("builtin", options) for options in OPTIONS]
-PYFUSE3_CASES = [pytest.param(("pyfuse3", options), marks=needs_pyfuse3) for options in OPTIONS]
+PYFUSE3_CASES = [pytest.param(("libfuse", options), marks=needs_pyfuse3) for options in OPTIONS]
 
 
 @pytest.fixture(

@@ -67,7 +67,7 @@ def test_on_an_older_kernel_it_takes_pyfuse3(disk_store: Store, tmp_path: Path) 
         registry.wait_until(
             lambda: any(one.serves for one in states(disk_store)), "nobody serves the mount"
         )
-        assert states(disk_store)[0].transport == "pyfuse3"
+        assert states(disk_store)[0].transport == "libfuse"
         assert (where / "README.txt").exists()
     finally:
         end(where, supervisor)
@@ -86,14 +86,14 @@ def test_without_pyfuse3(disk_store: Store, tmp_path: Path, older: bool) -> None
     program = f"import sys\nsys.modules['pyfuse3'] = None\n{OLDER if older else NEWER}"
     command = [sys.executable, "-c", program, "--store", str(disk_store.root), "mount", str(where)]
     command.append("--foreground")
-    done = subprocess.run([*command, "--transport", "pyfuse3"], capture_output=True, text=True)
+    done = subprocess.run([*command, "--transport", "libfuse"], capture_output=True, text=True)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "pip install 'casfs[pyfuse3]' (needs a C compiler and libfuse3-dev)" in done.stderr
     assert mounts.mounted_at(where) is None
     if older:
         done = subprocess.run(command, capture_output=True, text=True)
         assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-        assert "too old; use pyfuse3" in done.stderr
+        assert "too old; use --transport libfuse" in done.stderr
         assert "pip install 'casfs[pyfuse3]'" in done.stderr
     else:
         supervisor = subprocess.Popen(command)
@@ -111,11 +111,11 @@ def test_the_config_chooses_the_transport(disk_store: Store, tmp_path: Path) -> 
     assert disk_store.root is not None
     where = tmp_path / "mnt"
     where.mkdir()
-    (disk_store.root / "config.toml").write_text('[mount]\ntransport = "pyfuse3"\n')
+    (disk_store.root / "config.toml").write_text('[mount]\ntransport = "libfuse"\n')
     command = [*CASFS, "--store", str(disk_store.root), "mount", str(where)]
     try:
         assert subprocess.run(command, capture_output=True).returncode == 0
-        assert states(disk_store)[0].transport == "pyfuse3"
+        assert states(disk_store)[0].transport == "libfuse"
         unmount(where)
     finally:
         if mounts.mounted_at(where):

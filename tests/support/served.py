@@ -23,8 +23,8 @@ from casfs.system.processes import start_time
 from tests.support.programs import needs_pyfuse3
 
 CASFS = [sys.executable, "-m", "casfs"]
-TRANSPORTS = ("builtin", "pyfuse3")
-BY_EACH = ["builtin", pytest.param("pyfuse3", marks=needs_pyfuse3)]  # parameters of tests
+TRANSPORTS = ("builtin", "libfuse")
+BY_EACH = ["builtin", pytest.param("libfuse", marks=needs_pyfuse3)]  # parameters of tests
 TIMEOUT_S = 60  # seconds before a process that hangs fails the test
 
 

@@ -56,7 +56,7 @@ def negotiate(body: bytes | memoryview) -> tuple[bytes, Negotiated | None]:
         (more,) = protocol.init_in_ext.unpack_from(body, protocol.init_in.size)
         flags |= more << 32
     if major < protocol.KERNEL_VERSION or minor < protocol.OLDEST_MINOR or NEEDED & ~flags:
-        raise Unsupported(f"this kernel's FUSE {major}.{minor} is too old; use pyfuse3")
+        raise Unsupported(f"this kernel's FUSE {major}.{minor} is too old; use --transport libfuse")
     agreed = Negotiated(minor, flags & WANTED, readahead)
     reply = protocol.init_out.pack(
         protocol.KERNEL_VERSION, protocol.KERNEL_MINOR_VERSION, readahead,

@@ -122,7 +122,7 @@ def test_what_is_agreed_is_what_both_know(sent: tuple[int, int, int | None]) -> 
 
 
 def test_a_kernel_that_must_open_directories_is_refused() -> None:
-    with pytest.raises(Unsupported, match=r"FUSE 7\.27 is too old; use pyfuse3"):
+    with pytest.raises(Unsupported, match=r"FUSE 7\.27 is too old; use --transport libfuse"):
         negotiate(init(LINUX_4_19))
     with pytest.raises(Unsupported):
         negotiate(init((45, 0x73FFFFFB & ~protocol.NO_OPEN_SUPPORT, 0)))
