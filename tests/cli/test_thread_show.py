@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from casfs.backend.protocols import Head, Swap
 from casfs.store import Store
 from casfs.system.clock import rfc3339
 from casfs.thread_state import created_ms
@@ -70,8 +71,7 @@ def test_the_log_of_a_thread(cli: Cli, opened: Store) -> None:
 
 def test_one_broken_thread_breaks_no_list(cli: Cli, opened: Store) -> None:
     bad, good = begin(opened, ONE, {"a": says({})}), begin(opened, ONE, {"a": says({})})
-    with opened.batch() as batch:
-        batch.move(bad.name, bad.head, bad.hash, {})
+    opened.backend.publish([], [Swap(bad.name, bad.head, Head(bad.hash, {}))])
     assert [line.split()[0] for line in cli("thread", "list").text.splitlines()] == [
         good.id,
         bad.id,

@@ -16,6 +16,7 @@ import pytest
 import trio
 
 from casfs import daemon_socket, threads
+from casfs.backend.protocols import Head, Swap
 from casfs.errors import Conflict, Invalid, NoDaemon, NotFound
 from casfs.store import Store
 from casfs.threads import BROKEN, ENDED, RUNNING, SUSPENDED
@@ -334,9 +335,8 @@ def test_a_damaged_thread_is_broken_and_hurts_no_other(root: Path) -> None:
     with Store.open(root) as store:
         bad = begin(store, ONE, {"a": says({})})
         good = begin(store, ONE, {"a": says({})})
-        with store.batch() as batch:
-            broken = {key: value for key, value in bad.record.items() if key != "start"}
-            batch.move(bad.name, bad.head, bad.hash, broken)
+        broken = {key: value for key, value in bad.record.items() if key != "start"}
+        store.backend.publish([], [Swap(bad.name, bad.head, Head(bad.hash, broken))])
     with daemon(root):
         assert ask(root, "wait", id=good.id)["status"] == ENDED
         assert ask(root, "wait", id=bad.id)["status"] == BROKEN
