@@ -27,6 +27,7 @@ from casfs.version import VERSION
 GC_GEN0_THRESHOLD = 100_000
 
 EXIT_SIGNAL_BASE = 128  # plus the signal's number, as in shells
+COMPLETION = "_CASFS_COMPLETE"  # set by a shell that asks for completions
 FIRST_COLUMN = 12  # of the list of commands
 
 # verb or noun: (module, help)
@@ -144,6 +145,10 @@ def cli(ctx: click.Context, store: str | None) -> None:
 
 def main() -> NoReturn:
     gc.set_threshold(GC_GEN0_THRESHOLD)
+    if instruction := os.environ.get(COMPLETION):
+        from casfs.cli.completion import shell
+
+        sys.exit(shell.main(cli, instruction))
     try:
         with _ended_by_signals():
             result = cli.main(prog_name="casfs", standalone_mode=False)

@@ -1,0 +1,108 @@
+"""The commands as data: which there are, their options, and what each argument takes.
+
+Importing every command takes long, so the tree is made once and cached in the user's cache
+directory, under a key of the program's version and the times of its modules.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import click
+
+from casfs.digest import hash_bytes
+from casfs.version import VERSION
+
+Tree = dict[str, Any]  # {commands} of a group; {options, arguments} of a command
+
+FLAG, TEXT, FILE, DIRECTORY, CHOICE = "flag", "text", "file", "directory", "choice:"
+REVISION, REVISION_OR_DIRECTORY, THREAD, HASH = "revision", "revision|directory", "thread", "hash"
+NAME, WORKFLOW, AGENT, ROLE, ROLE_AGENT = "name", "workflow", "agent", "role", "role=agent"
+TYPE, PLUGIN, VERSION_OF_PLUGIN, COMMAND = "type", "plugin", "version", "command"
+
+# parameter: what it takes, wherever it stands
+KINDS = {
+    **dict.fromkeys(("tree", "base", "against", "checkpoint", "what", "roots"), REVISION),
+    **dict.fromkeys(("directory", "source"), DIRECTORY),
+    **dict.fromkeys(("file", "paths", "output", "have", "steps_file"), FILE),
+    **dict.fromkeys(("hash", "hashes", "why", "purge"), HASH),
+    **dict.fromkeys(("id", "thread"), THREAD),
+    "sides": REVISION_OR_DIRECTORY,
+    "workspace": REVISION_OR_DIRECTORY,
+    "workflow": WORKFLOW,
+    "agents": ROLE_AGENT,
+    "compact_by": AGENT,
+    "type": TYPE,
+    "version": VERSION_OF_PLUGIN,
+    "role": ROLE,
+}
+# the parameter `name` of the commands of a noun
+NAMES = {"checkpoint": NAME, "workflow": WORKFLOW, "agent": AGENT, "plugin": PLUGIN}
+OTHERS = {  # command and parameter, where the rules above do not hold
+    "agent test workspace": DIRECTORY,
+    "help words": COMMAND,
+    "schema show words": TYPE,
+    "search type": TYPE,
+}
+
+
+def load(cli: click.Command) -> Tree:
+    """Returns the tree of a program, from the cache where it is up to date."""
+    path = _cache_file()
+    with suppress(OSError, ValueError):
+        found: Tree = json.loads(path.read_bytes())
+        return found
+    made = build(cli)
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+            json.dump(made, file)
+        os.replace(file.name, path)
+    return made
+
+
+def _cache_file() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    source = Path(__file__).parent.parent
+    times = [str(path.stat().st_mtime_ns) for path in sorted(source.rglob("*.py"))]
+    key = hash_bytes("\n".join([VERSION, str(source), *times]).encode())[:16]
+    return Path(base) / "casfs" / f"completion-{key}.json"
+
+
+def build(command: click.Command, path: str = "") -> Tree:
+    """Returns the tree of a command; `path`: the words of the group that it is in."""
+    options: Tree = {}
+    arguments = []
+    for one in command.params:
+        kind = kind_of(one, path)
+        if isinstance(one, click.Option):
+            options |= dict.fromkeys([*one.opts, *one.secondary_opts], kind)
+        else:
+            arguments.append([kind, one.nargs])
+    found: Tree = {"options": {**options, "--help": FLAG}, "arguments": arguments}
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        inner = {
+            name: command.get_command(context, name) for name in command.list_commands(context)
+        }
+        found["commands"] = {
+            name: build(one, f"{path}{name} ") for name, one in inner.items() if one is not None
+        }
+    return found
+
+
+def kind_of(parameter: click.Parameter, path: str) -> str:
+    """Returns what a parameter takes; `path`: the words of its command, each with a space."""
+    if isinstance(parameter, click.Option) and (parameter.is_flag or parameter.count):
+        return FLAG
+    if isinstance(parameter.type, click.Choice):
+        return CHOICE + ",".join(map(str, parameter.type.choices))
+    name = parameter.name or ""
+    if name == "name" and isinstance(parameter, click.Argument):
+        return NAMES.get(path.partition(" ")[0], TEXT)
+    return OTHERS.get(path + name) or KINDS.get(name, TEXT)
