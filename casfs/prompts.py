@@ -173,6 +173,8 @@ def _prompt(
         return hash and content_text(store, hash)
 
     roles = store.node(workflow, "workflow").payload["roles"]
+    if role not in roles:
+        raise NotFound(f"workflow {workflow} has no role {role!r}")
     part = store.node(roles[role], "role").payload
     schema = store.node(part["schema"], "role-schema").payload
     summary, steps = shown

@@ -65,7 +65,7 @@ def test_a_step_is_seen_while_it_runs_and_what_failed_before_it(mount: Mount) ->
         daemon_socket.request(mount.store.root, "wait", id=id)
     where = mount.path / "threads" / id
     until(lambda: not running.exists(), "the end of running/")
-    assert (where / "status").read_text() == "ended\n"
+    assert (where / "status").read_text() == "succeeded\n"
     step = where / "steps/000001-a"
     assert (step / "output.md").read_text().rstrip() == DONE
     assert len(os.listdir(step / "detail/turns")) == TURNS + 1

@@ -7,7 +7,7 @@ the step, so its end may be cut.
 
 from __future__ import annotations
 
-from casfs import prompts
+from casfs.errors import CasfsError
 from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import READ_FILE, Attr, File
 from casfs.threads import ThreadId
@@ -41,5 +41,7 @@ class PromptFile(File):
 def running(reader: StoreReader, id: ThreadId) -> tuple[bytes, int]:
     """Returns the prompt of the pending step, empty where there is none, and its mtime (ns)."""
     thread, mtime_ns = reader.thread(id)
-    found = prompts.of_pending_step(reader.store, thread)
-    return (found.text.encode() if found else b""), mtime_ns
+    try:
+        return reader.pending_prompt(thread), mtime_ns
+    except CasfsError as error:  # damage; the other files of the step are shown all the same
+        return f"[casfs: this prompt cannot be rebuilt: {error}]\n".encode(), mtime_ns

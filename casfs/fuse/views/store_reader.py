@@ -117,6 +117,17 @@ class StoreReader:
                 self._prompts.put(step, found, len(found))
         return found
 
+    def pending_prompt(self, thread: Thread) -> bytes:
+        """Returns the prompt of a thread's pending step; empty where there is none. Raises
+        NotFound, Corrupt."""
+        key = f"{thread.id} {thread.hash} {thread.fields.get('updatedAt')}"
+        found: bytes | None = self._prompts.get(key)
+        if found is None:
+            prompt = prompts.of_pending_step(self.store, thread)
+            found = prompt.text.encode() if prompt else b""
+            self._prompts.put(key, found, len(found))
+        return found
+
     def aggregate(self, key: str, prefix: str, compute: Callable[[], Value]) -> Value:
         """Returns `compute()`, a function of the heads below `prefix`; memoised until one of
         them moves."""
