@@ -151,7 +151,7 @@ def test_steps_are_what_a_plain_copy_holds(
             workspace.reset(root)
             assert take(mount.store, workspace.path) == root
             plain = tmp_path / str(step)
-            restore(mount.store, root, plain)
+            restore(mount.store, root, plain, parents=True)
             for operation in operations.script(step, 20, str(plain)):
                 operations.play(str(workspace.path), operation)
             root = workspace.record()
@@ -206,7 +206,7 @@ def logs(root: Path, id: str, where: Path) -> list[bytes]:
     with Store.open(root) as store:
         found = [step["workspace"] for step in steps(store, threads.get(store, id))]
         for number, tree in enumerate(found):
-            restore(store, tree, where / str(number))
+            restore(store, tree, where / str(number), parents=True)
     return [(where / str(number) / "log").read_bytes() for number in range(len(found))]
 
 
