@@ -127,6 +127,18 @@ def test_what_is_no_tree_is_refused(store: Store) -> None:
         resolve_tree(store, ABSENT)
 
 
+def test_the_roots_of_an_export(store: Store) -> None:
+    """A checkpoint's name is one also where an id of a thread has these characters."""
+    heads = [put_checkpoint(store, {"d": {"f": b"%d" % n}}, "data", at=n) for n in range(2)]
+    thread = make_thread(store, "01JD00000087654DATA0000000")
+    step = thread.step("planner", "Planned.")
+    assert [name for name, _ in names.roots(store, ["data"])[1]] == [heads[1]]
+    assert [name for name, _ in names.roots(store, ["data~1"])[1]] == [heads[0]]
+    assert names.roots(store, ["data:d"])[0] == [put_tree(store, {"f": b"1"})]
+    assert names.roots(store, [f"{thread.id}@1"])[0] == [thread.tree]
+    assert names.roots(store, [step])[0] == [step]
+
+
 def test_a_hash_is_looked_up_before_a_name(store: Store) -> None:
     """A head with the name of a hash, as an archive could bring it, stands for nothing."""
     good, other = (put_tree(store, {"f": text}) for text in (b"good", b"other"))

@@ -9,18 +9,20 @@ from casfs.backend.derived import count_by_type, of_types
 from casfs.backend.protocols import BlobInfo, Head, HeadName
 from casfs.checkpoints import checkpoint
 from casfs.digest import is_hash
-from casfs.errors import CasfsError, Conflict, Invalid, NotFound, Refused
+from casfs.errors import Conflict, Invalid, NotFound, Refused
 from casfs.maintenance.head_kinds import WORKFLOWS, is_portable
 from casfs.nodes import head_kinds
 from casfs.nodes.registry import HEADS as SCHEMAS
+from casfs.revisions import resolve_tree
 from casfs.store import Store
 
 
 def roots(store: Store, texts: list[str]) -> tuple[list[str], list[tuple[HeadName, Head]]]:
     """Resolves export roots to (hashes, heads); the heads include all non-builtin schemas.
 
-    A root is a thread's id, a workflow's name, a checkpoint NAME[@ID], a head's full name or
-    a hash. Raises NotFound, Conflict for an ambiguous name, Refused for a running thread.
+    A root is a thread, a workflow's name, a checkpoint, a head's full name, a hash or any other
+    revision: that tree. A name wins over a part of an id. Raises NotFound, Conflict for an
+    ambiguous name, Refused for a running thread.
     """
     hashes: list[str] = []
     heads: list[tuple[HeadName, Head]] = []
@@ -52,7 +54,10 @@ def of_type(store: Store, name: str) -> Iterator[tuple[str, BlobInfo]]:
 def _matching_heads(store: Store, text: str) -> Iterator[tuple[HeadName, Head]]:
     """Yields the heads that a text may name."""
     names = [HeadName(text if "/" in text else WORKFLOWS + text)]
-    if "/" not in text:
+    named = checkpoint.find_if_named(store, text)
+    if named is not None:
+        names.append(checkpoint.head_name(named.name, named.id))
+    elif "/" not in text and store.heads.get(names[0]) is None:
         for find in (_thread_head, _checkpoint_head):
             try:
                 names.append(find(store, text))
@@ -76,8 +81,12 @@ def _checkpoint_head(store: Store, text: str) -> HeadName:
 def _hash(store: Store, text: str) -> str:
     try:
         return store.expand(text)
-    except CasfsError as error:
-        raise NotFound(f"no thread, checkpoint, workflow or hash {text!r}") from error
+    except (NotFound, Invalid):
+        pass
+    try:
+        return resolve_tree(store, text)
+    except NotFound as error:
+        raise NotFound(f"no thread, checkpoint, workflow or hash {text!r}: {error}") from None
 
 
 def _called_threads(store: Store, name: HeadName) -> Iterator[tuple[HeadName, Head]]:
