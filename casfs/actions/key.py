@@ -31,6 +31,7 @@ from casfs.trees.snapshot.derived import Surroundings
 from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.trees.snapshot.report import SnapshotReport
 
+MAX_TIMEOUT_S = 2_000_000  # poll(2) takes an int of milliseconds
 DEFAULT_VARIABLE = "PATH"  # passed without being named
 
 
@@ -86,8 +87,8 @@ def request(
         raise NotFound(f"no directory {directory}")
     at = here.resolve()
     cwd = at.relative_to(root).as_posix() if at.is_relative_to(root) else "."
-    if timeout is not None and not 0.001 <= timeout <= canonical.MAX_INT / 1000:
-        raise Invalid(f"invalid timeout {timeout}: give seconds above 0")
+    if timeout is not None and not 0.001 <= timeout <= MAX_TIMEOUT_S:
+        raise Invalid(f"invalid timeout {timeout}: give seconds, above 0 and up to {MAX_TIMEOUT_S}")
     if not argv:
         raise Invalid("no command: give one after --")
     return Request(

@@ -13,6 +13,7 @@ from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.checkpoints.create import Created
 from casfs.checkpoints.create import create as create_checkpoint
 from casfs.cli.common import (
+    Count,
     force_option,
     json_option,
     message_option,
@@ -199,12 +200,12 @@ def rm(ctx: click.Context, checkpoint: str, as_json: bool) -> None:
 
 @checkpoint.command()
 @click.argument("name")
-@click.option("--keep-last", type=click.IntRange(1), metavar="N", help="Keep the newest N.")
-@click.option("--keep-hourly", type=click.IntRange(1), metavar="N", help="… of the last N hours.")
-@click.option("--keep-daily", type=click.IntRange(1), metavar="N", help="… of the last N days.")
-@click.option("--keep-weekly", type=click.IntRange(1), metavar="N", help="… of the last N weeks.")
-@click.option("--keep-monthly", type=click.IntRange(1), metavar="N", help="… N months.")
-@click.option("--keep-yearly", type=click.IntRange(1), metavar="N", help="… N years.")
+@click.option("--keep-last", type=Count(1), metavar="N", help="Keep the newest N.")
+@click.option("--keep-hourly", type=Count(1), metavar="N", help="… of the last N hours.")
+@click.option("--keep-daily", type=Count(1), metavar="N", help="… of the last N days.")
+@click.option("--keep-weekly", type=Count(1), metavar="N", help="… of the last N weeks.")
+@click.option("--keep-monthly", type=Count(1), metavar="N", help="… N months.")
+@click.option("--keep-yearly", type=Count(1), metavar="N", help="… N years.")
 @click.option("--dry-run", is_flag=True, help="Print what would be removed; change nothing.")
 @json_option
 @click.pass_context

@@ -25,6 +25,19 @@ force_option = click.option("--force", is_flag=True, help="Also / or the home di
 message_option = click.option("-m", "--message", default="", help="Checkpoint message.")
 
 
+class Count(click.IntRange):
+    """A whole number that JSON and SQLite can hold."""
+
+    def __init__(self, minimum: int) -> None:
+        super().__init__(minimum)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        return (
+            found if found <= canonical.MAX_INT else self.fail(f"{found} is too large", param, ctx)
+        )
+
+
 # -- the store --------------------------------------------------------------------------------
 
 

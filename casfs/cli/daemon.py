@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from casfs.cli import background
-from casfs.cli.common import check_store, json_option, store_root
+from casfs.cli.common import Count, check_store, json_option, store_root
 from casfs.cli.mount import foreground_option, ready_option
 from casfs.cli.output import echo, echo_json, echo_line, echo_lines, echo_result
 from casfs.errors import NoDaemon
@@ -162,7 +162,7 @@ def daemon_lines(found: dict[str, Any]) -> Iterator[str]:
 
 @daemon.command()
 @click.option("--follow", "-f", is_flag=True, help="Continue as lines are written.")
-@click.option("-n", "count", type=click.IntRange(1), default=50, show_default=True, metavar="N")
+@click.option("-n", "count", type=Count(1), default=50, show_default=True, metavar="N")
 @json_option
 @click.pass_context
 def logs(ctx: click.Context, follow: bool, count: int, as_json: bool) -> None:

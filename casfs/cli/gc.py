@@ -8,7 +8,7 @@ import click
 
 from casfs import config
 from casfs.backend.derived import total_stored
-from casfs.cli.common import json_option, open_store, store_root
+from casfs.cli.common import Count, json_option, open_store, store_root
 from casfs.cli.json_values import record
 from casfs.cli.output import echo, echo_json, echo_line, echo_result, warn
 from casfs.cli.progress import progress
@@ -26,10 +26,10 @@ from casfs.system import reserve
 @click.command()
 @click.option("--dry-run", is_flag=True, help="Print what would be deleted.")
 @click.option("--max-size", type=SizeOption(), help="Evict cache until the content fits (5G).")
-@click.option("--max-inodes", type=click.IntRange(0), help="Maximum number of object files.")
+@click.option("--max-inodes", type=Count(0), help="Maximum number of object files.")
 @click.option(
     "--grace",
-    type=click.IntRange(0),
+    type=Count(0),
     metavar="SECONDS",
     help="Grace period before unreferenced blobs are deleted.",
 )

@@ -6,7 +6,7 @@ from itertools import islice
 
 import click
 
-from casfs.cli.common import input_name, json_option, open_store, read_json, step_secrets
+from casfs.cli.common import Count, input_name, json_option, open_store, read_json, step_secrets
 from casfs.cli.output import echo_json, echo_lines, echo_result
 from casfs.errors import Invalid
 
@@ -60,8 +60,8 @@ def get(ctx: click.Context, hash: str, as_json: bool) -> None:
 
 @click.command("list")
 @click.argument("type")
-@click.option("--limit", type=click.IntRange(0), help="Maximum number of hashes.")
-@click.option("--offset", type=click.IntRange(0), default=0, help="Number of hashes to skip.")
+@click.option("--limit", type=Count(0), help="Maximum number of hashes.")
+@click.option("--offset", type=Count(0), default=0, help="Number of hashes to skip.")
 @json_option
 @click.pass_context
 def list_(ctx: click.Context, type: str, limit: int | None, offset: int, as_json: bool) -> None:

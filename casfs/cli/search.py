@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from casfs.cli.common import json_option, open_store
+from casfs.cli.common import Count, json_option, open_store
 from casfs.cli.json_values import record
 from casfs.cli.output import echo_lines
 
@@ -13,7 +13,7 @@ from casfs.cli.output import echo_lines
 @click.argument("text")
 @click.option("--type", help="Only nodes of this type.")
 @click.option("--thread", help="Only steps and attempts of this thread.")
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True)
+@click.option("--limit", type=Count(1), default=100, show_default=True)
 @json_option
 @click.pass_context
 def search(

@@ -57,5 +57,5 @@ def remove(workspace: Workspace) -> None:
     mode = workspace.record.get("mode")
     with suppress(OSError):
         workspace.path.chmod(0o755 if mode is None else mode)
-        if (workspace.path / README).read_text() == TEXT:
+        if (workspace.path / README).read_bytes() == TEXT.encode():
             (workspace.path / README).unlink()

@@ -257,3 +257,27 @@ def test_no_option_is_named_that_the_verb_does_not_have(cli: Cli) -> None:
         refuse_home_or_root(Path("/"), None)
     with pytest.raises(Refused, match=r"--force$"):
         refuse_home_or_root(Path("/"), force=False)
+
+
+TOO_MANY = str(10**23)
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        *(["list", "content", "--limit"], ["list", "content", "--offset"], ["gc", "--grace"]),
+        *(["search", "x", "--limit"], ["gc", "--max-inodes"], ["thread", "list", "--limit"]),
+    ],
+)
+def test_a_number_that_is_too_large(cli: Cli, verb: list[str]) -> None:
+    """Fails before: tracebacks of list, search and gc."""
+    assert "is too large" in cli(*verb, TOO_MANY, code=2).err
+    cli(*verb, str(2**53 - 1))
+
+
+@pytest.mark.parametrize("seconds", ["1e12", "1e9", "nan", "0"])
+def test_a_timeout_that_no_call_takes(cli: Cli, tmp_path: Path, seconds: str) -> None:
+    """Fails before: a traceback."""
+    argv = ("action", "run", "--input", tmp_path / "none", "--timeout", seconds, "--", "true")
+    (tmp_path / "none").mkdir()
+    assert "invalid timeout" in cli(*argv, code=4).err

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from casfs import thread_lookup, threads
-from casfs.cli.common import json_option, open_store, store_root
+from casfs.cli.common import Count, json_option, open_store, store_root
 from casfs.cli.output import echo_result
 from casfs.cli.thread.arguments import (
     agent_fields,
@@ -66,7 +66,7 @@ for one in (list_, show, log, diff, apply, prompt, context, replay, graph, rm):
 @click.option(
     "--max-steps",
     "max_steps",
-    type=click.IntRange(1),
+    type=Count(1),
     default=100,
     show_default=True,
     help="Step limit.",
@@ -78,9 +78,7 @@ for one in (list_, show, log, diff, apply, prompt, context, replay, graph, rm):
     show_default=True,
     help="At the step limit: suspend, or end with return code 2.",
 )
-@click.option(
-    "--max-tokens", type=click.IntRange(1), help="Token budget; suspended when it is spent."
-)
+@click.option("--max-tokens", type=Count(1), help="Token budget; suspended when it is spent.")
 @click.option(
     "--max-seconds",
     type=click.FloatRange(0, min_open=True),
@@ -88,7 +86,7 @@ for one in (list_, show, log, diff, apply, prompt, context, replay, graph, rm):
 )
 @click.option(
     "--compact-above",
-    type=click.IntRange(1),
+    type=Count(1),
     metavar="TOKENS",
     help="Context size that starts --compact-by.",
 )
@@ -197,11 +195,9 @@ def compact(
 
 @thread.command()
 @click.argument("id")
-@click.option(
-    "--at", type=click.IntRange(0), metavar="STEP", help="Step to fork after (default: the last)."
-)
+@click.option("--at", type=Count(0), metavar="STEP", help="Step to fork after (default: the last).")
 @agent_option
-@click.option("--max-steps", type=click.IntRange(1), help="Step limit.")
+@click.option("--max-steps", type=Count(1), help="Step limit.")
 @click.option("--workflow", metavar="NAME|HASH", help="Workflow that decides from there on.")
 @wait_option
 @json_option

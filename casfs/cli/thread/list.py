@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from casfs import threads
-from casfs.cli.common import json_option, open_store
+from casfs.cli.common import Count, json_option, open_store
 from casfs.cli.json_values import moment, times
 from casfs.cli.table import Age, Coloured, Short, echo_table
 from casfs.cli.thread.show import COLOURS, content_text, head_fields
@@ -23,7 +23,7 @@ MAX_TASK_CHARS = 60
 @click.command("list")
 @click.option("--status", "states", type=click.Choice(STATES), multiple=True, help="Only these.")
 @click.option("--workflow", metavar="NAME", help="Only threads of this workflow.")
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the newest N.")
+@click.option("--limit", type=Count(1), metavar="N", help="Only the newest N.")
 @json_option
 @click.pass_context
 def list_(

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from casfs import thread_lookup, threads
-from casfs.cli.common import json_option, open_store
+from casfs.cli.common import Count, json_option, open_store
 from casfs.cli.json_values import times
 from casfs.cli.output import echo, echo_json, echo_part, escape, write_line
 from casfs.cli.terminal import color_option, pager, paint
@@ -29,7 +29,7 @@ from casfs.threads import Thread
     is_flag=True,
     help="Continue until it ends or is suspended; also print starts, turns and live stdout.",
 )
-@click.option("--last", type=click.IntRange(1), metavar="N", help="Only the last N steps.")
+@click.option("--last", type=Count(1), metavar="N", help="Only the last N steps.")
 @color_option
 @json_option
 @click.pass_context
