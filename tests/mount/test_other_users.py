@@ -220,7 +220,7 @@ def check_without_root(store: Store, where: Path, casfs: Sequence[str]) -> None:
 
 SERVED = """
 import json, sys
-print(json.load(sys.stdin)["serving"][0]["server"])"""
+print(json.load(sys.stdin)["serving"][0]["worker"])"""
 SCRIPT_IN_NAMESPACE = f"""
 set -e
 cd "$1"
