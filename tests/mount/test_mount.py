@@ -252,7 +252,7 @@ def test_a_step_written_while_mounted_is_there_at_once(mount: Mount) -> None:
         assert (where / "steps" / name / "workspace" / "hello.txt").read_text() == "hello\n"
     assert not (where / "end.json").exists()
     thread.end()
-    assert (where / "status").read_text() == "ended\n"
+    assert (where / "status").read_text() == "succeeded\n"
     assert (where / "end.json").exists()
     found = run("grep", "-rn", "this is step 2", where / "steps").decode().splitlines()
     assert {line.split("steps/")[1] for line in found} >= {

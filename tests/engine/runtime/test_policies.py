@@ -315,7 +315,7 @@ def test_an_idempotency_key_gives_the_same_thread(store: Store) -> None:
 
 def test_the_name_of_an_ended_thread_can_be_dropped(store: Store) -> None:
     made = start(store, ONE, command(says({})), key="one")
-    with pytest.raises(Conflict, match="is running"):
+    with pytest.raises(Conflict, match="is queued"):
         lifecycle.remove(store, made)
     lifecycle.remove(store, transitions.cancel(store, made))
     assert threads.list_threads(store) == []
