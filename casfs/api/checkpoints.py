@@ -64,9 +64,10 @@ class Checkpoints:
         return checkpoint.names(self._store)
 
     def find(self, revision: str) -> Checkpoint:
-        """Returns the checkpoint NAME (its newest) or NAME@ID; the id may be a unique prefix.
+        """Returns a checkpoint: NAME (its newest), NAME~N, NAME@ID, NAME@{TIME}, or an ID.
 
-        Raises NotFound, Conflict (an ambiguous prefix).
+        An id may be its beginning, or a part of its random end. Raises NotFound, Conflict
+        (ambiguous), Invalid (a time).
         """
         return _public(checkpoint.find(self._store, revision))
 

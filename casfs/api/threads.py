@@ -25,9 +25,9 @@ Steps: TypeAlias = list[Step]  # `Threads.list` hides the built-in
 class Threads:
     """The threads of a store; a thread is one run of a workflow.
 
-    An `id` may be a unique prefix. Reading, `cancel` and `suspend` work without a daemon. The
-    methods that run a thread (`start`, `fork`, `resume`, `wait`) raise NoDaemon where `casfs
-    daemon` does not run for this store. All raise NotFound, and Conflict for an ambiguous prefix.
+    An `id` may be a part of it, a name or `@last`. Reading, `cancel` and `suspend` work without a
+    daemon. The methods that run a thread (`start`, `fork`, `resume`, `wait`) raise NoDaemon where
+    `casfs daemon` does not run for this store. All raise NotFound, and Conflict (ambiguous).
     """
 
     def __init__(self, store: Store) -> None:

@@ -29,7 +29,7 @@ Warn: TypeAlias = Callable[[str], object]
 class Trees:
     """The trees of a store.
 
-    A `tree` is a revision (a hash, a unique prefix of one, NAME or NAME@ID of a checkpoint), a
+    A `tree` is a revision (NAME, NAME~N, NAME@{TIME}, THREAD@STEP, REV:PATH, a hash, …), a
     `Digest`, a `Checkpoint`, a `Step` or the `Entry` of a directory. A `path` is relative to its
     root; symlinks are not followed. All methods raise NotFound for a tree or path that is not
     there, Conflict for an ambiguous prefix, Corrupt for damaged nodes and blobs.
