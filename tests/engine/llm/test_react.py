@@ -160,7 +160,7 @@ async def test_a_variable_that_is_not_set(config: dict[str, str], store: Store) 
     ],
 )
 def test_configs_that_do_not_fit(config: dict[str, Any]) -> None:
-    with pytest.raises(CasfsError, match=r"^agent llm: config"):
+    with pytest.raises(CasfsError, match=r"^config"):
         loader.load("llm").check_config(config)
 
 

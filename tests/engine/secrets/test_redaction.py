@@ -162,13 +162,13 @@ def test_a_record_is_hidden_and_its_writer_knows(store: Store) -> None:
     hash = store.put(b"x").hash
     first = Head(hash, {"reason": "none"})
     with guarded.batch() as batch:
-        batch.swap("threads/x", None, first)
+        batch.swap("notes/x", None, first)
     with guarded.batch() as batch:
-        moved = batch.move("threads/x", first, hash, {"reason": VALUE})
-    assert store.heads.get("threads/x") == moved
+        moved = batch.move("notes/x", first, hash, {"reason": VALUE})
+    assert store.heads.get("notes/x") == moved
     assert moved.record == {"reason": "$KEY"}
     with pytest.raises(Conflict), guarded.batch() as batch:
-        batch.move("threads/x", first, hash, {})
+        batch.move("notes/x", first, hash, {})
 
 
 # -- files --------------------------------------------------------------------------------
