@@ -19,7 +19,7 @@ from casfs.digest import Digest
 from casfs.errors import Failed
 from casfs.system.paths import FILE_FLAGS, printable
 
-SELINUX_LABEL = "security.selinux"
+NO_ATTRIBUTES: tuple[list[str], ...] = ([], ["security.selinux"])
 STREAM_MIN_BYTES = 1 << 20  # a larger file is read in pieces
 STAGE_BATCH_BYTES = 4 << 20  # content held until the store is asked for it
 
@@ -118,7 +118,7 @@ class FileReader:
 def has_xattrs(file: int | str) -> bool:
     """Whether a file has extended attributes but the label that SELinux gives to every file."""
     try:
-        return any(name != SELINUX_LABEL for name in os.listxattr(file))
+        return os.listxattr(file) not in NO_ATTRIBUTES
     except OSError:  # not on every file system
         return False
 

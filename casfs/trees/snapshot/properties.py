@@ -34,7 +34,8 @@ _COMPARED = stat.S_IFMT(0xFFFF) | KEPT_BITS
 def properties(seen: Stat | os.stat_result, preserve: Collection[str]) -> Properties | None:
     """Returns what the tree keeps of an entry beside its content and x bit."""
     if not preserve:
-        return mode_properties(seen.st_mode)
+        ordinary = seen.st_mode & _COMPARED in _ORDINARY  # asked first: it is for most
+        return None if ordinary else mode_properties(seen.st_mode)
     mode = unix_mode(seen.st_mode, preserve)
     mtime = divmod(seen.st_mtime_ns, 1_000_000_000) if "mtime" in preserve else None
     return None if mode is None and mtime is None else Properties(mtime, mode)
