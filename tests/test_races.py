@@ -308,8 +308,8 @@ def test_fsck_finds_no_fault_in_what_gc_takes_meanwhile(
         content(disk_store, f"{n}", disk_store.put(LARGE + b"%d" % n).hash)
     later()
 
-    def collect_once(done: int) -> None:
-        if done == 1:
+    def collect_once(blobs_done: int, bytes_done: int) -> None:
+        if blobs_done == 1:
             gc.collect(other)
 
     assert fsck.check(disk_store, progress=collect_once).faults == []

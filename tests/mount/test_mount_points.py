@@ -103,7 +103,7 @@ def test_umount_says_who_keeps_it_busy(mount: Mount, use: str) -> None:
         assert f"pid {process.pid} (" in str(caught.value)
         assert "-l" in str(caught.value)
     unmount(mount.path)
-    assert mount.supervisor.wait(0) == 0
+    assert mount.supervisor.wait(10) == 0
     assert states(mount.store) == []
 
 
@@ -121,7 +121,7 @@ def test_umount_names_what_is_mounted_below(mount: Mount) -> None:
 def test_umount_waits_for_the_end(mount: Mount) -> None:
     found = mount.state()
     unmount(mount.path)
-    assert mount.supervisor.wait(0) == 0
+    assert mount.supervisor.wait(10) == 0
     assert start_time(found.worker) is None
 
 

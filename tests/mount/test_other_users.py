@@ -189,7 +189,7 @@ def test_its_server_is_replaced(home: Path, transport: str) -> None:
         supervisor = start(store, where, "--transport", transport, before=AS_NOBODY)
         try:
             check_without_root(store, where, casfs)
-            assert supervisor.wait(0) == 0
+            assert supervisor.wait(10) == 0
         finally:
             end(where, supervisor)
         assert states(store) == []
