@@ -12,8 +12,8 @@ import pytest
 
 from casfs.system import mounts
 from casfs.workspaces import placeholder, strategies
-from tests.mount.test_containers import interpreter
-from tests.mount.test_other_users import by_nobody, open_to_all, owned, ran
+from tests.mount.test_containers import AS_NOBODY, environment, finished, interpreter
+from tests.mount.test_other_users import DEVICE, by_nobody, open_to_all, owned, ran
 from tests.support.engine import Cli
 from tests.support.helpers import write_tree
 from tests.support.lasting import ROOT_ONLY
@@ -64,8 +64,13 @@ def test_fuse_overlayfs_is_preferred(nobody: Run, runtime_dir: Path) -> None:
 @ROOT_ONLY
 def test_a_copy_where_the_device_cannot_be_opened(nobody: Run, runtime_dir: Path) -> None:
     """What was opened works: nothing that needs the device was chosen."""
-    work = runtime_dir / "w"
-    assert "backend: copy\n" in nobody("workspace", "open", "app", work)
+    closed = runtime_dir / "closed"
+    closed.touch(0o600)
+    script = f'mount --bind {closed} {DEVICE}; exec {" ".join(AS_NOBODY)} "$0" -m casfs "$@"'
+    env = environment(interpreter(), HOME=str(runtime_dir), CASFS_STORE=str(runtime_dir / "store"))
+    work = str(runtime_dir / "w")
+    command = ["unshare", "--mount", "sh", "-c", script, interpreter(), "workspace"]
+    assert "backend: copy\n" in ran(finished([*command, "open", "app", work], env=env, cwd="/"))
     assert nobody("workspace", "exec", work, "--", "cat", "a") == "one"
     nobody("workspace", "close", work)
 
