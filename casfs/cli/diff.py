@@ -67,9 +67,9 @@ def print_diff(
             return
         changes = trees.changes(store, old, new, paths)
         if format.stat:
-            print_stat(list(diffstat.path_stats(store, changes)), format.json)
+            print_stat(store, list(diffstat.path_stats(store, changes)), format.json)
         else:
-            print_changes(changes, format.json)
+            print_changes(store, changes, format.json)
 
 
 @click.command(cls=WithPaths)

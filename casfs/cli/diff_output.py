@@ -10,7 +10,8 @@ from typing import Any
 
 from casfs.cli.output import echo, echo_json, escape, write_line
 from casfs.cli.terminal import colours, on_terminal, paint
-from casfs.nodes.directory import Entry, File, Subdirectory
+from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
+from casfs.store import Store
 from casfs.trees import tree as trees
 from casfs.trees.diff.stat import PathStat
 
@@ -20,9 +21,9 @@ PATCH_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 HEADER = ("diff ", "index ", "--- ", "+++ ", "new file", "deleted file", "old mode", "new mode")
 
 
-def print_changes(changes: Iterator[trees.Change], as_json: bool) -> None:
+def print_changes(store: Store, changes: Iterator[trees.Change], as_json: bool) -> None:
     if as_json:
-        echo_json([change_json(change) for change in changes])
+        echo_json([change_json(store, change) for change in changes])
         return
     for change in changes:
         letter = paint(change.letter, COLOURS.get(change.letter))
@@ -46,21 +47,21 @@ def _painted(line: str) -> str:
     return paint(line, PATCH_COLOURS.get(line[:1]))
 
 
-def print_stat(rows: list[PathStat], as_json: bool) -> None:
+def print_stat(store: Store, rows: list[PathStat], as_json: bool) -> None:
     """Prints a line for each path and a total, in the layout of `git diff --stat`."""
     if as_json:
-        echo_json([change_json(row.change) | _counts(row) for row in rows])
+        echo_json([change_json(store, row.change) | _counts(row) for row in rows])
     elif rows:
         _print_graph(rows)
 
 
-def change_json(change: trees.Change) -> dict[str, Any]:
-    return {
-        "letter": change.letter,
-        "path": os.fsdecode(change.path),
-        "old": _entry(change.old),
-        "new": _entry(change.new),
-    }
+def change_json(store: Store, change: trees.Change) -> dict[str, Any]:
+    """Returns a change as JSON: `unixMode` is on both sides where one has preserved it."""
+    old, new = _entry(change.old), _entry(change.new)
+    modes = trees.modes(store, change)
+    if modes is not None and old and new:
+        old["unixMode"], new["unixMode"] = modes
+    return {"letter": change.letter, "path": os.fsdecode(change.path), "old": old, "new": new}
 
 
 def _entry(entry: Entry | None) -> dict[str, Any] | None:
@@ -96,16 +97,27 @@ def _counts(row: PathStat) -> dict[str, Any]:
 def _print_graph(rows: list[PathStat]) -> None:
     names = max(len(row.change.path) for row in rows)
     most = max((sum(row.lines) for row in rows if row.lines), default=0)
-    digits = max(len(str(most)), 3)
+    digits = max(len(str(most)), *(len(_count(row)) for row in rows), 3)
     room = shutil.get_terminal_size().columns - names - digits - 30
     width = max(min(MAX_GRAPH_COLUMNS, room), 10)
     for row in rows:
         name = escape(os.fsdecode(row.change.path.ljust(names)), one_line=True)
-        count = "Bin" if row.lines is None else str(sum(row.lines))
+        count = _count(row)
         signs = "" if row.lines is None else " " + _signs(*row.lines, most, width)
         size = f"{row.old_bytes} -> {row.new_bytes} bytes"
-        write_line(f" {name} | {count:>{digits}} {size}{signs}")
+        mode = " mode {:04o} -> {:04o}".format(*row.modes) if row.modes else ""
+        write_line(f" {name} | {count:>{digits}} {size}{signs}{mode}")
     echo(_total(rows))
+
+
+def _count(row: PathStat) -> str:
+    """Returns the number of changed lines, or why there is none."""
+    if row.lines is not None:
+        return str(sum(row.lines))
+    for entry in (row.change.new, row.change.old):
+        if isinstance(entry, Subdirectory | Symlink):
+            return "dir" if isinstance(entry, Subdirectory) else "link"
+    return "Bin"
 
 
 def _signs(added: int, deleted: int, most: int, width: int) -> str:

@@ -52,13 +52,13 @@ def _directory_status(
         name = compare.name_of(store, found.old)
         changes = list(tree.changes(store, found.old, found.new, found.paths))
     if as_json:
-        values = [change_json(change) for change in changes]
+        values = [change_json(store, change) for change in changes]
         echo_json(
             {"directory": str(found.directory), "tree": found.old, "name": name, "changes": values}
         )
         return
     echo(f"{found.directory} compared with {name or found.old}")
-    print_changes(iter(changes), as_json)
+    print_changes(store, iter(changes), as_json)
     if not changes:
         echo("no changes")
 

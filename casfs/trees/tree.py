@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from casfs.digest import TreeDigest, TreeHash
 from casfs.errors import Invalid, NotFound
-from casfs.nodes.directory import Entry, File, Subdirectory
+from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
 from casfs.store import Store
 from casfs.system.paths import printable
 from casfs.trees.directory_cache import Entries as Entries
@@ -141,6 +141,38 @@ def directory_mode(store: Store, hash: TreeHash) -> int:
     """Returns the permissions of the directory itself."""
     own = directory_properties(store, hash)
     return DIRECTORY_MODE if own is None or own.unix_mode is None else own.unix_mode
+
+
+def modes(store: Store, change: Change) -> tuple[int, int] | None:
+    """Returns the permissions of both sides; None for a one-sided change, and where neither side
+    has preserved any. Symlinks have none."""
+    sides = [(one, _preserved_mode(store, one)) for one in (change.old, change.new)]
+    if all(kept is None for _, kept in sides):
+        return None
+    found = [_default_mode(one) if kept is None else kept for one, kept in sides]
+    return None if found[0] is None or found[1] is None else (found[0], found[1])
+
+
+def changed_modes(store: Store, change: Change) -> tuple[int, int] | None:
+    """Returns as `modes`, where the two differ."""
+    found = modes(store, change)
+    return None if found is None or found[0] == found[1] else found
+
+
+def _preserved_mode(store: Store, entry: Entry | None) -> int | None:
+    if entry is None or isinstance(entry, Symlink):
+        return None
+    if isinstance(entry, File):
+        kept = entry.properties
+    else:
+        kept = directory_properties(store, entry.digest.hash)
+    return None if kept is None else kept.unix_mode
+
+
+def _default_mode(entry: Entry | None) -> int | None:
+    if isinstance(entry, File):
+        return 0o755 if entry.executable else 0o644
+    return DIRECTORY_MODE if isinstance(entry, Subdirectory) else None
 
 
 def subtree(entry: Entry | None) -> TreeHash | None:

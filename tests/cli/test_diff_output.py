@@ -11,7 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from casfs.nodes.directory import File, Properties, encode
+from casfs.cli.diff_output import change_json
+from casfs.digest import TreeDigest, TreeHash
+from casfs.nodes.directory import File, Properties, Subdirectory, encode
 from casfs.store import Store
 from casfs.trees import tree
 from casfs.trees.diff import lines as textdiff
@@ -107,7 +109,42 @@ def test_a_time_that_was_kept_is_named(store: Store) -> None:
         file = File(b"f", store.put(b"1"), properties=Properties((seconds, 0), 0o600))
         return store.put_node("directory", encode([file])).hash
 
-    assert patch(store, kept(1), kept(2)) == b"T f (mode or time)\n"
+    assert patch(store, kept(1), kept(2)) == b"T f (preserved metadata)\n"
+
+
+def moded(store: Store, mode: int, content: bytes) -> TreeHash:
+    """A tree with a file and a directory of this mode, and a file without any."""
+    digest, kept = store.put(content), Properties(unix_mode=mode)
+    inner = store.put_node("directory", encode([], kept))
+    below = Subdirectory(b"d", TreeDigest(inner.hash, inner.size_bytes))
+    files = [File(b"f", digest, properties=kept), File(b"g", store.put(b"1\n"))]
+    return TreeHash(store.put_node("directory", encode([*files, below])).hash)
+
+
+@pytest.mark.parametrize("content", [b"1\n", b"\0"])
+def test_a_permission_change_names_both_modes(store: Store, tmp_path: Path, content: bytes) -> None:
+    old, new = moded(store, 0o600, content), moded(store, 0o644, content)
+    found = patch(store, old, new)
+    assert found == (
+        b"T d (directory, mode 0600 -> 0644)\n"
+        b"diff --git a/f b/f\nold mode 100600\nnew mode 100644\n"
+    )
+    write_tree(tmp_path / "w", {"f": content, "d": {}})
+    command = ["git", "apply", "-"]
+    subprocess.run(command, input=found, cwd=tmp_path / "w", check=True, capture_output=True)
+    rows = list(stat.path_stats(store, tree.changes(store, old, new)))
+    assert [row.modes for row in rows] == [(0o600, 0o644)] * 2
+
+
+def test_a_mode_that_one_side_has_is_on_both_sides_in_json(store: Store) -> None:
+    old = put_tree(store, {"f": Program(b"1\n"), "d": {}})
+    changes = tree.changes(store, old, moded(store, 0o600, b"1\n"))
+    found = [change_json(store, one) for one in changes]
+    sides = {one["path"]: (one["old"], one["new"]) for one in found if one["old"]}
+    assert {path: (a["unixMode"], b["unixMode"]) for path, (a, b) in sides.items()} == {
+        "d": (0o755, 0o600),
+        "f": (0o755, 0o600),
+    }
 
 
 def test_many_binary_files_and_one_huge_path_stay_within_the_limit(store: Store) -> None:
@@ -198,12 +235,28 @@ def test_diff_prints_its_forms(cli: Cli, two: tuple[str, str], noun: str) -> Non
         " g   |   1 1 -> 0 bytes -",
         " 3 paths changed, +1 -1 lines, 3 -> 5 bytes",
     ]
+
     text = cli(noun, "diff", *two, "--patch").text
     assert "+++ b/f\n@@ -1 +1,2 @@\n 1\n+2\n" in text
     assert text.startswith("A d/h (binary)\n")
     assert "cannot be combined with --stat or --json" in cli.refused(
         noun, "diff", *two, "--patch", "--stat", code=2
     )
+
+
+def test_stat_names_modes_and_what_has_no_lines(cli: Cli, tmp_path: Path) -> None:
+    place = write_tree(tmp_path / "w", {"key": b"1\n", "l": {}})
+    (place / "key").chmod(0o600)
+    cli("checkpoint", "create", "w", place, "--preserve", "mode")
+    (place / "key").chmod(0o644)
+    (place / "l").rmdir()
+    (place / "l").symlink_to("key")
+    (place / "e").mkdir()
+    assert cli("diff", place, "--stat").text.splitlines()[:3] == [
+        " e   |  dir 0 -> 0 bytes",
+        " key |    0 2 -> 2 bytes  mode 0600 -> 0644",
+        " l   | link 0 -> 3 bytes",
+    ]
 
 
 def test_diff_as_json(cli: Cli, two: tuple[str, str]) -> None:

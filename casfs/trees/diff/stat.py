@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from casfs.nodes.directory import Entry, Subdirectory, Symlink
 from casfs.store import Store
+from casfs.trees import tree
 from casfs.trees.diff import lines as textdiff
 from casfs.trees.diff import unified_diff
 from casfs.trees.tree import Change
@@ -17,12 +18,14 @@ from casfs.trees.tree import Change
 
 @dataclass(frozen=True, slots=True)
 class PathStat:
-    """`lines`: (added, deleted); None for binary and large files, and directories."""
+    """`lines`: (added, deleted); None for binary and large files, and directories.
+    `modes`: the permissions, where they differ."""
 
     change: Change
     lines: tuple[int, int] | None
     old_bytes: int
     new_bytes: int
+    modes: tuple[int, int] | None
 
 
 def path_stats(store: Store, changes: Iterable[Change]) -> Iterator[PathStat]:
@@ -34,7 +37,8 @@ def path_stats(store: Store, changes: Iterable[Change]) -> Iterator[PathStat]:
         lines = None
         if not isinstance(old, str) and not isinstance(new, str):
             lines = textdiff.counts(old, new)
-        yield PathStat(change, lines, _size(change.old), _size(change.new))
+        modes = tree.changed_modes(store, change)
+        yield PathStat(change, lines, _size(change.old), _size(change.new), modes)
 
 
 def _size(entry: Entry | None) -> int:

@@ -2,8 +2,8 @@
 
 Text files and symlinks have lines, under the headers that git knows (modes, new and
 deleted files). A change of kind is a deletion and an addition. Files that have a NUL byte, are
-not UTF-8 or larger than MAX_FILE_BYTES, empty directories, and preserved times are named on a
-line of their own, which git skips: `LETTER path (why)`. Paths in a directory named `.git` are
+not UTF-8 or larger than MAX_FILE_BYTES, directories, and preserved times are named on a line of
+their own, which git skips: `LETTER path (why)`. Paths in a directory named `.git` are
 only counted, since git accepts no patch to them. The output is bounded; paths that do not fit
 are counted too.
 """
@@ -89,20 +89,20 @@ def _parts(store: Store, change: Change) -> Iterator[bytes]:
 
 def _part(store: Store, change: Change) -> Iterator[bytes]:
     old, new = text_lines(store, change.old), text_lines(store, change.new)
+    modes = tree.changed_modes(store, change)
+    if isinstance(change.old, File) and change.letter == "T":
+        old = new = []  # the mode is all that git shows, of binary files too
+    mode = ", mode {:04o} -> {:04o}".format(*modes) if modes else ""
     for why in (new, old):
         if isinstance(why, str):
-            yield b"%s %s (%s)\n" % (
-                change.letter.encode(),
-                _git_name(b"", change.path),
-                why.encode(),
-            )
+            yield _note(change, why + mode)
             return
     assert not isinstance(old, str)
     assert not isinstance(new, str)
-    header = b"".join(_modes(change))
+    header = b"".join(_modes(change, modes))
     body = b"".join(lines.hunks(old, new))
     if not header and not body:
-        yield b"%s %s (mode or time)\n" % (change.letter.encode(), _git_name(b"", change.path))
+        yield _note(change, "preserved metadata")
         return
     yield b"diff --git %s %s\n" % (_git_name(b"a/", change.path), _git_name(b"b/", change.path))
     yield header
@@ -112,8 +112,19 @@ def _part(store: Store, change: Change) -> Iterator[bytes]:
         yield body
 
 
-def _modes(change: Change) -> Iterator[bytes]:
+def _note(change: Change, why: str) -> bytes:
+    """Returns a line that git skips."""
+    return b"%s %s (%s)\n" % (
+        change.letter.encode(),
+        _git_name(b"", change.path),
+        why.encode(),
+    )
+
+
+def _modes(change: Change, preserved: tuple[int, int] | None) -> Iterator[bytes]:
     old, new = _mode(change.old), _mode(change.new)
+    if preserved is not None:
+        old, new = (b"%o" % (0o100000 | mode) for mode in preserved)
     if old is None:
         yield b"new file mode %s\n" % (new or b"")
     elif new is None:
