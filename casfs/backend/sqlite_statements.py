@@ -85,6 +85,7 @@ MISTYPED = {  # table: the condition of a row that is not one of ours
 class BlobRow(NamedTuple):
     """The row of a stored blob; `type` is a row of `types`, None for plain bytes."""
 
+    hash: bytes
     id: int
     type: int | None
     touched: int
@@ -176,7 +177,7 @@ def _rows(db: Connection, keys: list[bytes]) -> dict[bytes, BlobRow]:
         rows = db.execute(
             f"SELECT hash, id, type, touched FROM blobs WHERE hash IN ({marks})", part
         )
-        found.update((row[0], BlobRow(*row[1:])) for row in rows)
+        found.update({row[0]: BlobRow._make(row) for row in rows})
     return found
 
 
