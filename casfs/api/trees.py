@@ -134,16 +134,17 @@ class Trees:
         """Makes the directory `target` hold `tree`: new, empty, or recorded or restored before.
 
         In the last case only what differs or is missing is written, and files in neither tree
-        stay unless `delete_untracked`. `base` names the tree that is there where the store does
+        stay unless `delete_untracked`, which records them first and never deletes what a
+        checkpoint leaves out, as `.git`. `base` names the tree that is there where the store does
         not know; `paths`: restore only these. `verify` reads every file, also where its stat is
-        unchanged. Local changes are refused; `force` overwrites them once they are recorded as
-        the checkpoint `saved`. `parents` makes missing parents. Raises Refused for local changes
+        unchanged. Local changes are refused; `force` overwrites them once the directory is recorded
+        as the checkpoint `saved`. `parents` makes missing parents. Raises Refused for local changes
         and for a directory of unknown content, Conflict, Failed.
         """
         saved: list[str] = []
 
-        def save(here: TreeHash, _: object) -> None:
-            made = create_before_restore(self._store, here, Path(target))
+        def save(before: TreeHash, _: object = None) -> None:
+            made = create_before_restore(self._store, before, Path(target))
             saved.append(f"{made.name}@{made.id}")
 
         done = restore.restore(
@@ -156,6 +157,7 @@ class Trees:
             verify=verify,
             parents=parents,
             on_local_changes=save if force else None,
+            on_delete=save,
         )
         changed, kept = (
             tuple(map(os.fsdecode, paths)) for paths in (done.outcome.changed, done.outcome.kept)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -28,6 +29,7 @@ from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 from casfs.write_batch import Batch
 
 BEFORE_RESTORE = "before-restore"  # name of the trees that a restore has overwritten
+SHOWN_PARTS = 2  # of a path in a message
 MAX_CHANGED_PATHS = 1000  # that a checkpoint node names
 MAX_RECORD_MESSAGE = 500  # characters; a head's record holds at most 4 KiB
 COUNTERS = {"A": "added", "M": "modified", "T": "modified", "D": "deleted"}
@@ -95,17 +97,28 @@ def create(
 
 
 def create_before_restore(
-    store: Store, root: TreeHash, directory: Path, what: str = "a restore"
+    store: Store, root: TreeHash, directory: Path, what: str = "restore"
 ) -> Checkpoint:
-    """Record the stored tree `root`, which a restore into `directory` is about to overwrite."""
+    """Record the stored tree `root` of all that is in `directory`, some of which a restore is about
+    to overwrite or delete."""
     files = [one for _, one in tree.walk(store, root) if isinstance(one, File)]
     previous = checkpoint.latest(store, BEFORE_RESTORE)
     counts, paths = compare(store, previous.root if previous else None, root)
     size = sum(one.digest.size_bytes for one in files)
-    message = f"{printable(os.fsencode(directory.absolute()))} before {what}"
+    message = f"before {what}: {_short(directory)}"
     content = Content(root, message, {"files": len(files), "bytes": size, **counts}, paths)
     with store.batch() as batch:
         return put(batch, BEFORE_RESTORE, previous, content)
+
+
+def _short(directory: Path) -> str:
+    """Returns the last components of a path, below `~` where that is above them."""
+    path = Path(os.path.realpath(directory))
+    with suppress(RuntimeError, ValueError):
+        path = "~" / path.relative_to(Path.home().resolve())
+    parts = path.parts
+    short = path if len(parts) <= SHOWN_PARTS + 1 else Path("…", *parts[-SHOWN_PARTS:])
+    return printable(os.fsencode(short))
 
 
 def create_from_root(

@@ -10,7 +10,7 @@ import click
 from casfs.checkpoints import checkpoint as checkpoints
 from casfs.checkpoints import forget as forgetting
 from casfs.checkpoints.checkpoint import Checkpoint
-from casfs.checkpoints.create import Created
+from casfs.checkpoints.create import BEFORE_RESTORE, Created
 from casfs.checkpoints.create import create as create_checkpoint
 from casfs.cli.common import (
     Count,
@@ -146,7 +146,7 @@ def _properties(text: str) -> tuple[str, ...]:
 @json_option
 @click.pass_context
 def list_(ctx: click.Context, name: str | None, as_json: bool) -> None:
-    """List the checkpoints of NAME, or all, newest first.
+    """List the checkpoints of NAME, or all, newest first; of `before-restore` only the newest.
 
     \b
     casfs checkpoint list work
@@ -156,9 +156,19 @@ def list_(ctx: click.Context, name: str | None, as_json: bool) -> None:
         sizes = [_size(store, one) for one in found]
     if name is not None and not found:
         raise NotFound(f"no checkpoint {name!r}; see `casfs checkpoint list`")
+    undos = [one for one in found if name is None and one.name == BEFORE_RESTORE]
+    more = f" (and {len(undos) - 1} more: casfs checkpoint list {BEFORE_RESTORE})"
+    counted = {one.id: more for one in undos[:1] if len(undos) > 1}
     rows = [
-        (f"{one.name}@{one.id}", Moment(one.created_at), files, size and Size(size), one.message)
+        (
+            f"{one.name}@{one.id}",
+            Moment(one.created_at),
+            files,
+            size and Size(size),
+            one.message + counted.get(one.id, ""),
+        )
         for one, (files, size) in zip(found, sizes, strict=True)
+        if one not in undos[1:]
     ]
     values = [
         {**record(one), "files": files, "bytes": size}

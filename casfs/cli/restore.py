@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 import click
@@ -13,6 +14,8 @@ from casfs.cli.common import json_option, open_store
 from casfs.cli.json_values import record
 from casfs.cli.output import echo_lines, echo_result, warn
 from casfs.cli.progress import progress
+from casfs.cli.snapshot_options import named
+from casfs.digest import TreeHash
 from casfs.errors import Usage
 from casfs.revisions import resolve, resolve_tree
 from casfs.system.paths import printable
@@ -31,7 +34,7 @@ from casfs.trees.restore.restore import restore as restore_tree
 @click.option(
     "--delete-untracked",
     is_flag=True,
-    help="Also delete files that are in neither tree: your own, node_modules, .git.",
+    help="Also delete files that are in neither tree; a checkpoint records them.",
 )
 @click.option("--verify", is_flag=True, help="Read every file, also where its stat is unchanged.")
 @click.option("--force", is_flag=True, help="Overwrite local changes; a checkpoint records them.")
@@ -62,6 +65,8 @@ def restore(
 
     In the last case every path of the two trees is checked, and what differs or is missing is
     written, or deleted; files that are in neither tree stay. Local changes are refused, exit 4.
+    What --force overwrites and --delete-untracked deletes is recorded first, and the command that
+    undoes it is printed. What `checkpoint create` leaves out, as .git, is never deleted.
 
     \b
     casfs checkpoint restore work@20261122 ./again
@@ -70,6 +75,10 @@ def restore(
     if paths and delete_untracked:
         raise Usage("give --delete-untracked, or paths")
     saved: list[Checkpoint] = []
+
+    def save(before: TreeHash, _: object = None) -> None:
+        saved.append(create_before_restore(store, before, Path(directory)))
+
     with open_store(ctx) as store, progress("restoring", "files") as update:
         found = resolve(store, tree)
         done = restore_tree(
@@ -83,26 +92,24 @@ def restore(
             set_id=preserve is not None,
             parents=parents,
             dry_run=dry_run,
-            on_local_changes=(
-                lambda tree, _: saved.append(create_before_restore(store, tree, Path(directory)))
-            )
-            if force
-            else None,
+            on_local_changes=save if force else None,
+            on_delete=save,
             progress=update,
         )
     for path in done.local if dry_run else ():
         warn(f"{printable(path)}: changed locally; only --force overwrites it")
     for one in saved:
-        warn(f"local changes are recorded as {one.name}@{one.id}")
+        warn(f"the directory as it was is recorded; undo: {undo_command(one, directory)}")
     for path in done.outcome.changed:
         warn(f"{printable(path)}: changed during the restore, and is now as in the tree")
     for path in done.outcome.kept:
         warn(f"{printable(path)}: kept, it holds files that are in neither tree")
+    if done.excluded:
+        click.echo(f"casfs: kept: {named(done.excluded)}", err=True)
     plan = [(change.letter, change.path) for change in done.plan]
-    plan += [("D", path) for path in done.untracked]
-    named = found.checkpoint
+    source = found.checkpoint
     value = {
-        **(record(named) if named else {}),
+        **(record(source) if source else {}),
         "root": done.root,
         "from": done.old,
         "directory": directory,
@@ -110,7 +117,7 @@ def restore(
         "bytes": done.bytes,
         "deleted": done.outcome.deleted,
         "changed": [os.fsdecode(path) for path in done.outcome.changed],
-        "kept": [os.fsdecode(path) for path in done.outcome.kept],
+        "kept": [os.fsdecode(path) for path in [*done.outcome.kept, *done.excluded]],
         "localChanges": [os.fsdecode(path) for path in done.local],
         "recordedAs": [f"{one.name}@{one.id}" for one in saved],
         "dryRun": dry_run,
@@ -121,7 +128,13 @@ def restore(
         echo_lines(False, value, (b"%s %s" % (one.encode(), path) for one, path in plan))
         return
     line = (
-        f"{named.id if named else done.root} restored to {directory}: {done.files} files written,"
+        f"{source.id if source else done.root} restored to {directory}: {done.files} files written,"
         f" {done.bytes} bytes, {done.outcome.deleted} deleted, {done.seconds:.2f} s"
     )
     echo_result(as_json, value, line)
+
+
+def undo_command(before: Checkpoint, directory: str) -> str:
+    """Returns the command that brings back what a directory held before it was changed."""
+    place = shlex.quote(printable(os.fsencode(directory)))
+    return f"casfs checkpoint restore {before.name}@{before.id} {place}"

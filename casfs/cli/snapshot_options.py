@@ -96,18 +96,18 @@ def print_notes(report: SnapshotReport, as_json: bool = False) -> None:
 def _lines(report: SnapshotReport) -> Iterator[str]:
     derived = [path for path, why in report.excluded if why not in (BY_PATTERN, *exclusions.KINDS)]
     if derived:
-        yield f"left out: {_named(derived)}; --no-default-excludes keeps them"
+        yield f"left out: {named(derived)}; --no-default-excludes keeps them"
     matched = [path for path, why in report.excluded if why == BY_PATTERN]
     if matched:
-        yield f"left out by pattern: {_named(matched)}"
+        yield f"left out by pattern: {named(matched)}"
     if report.not_kept:
         found = (f"{report.not_kept[kind]} {text}" for kind, text in NOT_KEPT.items())
         yield f"not kept: {', '.join(text for text in found if not text.startswith('0 '))}"
     if report.secrets:
-        yield f"recorded, and may be secret: {_named(report.secrets)}"
+        yield f"recorded, and may be secret: {named(report.secrets)}"
 
 
-def _named(paths: list[bytes]) -> str:
+def named(paths: list[bytes]) -> str:
     """Names the first paths; those of one name once, with their count."""
     names = Counter(os.path.basename(path) for path in paths)
     found = dict.fromkeys(

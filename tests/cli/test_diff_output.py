@@ -301,7 +301,8 @@ def test_restore_says_what_it_did(cli: Cli, two: tuple[str, str], tmp_path: Path
     assert (value["files"], value["deleted"], value["changed"]) == (2, 1, [])
     assert value["root"] != value["from"]
     (saved,) = value["recordedAs"]
-    assert done.err == f"casfs: warning: local changes are recorded as {saved}\n"
+    undo = f"casfs checkpoint restore {saved} {place}"
+    assert done.err == f"casfs: warning: the directory as it was is recorded; undo: {undo}\n"
     assert read_tree(place) == named({"f": b"1\n2\n", "d": {"h": b"\0"}, "mine": b"mine"})
     cli("checkpoint", "restore", saved, place)
     assert read_tree(place) == named({"f": b"mine", "g": b"x", "mine": b"mine"})
@@ -315,8 +316,28 @@ def test_restore_keeps_what_is_foreign_until_told(
     write_tree(place / "d", {"mine": b"mine"})
     assert "warning: d: kept, " in cli("tree", "restore", two[0], place).err
     assert read_tree(place) == named({"f": b"1\n", "g": b"x", "d": {"mine": b"mine"}})
-    assert cli("tree", "restore", two[0], place, "--delete-untracked", "--verify").err == ""
+    said = cli("tree", "restore", two[0], place, "--delete-untracked", "--verify").err
     assert read_tree(place) == named({"f": b"1\n", "g": b"x"})
+    cli(*said.split("undo: casfs ")[1].split())
+    assert read_tree(place) == named({"f": b"1\n", "g": b"x", "d": {"mine": b"mine"}})
+
+
+def test_what_checkpoints_leave_out_is_never_deleted(cli: Cli, tmp_path: Path) -> None:
+    place = write_tree(tmp_path / "p", {"a": b"1", ".casfsignore": b"*.log\n"})
+    cli("checkpoint", "create", "p", place)
+    kept = {
+        ".git": {"HEAD": b"ref", "objects": {}, "refs": {}},
+        "my.log": b"log",
+        "s": {"__pycache__": {"c": b"c"}},
+    }
+    write_tree(place, kept)
+    write_tree(place, {"new": {"f": b"only here"}, "s": {"t": b"t"}})
+    before = read_tree(place)
+    done = cli("checkpoint", "restore", "p", place, "--delete-untracked")
+    assert read_tree(place) == named({"a": b"1", ".casfsignore": b"*.log\n", **kept})
+    assert "casfs: kept: .git, my.log, s/__pycache__\n" in done.err
+    cli(*done.err.split("undo: casfs ")[1].splitlines()[0].split())
+    assert read_tree(place) == before
 
 
 def test_restore_over_something_unknown_is_refused(
@@ -384,7 +405,7 @@ def test_a_dry_run_lists_untracked_paths(cli: Cli, tmp_path: Path) -> None:
     write_tree(place, {"s": {"mine": {"x": b""}}, "also": b""})
     before = read_tree(place)
     arguments = ("checkpoint", "restore", "p", place, "--delete-untracked")
-    assert cli(*arguments, "--dry-run").text == "D also\nD s/mine\n"
+    assert cli(*arguments, "--dry-run").text == "D also\nD s/mine/x\n"
     assert read_tree(place) == before
     assert " 3 deleted" in cli(*arguments).text
     arguments = ("checkpoint", "restore", "p", tmp_path / "no" / "new")

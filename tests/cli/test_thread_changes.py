@@ -49,14 +49,14 @@ def test_apply_to_what_has_changed_meanwhile(cli: Cli, project: Path) -> None:
     assert said == "A log\nD old\nM text\n"
     assert (project / "old").exists()
     said = cli("thread", "apply", "mend").text
-    assert said.startswith("A log\nD old\nM text\nthe files as they were: before-restore@")
+    assert said.startswith("A log\nD old\nM text\nundo: casfs checkpoint restore before-restore@")
+    undo = said.splitlines()[-1].split()[2:]
     done = {b"log": b"1\n2\n", b"text": b"one\n2\n3\n4\nfive\n", b"mine": b"mine"}
     assert read_tree(project) == done
     assert cli("thread", "apply", "mend", ".").text == "nothing to apply\n"
-    before = cli("checkpoint", "list", "before-restore", "--json").json
-    assert cli("ls", f"before-restore@{before[0]['id']}").text == "old\ntext\n"
-    cli("checkpoint", "restore", "before-restore", ".", "--force", "--", "old", "text")
-    assert (project / "old").read_bytes() == b"old\n"
+    cli(*undo)
+    text = TEXT.replace(b"5", b"five")
+    assert read_tree(project) == {b"text": text, b"old": b"old\n", b"mine": b"mine"}
 
 
 def test_conflicts(cli: Cli, project: Path, tmp_path: Path) -> None:
@@ -71,6 +71,8 @@ def test_conflicts(cli: Cli, project: Path, tmp_path: Path) -> None:
     marked = f"<<<<<<< ours\nuno\n=======\none\n>>>>>>> thread {answer['thread']}\n2\n3\n4\n5\n"
     assert (project / "text").read_text() == marked
     assert (project / "old").read_bytes() == b"older\n"
+    assert "are not resolved: text;" in cli("thread", "apply", "mend", code=4).err
+    assert (project / "text").read_text() == marked
     other = write_tree(tmp_path / "other", {})
     said = cli("thread", "apply", "mend@1", other, code=1).text
     assert "conflict: text: deleted here, changed by the thread" in said

@@ -14,6 +14,7 @@ from casfs.checkpoints.create import create_before_restore
 from casfs.cli.common import json_option, open_store
 from casfs.cli.diff import DiffFormat, format_options, print_diff
 from casfs.cli.output import echo_json, echo_line, warn
+from casfs.cli.restore import undo_command
 from casfs.digest import TreeHash
 from casfs.errors import Usage
 from casfs.revisions import step_tree
@@ -49,7 +50,9 @@ def apply(ctx: click.Context, id: str, directory: str, check: bool, as_json: boo
     """Bring what a thread changed to DIRECTORY (the working directory), by a three-way merge.
 
     Exit 1 where both changed the same: in text the conflict is marked as by git, and each is
-    named. A checkpoint records the files that are overwritten. Paths in .git are left out.
+    named. A checkpoint records the directory before files are overwritten, and the command that
+    undoes it is printed. Paths in .git are left out. Exit 4 while a file to be merged has the
+    conflict markers of a former apply.
 
     \b
     casfs thread apply 8XKQ --check
@@ -94,7 +97,7 @@ def apply(ctx: click.Context, id: str, directory: str, check: bool, as_json: boo
         for path, why in merged.conflicts:
             echo_line(b"conflict: %s: %s" % (path, why.encode()))
         for one in saved:
-            echo_line(f"the files as they were: {one.name}@{one.id}")
+            echo_line(f"undo: {undo_command(one, directory)}")
         if not merged.changed and not merged.conflicts:
             echo_line("nothing to apply")
     return 1 if merged.conflicts else 0

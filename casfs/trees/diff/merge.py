@@ -20,6 +20,7 @@ from casfs.trees.diff import three_way, unified_diff
 
 Leaves = dict[bytes, Entry]  # files, links and empty directories, by path
 GIT = b".git"
+MARKERS = b"<<<<<<< ours", b">>>>>>> "
 
 
 @dataclass(slots=True)
@@ -38,11 +39,12 @@ class Changes:
 @dataclass(slots=True)
 class Merged:
     """`root`: of the merged paths; `changed`: LETTER and path of each that is not as in ours;
-    `conflicts`: path and reason."""
+    `conflicts`: path and reason; `unresolved`: files with the markers of a former merge."""
 
     root: TreeHash
     changed: list[tuple[str, bytes]]
     conflicts: list[tuple[bytes, str]]
+    unresolved: list[bytes]
 
 
 def changes(store: Store, base: TreeHash, theirs: TreeHash) -> Changes:
@@ -82,7 +84,7 @@ def merge(store: Store, theirs: Changes, ours: TreeHash, like: TreeHash, label: 
         (tree.Change(path, _find(store, ours, path), entry).letter, path)
         for path, entry in sorted(edits.items())
     ]
-    return Merged(root, letters, sorted(merging.conflicts))
+    return Merged(root, letters, sorted(merging.conflicts), merging.unresolved)
 
 
 def _drop_blocked(
@@ -102,6 +104,7 @@ class _Merge:
         self._store = store
         self._label = label
         self.conflicts: list[tuple[bytes, str]] = []
+        self.unresolved: list[bytes] = []
 
     def entry(
         self, path: bytes, base: Entry | None, ours: Entry | None, theirs: Entry | None
@@ -133,6 +136,8 @@ class _Merge:
         if old is None or mine is None or new is None:
             self.conflicts.append((path, "changed on both sides, binary or too large"))
             return merged
+        if _has_markers(mine) and not _has_markers(old):
+            self.unresolved.append(path)
         done = three_way.merge(old, mine, new, ("ours", self._label))
         if done.conflicts:
             marked = "1 conflict" if done.conflicts == 1 else f"{done.conflicts} conflicts"
@@ -149,6 +154,11 @@ class _Merge:
         """Returns the content of a text file, empty for none; None for other files."""
         lines = unified_diff.text_lines(self._store, file)
         return None if isinstance(lines, str) else b"".join(lines)
+
+
+def _has_markers(text: bytes) -> bool:
+    lines = text.splitlines()
+    return all(any(one.startswith(mark) for one in lines) for mark in MARKERS)
 
 
 def _is_leaf(store: Store, entry: Entry) -> bool:

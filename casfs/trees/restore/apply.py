@@ -23,9 +23,10 @@ from casfs.trees.diff.merge import Merged
 from casfs.trees.restore.incremental import IncrementalRestore
 from casfs.trees.restore.local_changes import local_changes
 from casfs.trees.restore.restore_state import RestoreState, RestoreStates
-from casfs.trees.restore.target import Target
+from casfs.trees.restore.target import Target, listed
 from casfs.trees.restore.write import WriteProgress
-from casfs.trees.snapshot import tracked
+from casfs.trees.snapshot import tracked, working_tree
+from casfs.trees.snapshot.report import SnapshotReport
 
 JOURNAL = "applied"
 
@@ -52,7 +53,7 @@ def apply(
 ) -> Applied:
     """Brings what changed from the tree `old` to the tree `new` to `directory`; conflicts are
     marked, and named in the result. `label` names the new side in markers; `check`: change
-    nothing; `on_overwrite`: called with the tree of what is about to be overwritten.
+    nothing; `on_overwrite`: called before files are, with the tree of all that is there.
     Raises NotFound, Refused, Conflict (another restore or apply there), Failed."""
     target = Target(store, directory)
     if not target.path.is_dir():
@@ -66,10 +67,19 @@ def apply(
         trees = [merge.partial_tree(store, leaves, like) for leaves, like in sides]
         ours = tracked.snapshot_tracked(store, target.path, trees)
         merged = merge.merge(store, theirs, ours, new, label)
+        if merged.unresolved:
+            raise Refused(
+                f"{target}: conflicts of a former apply are not resolved:"
+                f" {listed(merged.unresolved)}; edit the marked lines, and run this again"
+            )
         if merged.changed and not check:
+            before = None
             if any(letter != "A" for letter, _ in merged.changed):
-                on_overwrite(ours)
+                before = working_tree.record_all(store, target.path, trees, SnapshotReport())
+                on_overwrite(before)
             task.write(ours, merged.root)
+            if before is not None:
+                target.save_undo(before, merged.root)
     return Applied(merged, theirs.skipped, undone)
 
 

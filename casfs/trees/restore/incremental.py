@@ -14,7 +14,7 @@ that name and renamed. Hence each path is at any time as in one of the trees, or
 its kind changes, and running again completes what was interrupted.
 
 Entries in none of the trees are untracked: they are left alone, and so is every directory
-that holds one, unless `delete_untracked`.
+that holds one.
 """
 
 from __future__ import annotations
@@ -67,14 +67,12 @@ class IncrementalRestore:
         temp: bytes,
         progress: WriteProgress,
         *,
-        delete_untracked: bool = False,
         top_mode: int = ALL_BITS,
     ) -> None:
         """`top_mode`: bits that the mode of the directory itself may have."""
         self._store = store
         self._temp = temp
         self._progress = progress
-        self._delete_untracked = delete_untracked
         self._top_mode = top_mode
         self.outcome = Outcome()
 
@@ -85,12 +83,9 @@ class IncrementalRestore:
         before = [self._load(old) for old in olds]
         after = self._load(new)
         names = set(after).union(*before)
-        if self._delete_untracked:
-            self._delete_all_untracked(fd, path, names)
         for name in sorted(names, key=lambda name: (name in after, name)):
             was, to = [entries.get(name) for entries in before], after.get(name)
-            inside = self._delete_untracked and isinstance(to, Subdirectory)
-            if inside or any(one != to for one in was):
+            if any(one != to for one in was):
                 self._restore_entry(fd, name, path, was, to)
         if new is not None:
             self._set_own_properties(fd, olds, new, ALL_BITS if path else self._top_mode)
@@ -136,14 +131,6 @@ class IncrementalRestore:
         self.outcome.deleted += 1
         if to is not None:
             self._place(fd, name, to)
-
-    def _delete_all_untracked(self, fd: int, path: Path, names: set[bytes]) -> None:
-        for found in os.listdir(fd):
-            name = os.fsencode(found)
-            if name not in names:
-                self._progress.path.append(name)
-                self.outcome.deleted += host_entries.remove(fd, name)
-                self._progress.path.pop()
 
     def _set_own_properties(self, fd: int, olds: Olds, new: TreeHash, bits: int) -> None:
         """Set the mode and time of the directory itself, where a tree has preserved any."""

@@ -36,6 +36,24 @@ def local_changes(
             yield from local_changes(store, entry.digest.hash, below, above + name + b"/")
 
 
+def replaced_directories(
+    store: Store, here: TreeHash, new: TreeHash, above: bytes = b""
+) -> Iterator[tuple[bytes, TreeHash]]:
+    """Yields the directories of `here`, path and tree, in whose place `new` has no directory."""
+    if here == new:
+        return
+    after = tree.load(store, new)
+    for name, entry in tree.load(store, here).items():
+        to = after.get(name)
+        if to is None or not isinstance(entry, Subdirectory):
+            continue
+        if isinstance(to, Subdirectory):
+            below = (entry.digest.hash, to.digest.hash)
+            yield from replaced_directories(store, *below, above + name + b"/")
+        else:
+            yield above + name, entry.digest.hash
+
+
 def _is_same(store: Store, here: Entry, other: Entry | None) -> bool:
     """Compares kind, content and mode, but neither times nor the content of directories."""
     if isinstance(here, File) and isinstance(other, File):

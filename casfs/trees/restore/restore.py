@@ -8,7 +8,8 @@ half directory under the target's name.
 or by the restore state (`casfs.trees.restore.restore_state`). First every path of the old and the
 new tree is looked at, by its stat where the stat cache knows it
 (`casfs.trees.snapshot.tracked`). What is as in neither tree was changed locally
-(`casfs.trees.restore.local_changes`): the caller decides, before anything is touched. Then the
+(`casfs.trees.restore.local_changes`): the caller decides, before anything is touched, and is
+given the tree of the whole directory, so that restoring it is undo. Then the
 paths that are not as in the new tree are brought to it (`casfs.trees.restore.incremental`).
 Before the first change the state is marked with all trees that the directory may hold from then
 on, so an interrupted restore is completed by running it again.
@@ -34,27 +35,27 @@ from casfs.system.paths import DIR_FLAGS, printable
 from casfs.trees import edit, tree
 from casfs.trees.restore import host_entries
 from casfs.trees.restore.incremental import ALL_BITS, IncrementalRestore, Outcome
-from casfs.trees.restore.local_changes import local_changes
+from casfs.trees.restore.local_changes import local_changes, replaced_directories
 from casfs.trees.restore.target import Roots, Target
 from casfs.trees.restore.write import Progress, WriteProgress, write_tree
-from casfs.trees.snapshot import tracked
+from casfs.trees.snapshot import tracked, working_tree
 from casfs.trees.snapshot.properties import preserved_names
-from casfs.trees.snapshot.report import SPECIAL_BITS
+from casfs.trees.snapshot.report import SPECIAL_BITS, SnapshotReport
 
-OnLocalChanges = Callable[[TreeHash, list[bytes]], None]  # the tree of what is there, and paths
+OnLocalChanges = Callable[[TreeHash, list[bytes]], None]  # the tree of all that is there, and paths
 
 
 @dataclass(slots=True)
 class RestoreResult:
     """`files`: files and links that were written or corrected; `old`: the previous tree, None for
-    a full restore; `local`: paths that were changed locally; `plan`,
-    `untracked`: what a dry run would change, and which untracked paths it would delete."""
+    a full restore; `local`: paths that were changed locally; `plan`: what a dry run would change;
+    `excluded`: paths that stay where untracked files are deleted, as no checkpoint has them."""
 
     root: TreeHash
     old: TreeHash | None = None
     local: list[bytes] = field(default_factory=list)
     plan: list[tree.Change] = field(default_factory=list)
-    untracked: list[bytes] = field(default_factory=list)
+    excluded: list[bytes] = field(default_factory=list)
     files: int = 0
     bytes: int = 0
     seconds: float = 0.0
@@ -74,14 +75,16 @@ def restore(
     parents: bool = False,
     dry_run: bool = False,
     on_local_changes: OnLocalChanges | None = None,
+    on_delete: Callable[[TreeHash], None] = lambda before: None,
     progress: Progress | None = None,
 ) -> RestoreResult:
     """Make the directory `target` hold the tree `root`.
 
     `base`: the tree that was restored there before. `paths`: restore only these of the tree.
-    `delete_untracked`: also delete entries that are in neither tree. `verify`: read every file,
-    also one whose stat is as it was. `set_id`: give files the set-id bits of their preserved
-    modes. `parents`: make missing parents. `on_local_changes`: called before they are
+    `delete_untracked`: also delete entries that are in neither tree, but none that a checkpoint
+    leaves out; `on_delete`: called before, with the tree of all that is there. `verify`: read
+    every file, also one whose stat is as it was. `set_id`: give files the set-id bits of their
+    preserved modes. `parents`: make missing parents. `on_local_changes`: called before they are
     overwritten; without it they are refused.
     Raises Refused for local changes, and for a directory that holds no known tree; NotFound,
     Conflict, Corrupt, Failed.
@@ -97,16 +100,23 @@ def restore(
         if place.is_empty():
             olds, here = [], None
         else:
-            olds = place.possible_trees(base, is_needed=not paths)
+            olds = place.possible_trees(base, root, is_needed=not paths)
             here = task.look(olds, verify=verify or set_id)
         task.select(paths, here)
         task.find_local_changes(here, olds)
+        known, before = here, None
+        if here is not None:
+            forced = on_local_changes is not None
+            here, before = task.find_untracked(here, olds, delete_untracked, forced, verify)
         if dry_run:
-            task.plan(here, olds, delete_untracked)
+            task.result.plan = list(tree.changes(store, here, task.goal))
         else:
             if here is not None and task.result.local:
-                (on_local_changes or place.refuse_local_changes)(here, task.result.local)
-            task.execute(here, olds, delete_untracked)
+                changed = task.result.local
+                (on_local_changes or place.refuse_local_changes)(before or here, changed)
+            elif before is not None and any(tree.changes(store, known, before)):
+                on_delete(before)
+            task.execute(here, olds)
     task.result.seconds = time.monotonic() - started
     return task.result
 
@@ -116,7 +126,7 @@ class _Restore:
         self, store: Store, root: TreeHash, target: Target, progress: WriteProgress
     ) -> None:
         self._store = store
-        self._root = self._goal = root
+        self._root = self.goal = root
         self._paths: list[bytes] = []  # empty: the whole tree
         self._target = target
         self._progress = progress
@@ -162,13 +172,13 @@ class _Restore:
             self._paths = list(wanted)
             with self._store.batch() as batch:
                 found = edit.with_entries(self._store, batch, here, wanted, self._root)
-            self._goal = found.hash
+            self.goal = found.hash
 
     def find_local_changes(self, here: TreeHash | None, olds: Roots) -> None:
         """Find the local changes that this restore would overwrite."""
-        if here is not None and here != self._goal:
+        if here is not None and here != self.goal:
             found = local_changes(self._store, here, [self._root, *olds])
-            changes = tree.diff(self._store, here, self._goal) if self._paths else ()
+            changes = tree.diff(self._store, here, self.goal) if self._paths else ()
             replaced = {change.path for change in changes}
             self.result.local = [
                 path for path in found if path in replaced or self._is_selected(path)
@@ -179,22 +189,49 @@ class _Restore:
         above = (path + b"/").startswith
         return not self._paths or any(above(one + b"/") for one in self._paths)
 
-    def plan(self, here: TreeHash | None, olds: Roots, delete_untracked: bool) -> None:
-        """Find what would be done."""
-        self.result.plan = list(tree.changes(self._store, here, self._goal))
-        if delete_untracked and here is not None:
-            found = tracked.untracked(self._store, self._target.path, self._known(olds))
-            self.result.untracked = list(found)
+    def find_untracked(
+        self, here: TreeHash, olds: Roots, delete: bool, forced: bool, verify: bool
+    ) -> tuple[TreeHash, TreeHash | None]:
+        """Returns `here` with what this restore deletes of the untracked files, and the tree of the
+        whole directory where it is to be recorded. Raises Refused where one is in the way."""
+        blocked = self._blocked(here)
+        if not (delete or (forced and (blocked or self.result.local))):
+            self._target.refuse_blocked(blocked, forced=False)
+            return here, None
+        report, path = SnapshotReport(), self._target.path
+        before = working_tree.record_all(
+            self._store, path, self._known(olds), report, verify=verify
+        )
+        if delete:
+            here = before
+            self.result.excluded = sorted(one.path for one in report.excluded)
+        elif blocked:
+            wanted = {one: tree.resolve(self._store, before, one) for one in blocked}
+            with self._store.batch() as batch:
+                here = edit.with_entries(self._store, batch, here, wanted, before).hash
+            self.result.local = sorted({*self.result.local, *blocked})
+        self._target.refuse_blocked(self._blocked(here), forced=True)
+        return here, before
+
+    def _blocked(self, here: TreeHash) -> list[bytes]:
+        """Returns the directories in whose place the tree has a file, with other files than in
+        `here`."""
+        top = os.fsencode(self._target.path)
+        return [
+            path
+            for path, root in replaced_directories(self._store, here, self.goal)
+            if any(tracked.untracked(self._store, Path(os.fsdecode(top + b"/" + path)), [root]))
+        ]
 
     # -- doing it ------------------------------------------------------------------------------
 
-    def execute(self, here: TreeHash | None, olds: Roots, delete_untracked: bool) -> None:
+    def execute(self, here: TreeHash | None, olds: Roots) -> None:
         if here is not None:
-            self._restore_incrementally(here, olds, delete_untracked)
+            self._restore_incrementally(here, olds)
         elif self._target.is_replaceable():
             self._restore_fully()
         else:
-            self._restore_incrementally(None, [None], False)
+            self._restore_incrementally(None, [None])
 
     def _restore_fully(self) -> None:
         """Build the tree beside the target and rename it into place."""
@@ -206,10 +243,10 @@ class _Restore:
             fd = os.open(staging, DIR_FLAGS)
             try:
                 self._target.save_state(fd, [self._root])
-                write_tree(self._store, self._goal, fd, self._progress)
+                write_tree(self._store, self.goal, fd, self._progress)
                 self._keep_private(fd)
-                kept = preserved_names(self._store, self._goal)
-                tracked.remember(self._store, fd, path, self._goal, kept)
+                kept = preserved_names(self._store, self.goal)
+                tracked.remember(self._store, fd, path, self.goal, kept)
                 staging.rename(path)  # takes the place of an empty directory
                 self._target.save_state(fd, [self._root])
             finally:
@@ -226,9 +263,7 @@ class _Restore:
             was = stat.S_IMODE(os.stat(self._target.path).st_mode)
             os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) & (was | SPECIAL_BITS))
 
-    def _restore_incrementally(
-        self, here: TreeHash | None, olds: Roots, delete_untracked: bool
-    ) -> None:
+    def _restore_incrementally(self, here: TreeHash | None, olds: Roots) -> None:
         fd = os.open(self._target.path, DIR_FLAGS)
         try:
             host_entries.grant_owner_access(fd)
@@ -238,12 +273,11 @@ class _Restore:
                 self._store,
                 self._target.staging.encode(),
                 self._progress,
-                delete_untracked=delete_untracked,
                 top_mode=self._top_mode(here, olds),
             )
             unfinished = olds if len(olds) > 1 else []
-            task.directory(fd, b"", [here, *unfinished], self._goal)
-            self._target.refuse_blocked(task.outcome.blocked)
+            task.directory(fd, b"", [here, *unfinished], self.goal)
+            self._target.refuse_blocked(task.outcome.blocked, forced=False)
             self._target.save_state(fd, states if self._paths else [self._root])
         finally:
             os.close(fd)

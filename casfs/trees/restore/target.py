@@ -13,6 +13,7 @@ from casfs.system import rmtree
 from casfs.system.paths import printable
 from casfs.trees.restore.restore_state import RestoreState, RestoreStates
 
+UNDO = "undo"  # folder of the states: the trees before an apply, and of what it made
 SHOWN_PATHS = 5  # of those in a message
 Roots = list[TreeHash | None]  # None: an empty tree
 
@@ -23,6 +24,7 @@ class Target:
     def __init__(self, store: Store, path: Path) -> None:
         self._store = store
         self._states = RestoreStates(store.root)
+        self._undo = RestoreStates(store.root, UNDO)
         self.path = absolute(path)
         self.staging = self._states.staging_name(self.path)
 
@@ -54,9 +56,9 @@ class Target:
         """Delete the staging directory that a killed full restore left beside the target."""
         rmtree.delete(self.path.parent / self.staging)
 
-    def _current_state(self) -> RestoreState | None:
+    def _current_state(self, states: RestoreStates) -> RestoreState | None:
         """Returns the restore state of the directory that is there now."""
-        state = self._states.find(self.path)
+        state = states.find(self.path)
         try:
             found = os.lstat(self.path)
         except FileNotFoundError:
@@ -77,11 +79,15 @@ class Target:
             not os.path.ismount(self.path) and os.path.realpath(self.path) != here
         )
 
-    def possible_trees(self, base: TreeHash | None, *, is_needed: bool) -> Roots:
-        """Returns the trees that the directory may hold. Raises Refused when they are unknown, and
+    def possible_trees(self, base: TreeHash | None, new: TreeHash, *, is_needed: bool) -> Roots:
+        """Returns the trees that the directory may hold. Where `new` is what it held before an
+        apply, that is also what the apply made. Raises Refused when they are unknown, and
         `is_needed`."""
-        state = self._current_state()
+        state = self._current_state(self._states)
         roots = list(state.roots) if state is not None else []
+        undo = self._current_state(self._undo)
+        if undo is not None and undo.roots[0] == new:
+            roots += undo.roots[1:]
         if base is not None:
             unfinished = roots if len(roots) > 1 else []
             return list(dict.fromkeys([base, *unfinished]))
@@ -100,16 +106,19 @@ class Target:
 
     def refuse_local_changes(self, _: TreeHash, changed: Sequence[bytes]) -> None:
         raise Refused(
-            f"{self}: local changes would be overwritten: {_listed(changed)}; use --force to"
+            f"{self}: local changes would be overwritten: {listed(changed)}; use --force to"
             " overwrite them (they are recorded as a checkpoint first)"
         )
 
-    def refuse_blocked(self, blocked: Sequence[bytes]) -> None:
+    def refuse_blocked(self, blocked: Sequence[bytes], *, forced: bool) -> None:
+        """`forced`: what can be recorded is, so these hold what a checkpoint leaves out."""
         if blocked:
+            kind, or_force = "untracked files", ", or use --force, which records it first"
+            if forced:
+                kind, or_force = "files that checkpoints leave out", ""
             raise Refused(
-                f"{self}/{_listed(blocked)}: a directory with untracked files is where"
-                " the tree has a file; move them away, or use --delete-untracked, and run"
-                " this again"
+                f"{self}/{listed(blocked)}: a directory with {kind} is where the tree has a file;"
+                f" move it away{or_force}"
             )
 
     def save_state(self, fd: int, roots: Roots) -> None:
@@ -118,11 +127,18 @@ class Target:
         state = RestoreState(str(self.path), found.st_dev, found.st_ino, tuple(roots))
         self._states.save(state, durable=len(roots) > 1)
 
+    def save_undo(self, before: TreeHash, made: TreeHash) -> None:
+        """Save that an apply turned the tree `before` into one with the paths of `made`."""
+        found = os.stat(self.path)
+        state = RestoreState(str(self.path), found.st_dev, found.st_ino, (before, made))
+        self._undo.save(state)
+
     def forget(self) -> None:
         """Delete the state, and the staging directory that a killed restore left. Raises Failed."""
         self.delete_staging()
         try:
             self._states.forget(self.path)
+            self._undo.forget(self.path)
         except OSError as error:
             raise Failed(f"cannot forget {self}: {error.strerror}") from None
 
@@ -140,7 +156,7 @@ def record_tree(store: Store, directory: Path, root: TreeHash) -> None:
         raise Failed(f"cannot note what {directory} holds: {error.strerror}") from None
 
 
-def _listed(paths: Sequence[bytes]) -> str:
+def listed(paths: Sequence[bytes]) -> str:
     more = f" (and {len(paths) - SHOWN_PATHS} more)" if len(paths) > SHOWN_PATHS else ""
     return ", ".join(map(printable, paths[:SHOWN_PATHS])) + more
 

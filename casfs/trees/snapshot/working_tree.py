@@ -8,6 +8,7 @@ change is a change.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from casfs.digest import TreeHash
@@ -38,14 +39,30 @@ def record(
 ) -> TreeHash:
     """Stores the tree that `directory` holds now, without a head; properties are preserved as in
     `base`. Raises NotFound (the directory), Failed (an unreadable file), Refused."""
-    report = report or SnapshotReport()
+    roots = [] if base is None else [base]
+    return record_all(store, directory, roots, report or SnapshotReport(), options)
+
+
+def record_all(
+    store: Store,
+    directory: Path,
+    roots: Collection[TreeHash],
+    report: SnapshotReport,
+    options: SnapshotOptions | None = None,
+    *,
+    verify: bool = False,
+) -> TreeHash:
+    """As `record`, with every path of the trees `roots`. `verify`: read every file."""
     rules = exclusions.ignore_rules(store, directory, report)
     options = options or SnapshotOptions()
-    if base is not None:
-        options.preserve = preserved_names(store, base)
+    if roots:
+        kept = (preserved_names(store, root) for root in roots)
+        options.preserve = sorted(set().union(*kept))
     cache = stat_cache.load(store, directory, rules, ",".join(sorted(options.preserve)))
-    if base is not None:
-        rules = TrackedRules(rules, store, base)
+    if cache is not None and verify:
+        cache.rows.clear()
+    for root in roots:
+        rules = TrackedRules(rules, store, root)
     return snapshot(store, directory, rules, report, options, cache)
 
 

@@ -13,7 +13,9 @@ from casfs.store import Store
 from casfs.trees.restore import apply as applying
 from casfs.trees.restore.apply import Applied
 from casfs.trees.restore.incremental import IncrementalRestore
+from casfs.trees.restore.restore import restore
 from tests.support.helpers import Program, put_tree, read_tree, write_tree
+from tests.trees.restore.test_restore import named
 
 OLD = {"a": b"1\n2\n3\n4\n5\n", "gone": b"g", "d": {"x": b"x", "y": b"y"}, "run": b"#!"}
 NEW = {"a": b"1\n2\n3\n4\nfive\n", "d": {"x": b"x2"}, "run": Program(b"#!"), "e": {"n": b"n"}}
@@ -47,8 +49,7 @@ def test_what_is_changed_and_what_is_not(disk_store: Store, place: Path) -> None
     ]
     assert done.merged.conflicts == []
     assert {name: (place / name).stat().st_ctime_ns for name in untouched} == untouched
-    before = {"a": HERE["a"], "gone": b"g", "run": b"#!", "d": {"x": b"x", "y": b"y"}}
-    assert overwritten == [put_tree(disk_store, before)]
+    assert overwritten == [put_tree(disk_store, HERE)]
     again = apply(disk_store, place)
     assert (again.merged.changed, again.merged.conflicts) == ([], [])
 
@@ -119,3 +120,24 @@ def test_one_at_a_time(disk_store: Store, place: Path, monkeypatch: pytest.Monke
             apply(disk_store, place)
 
     apply(disk_store, place, on_overwrite=nested)
+
+
+def test_the_tree_before_is_undo_also_where_the_directory_was_not_tracked(
+    disk_store: Store, place: Path
+) -> None:
+    before: list[Any] = []
+    apply(disk_store, place, on_overwrite=before.append)
+    (place / "later").write_bytes(b"mine")
+    restore(disk_store, before[0], place)
+    assert read_tree(place) == named({**HERE, "later": b"mine"})
+
+
+def test_conflicts_that_are_not_resolved_are_refused(disk_store: Store, place: Path) -> None:
+    (place / "a").write_bytes(b"1\n2\n3\n4\nV\n")
+    assert [path for path, _ in apply(disk_store, place).merged.conflicts] == [b"a"]
+    before = read_tree(place)
+    with pytest.raises(Refused, match="not resolved: a; edit"):
+        apply(disk_store, place)
+    assert read_tree(place) == before
+    (place / "a").write_bytes(b"1\n2\n3\n4\nV\nfive\n")
+    apply(disk_store, place)

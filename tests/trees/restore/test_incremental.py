@@ -154,16 +154,16 @@ def test_what_was_changed_here_is_refused_and_can_be_had_back(
     is_theirs = here is None or named({"x": here}) == named(KINDS[new])
     if new == "directory" and isinstance(here, dict):
         is_theirs = True  # nothing of it is overwritten
+    is_blocked = here == {"f": b"one"} and new in ("other file", "link")
     if not is_theirs:
-        with pytest.raises(Refused, match="local changes would be overwritten: x; use --force"):
+        said = "local changes would be overwritten: x; use --force"
+        if is_blocked:
+            said = "x: a directory with untracked files is where .*, or use --force"
+        with pytest.raises(Refused, match=said):
             restore(*arguments, base=base)
         assert read_tree(place) == before
     overwrite = Overwrite()
-    if new != "directory" and here == {"f": b"one"}:
-        if new != "nothing":
-            with pytest.raises(Refused, match="x: a directory with untracked files is where"):
-                restore(*arguments, base=base, on_local_changes=overwrite)
-            return
+    if new == "nothing" and here == {"f": b"one"}:
         done = restore(*arguments, base=base, on_local_changes=overwrite)
         assert done.outcome.kept == [b"x"]
         return
@@ -231,16 +231,25 @@ def test_untracked_files_are_deleted_when_that_is_asked_for(store: Store, tmp_pa
     assert Path("/etc").exists()
 
 
-def test_an_untracked_directory_in_the_way_of_a_file_is_refused_and_can_be_completed(
+def test_an_untracked_directory_in_the_way_of_a_file_is_refused_before_anything_is_written(
     disk_store: Store, tmp_path: Path
 ) -> None:
     old, new = {"x": {"f": b"1"}, "y": b"1"}, {"x": b"file", "y": b"2"}
     place = tmp_path / "w"
     restore(disk_store, put_tree(disk_store, old), place)
     write_tree(place / "x", {"mine": b"m"})
-    with pytest.raises(Refused, match="--delete-untracked"):
-        restore(disk_store, put_tree(disk_store, new), place)
-    assert read_tree(place) == named({"x": {"mine": b"m"}, "y": b"2"})
+    before = read_tree(place)
+    for dry_run in (False, True):
+        with pytest.raises(Refused, match="move it away, or use --force, which records it first"):
+            restore(disk_store, put_tree(disk_store, new), place, dry_run=dry_run)
+    assert read_tree(place) == before, "refused before anything is written"
+    write_tree(place / "x", {"__pycache__": {"c": b"c"}})
+    for forced in ({"on_local_changes": Overwrite()}, {"delete_untracked": True}):
+        with pytest.raises(Refused, match="x: a directory with files that checkpoints leave out"):
+            restore(disk_store, put_tree(disk_store, new), place, **forced)
+    (place / "x" / "__pycache__" / "c").unlink()
+    (place / "x" / "__pycache__").rmdir()
+    assert read_tree(place) == before
     (place / "x" / "mine").unlink()
     done = restore(disk_store, put_tree(disk_store, new), place)
     assert read_tree(place) == named(new)
