@@ -92,7 +92,7 @@ def create(
         made = previous if skipped and previous else put(batch, name, previous, content)
     if cache is not None:
         cache.save()
-    record_tree(store, directory, root)
+    record_tree(store, directory, root, f"{made.name}@{made.id}")
     return Created(made, report, stats, batch.new_bytes, skipped)
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from casfs.checkpoints import checkpoint
+from casfs.checkpoints.checkpoint import Checkpoint
+from casfs.checkpoints.create import BEFORE_RESTORE
 from casfs.cli.common import refuse_home_or_root
 from casfs.cli.output import warn
 from casfs.cli.progress import progress
@@ -30,12 +32,14 @@ MAX_BYTES = 20 << 30  # of a directory
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two trees; `paths`: only these of them, or all. `directory`: which the second is of."""
+    """Two trees; `paths`: only these of them, or all. `directory`: which the second is of;
+    `known`: what it is known to hold."""
 
     old: TreeHash
     new: TreeHash
     paths: tuple[bytes, ...] = ()
     directory: Path | None = None
+    known: KnownDirectory | None = None
 
 
 def comparison(store: Store, sides: Sequence[str], paths: Sequence[str] = ()) -> Comparison:
@@ -77,14 +81,22 @@ def against(
         place = known.path
         if known.below:
             paths = tuple(b"/".join([known.below, path]) for path in paths or (b"",))
-    return Comparison(base, _record(store, place, known, base), paths, place)
+    return Comparison(base, _record(store, place, known, base), paths, place, known)
 
 
-def name_of(store: Store, root: TreeHash) -> str | None:
-    """Returns the newest checkpoint of a tree, as a revision."""
+def name_of(store: Store, root: TreeHash, known: KnownDirectory | None = None) -> str | None:
+    """Returns a checkpoint of a tree, as a revision: the one that the directory `known` was opened
+    from or recorded as, else the newest that a person has made, else the newest."""
+    record = known.workspace.record if known and known.workspace else {}
+
+    def rank(one: Checkpoint) -> tuple[bool, bool, bool, str]:
+        own = known is not None and known.name == f"{one.name}@{one.id}"
+        own = own or one.hash == record.get("checkpoint")
+        return own, one.name == record.get("name"), one.name != BEFORE_RESTORE, one.id
+
     found = [one for one in checkpoint.listing(store) if one.root == root]
-    newest = max(found, key=lambda one: one.id, default=None)
-    return None if newest is None else f"{newest.name}@{newest.id}"
+    best = max(found, key=rank, default=None)
+    return None if best is None else f"{best.name}@{best.id}"
 
 
 def is_directory(store: Store, text: str) -> bool:

@@ -49,7 +49,7 @@ def _directory_status(
 
     with open_store(ctx) as store:
         found = compare.against(store, directory, against)
-        name = compare.name_of(store, found.old)
+        name = compare.name_of(store, found.old, None if against else found.known)
         changes = list(tree.changes(store, found.old, found.new, found.paths))
     if as_json:
         values = [change_json(store, change) for change in changes]
@@ -81,10 +81,26 @@ def _store_status(ctx: click.Context, as_json: bool) -> None:
             "databaseBytes": (store.root / "store.db").stat().st_size,
             "configFault": _config_fault(store.root),
         }
+        here = None if as_json else _tree_here(store)
     echo_lines(as_json, value, _store_lines(value, serving))
+    if here is not None:
+        echo(f"this directory holds {here}; see casfs status .")
     if not as_json:
         for warning in _warnings(value):
             warn(warning)
+
+
+def _tree_here(store: Store) -> str | None:
+    """Returns the name or hash of the tree that the working directory, or the nearest above it, is
+    known to hold; reads no file of it."""
+    from casfs.cli import compare
+    from casfs.workspaces import directories
+
+    try:
+        known = directories.find(store, Path.cwd())
+    except (CasfsError, OSError):  # an interrupted restore; a deleted directory
+        return None
+    return None if known is None else compare.name_of(store, known.root, known) or known.root
 
 
 def _config_fault(root: Path) -> str | None:

@@ -23,12 +23,13 @@ from casfs.workspaces.registry import Workspace
 @dataclass(frozen=True, slots=True)
 class KnownDirectory:
     """`path`: the directory that held the tree `root`; `below`: the path in it that was asked
-    for."""
+    for; `name`: NAME@ID of the checkpoint that it was recorded as, else empty."""
 
     path: Path
     root: TreeHash
     below: bytes
     workspace: Workspace | None
+    name: str = ""
 
 
 def find(store: Store, directory: Path) -> KnownDirectory | None:
@@ -44,7 +45,7 @@ def find(store: Store, directory: Path) -> KnownDirectory | None:
         if state is not None and path.exists() and state.is_of(os.lstat(path)):
             if len(state.roots) > 1 or state.roots[0] is None:
                 raise Refused(f"{path}: a restore was interrupted; run it again")
-            return KnownDirectory(path, state.roots[0], below, None)
+            return KnownDirectory(path, state.roots[0], below, None, state.name)
     return None
 
 

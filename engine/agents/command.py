@@ -69,6 +69,6 @@ def _record(context: AgentContext, argv: list[str], outcome: ProcessResult) -> A
         exact = output.encode() == outcome.stdout
         artifacts = () if exact else (batch.put(outcome.stdout).hash,)
     if outcome.exit_code != 0:
-        last = program.last_stderr_line(context, outcome) or "nothing on stderr"
+        last = program.last_line(context, outcome.stderr, outcome.stdout) or "no output"
         raise AgentFailed(f"{argv[0]} exited with {outcome.exit_code}: {last}", detail.hash)
     return AgentResult(output, detail, artifacts)

@@ -75,7 +75,7 @@ def create_agent(config: Mapping[str, Any]) -> AgentFn:
         detail = await trio.to_thread.run_sync(_record, context, stream, outcome)
         if outcome.exit_code != 0 or stream.failed or stream.result is None:
             reason = (
-                program.last_stderr_line(context, outcome)
+                program.last_line(context, outcome.stderr)
                 or stream.result
                 or "no result in its stream"
             )

@@ -59,7 +59,7 @@ def create_agent(config: Mapping[str, Any]) -> AgentFn:
         id = _session_id(output, outcome.stderr.decode("utf-8", "replace")) or session
         output = SESSION_ID_LINE.sub("", output).strip() + "\n"
         if outcome.exit_code != 0:
-            last = program.last_stderr_line(context, outcome) or "nothing on stderr"
+            last = program.last_line(context, outcome.stderr, outcome.stdout) or "no output"
             raise AgentFailed(f"hermes exited with {outcome.exit_code}: {last}")
         if id is None:
             raise AgentFailed("hermes printed no session_id; is it the CLI of Hermes Agent?")

@@ -28,7 +28,7 @@ from engine.processes import RUN_VARIABLE, ProcessResult, TimedOut, run
 
 DEFAULT_TIMEOUT_S = 3600.0
 MAX_PROMPT_BYTES = 120_000  # the kernel takes 128 KiB for one argument
-STDERR_TAIL_CHARS = 300  # in a reason
+MAX_REASON_CHARS = 300  # in a reason
 
 ARGV: dict[str, Any] = {"type": "array", "items": {"type": "string"}, "minItems": 1}
 TIMEOUT_S: dict[str, Any] = {"type": "number", "exclusiveMinimum": 0}
@@ -156,8 +156,11 @@ def prompt_argument(context: AgentContext) -> str:
     return text
 
 
-def last_stderr_line(context: AgentContext, outcome: ProcessResult) -> str:
-    """Returns the end of a program's stderr as one line; it may be empty. Redacted before it is
-    cut: half of a secret would not be found any more."""
-    said = context.secrets.redact(outcome.stderr.decode("utf-8", "replace"))
-    return " ".join(said.strip()[-STDERR_TAIL_CHARS:].split())
+def last_line(context: AgentContext, *outputs: bytes) -> str:
+    """Returns the last line of the first output that has any; it may be empty. Redacted before it
+    is cut: half of a secret would not be found any more."""
+    for output in outputs:
+        said = context.secrets.redact(output.decode("utf-8", "replace")).strip()
+        if said:
+            return " ".join(said.splitlines()[-1][-MAX_REASON_CHARS:].split())
+    return ""

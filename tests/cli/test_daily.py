@@ -68,6 +68,37 @@ def test_status(cli: Cli, project: Path) -> None:
     assert cli("status").text.startswith("store")
 
 
+def test_the_status_of_the_store_names_the_tree_of_the_working_directory(
+    cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    id = cli("checkpoint", "list", "app", "--json").json[0]["id"]
+    line = f"this directory holds app@{id}; see casfs status ."
+    assert cli("status").text.splitlines()[-1] == line
+    monkeypatch.chdir(project / "src")
+    assert cli("status").text.splitlines()[-1] == line
+    monkeypatch.chdir(tmp_path)
+    assert "this directory" not in cli("status").text
+
+
+def test_status_names_the_checkpoint_of_this_directory(cli: Cli, tmp_path: Path) -> None:
+    places = [write_tree(tmp_path / name, TREE) for name in ("one", "two")]
+    first, second = (cli("checkpoint", "create", place.name, place).word for place in places)
+    assert cli("status", places[0], "--json").json["name"] == f"one@{first}"
+    assert cli("status", places[1], "--json").json["name"] == f"two@{second}"
+    (places[1] / "README").write_bytes(b"changed\n")
+    cli("checkpoint", "restore", "one", places[1], "--force")
+    (places[1] / "README").write_bytes(b"again\n")
+    cli("checkpoint", "create", "two", places[1])
+    (places[1] / "README").write_bytes(b"one\n")
+    cli("checkpoint", "restore", f"two@{second}", places[1], "--force")
+    assert cli("status", places[1], "--json").json["name"] == f"two@{second}"
+    cli("workspace", "open", "one", tmp_path / "work", "--backend", "copy")
+    try:
+        assert cli("status", tmp_path / "work", "--json").json["name"] == f"one@{first}"
+    finally:
+        cli("workspace", "close", tmp_path / "work", "--force")
+
+
 def test_nothing_is_recorded_under_a_name(cli: Cli, project: Path) -> None:
     before = cli("heads").text
     cli("diff")

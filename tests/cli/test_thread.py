@@ -64,7 +64,7 @@ def test_a_page_has_all_that_happened(cli: Cli, disk_store: Store, tmp_path: Pat
         made = lifecycle.create(disk_store, ThreadRequest(hash, "Do it.", bound, tree))
         trio.run(carry_on, disk_store, made)
     suspended = cli("thread", "show", made.id).text
-    assert "  suspended\nreason: b: sh exited with 1: nothing on stderr\n" in suspended
+    assert "  suspended\nreason: b: sh exited with 1: no output\n" in suspended
     assert "2 b              failed\n" in suspended
     one = next(line for line in suspended.splitlines() if line.startswith("     1 a"))
     assert one.split()[:3] == ["1", "a", "done"]

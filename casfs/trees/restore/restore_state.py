@@ -26,12 +26,14 @@ FOLDER = "restored"
 
 @dataclass(frozen=True, slots=True)
 class RestoreState:
-    """`path`: the absolute path of the target."""
+    """`path`: the absolute path of the target; `name`: NAME@ID of the checkpoint that it was
+    recorded as, else empty."""
 
     path: str
     device: int
     inode: int
     roots: tuple[TreeHash | None, ...]
+    name: str = ""
 
     def is_of(self, found: os.stat_result) -> bool:
         return (self.device, self.inode) == (found.st_dev, found.st_ino)
@@ -96,7 +98,7 @@ def _read(path: Path) -> RestoreState | None:
         value = json.loads(path.read_bytes())
         state = RestoreState(**{**value, "roots": tuple(value["roots"])})
         roots = [root for root in state.roots if root is not None]
-        is_valid = roots and all(map(is_hash, roots))
+        is_valid = roots and all(map(is_hash, roots)) and isinstance(state.name, str)
     except (OSError, ValueError, TypeError, KeyError):
         return None
     return state if is_valid else None

@@ -121,10 +121,11 @@ class Target:
                 f" move it away{or_force}"
             )
 
-    def save_state(self, fd: int, roots: Roots) -> None:
-        """Save which trees the directory `fd`, which is or becomes this one, may hold."""
+    def save_state(self, fd: int, roots: Roots, name: str = "") -> None:
+        """Save which trees the directory `fd`, which is or becomes this one, may hold; `name`: as
+        in RestoreState."""
         found = os.fstat(fd)
-        state = RestoreState(str(self.path), found.st_dev, found.st_ino, tuple(roots))
+        state = RestoreState(str(self.path), found.st_dev, found.st_ino, tuple(roots), name)
         self._states.save(state, durable=len(roots) > 1)
 
     def save_undo(self, before: TreeHash, made: TreeHash) -> None:
@@ -143,13 +144,14 @@ class Target:
             raise Failed(f"cannot forget {self}: {error.strerror}") from None
 
 
-def record_tree(store: Store, directory: Path, root: TreeHash) -> None:
-    """Note that `directory` holds the tree `root`, as it does after a restore. Raises Failed."""
+def record_tree(store: Store, directory: Path, root: TreeHash, name: str = "") -> None:
+    """Note that `directory` holds the tree `root`, recorded as the checkpoint `name`, as it does
+    after a restore. Raises Failed."""
     try:
         target = Target(store, Path(os.path.realpath(directory)))
         fd = os.open(target.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            target.save_state(fd, [root])
+            target.save_state(fd, [root], name)
         finally:
             os.close(fd)
     except OSError as error:

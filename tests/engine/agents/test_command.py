@@ -88,7 +88,7 @@ async def test_a_replacement_character_of_its_own_is_no_damage(store: Store) -> 
 async def test_a_failure_keeps_its_detail(store: Store) -> None:
     with pytest.raises(AgentFailed) as raised:
         await asked(store, "echo half; printf 'first\nlast words\n' >&2; exit 3")
-    assert str(raised.value) == "sh exited with 3: first last words"
+    assert str(raised.value) == "sh exited with 3: last words"
     assert raised.value.detail is not None
     detail = store.node(raised.value.detail, "command-detail").payload
     assert detail["exitCode"] == 3
@@ -96,13 +96,18 @@ async def test_a_failure_keeps_its_detail(store: Store) -> None:
 
 
 async def test_a_failure_without_a_word(store: Store) -> None:
-    with pytest.raises(AgentFailed, match=r"^sh exited with -15: nothing on stderr$"):
+    with pytest.raises(AgentFailed, match=r"^sh exited with -15: no output$"):
         await asked(store, "kill $$")
+
+
+async def test_a_failure_without_stderr_has_the_last_line_of_stdout(store: Store) -> None:
+    with pytest.raises(AgentFailed, match=r"^sh exited with 1: 2 tests failed$"):
+        await asked(store, "printf 'testing\n2 tests failed\n\n'; exit 1")
 
 
 async def test_the_last_of_many_words(store: Store) -> None:
     with pytest.raises(AgentFailed) as raised:
-        await asked(store, "yes long | head -c 5000 >&2; echo end >&2; exit 1")
+        await asked(store, "yes long | head -c 5000 | tr '\\n' ' ' >&2; echo end >&2; exit 1")
     assert str(raised.value).endswith("long end")
     assert len(str(raised.value)) < 400
 

@@ -138,7 +138,11 @@ async def test_what_is_not_known_is_passed_over(given: AgentContext) -> None:
 @pytest.mark.parametrize(
     ("events", "env", "reason"),
     [
-        ([INIT, said("Half")], {"CODE": "1", "COMPLAINT": "no\nlogin"}, "with 1: no login"),
+        (
+            [INIT, said("Half")],
+            {"CODE": "1", "COMPLAINT": "one moment\nno login"},
+            "with 1: no login",
+        ),
         ([INIT], {}, "with 0: no result in its stream"),
         ([INIT, {**RESULT, "is_error": True, "result": "limit"}], {}, "with 0: limit"),
         ([], {"CODE": "2"}, "with 2: no result"),
