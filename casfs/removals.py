@@ -116,10 +116,16 @@ def _find(store: Store, text: str | None) -> Removal:
     if len(by_id) > 1:
         raise Conflict(f"{text} is ambiguous: {by_id[0].id}, {by_id[1].id}; give more of the id")
     for one in [*by_id, *known]:
-        names = {*one.names, *(name for name, _ in one.heads)}
+        names = {*one.names, *(name for name, _ in one.heads), *_thread_names(one)}
         if one in by_id or text in names or text in {name.partition("@")[0] for name in names}:
             return one
     raise NotFound(_why_not(store, text))
+
+
+def _thread_names(removal: Removal) -> list[str]:
+    """Returns the names that people gave to removed threads."""
+    threads = [head for name, head in removal.heads if name.startswith("threads/")]
+    return [name for head in threads if isinstance(name := head.record.get("name"), str)]
 
 
 def _why_not(store: Store, text: str) -> str:

@@ -15,7 +15,7 @@ from casfs.cli.common import json_option, open_store, step_secrets, store_root
 from casfs.cli.output import echo_lines, echo_result
 from casfs.cli.progress import progress
 from casfs.digest import is_hash
-from casfs.errors import Failed, Invalid, NotFound, Usage
+from casfs.errors import CasfsError, Failed, Invalid, NotFound, Usage
 from casfs.referrers import Referrers
 from casfs.store import Store
 from casfs.system import reserve
@@ -114,10 +114,17 @@ get = cat
 
 def _blob(store: Store, text: str) -> str:
     from casfs.nodes.directory import File, Symlink
-    from casfs.revisions import resolve_entry, split
+    from casfs.revisions import resolve_entry, resolve_tree, split
 
     if split(text)[1] is None:
-        return store.expand(text)
+        try:
+            return store.expand(text)
+        except Invalid as error:
+            try:
+                resolve_tree(store, text)
+            except CasfsError:
+                raise error from None
+            raise Invalid(f"{text!r} is a directory; use {text}:PATH") from None
     entry = resolve_entry(store, text)[2]
     if isinstance(entry, Symlink):
         raise NotFound(f"{text} is not a file: a symlink to {printable(entry.target)}")

@@ -250,6 +250,13 @@ def forget(
         "remove": [one.id for one in gone],
     }
     echo_table(as_json, value, "ACTION CHECKPOINT REASONS", rows, whole="ACTION CHECKPOINT")
+    if as_json:
+        return
+    if dry_run:
+        click.echo(f"would forget {len(gone)} checkpoints", err=True)
+    elif id is not None:
+        text = f"{id} removed {len(gone)} checkpoints; `casfs undo` restores them until gc deletes"
+        click.echo(f"{text} them", err=True)
 
 
 checkpoint.add_command(diff)

@@ -55,6 +55,8 @@ def undo(ctx: click.Context, removal: str | None, listing: bool, as_json: bool) 
             echo_result(as_json, _value(done), f"{done.id} restored {listed(done.names)}")
             return
         found = removals.listing(store)
+    if not found and not as_json:
+        click.echo("nothing to undo", err=True)
     rows = ((one.id, Moment(one.removed_at), listed(one.names)) for one in found)
     echo_table(as_json, [_value(one) for one in found], "REMOVAL DATE NAMES", rows, whole="REMOVAL")
 

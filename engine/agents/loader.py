@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import io
 import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
@@ -94,12 +95,19 @@ def names() -> list[str]:
     return sorted({point.name for point in entry_points(group=ENTRY_POINT_GROUP)})
 
 
+def unknown(name: str, profiles: Collection[str] = ()) -> NotFound:
+    """Returns the error for a name that no package and no profile has, with the nearest one."""
+    near = difflib.get_close_matches(name, [*profiles, *names()], 1)
+    hint = f"did you mean {near[0]}?" if near else "see `casfs agent list`"
+    return NotFound(f"no agent or profile {name!r}; {hint}")
+
+
 def load(name: str) -> Package:
     """Loads an agent package. Raises NotFound where none has that name, Failed where it does not
     load or its descriptor is invalid."""
     points = sorted(entry_points(group=ENTRY_POINT_GROUP, name=name), key=_is_third_party)
     if not points:
-        raise NotFound(f"no agent or profile {name!r}; see `casfs agent list`")
+        raise unknown(name)
     point = points[0]
     third_party = _is_third_party(point)
     try:

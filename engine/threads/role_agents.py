@@ -71,7 +71,10 @@ class AgentNames:
         )
         if "text" in spec:
             known["text"] = spec["text"]
-        known = agent_notation.resolved(self._of_hash(known), self.profiles)
+        known = self._of_hash(known)
+        if known["name"] not in self.profiles and known["name"] not in loader.names():
+            raise loader.unknown(known["name"], self.profiles)
+        known = agent_notation.resolved(known, self.profiles)
         return Binding(known["name"], known["config"], known["version"])
 
     def _of_hash(self, spec: AgentSpec) -> AgentSpec:

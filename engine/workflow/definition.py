@@ -89,9 +89,14 @@ def _with_rules(faults: list[str], rules: list[Any], roles: Mapping[str, object]
 
 
 def _members(
-    value: object, path: str, members: Mapping[str, Any], more: tuple[str, ...] = ()
+    value: object,
+    path: str,
+    members: Mapping[str, Any],
+    more: tuple[str, ...] = (),
+    in_files: tuple[str, ...] = (),
 ) -> Iterator[str]:
-    """Yields the faults of an object: required `members` with their types, optional `more`."""
+    """Yields the faults of an object: required `members` with their types, optional `more`; a
+    workflow file may have `in_files` too."""
     if not isinstance(value, Mapping):
         yield f"{path}: must be an object"
         return
@@ -102,7 +107,7 @@ def _members(
             yield f"{member(path, name)}: must be {_TYPE_NAMES[form]}"
     for name in value:
         if name not in members and name not in more:
-            known = ", ".join([*members, *more])
+            known = ", ".join([*members, *more, *in_files])
             yield f"{member(path, str(name))}: no such field; there are {known}"
 
 
@@ -112,7 +117,7 @@ def _role_faults(role: str, body: object) -> Iterator[str]:
         yield f"{path}: {role} is a reserved name"
     elif not ROLE_NAME.fullmatch(role):
         yield f"{path}: a role's name must fit {ROLE_NAME.pattern}"
-    yield from _members(body, path, _ROLE, ("cacheable", "policy"))
+    yield from _members(body, path, _ROLE, ("cacheable", "policy"), in_files=("agent",))
     if not isinstance(body, Mapping):
         return
     if body.get("name") == "":
@@ -170,5 +175,6 @@ def _unknown_ends(
         if name == wrong:
             yield f"{path}: {wrong} cannot stand here, {own} can"
         elif isinstance(name, str) and name != own and name not in roles:
-            known = ", ".join(role for role in map(str, roles) if ROLE_NAME.fullmatch(role))
+            names = [role for role in map(str, roles) if ROLE_NAME.fullmatch(role)]
+            known = ", ".join([*names, own])
             yield f"{path}: unknown role {name!r}; there are {known}"

@@ -223,3 +223,22 @@ def test_forget_needs_a_policy_and_a_name(cli: Cli, recorded: list[str]) -> None
         "checkpoint", "forget", "no", "--keep-last", "1", code=3
     )
     assert value(cli, "checkpoint", "forget", "work", "--keep-last", "3")["removal"] is None
+
+
+def test_what_can_be_undone_is_said(cli: Cli, recorded: list[str]) -> None:
+    assert cli("undo", "--list").err == "nothing to undo\n"
+    forget = ("checkpoint", "forget", "work", "--keep-last", "1")
+    assert cli(*forget, "--dry-run").err == "would forget 2 checkpoints\n"
+    assert "removed 2 checkpoints; `casfs undo` restores them" in cli(*forget).err
+    said = cli.refused("cat", "work", code=4)
+    assert "'work' is a directory; use work:PATH" in said
+
+
+def test_a_removed_thread_is_found_by_its_name(cli: Cli, opened: Store) -> None:
+    made = ended(opened, "one")
+    id = "01JD0000000000000000000001"
+    named = Head(made.head.hash, {**made.head.record, "name": "nightly"})
+    with opened.batch() as batch:
+        batch.swap(HeadName(f"threads/{id}"), None, named)
+    cli("thread", "rm", "nightly")
+    assert cli("undo", "nightly").text.endswith(f" restored {id}\n")

@@ -76,6 +76,7 @@ def test_a_profile_of_the_store_stands_above_the_users(one: Cli, tmp_path: Path)
     [
         (["a=command"], 4, "--agent a: config.argv is required"),
         (["a=nobody"], 3, "--agent a: no agent or profile 'nobody'"),
+        (["a=comand:sh critic.sh"], 3, "no agent or profile 'comand'; did you mean command?"),
         (["a=command:no-such-program"], 4, "--agent a: no program no-such-program on the daemon's"),
         (["a=command:/no/such"], 4, "--agent a: no program /no/such"),
         (["a=workflow:develop"], 4, "--agent a: workflow has no short form"),

@@ -410,3 +410,19 @@ def test_schemas_are_judged_leniently(schema: dict[str, Any]) -> None:
         rule("a", "a"),
     ]
     assert check(definition(rules, a=schema)) == CheckReport([], [])
+
+
+@pytest.mark.parametrize(
+    ("path", "end"),
+    [
+        (("moderator", 2, "from"), ", __start__"),
+        (("moderator", 2, "to"), ", __end__"),
+        (("roles", "coder", "sistemPrompt"), ", cacheable, policy, agent"),
+    ],
+)
+def test_a_list_of_names_has_all_that_a_file_takes(path: tuple[str | int, ...], end: str) -> None:
+    changed = place = shipped("develop")
+    for part in path[:-1]:
+        place = place[part]
+    place[path[-1]] = "_start_"
+    assert check(changed).errors[0].endswith(end)
