@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,13 @@ def test_data_of_every_size_around_a_block(work: Path) -> None:
         entries[b"odd %d" % size] = file(b"y" * size, ODD)
         entries[b"small %d" % size] = file(b"z")
     compare(folder(entries), work)
+
+
+@needs_kernel
+@pytest.mark.parametrize("length", [3936, 3937, 4000, 4095])
+def test_an_empty_file_behind_a_long_link(work: Path, length: int) -> None:
+    for link, attr in product((LINK, ODD), (PLAIN, ODD)):
+        compare(folder({b"a": Symlink(link, b"t" * length), b"b": file(b"", attr)}), work)
 
 
 @needs_kernel

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 from casfs.native.erofs import layout
-from casfs.native.erofs.model import BLOCK, File, Node, Symlink
+from casfs.native.erofs.model import BLOCK, MAX_TARGET, File, Node, Symlink
 from tests.support.erofs import (
     EPOCH,
     LINK,
@@ -22,6 +22,7 @@ from tests.support.erofs import (
     made,
     redirected,
 )
+from tests.support.native import fsck
 from tests.support.programs import needs
 
 
@@ -72,6 +73,21 @@ def test_fsck_extracts_the_same(tmp_path: Path) -> None:
             assert os.fsencode(path.readlink()) == node.target
         elif isinstance(node, File):
             assert path.read_bytes() == node.content
+
+
+@needs("fsck.erofs")
+def test_fsck_reads_an_inode_that_ends_with_its_block(tmp_path: Path) -> None:
+    """It reads an xattr header behind each inode, which has to be in the image, too."""
+    image = tmp_path / "image"
+    for length in range(3900, MAX_TARGET + 1, 5):
+        for link in (LINK, ODD):
+            for attr in (PLAIN, ODD):
+                tree = folder({b"a": Symlink(link, b"t" * length), b"b": file(b"", attr)})
+                image.write_bytes(made(tree))
+                fsck(image)
+    for count in range(50, 70):
+        image.write_bytes(made(folder({b"%04d" % number: file(b"") for number in range(count)})))
+        fsck(image)
 
 
 @needs("dump.erofs")

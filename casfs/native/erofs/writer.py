@@ -233,6 +233,9 @@ class _Image:
     def finish(self, uuid: bytes, fetch: Fetch) -> Iterator[bytes | bytearray]:
         """Yields the image, part by part. Contents in blocks are fetched lazily."""
         meta = self._meta
+        if not (self._directory_blocks or self._files):
+            # fsck.erofs reads an xattr header behind every inode, also behind one without any
+            meta += bytes(layout.XATTRS.size)
         meta += bytes(-len(meta) % BLOCK)
         first = len(meta) // BLOCK
         for place, index in self._directories:
