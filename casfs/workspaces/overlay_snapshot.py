@@ -27,7 +27,7 @@ from casfs.store import Store
 from casfs.system import interruption
 from casfs.system.paths import DIR_FLAGS, FILE_FLAGS, open_top, printable
 from casfs.trees import tree
-from casfs.trees.snapshot.ignore import IGNORE_FILE, IgnoreRules
+from casfs.trees.snapshot.ignore import IGNORE_FILE, IgnoreRules, check_size
 from casfs.trees.snapshot.properties import preserved_names, properties
 from casfs.trees.snapshot.report import SnapshotReport
 from casfs.trees.snapshot.secret_names import secret_names
@@ -131,10 +131,11 @@ class _Merge:
         file = entries.get(IGNORE_NAME)
         if not isinstance(file, File):
             return b""
+        check_size(IGNORE_FILE, file.digest.size_bytes)
         with suppress(NotFound):  # not stored before
             return self._store.get(file.digest.hash)
         with open(os.open(IGNORE_NAME, FILE_FLAGS, dir_fd=fd), "rb") as source:
-            return source.read()
+            return source.read(file.digest.size_bytes)
 
     def _layers(
         self, fd: int, path: bytes, lower: TreeHash | None

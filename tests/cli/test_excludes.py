@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.engine import Cli
+from tests.support.engine import Cli, spawn
 from tests.support.helpers import write_tree
 
 TREE = {
@@ -104,3 +104,19 @@ def test_evidence_comes_and_goes(cli: Cli, work: Path) -> None:
 def test_a_file_with_a_name_of_controls_is_shown_safely(cli: Cli, tmp_path: Path) -> None:
     work = write_tree(tmp_path / "w", {"\x1b[2J": {"__pycache__": {}}})
     assert "\\x1b[2J/__pycache__" in cli("tree", "build", work).err
+
+
+@pytest.mark.parametrize("kind", ["fifo", "endless", "large"])
+def test_a_pattern_file_that_an_agent_made_to_harm(cli: Cli, tmp_path: Path, kind: str) -> None:
+    place = write_tree(tmp_path / "harm", {"f": b""})
+    file = place / ".casfsignore"
+    if kind == "fifo":
+        os.mkfifo(file)
+    elif kind == "endless":
+        file.symlink_to("/dev/zero")
+    else:
+        file.write_bytes(b"a" * ((1 << 20) + 1))
+    made = spawn("--store", cli.root, "checkpoint", "create", "x", place)
+    assert made.returncode == 4
+    reason = "larger than 1 MiB" if kind == "large" else "not a regular file"
+    assert made.stderr.endswith(f".casfsignore: {reason}\n")

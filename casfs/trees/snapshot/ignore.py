@@ -7,6 +7,8 @@ the later one prevailing. What they do not decide may be left out as derived, by
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +20,7 @@ from casfs.trees.snapshot.derived import DerivedDirectories, Surroundings
 from casfs.trees.snapshot.gitignore import Patterns
 
 IGNORE_FILE = ".casfsignore"
+MAX_IGNORE_BYTES = 1 << 20
 BY_PATTERN = "an ignore pattern"
 
 
@@ -73,13 +76,30 @@ class IgnoreRules:
 
 
 def read_patterns(root: Path) -> bytes:
-    """Returns the content of the workspace's `.casfsignore`, if any. Raises Failed."""
+    """Returns the content of the workspace's `.casfsignore`, if any. Raises Failed; Invalid for one
+    that is too large, or neither a file nor a link to one: an agent may have made it."""
+    path = root / IGNORE_FILE
     try:
-        return (root / IGNORE_FILE).read_bytes()
+        with open(path, "rb", opener=_open_at_once) as source:
+            if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
+                raise Invalid(f"{path}: not a regular file")
+            data = source.read(MAX_IGNORE_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         return b""
     except OSError as error:
-        raise Failed(f"cannot read {root / IGNORE_FILE}: {error.strerror}") from None
+        raise Failed(f"cannot read {path}: {error.strerror}") from None
+    check_size(str(path), len(data))
+    return data
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # a fifo must not block
+
+
+def check_size(name: str, size: int) -> None:
+    """Raises Invalid for a file of patterns that is too large."""
+    if size > MAX_IGNORE_BYTES:
+        raise Invalid(f"{name}: larger than {MAX_IGNORE_BYTES >> 20} MiB")
 
 
 @contextmanager
