@@ -16,7 +16,7 @@ from casfs import config
 from casfs.actions import cache, key
 from casfs.cli.common import json_option, open_store, store_root
 from casfs.cli.json_values import record
-from casfs.cli.output import echo_json, echo_lines, echo_result
+from casfs.cli.output import echo_json, echo_lines, echo_result, escape
 from casfs.cli.table import Age, Hash, echo_table
 from casfs.errors import CasfsError, NotFound
 from casfs.store import Store
@@ -216,7 +216,7 @@ def _request(
 
 
 def _log(line: str) -> None:
-    click.echo(f"casfs: action {line}", err=True)
+    click.echo(f"casfs: action {escape(line, one_line=True)}", err=True)
 
 
 def _terminated(number: int, frame: object) -> NoReturn:

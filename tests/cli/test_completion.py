@@ -98,6 +98,12 @@ def test_ids_and_hashes(filled: Cli, tree: command_tree.Tree) -> None:
     assert completed(tree, "casfs refs ") == []
 
 
+def test_a_name_that_could_command_the_terminal(filled: Cli, tree: command_tree.Tree) -> None:
+    text = '[agents."mine\\u001b[2J"]\n[agents."mine\\nplain,x"]\n[agents.mine]\n'
+    (filled.root / "config.toml").write_text(text)
+    assert completed(tree, "casfs agent test mine") == ["mine"]
+
+
 def test_every_parameter_is_known() -> None:
     """A command that is added or renamed is completed, or its parameter takes any text."""
     names = {

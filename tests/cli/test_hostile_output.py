@@ -12,7 +12,7 @@ import trio
 
 from casfs.cli import output
 from casfs.store import Store
-from tests.support.engine import Cli, begin, carry_on, says, workflow
+from tests.support.engine import Cli, begin, carry_on, says, spawn, workflow
 from tests.support.engine import rule as edge
 
 HOSTILE = "\x1b]0;title\x07\x1b[2J\x08\r\x7f\u0085\u009b31m\u202e\u2066\u200f\u2028 end"
@@ -72,6 +72,15 @@ def test_outputs_of_agents(cli: Cli) -> None:
     ):
         checked(cli(*verb).out)
         checked(cli(*verb, "--json").out)
+
+
+def test_the_log_of_an_action(tree: Path, cli: Cli) -> None:
+    argv = ["--input", tree, "--cache", "--", "sh", "-c", "true"]
+    for _ in range(2):
+        said = spawn("--store", cli.root, "action", "run", *argv).stderr
+        checked(said.encode())
+        (tree / NAME).write_text("other")
+    assert r"a\x1b[2J\n\u202eb" in said
 
 
 def test_errors(cli: Cli) -> None:

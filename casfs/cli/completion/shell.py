@@ -139,7 +139,7 @@ class _Line:
                 found = values.of_kind(kind, text, self._arguments, self._store)
             except (CasfsError, OSError):
                 found = []  # no store, or a damaged one: Tab is no place to say so
-            yield from (CompletionItem(value) for value in found)
+            yield from (CompletionItem(value) for value in found if value.isprintable())
         if kind == FILE:
             yield CompletionItem(text, "file")
         elif kind.endswith(DIRECTORY):
