@@ -132,8 +132,9 @@ def _git(arguments: list[str], env: Mapping[str, str], timeout: float) -> str:
     except subprocess.TimeoutExpired:
         raise Failed(f"git took longer than {timeout:g} s") from None
     if done.returncode != 0:
-        lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it failed"]
-        line = lines[0].removeprefix("fatal: ")
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it failed"]
+        causes = (one for one in said if not one.lower().startswith(("warning: ", "hint: ")))
+        line = next(causes, said[0]).removeprefix("fatal: ")
         for argument in arguments:  # hide passwords in URLs
             line = line.replace(argument, without_credentials(argument))
         raise Failed(f"git: {line}")

@@ -7,6 +7,7 @@ found again (`engine.processes`).
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
@@ -29,6 +30,7 @@ from engine.processes import RUN_VARIABLE, ProcessResult, TimedOut, run
 DEFAULT_TIMEOUT_S = 3600.0
 MAX_PROMPT_BYTES = 120_000  # the kernel takes 128 KiB for one argument
 MAX_REASON_CHARS = 300  # in a reason
+MAX_REASON_BYTES = 400  # of these, as JSON
 
 ARGV: dict[str, Any] = {"type": "array", "items": {"type": "string"}, "minItems": 1}
 TIMEOUT_S: dict[str, Any] = {"type": "number", "exclusiveMinimum": 0}
@@ -162,5 +164,8 @@ def last_line(context: AgentContext, *outputs: bytes) -> str:
     for output in outputs:
         said = context.secrets.redact(output.decode("utf-8", "replace")).strip()
         if said:
-            return " ".join(said.splitlines()[-1][-MAX_REASON_CHARS:].split())
+            line = " ".join(said.splitlines()[-1][-MAX_REASON_CHARS:].split())
+            while len(json.dumps(line, ensure_ascii=False).encode()) > MAX_REASON_BYTES:
+                line = line[max(1, len(line) // 16) :]  # a record would cut its end
+            return line
     return ""

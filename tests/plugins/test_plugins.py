@@ -245,6 +245,14 @@ def test_without_git(store: Store, upstream: Path) -> None:
         transfer.sync(store, "linter", "v1", url(upstream), {"PATH": "/nonexistent"})
 
 
+def test_a_warning_of_git_is_not_the_reason(store: Store, tmp_path: Path) -> None:
+    said = b"warning: redirecting to x\nssh: no such host\nfatal: Could not read"
+    script = b"#!/bin/sh\necho '%b' >&2; exit 1" % said
+    folder = write_tree(tmp_path / "bin", {"git": Program(script)})
+    with pytest.raises(Failed, match=r"^git: ssh: no such host$"):
+        transfer.sync(store, "linter", "v1", "https://127.0.0.1:1/x.git", {"PATH": str(folder)})
+
+
 def test_a_password_is_neither_kept_nor_told(store: Store) -> None:
     address = "https://user:s3cret@127.0.0.1:1/x.git"
     assert sources.without_credentials(address) == "https://127.0.0.1:1/x.git"

@@ -17,6 +17,7 @@ from casfs.store import Store
 from engine import content
 from engine.agents.command import create_agent
 from engine.processes import TimedOut
+from engine.threads.record import truncate_reason
 from tests.support.engine import OPEN, shell
 
 PROMPT = Prompt("You are it.", "Grüße.", (), "Say it.", OPEN)
@@ -110,6 +111,13 @@ async def test_the_last_of_many_words(store: Store) -> None:
         await asked(store, "yes long | head -c 5000 | tr '\\n' ' ' >&2; echo end >&2; exit 1")
     assert str(raised.value).endswith("long end")
     assert len(str(raised.value)) < 400
+
+
+async def test_the_end_of_stderr_survives_the_record_of_the_reason(store: Store) -> None:
+    """Whose limit counts bytes, and cuts the other end."""
+    with pytest.raises(AgentFailed) as raised:
+        await asked(store, "yes 日本語 | head -n 500 | tr '\\n' ' ' >&2; echo end >&2; exit 1")
+    assert truncate_reason(f"tester: {raised.value}").endswith(" end")
 
 
 async def test_what_does_not_work_is_raised(store: Store) -> None:
