@@ -36,6 +36,7 @@ CONNECT_TIMEOUT_S = 15.0
 ANSWER_TIMEOUT_S = 600.0
 MAX_ATTEMPTS = 5
 INITIAL_BACKOFF_S, MAX_BACKOFF_S = 0.5, 120.0
+MAX_ERROR_BODY_BYTES = 1 << 20  # kept of it
 MAX_ERROR_CHARS = 300  # of a server's message
 RETRYABLE_STATUS = {408, 409, 425, 429}  # and every 5xx
 Message = dict[str, Any]
@@ -176,7 +177,11 @@ async def _raise_for_status(response: httpx2.Response, key: str | None) -> None:
     status = response.status_code
     if status == 200:
         return
-    text = (await response.aread()).decode("utf-8", "replace")
+    body = b""
+    async with aclosing(response.aiter_bytes()) as pieces:
+        async for piece in pieces:  # to the end, as in `_read`
+            body += piece[: MAX_ERROR_BODY_BYTES - len(body)]
+    text = body.decode("utf-8", "replace")
     text = text.replace(key, "…") if key else text
     try:
         reason = f"HTTP {status}: {_error_message(json.loads(text))}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+import tracemalloc
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler
 
@@ -122,6 +123,26 @@ async def test_a_server_that_repeats_the_key(code: int) -> None:
             await complete(place, HELLO)
     assert "hunter2" not in str(raised.value)
     assert f"HTTP {code}: xxx" in str(raised.value)
+
+
+async def test_a_large_error_is_not_kept_whole() -> None:
+    piece, count = b"x" * (1 << 16), 512
+
+    def large(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(400)
+        handler.send_header("Content-Length", str(len(piece) * count))
+        handler.end_headers()
+        for _ in range(count):
+            handler.wfile.write(piece)
+
+    said = pytest.raises(Failed, match=r"^HTTP 400: x{300}$")
+    tracemalloc.start()
+    try:
+        with served(large) as model, said:
+            await complete(Endpoint(model.url, "m"), HELLO)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
 
 
 async def test_at_last_it_gives_up() -> None:
