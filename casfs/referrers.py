@@ -6,11 +6,12 @@
 The index is derived data in its own file: a put pays nothing, since each question first indexes
 the nodes that have arrived since the last one, and deleting the file loses nothing. A number stands
 for a hash, so it outlives the blob's row. The reference of a node to its type is not an edge: the
-store has an index by type. gc removes what is gone (`prune`), fsck rebuilds (`rebuild`).
+store has an index by type. gc removes what is gone (`prune`), fsck deletes the index (`remove`).
 """
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Iterator
 from itertools import islice
@@ -19,8 +20,8 @@ from typing import Self
 
 from casfs.backend.derived import find_missing, of_types
 from casfs.backend.protocols import META
-from casfs.backend.sqlite_connection import Connection, Database
-from casfs.errors import CasfsError, Corrupt
+from casfs.backend.sqlite_connection import Connection, open_derived, remove_derived
+from casfs.errors import CasfsError, Failed
 from casfs.nodes import node
 from casfs.store import Store
 
@@ -38,6 +39,7 @@ PARENTS = """
 SELECT p.hash FROM numbers c JOIN edges e ON e.child = c.id JOIN numbers p ON p.id = e.parent
 WHERE c.hash = ?
 """
+DELETE_STALE = "DELETE FROM edges WHERE parent NOT IN (SELECT id FROM numbers)"
 
 
 class Referrers:
@@ -45,20 +47,8 @@ class Referrers:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._temporary = None if store.root else tempfile.TemporaryDirectory()
-        self._path = (store.root or Path(str(self._temporary and self._temporary.name))) / FILE
-        try:
-            self._db = self._open()
-        except Corrupt:
-            self._remove()
-            self._db = self._open()
-
-    def _open(self) -> Database:
-        return Database(self._path, SCHEMA, durable=False)
-
-    def _remove(self) -> None:
-        for end in ("", "-wal", "-shm"):
-            self._path.with_name(self._path.name + end).unlink(missing_ok=True)
+        self._temporary = None if store.root else tempfile.mkdtemp()
+        self._db = open_derived(Path(self._temporary or store.root or ".") / FILE, SCHEMA)
 
     def __enter__(self) -> Self:
         return self
@@ -69,7 +59,7 @@ class Referrers:
     def close(self) -> None:
         self._db.close()
         if self._temporary is not None:
-            self._temporary.cleanup()
+            shutil.rmtree(self._temporary)
 
     # -- questions ------------------------------------------------------------------------
 
@@ -162,41 +152,45 @@ class Referrers:
 
     # -- maintenance ----------------------------------------------------------------------
 
-    def rebuild(self) -> None:
-        """Empties the index; the next question fills it."""
-        with self._db.write() as db:
-            for table in ("edges", "numbers", "progress"):
-                db.execute(f"DELETE FROM {table}")
-
-    @classmethod
-    def maintain(cls, store: Store, *, rebuild: bool) -> None:
-        """Prunes or rebuilds the index of a store that has one."""
-        if store.root is not None and (store.root / FILE).exists():
-            with cls(store) as index:
-                index.rebuild() if rebuild else index.prune()
-
     def prune(self) -> int:
         """Removes blobs that are not stored any more; returns their number."""
-        removed, last = 0, 0
+        removed = last = 0
         while True:
-            with self._db.read() as db:
+            # looked up under the index's write lock, or a blob that is put and indexed again
+            # meanwhile would lose its edges
+            with self._db.write() as db:
                 rows = db.execute(
                     f"SELECT id, hash FROM numbers WHERE id > ? ORDER BY id LIMIT {BATCH_HASHES}",
                     (last,),
                 ).fetchall()
-            if not rows:
-                break
+                gone = set(find_missing(self._store.blobs, [key.hex() for _, key in rows]))
+                ids = [(id,) for id, key in rows if key.hex() in gone]
+                db.executemany("DELETE FROM edges WHERE child = ?", ids)
+                db.executemany("DELETE FROM numbers WHERE id = ?", ids)
+                removed += len(ids)
+                if not rows:
+                    if removed:
+                        db.execute(DELETE_STALE)
+                    return removed
             last = rows[-1][0]
-            gone = set(find_missing(self._store.blobs, [key.hex() for _, key in rows]))
-            removed += self._delete([id for id, key in rows if key.hex() in gone])
-        if removed:
-            with self._db.write() as db:
-                db.execute("DELETE FROM edges WHERE parent NOT IN (SELECT id FROM numbers)")
-        return removed
 
-    def _delete(self, ids: list[int]) -> int:
-        if ids:
-            with self._db.write() as db:
-                db.executemany("DELETE FROM edges WHERE child = ?", [(id,) for id in ids])
-                db.executemany("DELETE FROM numbers WHERE id = ?", [(id,) for id in ids])
-        return len(ids)
+
+def prune(store: Store) -> None:
+    """Removes what gc deleted from a store's index; the index itself where there is no room."""
+    if (path := _existing(store)) is not None:
+        try:
+            with Referrers(store) as index:
+                index.prune()
+        except Failed:
+            remove_derived(path)
+
+
+def remove(store: Store) -> None:
+    """Deletes a store's index; the next question makes it anew."""
+    if (path := _existing(store)) is not None:
+        remove_derived(path)
+
+
+def _existing(store: Store) -> Path | None:
+    path = None if store.root is None else store.root / FILE
+    return path if path is not None and path.exists() else None

@@ -20,7 +20,7 @@ from tests.support.helpers import set_head
 from tests.support.maintenance import fork, sql
 from tests.support.thread_example import make_thread
 
-ANY_RECORD = ("workflows/", "dictionaries/")  # kinds whose records may hold anything
+ANY_RECORD = ("workflows/",)  # kinds whose records may hold anything
 KINDS = [kind.prefix for kind in head_kinds.KINDS]
 THREADS = ("01JD0000000000000000000000", "01JD0000000000000000000001")
 LISTINGS = [
@@ -52,7 +52,7 @@ def planted(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
         fork(thread, THREADS[1], thread.head.hash)
         for id, key in zip(THREADS, ("ab" * 16, "cd" * 16), strict=True):
             set_head(store, f"keys/{key}", thread.start, thread=id)
-        set_head(store, "dictionaries/1", store.put(b"a dictionary").hash)
+        set_head(store, "dictionaries/1", store.put(b"a dictionary").hash, type="schema", nodes=1)
         yield store
 
 

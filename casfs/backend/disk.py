@@ -32,7 +32,6 @@ from casfs.backend.group_commit import GroupCommit
 from casfs.backend.objects import Objects
 from casfs.backend.protocols import Staged, Swap
 from casfs.backend.recompression import Recompression
-from casfs.backend.row_compression import RowCompression
 from casfs.backend.sqlite_connection import Connection, Database
 from casfs.backend.sqlite_statements import SCHEMA, insert, prepare, record_touched, swap
 from casfs.system.clock import now_ms
@@ -46,9 +45,8 @@ class DiskBackend:
         self._objects = objects or Objects(root / "objects")
         self._objects.staging.sweep()
         self._commits = GroupCommit(self._db)
-        self._rows = RowCompression(self._db, lambda hash: self.blobs.get(hash).data)
-        self.blobs = DiskBlobs(self._db, self._objects, self._rows, self._commits)
         self.heads = DiskHeads(self._db, self._commits)
+        self.blobs = DiskBlobs(self._db, self._objects, self.heads, self._commits)
 
     @classmethod
     def for_worker(cls, staging: Path) -> DiskBackend:
@@ -80,7 +78,7 @@ class DiskBackend:
         def apply(db: Connection) -> set[str]:
             now, at_ms = int(time.time()), now_ms()
             stored = prepare(db, batch, moves, require, now)
-            insert(db, self._rows, batch, stored, now)
+            insert(db, self.blobs.rows, batch, stored, now)
             self._objects.place(batch)
             if db.execute("SELECT 1 FROM collecting").fetchone():
                 record_touched(db, [*require, *(one.digest.hash for one in batch)], moves)
@@ -97,7 +95,7 @@ class DiskBackend:
         return MarkSweep(self._db, self._objects, self._root / "gc.lock")
 
     def recompression(self) -> Recompression:
-        return Recompression(self._db, self._commits, self._rows, self._objects, self.publish)
+        return Recompression(self.blobs, self.heads, self._db, self.publish)
 
     def close(self) -> None:
         self._objects.staging.close()

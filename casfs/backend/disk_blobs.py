@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
+from casfs.backend.disk_heads import DiskHeads
 from casfs.backend.group_commit import GroupCommit
 from casfs.backend.objects import Objects
 from casfs.backend.protocols import INLINE_MAX_BYTES, Blob, BlobInfo, Staged, Total
@@ -36,11 +37,11 @@ INFO_PURGED = f"SELECT hash, size, type, {PURGED} FROM blobs WHERE"
 
 class DiskBlobs:
     def __init__(
-        self, db: Database, objects: Objects, rows: RowCompression, commits: GroupCommit
+        self, db: Database, objects: Objects, heads: DiskHeads, commits: GroupCommit
     ) -> None:
         self._db = db
         self._objects = objects
-        self._rows = rows
+        self.rows = RowCompression(self, heads)
         self._commits = commits
         self._types: dict[int, str] = {}  # of committed rows of `types`, which never change
 
@@ -108,7 +109,7 @@ class DiskBlobs:
     def _decoded(self, data: bytes | None, is_node: bool) -> bytes | None:
         """Returns the bytes of a row, as they are stored where they do not decode."""
         try:
-            return self._rows.decode(data) if is_node and data is not None else data
+            return self.rows.decode(data) if is_node and data is not None else data
         except Corrupt:
             return data
 

@@ -5,7 +5,7 @@ action first), runs each in a SAVEPOINT of one transaction, commits once, and wa
 What arrived meanwhile is the next group, whose first caller leads it: no timer delays a lone
 writer, which pays for no hand-over to another thread. An action that raises is rolled back alone.
 No caller returns before the COMMIT that holds its action, so nothing is acknowledged that is not
-durable. Each caller waits for its own action: the queue is no longer than the callers' threads.
+durable. The queue is bounded by the number of calling threads: each waits for its own action.
 """
 
 from __future__ import annotations

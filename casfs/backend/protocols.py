@@ -39,6 +39,7 @@ from casfs.digest import Digest, NodeHash, is_hash
 META = "schema"  # the type of the meta-schema node, the only one that is not a hash
 MAX_RECORD_BYTES = 4096  # of a head's record as canonical JSON
 TEXT_KEYS = ("message", "reason")  # keys of records whose values are free text
+MAX_NODE_BYTES = 256 << 20  # of a node: in put, import, fsck and repair
 INLINE_MAX_BYTES = 1024  # up to here a blob is cheaper as a row than as a file
 JOURNAL_MIN_MOVES = 10_000  # that the journal keeps at least
 MOVES_PER_READ = 1000  # limit of one `Heads.moves`

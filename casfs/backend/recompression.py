@@ -1,24 +1,25 @@
 """Trains dictionaries on the nodes of a store, and compresses the rows that are there.
 
-A dictionary is published as a blob with its head first, then named in `dictionaries`; from then
-on writers use it. A row is replaced only in the transaction that has decompressed the new form and
-verified its hash, and only if it is still the row that was read, so a kill at any instant leaves
-each node readable, and the next run goes on: rows up to the position in `recompressed` are done.
+A dictionary is published with its head in one transaction; from then on writers use it. A row is
+replaced only in the transaction that has decompressed the new form and verified its hash, so a kill
+at any instant leaves each node readable, and the next run goes on: rows up to the position in
+`recompressed` are done.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 
-from casfs.backend.group_commit import GroupCommit
-from casfs.backend.objects import Objects
-from casfs.backend.protocols import Head, HeadName, Staged, Swap
-from casfs.backend.row_compression import MIN_BYTES, RowCompression
+from casfs.backend.disk_blobs import DiskBlobs
+from casfs.backend.disk_heads import DiskHeads
+from casfs.backend.protocols import Head, Staged, Swap
+from casfs.backend.row_compression import DICTIONARIES, head_name, newest
 from casfs.backend.sqlite_connection import Connection, Database
+from casfs.backend.sqlite_statements import type_key, type_of
 from casfs.digest import Digest, NodeHash, hash_bytes
-from casfs.errors import CasfsError, Corrupt
+from casfs.errors import CasfsError, Conflict, Corrupt, Failed
 from casfs.system import zstd
 
 DICTIONARY_BYTES = 16 << 10
@@ -30,21 +31,20 @@ MIN_GAIN = 0.05  # of the compressed size
 BATCH_ROWS = 200
 REBUILD_MAX_RATIO = 0.9  # bytes after and before, up to which the file is rewritten
 COUNTS = """
-SELECT b.type, count(*), coalesce(max(d.nodes), 0) FROM blobs b
-LEFT JOIN dictionaries d ON d.type = b.type
-WHERE b.type IS NOT NULL AND b.data IS NOT NULL GROUP BY b.type
+SELECT t.hash, count(*) FROM blobs b JOIN types t ON t.id = b.type
+WHERE b.data IS NOT NULL GROUP BY b.type
 """
 SAMPLES = f"""
-SELECT data FROM blobs WHERE type = ? AND size BETWEEN 32 AND {MAX_SAMPLE_BYTES}
-AND data IS NOT NULL ORDER BY id DESC LIMIT {MAX_SAMPLES}
+SELECT data FROM blobs WHERE type = (SELECT id FROM types WHERE hash = ?)
+AND size BETWEEN 32 AND {MAX_SAMPLE_BYTES} AND data IS NOT NULL ORDER BY id DESC LIMIT {MAX_SAMPLES}
 """
 PENDING = """
 SELECT count(*) FROM blobs WHERE type IS NOT NULL
 AND id > (SELECT coalesce(max(position), 0) FROM recompressed)
 """
 ROWS = f"""
-SELECT id, hash, type, data FROM blobs
-WHERE id > ? AND type IS NOT NULL AND data IS NOT NULL ORDER BY id LIMIT {BATCH_ROWS}
+SELECT b.id, b.hash, t.hash, b.data FROM blobs b JOIN types t ON t.id = b.type
+WHERE b.id > ? AND b.data IS NOT NULL ORDER BY b.id LIMIT {BATCH_ROWS}
 """
 Publish = Callable[[list[Staged], list[Swap]], object]
 
@@ -59,49 +59,48 @@ class Recompressed:
 
 
 class Recompression:
-    def __init__(
-        self,
-        db: Database,
-        commits: GroupCommit,
-        rows: RowCompression,
-        objects: Objects,
-        publish: Publish,
-    ) -> None:
+    def __init__(self, blobs: DiskBlobs, heads: DiskHeads, db: Database, publish: Publish) -> None:
+        self._blobs = blobs
+        self._heads = heads
         self._db = db
-        self._commits = commits
-        self._rows = rows
-        self._objects = objects
         self._publish = publish
 
     def train(self) -> int:
         """Trains a dictionary for each type that has enough nodes, and many more than at the last
         time. Returns how many were published."""
+        trained = {
+            head.record.get("type"): head.record.get("nodes")
+            for _, head in self._heads.list(DICTIONARIES)
+        }
         with self._db.read() as db:
             counts = db.execute(COUNTS).fetchall()
-        return sum(
-            self._train_type(type, count)
-            for type, count, trained in counts
-            if count >= max(MIN_NODES, RETRAIN_FACTOR * trained)
-        )
+        published = 0
+        for key, count in counts:
+            type = type_of(key)
+            before = trained.get(type)
+            grown = count >= RETRAIN_FACTOR * (before if isinstance(before, int) else 0)
+            if type is not None and count >= MIN_NODES and grown:
+                published += self._train_type(type, count)
+        return published
 
-    def _train_type(self, type: int, count: int) -> bool:
+    def _train_type(self, type: str, count: int) -> bool:
         with self._db.read() as db:
-            rows = db.execute(SAMPLES, (type,)).fetchall()
-            (number,) = db.execute("SELECT coalesce(max(id), 0) + 1 FROM dictionaries").fetchone()
+            rows = db.execute(SAMPLES, (type_key(type),)).fetchall()
         samples = list(self._decoded(data for (data,) in rows))
         checks, training = samples[::8], [one for i, one in enumerate(samples) if i % 8]
         data = zstd.train(training, DICTIONARY_BYTES)
         if data is None or not _gains(data, checks):
             return False
+        with self._db.write() as db:  # first: a kill in between costs another look at all rows
+            db.execute("DELETE FROM recompressed")
         digest = Digest.of(data)
-        name, head = HeadName(f"dictionaries/{number}"), Head(NodeHash(digest.hash))
-        # the head's own transaction comes first: a row must never name a blob that gc may delete
-        self._publish([self._objects.stage_bytes(digest, data)], [Swap(name, None, head)])
-        insert = "INSERT INTO dictionaries (id, type, hash, nodes) VALUES (?, ?, ?, ?)"
-        values = (number, type, bytes.fromhex(digest.hash), count)
-        self._commits.run(lambda db: db.execute(insert, values))
-        self._commits.run(lambda db: db.execute("DELETE FROM recompressed"))
-        self._rows.refresh()
+        head = Head(NodeHash(digest.hash), {"type": type, "nodes": count})
+        name = head_name(max(newest(self._heads).values(), default=0) + 1)
+        try:
+            self._publish([self._blobs.stage_bytes(digest, data)], [Swap(name, None, head)])
+        except Conflict:  # another process trained one
+            return False
+        self._blobs.rows.refresh()
         return True
 
     def pending(self) -> int:
@@ -120,17 +119,19 @@ class Recompression:
                 batch = db.execute(ROWS, (row[0] if row else 0,)).fetchall()
             if not batch:
                 if done.after < done.before * REBUILD_MAX_RATIO:
-                    self._db.rebuild()
+                    with suppress(Failed):  # it needs room for a second file
+                        self._db.rebuild()
                 return done
-            self._commits.run(partial(self._replace, batch, done))
+            with self._db.write() as db:
+                self._replace(db, batch, done)
             done.rows += len(batch)
             progress(done.rows)
 
     def _replace(
-        self, batch: list[tuple[int, bytes, int, bytes]], done: Recompressed, db: Connection
+        self, db: Connection, batch: list[tuple[int, bytes, bytes, bytes]], done: Recompressed
     ) -> None:
         for id, key, type, old in batch:
-            new = self._encoded(db, key, type, old)
+            new = self._encoded(key, type, old)
             done.before += len(old)
             done.after += len(new)
             if new is not old:
@@ -139,21 +140,22 @@ class Recompression:
             "INSERT OR REPLACE INTO recompressed (id, position) VALUES (1, ?)", (batch[-1][0],)
         )
 
-    def _encoded(self, db: Connection, key: bytes, type: int, old: bytes) -> bytes:
+    def _encoded(self, key: bytes, type: bytes, old: bytes) -> bytes:
         """Returns the new form of a row, verified; the old one where that is shorter or damaged."""
+        rows = self._blobs.rows
         try:
-            data = self._rows.decode(old)
-            if len(data) < MIN_BYTES or hash_bytes(data) != key.hex():
+            data, type_hash = rows.decode(old), type_of(type)
+            if type_hash is None or hash_bytes(data) != key.hex():
                 return old
-            new = self._rows.encode(db, data, type)
-            return new if len(new) < len(old) and self._rows.decode(new) == data else old
+            new = rows.encode(data, type_hash)
+            return new if len(new) < len(old) and rows.decode(new) == data else old
         except (CasfsError, TypeError, AttributeError):  # fsck's business
             return old
 
     def _decoded(self, rows: Iterable[bytes]) -> Iterator[bytes]:
         for row in rows:
             try:
-                yield self._rows.decode(row)
+                yield self._blobs.rows.decode(row)
             except Corrupt:
                 continue
 

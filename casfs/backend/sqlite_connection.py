@@ -227,3 +227,18 @@ def _enable_wal(connection: Connection, timeout_s: float) -> None:
             if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
         time.sleep(0.01)
+
+
+def open_derived(path: Path, schema: str) -> Database:
+    """Opens a database of data that can be recomputed; makes it anew where it is damaged."""
+    try:
+        return Database(path, schema, durable=False)
+    except Corrupt:
+        remove_derived(path)
+        return Database(path, schema, durable=False)
+
+
+def remove_derived(path: Path) -> None:
+    """Deletes a database of derived data. A process that has it open keeps the deleted one."""
+    for end in ("", "-wal", "-shm"):
+        path.with_name(path.name + end).unlink(missing_ok=True)

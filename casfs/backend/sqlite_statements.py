@@ -40,9 +40,6 @@ CREATE TABLE IF NOT EXISTS blobs (
 );
 CREATE INDEX IF NOT EXISTS blobs_by_type ON blobs(type) WHERE type IS NOT NULL;
 CREATE TABLE IF NOT EXISTS types (id INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE);
-CREATE TABLE IF NOT EXISTS dictionaries (
-  id INTEGER PRIMARY KEY, type INTEGER NOT NULL, hash BLOB NOT NULL, nodes INTEGER NOT NULL
-);
 CREATE TABLE IF NOT EXISTS recompressed (id INTEGER PRIMARY KEY, position INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS young (id INTEGER PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS collecting (id INTEGER PRIMARY KEY);
@@ -200,8 +197,8 @@ def insert(
             # it arrives anew, as a node; its bytes stay where they are stored
             ((kept,),) = db.execute(DELETE_UNTYPED_BLOB, (key,)).fetchall() or [(data,)]
             data = data if kept == PURGE_MARK else kept
-        if id is not None and data is not None and (known is None or known.type is None):
-            data = rows_of_nodes.encode(db, data, id)
+        if one.type is not None and data is not None and (known is None or known.type is None):
+            data = rows_of_nodes.encode(data, one.type)
         rows.append((key, one.digest.size_bytes, id, now, data))
     db.executemany(INSERT, rows)
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from casfs import referrers
 from casfs.backend.derived import repairable
 from casfs.backend.protocols import BlobInfo, DamagedHead, Head, HeadName, targets
 from casfs.errors import CasfsError
@@ -24,7 +25,6 @@ from casfs.maintenance.blob_check import LOST_TYPE, Fault, check_blob, has_type,
 from casfs.maintenance.head_kinds import allowed_types, mismatch
 from casfs.nodes import head_kinds
 from casfs.nodes.schema import Ref
-from casfs.referrers import Referrers
 from casfs.store import Store
 
 Progress = Callable[[int, int], None]  # blobs and bytes so far
@@ -61,7 +61,7 @@ def check(
         _fill_affected_heads(store, report)
     if quarantine:
         _quarantine(store, report)
-    Referrers.maintain(store, rebuild=True)
+    referrers.remove(store)
     return report
 
 

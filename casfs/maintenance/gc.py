@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from casfs import graph, removals
+from casfs import graph, referrers, removals
 from casfs.backend.capabilities import Compressing, GcRun
 from casfs.backend.derived import find_missing, last_use, start_gc, total_stored
 from casfs.backend.protocols import DamagedHead, Head, HeadName, Swap, Total, targets
@@ -32,7 +32,6 @@ from casfs.checkpoints import checkpoint
 from casfs.errors import CasfsError, Conflict, Corrupt, Invalid
 from casfs.native import images
 from casfs.nodes import head_kinds
-from casfs.referrers import Referrers
 from casfs.store import Store
 from casfs.workspaces import lifecycle
 
@@ -109,7 +108,7 @@ def collect(
             store, limits.exceeded, collection.marked, gone, dry_run=dry_run
         )
     if not dry_run:
-        Referrers.maintain(store, rebuild=False)
+        referrers.prune(store)
         _compress(store)
     return result
 
@@ -131,7 +130,7 @@ def why(store: Store, hash: str) -> list[str] | None:
             roots.setdefault(target, name)
     child: dict[str, str] = {hash: ""}
     level = [hash]
-    with Referrers(store) as index:
+    with referrers.Referrers(store) as index:
         while level:
             above: list[str] = []
             for one in level:

@@ -17,12 +17,11 @@ from pathlib import Path
 
 from casfs import canonical
 from casfs.backend.derived import repairable
-from casfs.backend.protocols import META, Staged, discard
+from casfs.backend.protocols import MAX_NODE_BYTES, META, Staged, discard
 from casfs.digest import Digest, hash_stream, is_hash
 from casfs.errors import CasfsError, Failed, NotFound
 from casfs.maintenance.blob_check import detect_type
 from casfs.maintenance.fsck import Report
-from casfs.nodes.node import MAX_NODE_BYTES
 from casfs.store import Store
 
 Content = tuple[bytes | Path, str | None]  # bytes or a file, hash of the type

@@ -21,7 +21,7 @@ from typing import Any
 
 from casfs import threads
 from casfs.backend.protocols import META
-from casfs.backend.sqlite_connection import Connection, Database
+from casfs.backend.sqlite_connection import Connection, open_derived, remove_derived
 from casfs.digest import is_hash
 from casfs.errors import CasfsError, Corrupt, Failed
 from casfs.nodes.node import Node
@@ -66,11 +66,7 @@ class Index:
             raise Failed("a store in memory has no index")
         self._store = store
         self._path = store.root / "search.db"
-        try:
-            self._db = self._open()
-        except Corrupt:
-            self._remove()
-            self._db = self._open()
+        self._db = open_derived(self._path, SCHEMA)
         if self._is_old():
             self._rebuild()
 
@@ -79,17 +75,10 @@ class Index:
             found = db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (OLD_TABLE,))
             return found.fetchone() is not None
 
-    def _open(self) -> Database:
-        return Database(self._path, SCHEMA, durable=False)
-
     def _rebuild(self) -> None:
         self._db.close()
-        self._remove()
-        self._db = self._open()
-
-    def _remove(self) -> None:
-        for end in ("", "-wal", "-shm"):
-            self._path.with_name(self._path.name + end).unlink(missing_ok=True)
+        remove_derived(self._path)
+        self._db = open_derived(self._path, SCHEMA)
 
     def __enter__(self) -> Index:
         return self

@@ -155,7 +155,7 @@ KINDS = (
         ("action-result",),
         _object({"createdAt": TIME, "argv0": _text()}),
     ),
-    HeadKind("dictionaries/", "[1-9][0-9]{0,8}", (), _object({})),
+    HeadKind("dictionaries/", "[1-9][0-9]{0,8}", (), _object({"type": _text(), "nodes": _count()})),
     HeadKind("keys/", "[0-9a-f]{32}", ("thread-start",), _object({"thread": _id()})),
 )
 BY_PREFIX = {kind.prefix: kind for kind in KINDS}

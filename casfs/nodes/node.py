@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from casfs import canonical
-from casfs.backend.protocols import BlobInfo
+from casfs.backend.protocols import MAX_NODE_BYTES, BlobInfo
 from casfs.digest import NodeHash
 from casfs.errors import Corrupt, Invalid
 from casfs.nodes import directory
 
 # Rules that a schema cannot state, by type name.
 CHECKS: dict[str, Callable[[Any], object]] = {"directory": directory.check_node}
-MAX_NODE_BYTES = 256 << 20
 PARENT_STATES = ("thread-start", "thread-step")
 
 

@@ -22,6 +22,7 @@ from casfs.digest import Digest
 from casfs.errors import CorruptBlob, Refused
 from casfs.maintenance import fsck, gc
 from casfs.store import FORMAT, Store
+from tests.support.helpers import set_head
 
 
 @pytest.fixture
@@ -78,7 +79,6 @@ def downgrade(root: Path) -> None:
             store.backend.publish([], [_removal(store, name)])
         with backend(store)._db.write() as db:
             db.executemany("UPDATE blobs SET data = ? WHERE hash = ?", rows)
-            db.execute("DROP TABLE dictionaries")
             db.execute("DROP TABLE recompressed")
     (root / "format").write_text("casfs 1\n")
 
@@ -150,11 +150,24 @@ def test_gc_trains_a_dictionary_and_compresses_what_is_there(store: Store) -> No
         assert store.get(new) == other.get(new)
 
 
+def test_the_number_of_a_dictionary_that_is_there_is_not_given_again(store: Store) -> None:
+    """As by a run that was killed, or by another process."""
+    set_head(store, "dictionaries/1", store.put(b"a dictionary").hash, type="other", nodes=1)
+    hashes = put_many(store, MIN_NODES)
+    gc.collect(store)
+    assert [name for name, _ in store.heads.list("dictionaries/")] == [
+        "dictionaries/1",
+        "dictionaries/2",
+    ]
+    assert row(store, hashes[0])[1:5] == b"\0\0\0\2"
+    assert fsck.check(store).faults == []
+
+
 def test_a_dictionary_outlives_the_nodes_it_was_trained_on(store: Store) -> None:
     put_many(store, MIN_NODES)
     gc.collect(store)
     gc.collect(store, grace=0)
-    backend(store)._rows.refresh()
+    backend(store).blobs.rows.refresh()
     (new,) = put_many(store, 1, start=10**6)
     with Store.open(store.root or Path()) as other:
         assert other.get(new)
