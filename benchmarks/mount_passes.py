@@ -25,7 +25,7 @@ from shlex import quote
 from benchmarks import common
 from benchmarks.common import Times, add, compared, in_seconds, table, timed
 from benchmarks.mount_peers import Kernel, Native, Peer, made, spent
-from benchmarks.workspaces import ENV, run
+from benchmarks.workspaces_peers import ENV, run
 from casfs.errors import Failed
 
 PATTERN = "".join(random.Random(0).choices("bcdfghjklmnpqrstvwxz", k=24))

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from benchmarks import common, workspaces
 from benchmarks.common import timed
-from benchmarks.workspaces import CASFS, ENV, run
+from benchmarks.workspaces_peers import CASFS, ENV, run
 from casfs.errors import CasfsError, Failed, Refused
 from casfs.mount import mount_points, registry
 from casfs.system import mounts

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.mount_peers import Kernel, Native, Peer, SquashLow
-from benchmarks.workspaces import run
+from benchmarks.workspaces_peers import run
 from casfs.checkpoints import checkpoint
 from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.store import Store

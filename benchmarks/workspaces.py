@@ -1,6 +1,6 @@
 """Measure checkpoints and restores beside what people use today; prints Markdown.
 
-    .venv/bin/python benchmarks/workspaces.py [--dir DIR] [--tree DIR] [--modules DIR] [PART ...]
+    .venv/bin/python -m benchmarks.workspaces [--dir DIR] [--tree DIR] [--modules DIR] [PART ...]
 
 Parts: first again restore space memory. Peers from Debian: git, borgbackup, restic, zstd and
 `cp -a`, each with its durable defaults. Without --tree a tree of some 57,000 files is put
@@ -19,32 +19,15 @@ import resource
 import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from benchmarks.workspaces_peers import TOOLS, Borg, Casfs, Copy, Git, Restic, run
+
 ROUNDS = 3
-CASFS = [sys.executable, "-m", "casfs"]
-NULL = subprocess.DEVNULL
-ENV = {
-    **os.environ,
-    "BORG_UNKNOWN_UNENCRYPTED_REPO_ACCESS_IS_OK": "yes",
-    "BORG_RELOCATED_REPO_ACCESS_IS_OK": "yes",
-    "RESTIC_PASSWORD": "x",
-    "GIT_AUTHOR_NAME": "b",
-    "GIT_AUTHOR_EMAIL": "b@example.org",
-    "GIT_COMMITTER_NAME": "b",
-    "GIT_COMMITTER_EMAIL": "b@example.org",
-    "GIT_CONFIG_GLOBAL": "/dev/null",
-}
-
-
-def run(*command: object, cwd: Path | None = None, **more: str) -> None:
-    argv = [str(part) for part in command]
-    subprocess.run(argv, check=True, cwd=cwd, env={**ENV, **more}, stdout=NULL, stderr=NULL)
 
 
 def seconds(action: Callable[[], None]) -> float:
@@ -57,86 +40,6 @@ def size(path: Path) -> int:
     """Bytes on disk, a hard-linked file once."""
     out = subprocess.run(["du", "-s", "-B1", path], capture_output=True, text=True, check=True)
     return int(out.stdout.split()[0])
-
-
-class Tool:
-    """One way to keep a directory; `place` is its own."""
-
-    name = ""
-
-    def __init__(self, place: Path, tree: Path) -> None:
-        self.place, self.tree = place, tree
-
-    def prepare(self) -> None: ...
-
-    def record(self) -> None: ...
-
-
-class Casfs(Tool):
-    name = "casfs"
-
-    def prepare(self) -> None:
-        run(*CASFS, "--store", self.place, "init")
-
-    def record(self) -> None:
-        run(
-            *CASFS,
-            "--store",
-            self.place,
-            "checkpoint",
-            "create",
-            "b",
-            self.tree,
-            "--no-default-excludes",
-        )
-
-    def restore(self, target: Path) -> None:
-        run(*CASFS, "--store", self.place, "checkpoint", "restore", "b", target)
-
-
-class Copy(Tool):
-    name = "cp -a + sync"
-
-    def record(self) -> None:
-        run("cp", "-a", self.tree, self.place)
-        os.sync()
-
-
-class Git(Tool):
-    name = "git add + commit"
-
-    def prepare(self) -> None:
-        run("git", "init", "-q", "--bare", self.place)
-
-    def record(self) -> None:
-        where = {"GIT_DIR": str(self.place), "GIT_WORK_TREE": str(self.tree)}
-        run("git", "add", "-A", cwd=self.tree, **where)
-        run("git", "commit", "-q", "--allow-empty", "-m", "b", cwd=self.tree, **where)
-
-
-class Borg(Tool):
-    name = "borg create"
-    count = 0
-
-    def prepare(self) -> None:
-        run("borg", "init", "-e", "none", self.place)
-
-    def record(self) -> None:
-        Borg.count += 1
-        run("borg", "create", f"{self.place}::a{Borg.count}", ".", cwd=self.tree)
-
-
-class Restic(Tool):
-    name = "restic backup"
-
-    def prepare(self) -> None:
-        run("restic", "init", "-r", self.place)
-
-    def record(self) -> None:
-        run("restic", "backup", "-q", "-r", self.place, ".", cwd=self.tree)
-
-
-TOOLS = (Casfs, Copy, Git, Borg, Restic)
 
 
 def first(work: Path, tree: Path) -> dict[str, float]:
