@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from benchmarks import common, workspaces
+from benchmarks import common, workspaces_peers
 from benchmarks.common import timed
 from benchmarks.workspaces_peers import CASFS, ENV, run
 from casfs.errors import CasfsError, Failed, Refused
@@ -66,7 +66,7 @@ class Kernel(Peer):
     transport = "builtin"
 
     def prepare(self) -> None:
-        kept = workspaces.Casfs(self.place, self.source)
+        kept = workspaces_peers.Casfs(self.place, self.source)
         kept.prepare()
         kept.record()
 
@@ -112,7 +112,7 @@ class Borg(Peer):
     needs = ("borg",)
 
     def prepare(self) -> None:
-        kept = workspaces.Borg(self.place, self.source)
+        kept = workspaces_peers.Borg(self.place, self.source)
         kept.prepare()
         kept.record()
         self._archive = f"{self.place}::a{kept.count}"
@@ -129,7 +129,7 @@ class Restic(Peer):
     needs = ("restic",)
 
     def prepare(self) -> None:
-        kept = workspaces.Restic(self.place, self.source)
+        kept = workspaces_peers.Restic(self.place, self.source)
         kept.prepare()
         kept.record()
 
