@@ -32,7 +32,7 @@ Connection = sqlite3.Connection
 
 
 class _Full(sqlite3.OperationalError):
-    """There is no room for the index that processes share."""
+    """The disk is too full for the WAL index (`store.db-shm`)."""
 
 
 class Database:

@@ -28,7 +28,7 @@ NO_TREE = TreeHash(NodeHash(BlobHash("")))  # of a damaged head
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 TEXT = re.compile(r"(?P<name>[^@~:]*)(@(?P<selector>\{[^{}]+\}|[^@~:{}]+))?(~(?P<back>\d{0,6}))?")
 NEWEST = ("latest", "last")
-ID_RANDOM = len("20261122T022727.907Z-")  # where the part of an id begins that is no time
+ID_RANDOM = len("20261122T022727.907Z-")  # offset of an id's random part, behind its time
 MIN_PART_CHARS = 4
 ID_PART = re.compile(r"[0-9a-f]{4,8}|[0-9]{8}T[0-9]{6}\.[0-9]{3}Z-[0-9a-f]{8}")
 

@@ -138,7 +138,7 @@ class _Line:
             try:
                 found = values.of_kind(kind, text, self._arguments, self._store)
             except (CasfsError, OSError):
-                found = []  # no store, or a damaged one: Tab is no place to say so
+                found = []  # no store, or a damaged one: completion prints no errors
             yield from (CompletionItem(value) for value in found if value.isprintable())
         if kind == FILE:
             yield CompletionItem(text, "file")
