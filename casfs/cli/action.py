@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -81,7 +80,6 @@ def run(ctx: click.Context, /, cache: bool, as_json: bool, **given: Any) -> int:
     """
     from casfs.actions import runner
 
-    signal.signal(signal.SIGTERM, _terminated)
     request = _request(**given)
     prefixes = config.values(store_root(ctx), os.environ)["actions.cacheable"]
     cached = cache or key.allows(prefixes, request.argv)
@@ -217,8 +215,3 @@ def _request(
 
 def _log(line: str) -> None:
     click.echo(f"casfs: action {escape(line, one_line=True)}", err=True)
-
-
-def _terminated(number: int, frame: object) -> NoReturn:
-    """Exits as after an error, so that the command is ended too."""
-    sys.exit(EXIT_SIGNAL_BASE + number)
