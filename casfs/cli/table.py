@@ -94,6 +94,11 @@ def age(ms: int) -> str:
     return next((f"{past // unit}{name}" for unit, name in AGES if past >= unit), "now")
 
 
+def date(ms: int) -> str:
+    """Returns a time in UTC, to the second."""
+    return f"{rfc3339(ms)[:19].replace('T', ' ')}Z"
+
+
 def _plain(cell: Cell) -> str:
     match cell:
         case Size(size):
@@ -114,7 +119,7 @@ def _shown(cell: Cell) -> str:
         case Hash(hash):
             text = hash[:SHORT_HASH]
         case Moment(ms):
-            text = f"{rfc3339(ms)[:19].replace('T', ' ')}Z" if ms else ""
+            text = date(ms) if ms else ""
         case Age(ms):
             text = age(ms) if ms else ""
         case Coloured(text, _) | Short(_, text):

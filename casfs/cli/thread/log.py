@@ -14,7 +14,7 @@ from casfs.cli.output import echo, echo_json, echo_part, escape, write_line
 from casfs.cli.terminal import color_option, pager, paint
 from casfs.cli.thread import attempts
 from casfs.cli.thread.follow import Finished, Output, Started, Suspended, Turn, follow
-from casfs.cli.thread.show import cache_hit, content_text
+from casfs.cli.thread.show import attempt_note, cache_hit, content_text, seconds
 from casfs.nodes.node import Node
 from casfs.store import Store
 from casfs.threads import Thread
@@ -71,15 +71,6 @@ def _print_start(fields: Mapping[str, Any], as_json: bool) -> None:
         echo_json({**times(dict(fields)), "event": "started"}, pretty=False)
     else:
         _print_head(f"... {fields['index']:06} {fields['role']} started{attempt_note(fields)}")
-
-
-def attempt_note(fields: Mapping[str, Any]) -> str:
-    return f" (attempt {fields['attempt']})" if fields.get("attempt", 1) > 1 else ""
-
-
-def seconds(step: Mapping[str, Any]) -> str:
-    """Returns how long a step took."""
-    return f"{(step['completedAt'] - step['startedAt']) / 1000:.1f} s"
 
 
 def _print_step(store: Store, node: Node, as_json: bool, shown: str = "") -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -12,6 +11,7 @@ from casfs import thread_lookup, threads
 from casfs.cli.common import json_option, open_store
 from casfs.cli.json_values import times
 from casfs.cli.output import echo_lines
+from casfs.cli.table import date
 from casfs.cli.terminal import paint
 from casfs.cli.thread import attempts
 from casfs.digest import TreeHash
@@ -77,6 +77,15 @@ def head_fields(found: Thread) -> dict[str, Any]:
 def cache_hit(cached: Mapping[str, Any]) -> str:
     """Returns the note on a step that was taken from the cache."""
     return f"hit {cached['action'][:12]}: {cached['savedMs'] / 1000:.2f} s saved"
+
+
+def attempt_note(fields: Mapping[str, Any]) -> str:
+    return f" (attempt {fields['attempt']})" if fields.get("attempt", 1) > 1 else ""
+
+
+def seconds(step: Mapping[str, Any]) -> str:
+    """Returns how long a step took."""
+    return f"{(step['completedAt'] - step['startedAt']) / 1000:.1f} s"
 
 
 def coloured(text: str, status: str) -> str:
@@ -164,7 +173,7 @@ def _page(value: Mapping[str, Any]) -> Iterator[str]:
     for name in ("reason", "returnCode", "summary", "parent"):
         if value.get(name) is not None:
             yield from f"{name}: {value[name]}".split("\n")
-    yield f"last activity: {_when(value['updatedAt'])}"
+    yield f"last activity: {date(value['updatedAt'])}"
     if value["spent"] and value["budget"]:
         yield f"spent: {value['spent']['tokens']} tokens, {value['spent']['wallMs'] / 1000:.1f} s"
     steps = value["steps"]
@@ -174,9 +183,8 @@ def _page(value: Mapping[str, Any]) -> Iterator[str]:
     if intent := value["intent"]:
         failed = value["status"] == SUSPENDED and value["cause"] in ("failure", "timeout")
         how = FAILED if failed else value["status"]
-        attempt = f" (attempt {intent['attempt']})" if intent["attempt"] > 1 else ""
         turns = f", {intent['turnCount']} turns" if intent.get("turnCount") else ""
-        yield f"{intent['index']:6} {intent['role']:14} {how}{attempt}{turns}"
+        yield f"{intent['index']:6} {intent['role']:14} {how}{attempt_note(intent)}{turns}"
     for place, one in enumerate(value["attempts"], start=1):
         yield f"       failed attempt {place}: {attempts.line(one)}"
     yield from _tree(value["calls"], "calls ")
@@ -185,8 +193,7 @@ def _page(value: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _line(step: Mapping[str, Any]) -> str:
-    seconds = (step["completedAt"] - step["startedAt"]) / 1000
-    parts = [f"{step['index']:6} {step['role']:14} {step['status'] or ''!s:12} {seconds:8.1f} s"]
+    parts = [f"{step['index']:6} {step['role']:14} {step['status'] or ''!s:12} {seconds(step):>10}"]
     if step["tokens"] is not None:
         parts.append(f"{step['tokens']} tokens")
     if files := step["changedFiles"]:
@@ -203,10 +210,6 @@ def _tree(calls: Iterable[Mapping[str, Any]], lead: str) -> Iterator[str]:
     for one in calls:
         yield f"{lead}{one['id']}  {one['workflow']}  {coloured(one['status'], one['status'])}"
         yield from _tree(one["calls"], "  " + lead)
-
-
-def _when(ms: int) -> str:
-    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
 
 
 def content_text(store: Store, content: str) -> str:

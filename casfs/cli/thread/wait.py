@@ -15,8 +15,7 @@ from casfs.cli.common import open_store, store_root
 from casfs.cli.json_values import times
 from casfs.cli.output import echo_json
 from casfs.cli.thread.follow import Finished, Output, Started, follow
-from casfs.cli.thread.log import attempt_note, seconds
-from casfs.cli.thread.show import cache_hit, content_text, head_fields
+from casfs.cli.thread.show import attempt_note, cache_hit, content_text, head_fields, seconds
 from casfs.errors import CasfsError, Suspended
 from casfs.nodes.node import Node
 from casfs.store import Store
