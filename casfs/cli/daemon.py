@@ -15,7 +15,7 @@ import click
 from casfs.cli import background
 from casfs.cli.common import Count, check_store, json_option, store_root
 from casfs.cli.mount import foreground_option, ready_option
-from casfs.cli.output import echo, echo_json, echo_line, echo_lines, echo_result
+from casfs.cli.output import echo_json, echo_line, echo_lines, echo_result
 from casfs.errors import NoDaemon
 from casfs.system.clock import rfc3339
 
@@ -208,7 +208,4 @@ def unit(ctx: click.Context, as_json: bool) -> None:
     casfs daemon unit > ~/.config/systemd/user/casfs.service
     """
     text = UNIT.format(program=sys.executable, root=store_root(ctx))
-    if as_json:
-        echo_json({"unit": text})
-    else:
-        echo(text.rstrip())
+    echo_result(as_json, {"unit": text}, text.rstrip())

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 from casfs.cli.output import echo, echo_json, escape, write_line
-from casfs.cli.terminal import colours, on_terminal, paint
+from casfs.cli.terminal import colours, columns, on_terminal, paint
 from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
 from casfs.store import Store
 from casfs.trees import tree as trees
@@ -98,7 +97,7 @@ def _print_graph(rows: list[PathStat]) -> None:
     names = max(len(row.change.path) for row in rows)
     most = max((sum(row.lines) for row in rows if row.lines), default=0)
     digits = max(len(str(most)), *(len(_count(row)) for row in rows), 3)
-    room = shutil.get_terminal_size().columns - names - digits - 30
+    room = columns() - names - digits - 30
     width = max(min(MAX_GRAPH_COLUMNS, room), 10)
     for row in rows:
         name = escape(os.fsdecode(row.change.path.ljust(names)), one_line=True)

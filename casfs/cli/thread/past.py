@@ -61,10 +61,8 @@ def prompt(ctx: click.Context, id: str, as_json: bool) -> None:
         if made is None:
             index = threads.length(store, found) if index is None else index
             made = prompts.of_step(store, found, threads.step_at(store, found, index))
-    if as_json:
-        echo_json({"id": found.id, "step": index, "prompt": made.text, "fault": made.fault})
-    else:
-        echo(made.marked().removesuffix("\n"))
+    value = {"id": found.id, "step": index, "prompt": made.text, "fault": made.fault}
+    echo_result(as_json, value, made.marked().removesuffix("\n"))
 
 
 @click.command()
