@@ -89,7 +89,7 @@ def values(root: Path, env: Mapping[str, str]) -> dict[str, Any]:
 
 def agents(root: Path, env: Mapping[str, str]) -> dict[str, tuple[object, str]]:
     """Returns the agent profiles, `[agents.NAME]` in the files: what each holds, and its file. The
-    store's file stands above the user's. Raises Invalid."""
+    store's file has precedence over the user's. Raises Invalid."""
     files = (user_file(env), root / FILE)
     return {name: one for path in files for name, one in _agents(_tables(path), path).items()}
 

@@ -1,6 +1,6 @@
 """Changes one setting in the text of a `config.toml`; comments and everything else stay.
 
-Only the line of the setting is changed. Where its value stands in another form (a list over
+Only the line of the setting is changed. Where its value is written in another form (a list over
 several lines, a dotted key), the change is refused, and the file is edited by hand.
 """
 

@@ -1,9 +1,9 @@
 """The mount under overlay workspaces: an existing mount of the store, or one of their own.
 
 Their own is in the runtime directory, beside the daemon's socket. It is an ordinary mount:
-`casfs status` shows it, `casfs umount` ends it. An overlay that stands on a mount keeps it
+`casfs status` shows it, `casfs umount` ends it. An overlay on a mount keeps it
 served after it was unmounted, until the overlay is unmounted too. It ends with the last workspace
-that stands on it, except while a daemon runs, whose threads may use it: then with that.
+that uses it, except while a daemon runs, whose threads may use it: then with that.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def kept(root: Path) -> Iterator[None]:
 
 def end_unused(store: Store, env: Mapping[str, str]) -> None:
     """Ends the workspaces' own mount where nothing needs it any more, and waits for its
-    processes; nothing where somebody is in it."""
+    processes; nothing where the mount is in use."""
     assert store.root is not None
     point = mount_point(store.root, env)
     if point not in mount_points.mounted(store.root) or daemon_socket.runs(store.root):

@@ -1,6 +1,6 @@
 """The command line's entry point; each noun has a module, imported on its first use.
 
-`casfs.cli` stands above both branches. It alone reads the environment, prints, and maps
+`casfs.cli` is above both branches. It alone reads the environment, prints, and maps
 errors to exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 conflict or refused, 5 no
 daemon, 7 suspended, 130 interrupted. An error is one line on stderr.
 """
@@ -76,7 +76,7 @@ SECTIONS = {
     "Store": "gc fsck export import stats config help",
     "Plumbing": "put get has missing refs walk heads list node schema tree",
 }
-OTHERS = "Others"  # what stands in no section
+OTHERS = "Others"  # commands in no section
 
 
 class LazyGroup(click.Group):

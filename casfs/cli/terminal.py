@@ -66,7 +66,7 @@ def color_option(command: F) -> F:
 @contextmanager
 def pager(wanted: bool = True) -> Iterator[None]:
     """Sends stdout through $PAGER (default: `less -FRX`) on a terminal, as git does; nowhere else,
-    and not through `cat`. Whoever quits the pager ends the output, which is no error."""
+    and not through `cat`. Quitting the pager ends the output, which is no error."""
     global _paged
     command = os.environ.get("CASFS_PAGER") or os.environ.get("PAGER") or _default_pager()
     if not wanted or command in ("", "cat") or not sys.stdout.isatty():
@@ -85,7 +85,7 @@ def pager(wanted: bool = True) -> Iterator[None]:
             sys.stdout.close()
         sys.stdout, _paged = before, False
         while True:
-            with suppress(KeyboardInterrupt):  # the pager's own affair
+            with suppress(KeyboardInterrupt):  # the pager handles it
                 process.wait()
                 break
 

@@ -25,7 +25,7 @@ REVISION, REVISION_OR_DIRECTORY, THREAD, HASH = "revision", "revision|directory"
 NAME, WORKFLOW, AGENT, ROLE, ROLE_AGENT = "name", "workflow", "agent", "role", "role=agent"
 TYPE, PLUGIN, VERSION_OF_PLUGIN, COMMAND = "type", "plugin", "version", "command"
 
-# parameter: what it takes, wherever it stands
+# parameter: what it takes, in any command
 KINDS = {
     **dict.fromkeys(("tree", "base", "against", "checkpoint", "what", "roots"), REVISION),
     **dict.fromkeys(("directory", "source"), DIRECTORY),
