@@ -158,7 +158,8 @@ def list_(ctx: click.Context, name: str | None, as_json: bool) -> None:
         raise NotFound(f"no checkpoint {name!r}; see `casfs checkpoint list`")
     undos = [one for one in found if name is None and one.name == BEFORE_RESTORE]
     more = f" (and {len(undos) - 1} more: casfs checkpoint list {BEFORE_RESTORE})"
-    counted = {one.id: more for one in undos[:1] if len(undos) > 1}
+    older = set(undos[1:])
+    counted = {undos[0].id: more} if older else {}
     rows = [
         (
             f"{one.name}@{one.id}",
@@ -168,7 +169,7 @@ def list_(ctx: click.Context, name: str | None, as_json: bool) -> None:
             one.message + counted.get(one.id, ""),
         )
         for one, (files, size) in zip(found, sizes, strict=True)
-        if one not in undos[1:]
+        if one not in older
     ]
     values = [
         {**record(one), "files": files, "bytes": size}
