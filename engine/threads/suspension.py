@@ -17,7 +17,7 @@ from casfs.digest import NodeHash
 from casfs.errors import Conflict
 from casfs.store import Store
 from casfs.thread_state import says
-from casfs.threads import RUNNING, SUSPENDED, Thread
+from casfs.threads import RUNNING, SUSPENDED, Thread, ThreadId
 from casfs.write_batch import Batch
 from engine import content
 from engine.agents import human
@@ -117,39 +117,21 @@ def resume(
     kept = threads.agents(store, thread) if agents else {}
     agent_binding.check_replacements(thread, kept, agents)
     with store.batch() as batch:
-        new = agent_binding.put_replaced(batch, kept, agents) if agents else None
-        node = None if answer is None else content.put(batch, answer)
-        hints = {} if hint is None else {resumed[-1].id: content.put(batch, hint)}
-        moved = [
-            _resume(
-                store,
-                batch,
-                one,
-                node if one is resumed[-1] else None,
-                hints.get(one.id),
-                new if one is thread else None,
-            )
-            for one in resumed
-        ]
+        changes: dict[ThreadId, dict[str, Any]] = {one.id: {} for one in resumed}
+        if agents:
+            changes[thread.id]["agents"] = agent_binding.put_replaced(batch, kept, agents)
+        for name, text in (("answer", answer), ("hint", hint)):
+            if text is not None:
+                changes[resumed[-1].id][name] = content.put(batch, text)
+        moved = [_resume(store, batch, one, changes[one.id]) for one in resumed]
     return moved[0]
 
 
-def _resume(
-    store: Store,
-    batch: Batch,
-    thread: Thread,
-    answer: NodeHash | None,
-    hint: NodeHash | None = None,
-    agents: NodeHash | None = None,
-) -> Thread:
+def _resume(store: Store, batch: Batch, thread: Thread, more: Mapping[str, Any]) -> Thread:
     intent, cause = thread.record["intent"], thread.record.get("cause")
-    changes: dict[str, Any] = {"status": RUNNING, "reason": None, "cause": None, "answer": answer}
+    changes = {"status": RUNNING, "reason": None, "cause": None, "answer": None, **more}
     if intent is not None:
         changes["intent"] = {**intent, "resumed": True}
-    if hint is not None:
-        changes["hint"] = hint
-    if agents is not None:
-        changes["agents"] = agents
     if cause == BUDGET:
         changes["spent"] = {"tokens": 0, "wallMs": 0}
     if cause == ROUNDS:
