@@ -43,7 +43,7 @@ class LiveOutput:
 def recording(root: Path | None, token: str, secrets: Secrets) -> Iterator[LiveOutput]:
     """Makes the file of a program's output, and deletes it at the end of the block. `root`: of the
     store, None for one in memory, which has no such file."""
-    place = None if root is None else _place(root, token)
+    place = _place(root, token)
     fd = None
     if place is not None:
         with suppress(OSError):
@@ -60,16 +60,15 @@ def recording(root: Path | None, token: str, secrets: Secrets) -> Iterator[LiveO
 
 def exists(root: Path | None, token: object) -> bool:
     """Returns whether the program with that token has such a file."""
-    place = None if root is None else _place(root, token)
+    place = _place(root, token)
     return place is not None and place.exists()
 
 
 def tail(root: Path | None, token: object) -> tuple[bytes, int] | None:
     """Returns the last TAIL_BYTES of a program's output so far and their mtime (ns); None where
     there is no such file."""
-    place = None if root is None else _place(root, token)
     try:
-        with open(place or "", "rb") as file:
+        with open(_place(root, token) or "", "rb") as file:
             found = os.fstat(file.fileno())
             file.seek(max(0, found.st_size - TAIL_BYTES))
             return file.read(TAIL_BYTES), found.st_mtime_ns
@@ -80,9 +79,8 @@ def tail(root: Path | None, token: object) -> tuple[bytes, int] | None:
 def read(root: Path | None, token: object, offset: int) -> bytes:
     """Returns at most TAIL_BYTES of a program's output from `offset` on; empty where there are
     none."""
-    place = None if root is None else _place(root, token)
     try:
-        with open(place or "", "rb") as file:
+        with open(_place(root, token) or "", "rb") as file:
             file.seek(offset)
             return file.read(TAIL_BYTES)
     except FileNotFoundError:
@@ -94,6 +92,7 @@ def sweep(root: Path) -> None:
     rmtree.empty(root / FOLDER)
 
 
-def _place(root: Path, token: object) -> Path | None:
-    valid = isinstance(token, str) and TOKEN.fullmatch(token)
-    return root / FOLDER / str(token) if valid else None
+def _place(root: Path | None, token: object) -> Path | None:
+    if root is None or not isinstance(token, str) or not TOKEN.fullmatch(token):
+        return None
+    return root / FOLDER / token
