@@ -137,14 +137,7 @@ def _histories(store: Store, step: Mapping[str, Any]) -> Iterator[History]:
     carries, and the steps themselves."""
     if step["compact"] is not None:
         yield content_text(store, step["compact"]), []
-    yield history(store, _backwards(store, step["previous"]))
-
-
-def _backwards(store: Store, hash: NodeHash | None) -> Iterator[Node]:
-    while hash is not None:
-        node = store.node(hash, "thread-step")
-        yield node
-        hash = node.payload["previous"]
+    yield history(store, threads.backwards_from(store, step["previous"]))
 
 
 def _family(store: Store, thread: Thread) -> Iterator[Thread]:

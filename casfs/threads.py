@@ -188,7 +188,11 @@ def last_step(store: Store, thread: Thread) -> NodeHash | None:
 
 def backwards(store: Store, thread: Thread) -> Iterator[Node]:
     """Yields the steps from the newest to the first, loaded one by one."""
-    hash = last_step(store, thread)
+    yield from backwards_from(store, last_step(store, thread))
+
+
+def backwards_from(store: Store, hash: NodeHash | None) -> Iterator[Node]:
+    """Yields a step and those before it, as `backwards`; nothing for None."""
     while hash is not None:
         node = store.node(hash, "thread-step")
         yield node
