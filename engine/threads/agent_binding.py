@@ -16,9 +16,11 @@ from casfs.errors import CasfsError, Invalid
 from casfs.store import Store
 from casfs.threads import Thread
 from casfs.write_batch import Batch
+from engine.agent_notation import AgentSpec
 from engine.agents import loader
 from engine.agents.loader import Package
 from engine.secrets import redaction
+from engine.workflow.registry import put_agent
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,10 @@ def put_agents(
 ) -> dict[str, NodeHash]:
     """Puts agents and the schemas of their details; returns role name to agent node."""
     _put_schemas(batch, packages.values())
-    return {role: _put_agent(batch, package, bound[role]) for role, package in packages.items()}
+    return {
+        role: put_agent(batch, AgentSpec(name=one.name, version=one.version, config={**one.config}))
+        for role, one in bound.items()
+    }
 
 
 def _put_schemas(batch: Batch, packages: Iterable[Package]) -> None:
@@ -89,12 +94,3 @@ def _put_schemas(batch: Batch, packages: Iterable[Package]) -> None:
             if document not in seen:
                 seen.append(document)
                 batch.put_schema(document)
-
-
-def _put_agent(batch: Batch, package: Package, binding: Binding) -> NodeHash:
-    payload = {
-        "package": package.name,
-        "version": binding.version,
-        "config": dict(binding.config),
-    }
-    return batch.put_node("agent", payload).hash

@@ -87,7 +87,7 @@ def _put(
         node = batch.put_node("workflow", {**definition, "roles": roles})
         record: dict[str, Any] = {"builtin": True} if builtin else {}
         if agents:
-            bound = {role: _put_agent(batch, spec) for role, spec in agents.items()}
+            bound = {role: put_agent(batch, spec) for role, spec in agents.items()}
             record["agents"] = batch.put_node("thread-agents", {"agents": bound}).hash
         new = Head(node.hash, record)
         if old != new:
@@ -95,7 +95,8 @@ def _put(
     return node.hash
 
 
-def _put_agent(batch: Batch, spec: AgentSpec) -> NodeHash:
+def put_agent(batch: Batch, spec: AgentSpec) -> NodeHash:
+    """Puts an agent node, which `agent_spec` reads."""
     payload = {"package": spec["name"], "version": spec["version"], "config": spec["config"]}
     return batch.put_node("agent", payload).hash
 
