@@ -196,11 +196,11 @@ def _filters_are_single(path: syntax.Path) -> bool:
 def _several(fields: Sequence[str], graph: _Graph, schemas: Mapping[str, Any]) -> bool:
     """Returns whether more than one step of a thread can have a value at `fields`."""
     states = [state for state in graph.states() if state in schemas]
-    having = [role for role in states if _stepallows(schemas[role], fields, ANY)]
+    having = [role for role in states if _step_allows(schemas[role], fields, ANY)]
     return len(having) > 1 or any(role in graph.after(role) for role in having)
 
 
-def _stepallows(schema: Any, fields: Sequence[str], value: Any) -> bool:
+def _step_allows(schema: Any, fields: Sequence[str], value: Any) -> bool:
     """Returns whether a step can hold `value` at `fields`; its role-schema describes only the
     meta."""
     return fields[0] != "meta" or allows(schema, fields[1:], value)

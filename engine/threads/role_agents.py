@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from casfs import config
 from casfs.canonical import member
@@ -25,6 +25,7 @@ from casfs.trees import tree
 from engine import agent_notation
 from engine.agent_notation import AgentSpec
 from engine.agents import loader, program
+from engine.moderator.decision import START
 from engine.threads.agent_binding import Binding, option
 from engine.workflow import registry as workflows
 from engine.workflow.definition import CheckReport
@@ -66,12 +67,7 @@ class AgentNames:
 
     def resolved(self, spec: Mapping[str, Any]) -> Binding:
         """Resolves one agent. Raises NotFound, Invalid, Conflict."""
-        known = AgentSpec(
-            name=spec["name"], version=spec.get("version", ""), config=spec.get("config", {})
-        )
-        if "text" in spec:
-            known["text"] = spec["text"]
-        known = self._of_hash(known)
+        known = self._of_hash(cast(AgentSpec, {"version": "", "config": {}, **spec}))
         if known["name"] not in self.profiles and known["name"] not in loader.names():
             raise loader.unknown(known["name"], self.profiles)
         known = agent_notation.resolved(known, self.profiles)
@@ -133,7 +129,7 @@ def check_programs(
     """Raises Refused for a role whose program does not exist. A relative path is one in the
     workspace (`root`; None: an empty one), which an earlier step may bring; so only that of the
     first role is looked up."""
-    first = {rule["to"] for rule in flow.rules if rule["from"] == "__start__"}
+    first = {rule["to"] for rule in flow.rules if rule["from"] == START}
     for role, binding in bound.items():
         argv0 = program.first_word(binding.name, binding.config)
         if argv0 is None:
