@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from casfs.digest import NodeHash
+from casfs.prompts import content_text
 from casfs.store import Store
 from casfs.write_batch import Batch
 
 TYPE = "content"
+text = content_text
 
 
 def put(into: Batch | Store, text: str, artifacts: Sequence[str] = ()) -> NodeHash:
     """Puts a content node; returns its hash."""
     return into.put_node(TYPE, {"text": text, "artifacts": list(artifacts)}).hash
-
-
-def text(store: Store, hash: str) -> str:
-    """Returns the text of a content node. Raises NotFound, Corrupt."""
-    found: str = store.node(hash, TYPE).payload["text"]
-    return found
