@@ -145,12 +145,12 @@ class ThreadDirectory(ComposedDirectory):
         return ComputedFile(key, make, end["completedAt"] * MILLISECOND)
 
     def _children(self) -> dict[bytes, VnodeFactory]:
-        ids = self._thread().fields.get("children") or []
+        ids, heads = self._thread().fields.get("children") or [], self._reader.store.heads
         if len(ids) >= threads.MAX_CHILDREN:  # the record names no more than that
             ids = self._reader.aggregate(f"children {self._id}", threads.HEADS, self._find_children)
-        heads = self._reader.store.heads
-        names = [file_name(id) for id in ids if heads.get(threads.head_name(id))]
-        return {name: partial(Link, target=b"../../" + name) for name in names}
+        else:
+            ids = [id for id in ids if heads.get(threads.head_name(id))]
+        return {name: partial(Link, target=b"../../" + name) for name in map(file_name, ids)}
 
     def _find_children(self) -> list[str]:
         found = (timed.thread for timed in self._reader.threads())
