@@ -150,11 +150,8 @@ class _Restore:
     def look(self, olds: Roots, *, verify: bool) -> TreeHash:
         """Returns the tree of what is there now, of the paths that any of the trees has."""
         roots = self._known(olds)
-        kept = (preserved_names(self._store, root) for root in roots)
-        preserve = sorted(set().union(*kept))
-        return tracked.snapshot_tracked(
-            self._store, self._target.path, roots, preserve, verify=verify
-        )
+        kept, path = preserved_names(self._store, *roots), self._target.path
+        return tracked.snapshot_tracked(self._store, path, roots, kept, verify=verify)
 
     def _known(self, olds: Roots) -> list[TreeHash]:
         return [root for root in dict.fromkeys([self._root, *olds]) if root is not None]

@@ -54,13 +54,16 @@ def unix_mode(mode: int, preserve: Collection[str]) -> int | None:
     return None if stat.S_ISLNK(mode) else stat.S_IMODE(mode)
 
 
-def preserved_names(store: Store, root: TreeHash) -> list[str]:
-    """Returns the `preserve` option by which a tree was recorded, from what its entries have."""
-    own = tree.directory_properties(store, root) or Properties()
-    found = [] if own.mtime is None else ["mtime"]
-    if own.unix_mode is not None and _keeps_all_modes(store, root):
-        found.append("mode")
-    return found
+def preserved_names(store: Store, *roots: TreeHash) -> list[str]:
+    """Returns the `preserve` option by which trees were recorded, from what their entries have."""
+    found = set()
+    for root in roots:
+        own = tree.directory_properties(store, root) or Properties()
+        if own.mtime is not None:
+            found.add("mtime")
+        if own.unix_mode is not None and _keeps_all_modes(store, root):
+            found.add("mode")
+    return sorted(found)
 
 
 def _keeps_all_modes(store: Store, root: TreeHash) -> bool:

@@ -66,10 +66,8 @@ def snapshot_tracked(
     head keeps. `verify`: read every file. Raises as `casfs.trees.snapshot.working_tree.record`."""
     report, rules = SnapshotReport(), TrackedPaths(store, roots)
     exclusions.exclude_stores(store, directory, rules, report)
-    cache = stat_cache.load(store, directory, rules, ",".join(sorted(preserve)))
-    if cache is not None and verify:
-        cache.rows.clear()
-    return working_tree.snapshot(store, directory, rules, report, SnapshotOptions(preserve), cache)
+    options = SnapshotOptions(preserve)
+    return working_tree.snapshot(store, directory, rules, report, options, verify=verify)
 
 
 def untracked(store: Store, directory: Path, roots: Collection[TreeHash]) -> Iterator[bytes]:

@@ -18,7 +18,6 @@ from casfs.trees.snapshot import exclusions, stat_cache, walker
 from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.trees.snapshot.properties import preserved_names
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
-from casfs.trees.snapshot.stat_cache import StatCache
 from casfs.trees.snapshot.tracked_rules import TrackedRules
 from casfs.trees.tree import Change
 
@@ -56,14 +55,8 @@ def record_all(
     rules = exclusions.ignore_rules(store, directory, report)
     options = options or SnapshotOptions()
     if roots:
-        kept = (preserved_names(store, root) for root in roots)
-        options.preserve = sorted(set().union(*kept))
-    cache = stat_cache.load(store, directory, rules, ",".join(sorted(options.preserve)))
-    if cache is not None and verify:
-        cache.rows.clear()
-    for root in roots:
-        rules = TrackedRules(rules, store, root)
-    return snapshot(store, directory, rules, report, options, cache)
+        options.preserve = preserved_names(store, *roots)
+    return snapshot(store, directory, rules, report, options, roots, verify=verify)
 
 
 def snapshot(
@@ -72,9 +65,16 @@ def snapshot(
     rules: IgnoreRules,
     report: SnapshotReport,
     options: SnapshotOptions,
-    cache: StatCache | None,
+    roots: Collection[TreeHash] = (),
+    *,
+    verify: bool = False,
 ) -> TreeHash:
-    """Stores what `rules` leave of a directory as a tree, and saves the stat cache."""
+    """Stores what `rules` leave of a directory as a tree, with every path of the trees `roots`."""
+    cache = stat_cache.load(store, directory, rules, ",".join(sorted(options.preserve)))
+    if cache is not None and verify:
+        cache.rows.clear()
+    for known in roots:
+        rules = TrackedRules(rules, store, known)
     with store.batch() as batch:
         root = walker.snapshot(batch, directory, rules, report, options=options, cache=cache)
     if cache is not None:
