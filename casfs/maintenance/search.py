@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -43,6 +43,7 @@ INDEX_BATCH_NODES = 2000  # a transaction
 SNIPPET_CONTEXT_CHARS = 60  # on either side
 WORD = re.compile(r"\w+")
 TOKEN = re.compile(r"[^\W_]+")  # as the index splits texts
+Place = tuple[Thread, int | None, str | None, str]  # thread, step, role, path below the thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +161,9 @@ class Index:
         except Corrupt:  # it is not durable: a power cut may damage it
             self._rebuild()
             matching = self._matching(query, type)
-        pending = self._pending_attempts() if matching else {}
-        hits = (hit for one in matching for hit in self._hits(*one, words, thread, pending))
-        yield from islice(hits, limit)
+        known = threads.list_threads(self._store) if matching else []
+        hits = (hit for one in matching for hit in self._hits(*one, words, known))
+        yield from islice((hit for hit in hits if thread in (None, hit.thread)), limit)
 
     def _matching(self, query: str, type: str | None) -> list[tuple[str, str]]:
         """Returns (hash, type) of each node, the best first, without duplicates: a node that
@@ -178,53 +179,33 @@ class Index:
             ).fetchall()
         return [(key.hex(), kind) for key, kind in dict.fromkeys(rows)]
 
-    def _pending_attempts(self) -> dict[str, list[tuple[Thread, int]]]:
-        """Returns where the details of failed attempts at pending steps are: hash to (thread,
-        place)."""
-        found: dict[str, list[tuple[Thread, int]]] = {}
-        for thread in threads.list_threads(self._store):
-            for place, hash in enumerate(thread.fields.get("attempts") or ()):
-                found.setdefault(hash, []).append((thread, place))
-        return found
-
-    def _hits(
-        self,
-        hash: str,
-        kind: str,
-        words: list[str],
-        thread: ThreadId | None,
-        pending: Mapping[str, list[tuple[Thread, int]]],
-    ) -> Iterator[Hit]:
+    def _hits(self, hash: str, kind: str, words: list[str], known: list[Thread]) -> list[Hit]:
         try:
-            node = self._store.node(hash)
+            snippet = _snippet(self._text(self._store.node(hash)), words)
         except CasfsError:
-            return
-        snippet = _snippet(self._text(node), words)
-        places = list(self._places(hash))
-        for owner, index, role, path in places:
-            if thread in (None, owner.id):
-                where = f"threads/{owner.id}/steps/{index:06}-{role}/{path}"
-                yield Hit(hash, kind, where, snippet, owner.id, index, role)
-        for owner, place in pending.get(hash, ()):
-            if thread in (None, owner.id):
-                intent = owner.fields.get("intent") or {}
-                step = intent.get("index"), intent.get("role")
-                where = f"threads/{owner.id}/attempts/{place:04}/"
-                yield Hit(hash, kind, where, snippet, owner.id, *step)
-        if not places and hash not in pending and thread is None:
-            yield Hit(hash, kind, f"nodes/{hash}/", snippet)
+            return []
+        found = [
+            Hit(hash, kind, f"threads/{owner.id}/{path}", snippet, owner.id, index, role)
+            for owner, index, role, path in self._places(hash, known)
+        ]
+        return found or [Hit(hash, kind, f"nodes/{hash}/", snippet)]
 
-    def _places(self, hash: str) -> Iterator[tuple[Thread, int, str, str]]:
-        """Yields (thread, step, role, path) of every step that shows this node."""
+    def _places(self, hash: str, known: list[Thread]) -> Iterator[Place]:
+        """Yields every step that shows this node, and every failed attempt at a pending one."""
         with self._db.read() as db:
             rows = db.execute(
                 "SELECT DISTINCT step, start, idx, role, path FROM places WHERE node = ?",
                 (bytes.fromhex(hash),),
             ).fetchall()
         for step, start, index, role, path in rows:
-            for owner in threads.list_threads(self._store):
+            for owner in known:
                 if owner.fields.get("start") == start.hex() and self._has(owner, index, step.hex()):
-                    yield owner, index, role, path
+                    yield owner, index, role, f"steps/{index:06}-{role}/{path}"
+        for owner in known:
+            intent = owner.fields.get("intent") or {}
+            for place, attempt in enumerate(owner.fields.get("attempts") or ()):
+                if attempt == hash:
+                    yield owner, intent.get("index"), intent.get("role"), f"attempts/{place:04}/"
 
     def _has(self, owner: Thread, index: int, step: str) -> bool:
         try:
