@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 
 from casfs.backend.protocols import Head, HeadName, Swap
 from casfs.errors import Conflict, NotFound, Refused
@@ -47,7 +47,7 @@ def remove(store: Store, batch: Batch, heads: Iterable[tuple[HeadName, Head]]) -
     """Removes heads when `batch` commits; returns the removal's id. A damaged head, or one that
     leads to nothing, is removed for good."""
     found = list(heads)
-    at = max(now_ms(), *(one.removed_at + 1 for one in _newest(store)), 0)
+    at = max(now_ms(), *(one.removed_at + 1 for one in islice(_removals(store), 1)), 0)
     id = moment_id(at, found[0][1].hash or "0" * 8)
     stored = store.blobs.info([head.hash for _, head in found if head.hash])
     for name, head in found:
@@ -92,10 +92,6 @@ def kept_heads(removal: Removal) -> list[tuple[HeadName, Head]]:
 
 def _kept_name(id: str, name: HeadName) -> HeadName:
     return HeadName(f"{REMOVED}{id}/{name}")
-
-
-def _newest(store: Store) -> list[Removal]:
-    return [one for one in [next(_removals(store), None)] if one is not None]
 
 
 def _removals(store: Store) -> Iterator[Removal]:
