@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from casfs.digest import TreeDigest, TreeHash
-from casfs.errors import Failed, NotFound, Refused
+from casfs.errors import Failed, Refused
 from casfs.store import Store
 from casfs.system import rmtree
 from casfs.system.locks import is_at, lock_file
@@ -78,15 +78,7 @@ def record(batch: Batch, root: Path, paths: Collection[str]) -> TreeDigest:
 
 def missing(store: Store, outputs: TreeHash, paths: Collection[str]) -> list[str]:
     """Returns the paths that a tree lacks."""
-    return [path for path in paths if not _holds(store, outputs, os.fsencode(path))]
-
-
-def _holds(store: Store, root: TreeHash, path: bytes) -> bool:
-    try:
-        tree.resolve(store, root, path)
-    except NotFound:
-        return False
-    return True
+    return [path for path in paths if tree.find(store, outputs, os.fsencode(path)) is None]
 
 
 class StagedOutputs:

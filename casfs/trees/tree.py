@@ -7,6 +7,7 @@ Equal subtrees have equal hashes, so the cost of comparing two trees is that of 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from casfs.digest import TreeDigest, TreeHash
@@ -63,6 +64,13 @@ def resolve(store: Store, root: TreeHash, path: bytes) -> Entry | None:
         if entry is None:
             raise NotFound(f"{printable(path)}: not in tree {root}")
     return entry
+
+
+def find(store: Store, root: TreeHash, path: bytes) -> Entry | None:
+    """As `resolve`, but returns None for a path that the tree does not have."""
+    with suppress(NotFound):
+        return resolve(store, root, path)
+    return None
 
 
 def walk(store: Store, root: TreeHash, below: bytes = b"") -> Iterator[tuple[bytes, Entry]]:

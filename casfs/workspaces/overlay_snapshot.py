@@ -267,9 +267,7 @@ class _Merge:
         """Returns the tree's entry below the upper's `name`. `below`: of the lower directory."""
         if redirect is None or not redirect.startswith(b"/"):
             return below.get(name if redirect is None else redirect)
-        with suppress(NotFound):
-            return tree.resolve(self._store, self._base, redirect)
-        return None
+        return tree.find(self._store, self._base, redirect)
 
     def _marker(self, fd: int, name: str) -> bytes | None:
         for prefix in self._markers.prefixes:

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from casfs.digest import TreeHash
-from casfs.errors import NotFound
 from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
 from casfs.store import Store
 from casfs.trees import edit, tree
@@ -72,7 +71,7 @@ def merge(store: Store, theirs: Changes, ours: TreeHash, like: TreeHash, label: 
     merging = _Merge(store, label)
     edits: dict[bytes, Entry | None] = {}
     for path in theirs.paths:
-        mine = _find(store, ours, path)
+        mine = tree.find(store, ours, path)
         result = merging.entry(path, theirs.old.get(path), mine, theirs.new.get(path))
         if not _is_same(result, mine):
             edits[path] = result
@@ -81,7 +80,7 @@ def merge(store: Store, theirs: Changes, ours: TreeHash, like: TreeHash, label: 
     with store.batch() as batch:
         root = edit.with_entries(store, batch, ours, edits, like).hash
     letters = [
-        (tree.Change(path, _find(store, ours, path), entry).letter, path)
+        (tree.Change(path, tree.find(store, ours, path), entry).letter, path)
         for path, entry in sorted(edits.items())
     ]
     return Merged(root, letters, sorted(merging.conflicts), merging.unresolved)
@@ -163,13 +162,6 @@ def _has_markers(text: bytes) -> bool:
 
 def _is_leaf(store: Store, entry: Entry) -> bool:
     return not isinstance(entry, Subdirectory) or not tree.load(store, entry.digest.hash)
-
-
-def _find(store: Store, root: TreeHash, path: bytes) -> Entry | None:
-    try:
-        return tree.resolve(store, root, path)
-    except NotFound:
-        return None
 
 
 def _is_same(one: Entry | None, other: Entry | None) -> bool:

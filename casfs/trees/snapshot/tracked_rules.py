@@ -8,7 +8,6 @@ its changes.
 from __future__ import annotations
 
 from casfs.digest import TreeHash
-from casfs.errors import NotFound
 from casfs.store import Store
 from casfs.trees import tree
 from casfs.trees.snapshot.derived import Surroundings
@@ -30,15 +29,8 @@ class TrackedRules(IgnoreRules):
     ) -> str | None:
         found = self._inside.get(path.rpartition(b"/")[0])
         found = found or self._rules.reason(path, name, directory=directory, at=at)
-        if found is None or not self._is_tracked(path):
+        if found is None or tree.find(self._store, self._base, path) is None:
             return found
         if directory:
             self._inside[path] = found
         return None
-
-    def _is_tracked(self, path: bytes) -> bool:
-        try:
-            tree.resolve(self._store, self._base, path)
-        except NotFound:
-            return False
-        return True
