@@ -25,12 +25,12 @@ from casfs.system.clock import moment_id
 
 HEADS = "checkpoints/"
 NO_TREE = TreeHash(NodeHash(BlobHash("")))  # of a damaged head
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+NAME = re.compile(head_kinds.NAME + r"\Z")
 TEXT = re.compile(r"(?P<name>[^@~:]*)(@(?P<selector>\{[^{}]+\}|[^@~:{}]+))?(~(?P<back>\d{0,6}))?")
 NEWEST = ("latest", "last")
 ID_RANDOM = len("20261122T022727.907Z-")  # offset of an id's random part, behind its time
 MIN_PART_CHARS = 4
-ID_PART = re.compile(r"[0-9a-f]{4,8}|[0-9]{8}T[0-9]{6}\.[0-9]{3}Z-[0-9a-f]{8}")
+ID_PART = re.compile(f"[0-9a-f]{{4,8}}|{head_kinds.CHECKPOINT_ID}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ def _unique(text: str, found: list[Checkpoint]) -> Checkpoint | None:
 def _at(store: Store, name: str, time: str) -> Checkpoint:
     """Returns the newest checkpoint at that time; a damaged one counts by its id."""
     moment = moments.parse(time, datetime.now().astimezone())
-    stamp = id_of(int(moment.timestamp() * 1000), "")
+    stamp = moment_id(int(moment.timestamp() * 1000), "")
     oldest = None
     for key, head in store.heads.list(f"{HEADS}{name}/", reverse=True):
         oldest = _checkpoint(key, head)
@@ -164,11 +164,6 @@ def _newest(store: Store) -> Checkpoint | None:
 
 def _missing(text: str) -> NotFound:
     return NotFound(f"no checkpoint {text!r}; see `casfs checkpoint list`")
-
-
-def id_of(created_at: int, hash: str) -> str:
-    """Returns the id of a checkpoint: `created_at` in ms since 1970 UTC, and its node."""
-    return moment_id(created_at, hash)
 
 
 def check_name(name: str) -> None:

@@ -20,7 +20,7 @@ from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.digest import NodeHash, TreeHash
 from casfs.nodes.directory import File
 from casfs.store import Store
-from casfs.system.clock import now_ms
+from casfs.system.clock import moment_id, now_ms
 from casfs.system.paths import printable
 from casfs.trees import tree
 from casfs.trees.restore.target import record_tree
@@ -155,7 +155,7 @@ def put(batch: Batch, name: str, previous: Checkpoint | None, content: Content) 
         "changed_files": content.paths,
     }
     node = batch.put_node("checkpoint", payload)
-    id = checkpoint.id_of(created_at, node.hash)
+    id = moment_id(created_at, node.hash)
     record = {
         "root": content.root,
         "createdAt": created_at,

@@ -15,7 +15,7 @@ from casfs.checkpoints import checkpoint
 from casfs.digest import NodeHash, is_hash
 from casfs.errors import Corrupt, Invalid
 from casfs.nodes import head_kinds, node
-from casfs.system.clock import now_ms
+from casfs.system.clock import moment_id, now_ms
 
 WORKFLOWS = "workflows/"
 PORTABLE = (threads.HEADS, checkpoint.HEADS, WORKFLOWS, "schemas/")
@@ -103,7 +103,7 @@ def _mismatch(
         for key in ("root", "createdAt"):
             if record[key] != payload[key]:
                 return f"its record has another {key} than its node"
-        if filed != payload["name"] or id != checkpoint.id_of(payload["createdAt"], hash):
+        if filed != payload["name"] or id != moment_id(payload["createdAt"], hash):
             return "its name is not that of its node"
     if name.startswith(threads.HEADS):
         if record["start"] not in (hash, payload.get("start")):

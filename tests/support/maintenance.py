@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from casfs.backend.memory import MemoryBackend
-from casfs.checkpoints.checkpoint import id_of
 from casfs.maintenance import archive, names
 from casfs.maintenance.archive import Exported
 from casfs.store import Store
+from casfs.system.clock import moment_id
 from tests.support.helpers import LARGE, put_tree, set_head
 from tests.support.thread_example import Example, make_thread
 
@@ -72,7 +72,7 @@ def put_checkpoint(
     record = {"root": root, "createdAt": CREATED + at, "message": message}
     more: dict[str, Any] = {"previous": None, "name": name, "stats": stats, "changed_files": []}
     node = store.put_node("checkpoint", {**record, **more}).hash
-    head = f"checkpoints/{name}/{id_of(CREATED + at, node)}"
+    head = f"checkpoints/{name}/{moment_id(CREATED + at, node)}"
     set_head(store, head, node, **record)
     return head
 
