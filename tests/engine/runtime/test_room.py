@@ -22,10 +22,10 @@ from engine.runtime.overlay_workspace import OverlayWorkspace
 from engine.runtime.workspace import COPYING, Workspace, Workspaces
 from engine.workflow import registry as workflows
 from tests.support.engine import ONE, begin, carry_on, daemon, says, spawn, start_thread, until
+from tests.support.lasting import ROOT_ONLY
 from tests.support.strategies import skip_without
 
 EMPTY: dict[str, Any] = {"files": [], "directories": [], "symlinks": []}
-root_only = pytest.mark.skipif(os.geteuid() != 0, reason="mounts a tmpfs")
 
 
 async def test_a_workspace_over_its_limit_is_not_read(disk_store: Store) -> None:
@@ -96,7 +96,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", place], check=True)
 
 
-@root_only
+@ROOT_ONLY
 def test_cancel_and_gc_need_no_room(small_disk: Path) -> None:
     root = small_disk / "store"
     with Store.init(root) as store:
@@ -113,7 +113,7 @@ def test_cancel_and_gc_need_no_room(small_disk: Path) -> None:
     assert answer.returncode == 0, answer.stderr
 
 
-@root_only
+@ROOT_ONLY
 def test_a_thread_that_fills_the_disk_is_suspended_and_can_be_cancelled(small_disk: Path) -> None:
     root = small_disk / "store"
     with Store.init(root) as store:

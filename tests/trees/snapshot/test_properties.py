@@ -25,6 +25,7 @@ from casfs.trees.snapshot.report import (
     SnapshotReport,
 )
 from tests.support.helpers import Link, Program, take, write_tree
+from tests.support.lasting import ROOT_ONLY
 
 ORDINARY = {
     "README.md": b"# a project\n",
@@ -174,7 +175,7 @@ def test_a_change_of_mode_shows_in_a_diff(store: Store, tmp_path: Path) -> None:
     assert found == [("T", b".")]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@ROOT_ONLY
 def test_the_report_tells_what_a_tree_does_not_keep(store: Store, tmp_path: Path) -> None:
     work = write_tree(tmp_path / "w", {"f": b"1", "s": Program(b""), "d": {"g": b""}})
     os.link(work / "f", work / "f2")
