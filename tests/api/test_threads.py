@@ -113,8 +113,9 @@ def test_a_thread_is_started_answered_forked_and_cancelled(opened: casfs.Store) 
         assert threads.wait(forked.id).status == "succeeded"
         assert threads.step(forked.id, 1).meta == {"x": 2}
         slow = casfs.Agent("command", shell("sleep 1000"))
-        more = {"max_steps": 3, "max_tokens": 9, "on_limit": "end"}
-        running = threads.start("sample", "Do it.", {"a": slow}, **more)  # type: ignore[arg-type]
+        running = threads.start(
+            "sample", "Do it.", {"a": slow}, max_steps=3, max_tokens=9, on_limit="end"
+        )
         assert threads.suspend(running.id).status == "suspended"
         again = threads.resume(running.id, agents={"a": slow})
         assert again.status in ("queued", "running")

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from casfs.backend.disk import DiskBackend
-from casfs.backend.protocols import Staged
+from casfs.backend.protocols import Staged, Swap
 from casfs.backend.recompression import MIN_NODES
 from casfs.backend.row_compression import MAGIC
 from casfs.digest import Digest
@@ -76,17 +76,11 @@ def downgrade(root: Path) -> None:
             if info.type is not None
         ]
         for name in [name for name, _ in store.heads.list("dictionaries/")]:
-            store.backend.publish([], [_removal(store, name)])
+            store.backend.publish([], [Swap(name, store.heads.get(name), None)])
         with backend(store)._db.write() as db:
             db.executemany("UPDATE blobs SET data = ? WHERE hash = ?", rows)
             db.execute("DROP TABLE recompressed")
     (root / "format").write_text("casfs 1\n")
-
-
-def _removal(store: Store, name: str):  # type: ignore[no-untyped-def]
-    from casfs.backend.protocols import HeadName, Swap
-
-    return Swap(HeadName(name), store.heads.get(HeadName(name)), None)
 
 
 def test_a_long_node_is_compressed_and_read_back(store: Store) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from casfs.backend import group_commit
 from casfs.backend.group_commit import GROUP_MAX_ACTIONS, GroupCommit
 from casfs.backend.sqlite_connection import Connection, Database
 from casfs.errors import Conflict, Corrupt, Failed
@@ -183,10 +184,8 @@ def test_a_caller_that_is_interrupted_hands_the_lead_on(db: Database) -> None:
             self._lock.release()
 
     def run() -> None:
-        from casfs.backend import group_commit
-
-        request = group_commit._Request(insert(50))
-        request.wake = Interrupted(request.wake)  # type: ignore[assignment]
+        request: Any = group_commit._Request(insert(50))
+        request.wake = Interrupted(request.wake)
         with commits._lock:
             commits._queue.append(request)
         try:

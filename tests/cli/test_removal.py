@@ -162,7 +162,8 @@ def test_a_key_that_is_used_again_stays_with_its_new_thread(opened: Store) -> No
         removals.remove(opened, batch, [(name, head) for name, head in found if head])
     set_head(opened, key, two)
     removals.undo(opened)
-    assert [opened.heads.get(name).hash for name in (key, other)] == [two, one]  # type: ignore[union-attr]
+    heads = [opened.heads.get(name) for name in (key, other)]
+    assert [head and head.hash for head in heads] == [two, one]
     assert removals.listing(opened) == []
 
 

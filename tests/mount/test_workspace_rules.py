@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from casfs.digest import TreeHash
 from casfs.store import Store
 from casfs.system import mounts
 from casfs.trees.restore.restore import restore
@@ -36,8 +37,8 @@ def place(tmp_path: Path) -> Iterator[Path]:
         overlay_mount.unmount(point, lazy=True)
 
 
-def changes(store: Store, old: str, new: str) -> list[str]:
-    return [f"{one.letter} {one.path.decode()}" for one in diff(store, old, new)]  # type: ignore[arg-type]
+def changes(store: Store, old: TreeHash, new: TreeHash) -> list[str]:
+    return [f"{one.letter} {one.path.decode()}" for one in diff(store, old, new)]
 
 
 @EACH

@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 
 def files(text: str) -> list[tuple[str, str]]:
@@ -29,7 +30,7 @@ def commands(text: str) -> list[tuple[str, str]]:
     ]
 
 
-def run(line: str, shown: str, folder: Path, **more: object) -> str:
+def run(line: str, shown: str, folder: Path, **more: Any) -> str:
     """Runs a command; returns what it printed. Raises AssertionError where that is not what the
     page shows."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -37,7 +38,7 @@ def run(line: str, shown: str, folder: Path, **more: object) -> str:
     done = subprocess.run(
         ["sh", "-c", line], cwd=folder, env=env, stdout=subprocess.PIPE, text=True, timeout=60,
         **more,
-    )  # type: ignore[call-overload]  # handed through  # fmt: skip
+    )  # fmt: skip
     wanted = "".join(map(_pattern, shown.splitlines(keepends=True)))
     assert re.fullmatch(wanted, done.stdout), f"{line}\n{done.stdout}\nthe page has:\n{shown}"
     return str(done.stdout)

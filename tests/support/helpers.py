@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from casfs.backend.protocols import Head, Staged, Swap
-from casfs.digest import Digest
+from casfs.digest import Digest, TreeDigest, TreeHash
 from casfs.nodes import directory
 from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
 from casfs.nodes.node import encode
@@ -46,14 +46,13 @@ class Link(Marked):
 Tree = Mapping[Any, Any]  # name (str or bytes) → bytes | Program | Link | Tree
 
 
-def put_tree(store: Store, tree: Tree) -> str:
+def put_tree(store: Store, tree: Tree) -> TreeHash:
     """Store a literal tree; returns its root."""
     with store.batch() as batch:
 
-        def put(level: Tree) -> Digest:
-            return batch.put_node(
-                "directory",
-                directory.encode([entry(os.fsencode(name), item) for name, item in level.items()]),
+        def put(level: Tree) -> TreeDigest:
+            return batch.put_directory(
+                directory.encode([entry(os.fsencode(name), item) for name, item in level.items()])
             )
 
         def entry(name: bytes, item: Any) -> Entry:
@@ -101,7 +100,7 @@ def read_tree(root: Path) -> dict[bytes, Any]:
     return found
 
 
-def take(store: Store, root: Path, report: SnapshotReport | None = None) -> str:
+def take(store: Store, root: Path, report: SnapshotReport | None = None) -> TreeHash:
     """Snapshot a whole host directory; returns the tree's root."""
     with store.batch() as batch:
         return walker.snapshot(batch, root, IgnoreRules(), report).hash

@@ -24,9 +24,15 @@ def root(tmp_path: Path) -> Path:
     return path
 
 
+def socket_of(root: Path) -> str:
+    found = daemon_socket.find(root)
+    assert found is not None
+    return str(found["socket"])
+
+
 def test_a_daemon_without_its_socket_file_is_stopped(root: Path) -> None:
     with daemon(root) as pid:
-        Path(daemon_socket.find(root)["socket"]).unlink()  # type: ignore[index]
+        Path(socket_of(root)).unlink()
         answer = spawn("--store", root, "daemon", "stop")
         assert (answer.returncode, answer.stdout) == (0, f"{pid} stopped\n"), answer.stderr
         assert not alive(pid)
@@ -36,7 +42,7 @@ def test_the_oldest_idle_connections_give_way(root: Path) -> None:
     """A daemon with 256 descriptors answers however many connections say nothing."""
     with daemon(root) as pid, ExitStack() as stack:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (256, 256))
-        path = daemon_socket.find(root)["socket"]  # type: ignore[index]
+        path = socket_of(root)
         idle = []
         for _ in range(300):
             one = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))

@@ -19,7 +19,7 @@ def merged(
 ) -> tuple[str, list[tuple[str, str]], str]:
     """Returns (the merged tree's root, conflicts, letters and paths)."""
     old, mine, new = (put_tree(store, one) for one in (base, ours, theirs))
-    done = merge.merge(store, merge.changes(store, old, new), mine, new, "theirs")  # type: ignore[arg-type]
+    done = merge.merge(store, merge.changes(store, old, new), mine, new, "theirs")
     conflicts = [(path.decode(), why) for path, why in done.conflicts]
     changed = " ".join(f"{letter} {path.decode()}" for letter, path in done.changed)
     return done.root, conflicts, changed
@@ -88,7 +88,7 @@ def test_conflicts(
 
 def test_git_directories_are_left_out(store: Store) -> None:
     old, new = (put_tree(store, {".git": {"index": text}, "f": text}) for text in (b"1", b"2"))
-    found = merge.changes(store, old, new)  # type: ignore[arg-type]
+    found = merge.changes(store, old, new)
     assert (found.paths, found.skipped) == ([b"f"], 1)
 
 
@@ -100,10 +100,10 @@ def test_directories_keep_their_own_properties(store: Store) -> None:
     inner = put_tree(store, {"f": b"1"})
     private = store.put_node(
         "directory",
-        directory.encode(tree.load(store, inner).values(), Properties(unix_mode=0o700)),  # type: ignore[arg-type]
+        directory.encode(tree.load(store, inner).values(), Properties(unix_mode=0o700)),
     ).hash
     new = put_tree(store, {"f": b"2"})
-    done = merge.merge(store, merge.changes(store, inner, new), private, new, "x")  # type: ignore[arg-type]
+    done = merge.merge(store, merge.changes(store, inner, new), private, new, "x")
     own = tree.directory_properties(store, done.root)
     assert own is not None
     assert own.unix_mode == 0o700

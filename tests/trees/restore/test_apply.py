@@ -31,7 +31,7 @@ AFTER = {
 
 def apply(store: Store, place: Path, new: Any = NEW, **more: Any) -> Applied:
     old, theirs = put_tree(store, OLD), put_tree(store, new)
-    return applying.apply(store, old, theirs, place, label="theirs", **more)  # type: ignore[arg-type]
+    return applying.apply(store, old, theirs, place, label="theirs", **more)
 
 
 @pytest.fixture

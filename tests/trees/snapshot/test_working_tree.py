@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from casfs.digest import TreeHash
 from casfs.store import Store
 from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.ignore import IgnoreRules
@@ -24,10 +25,10 @@ TREE = {
 }
 
 
-def letters(store: Store, base: str, directory: Path) -> list[str]:
+def letters(store: Store, base: TreeHash, directory: Path) -> list[str]:
     return [
         f"{change.letter} {os.fsdecode(change.path)}"
-        for change in local_changes(store, base, directory)  # type: ignore[arg-type]
+        for change in local_changes(store, base, directory)
     ]
 
 
@@ -79,4 +80,4 @@ def test_it_is_recorded_as_a_checkpoint_would_be(store: Store, tmp_path: Path) -
     place = write_tree(tmp_path / "d", TREE)
     base = take(store, place)
     (place / "new").write_bytes(b"new")
-    assert record(store, place, base) == take(store, place)  # type: ignore[arg-type]
+    assert record(store, place, base) == take(store, place)
