@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import pytest
 
 from casfs import errors
-from casfs.cli.main import cli
+from tests.support.output_schemas import commands
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/cli.md").read_text("utf-8")
 
 
-def commands(group: click.Group, above: str = "casfs") -> Iterator[tuple[str, click.Command]]:
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        found = group.get_command(context, name)
-        assert found is not None
-        if isinstance(found, click.Group):
-            yield from commands(found, f"{above} {name}")
-        else:
-            yield f"{above} {name}", found
-
-
-ALL = dict(commands(cli))
+ALL = {f"casfs {words}": command for words, command in commands()}
 
 
 @pytest.mark.parametrize("command", ALL)

@@ -7,15 +7,12 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import pytest
 import trio
 
 from casfs import threads
-from casfs.cli.main import cli as top
 from casfs.store import Store
 from engine.moderator.decision import Next
 from engine.threads import lifecycle, transitions
@@ -37,6 +34,7 @@ from tests.support.engine import (
 )
 from tests.support.helpers import put_tree
 from tests.support.model_server import served, text
+from tests.support.output_schemas import commands, printers
 
 DONE = 'Well.\n```json\n{"status": "done"}\n```'
 
@@ -198,20 +196,8 @@ def test_who_follows_late_misses_no_turn(cli: Cli, disk_store: Store) -> None:
 # -- what all verbs have ------------------------------------------------------------------
 
 
-def verbs(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, set[str]]]:
-    """Every verb with its options."""
-    if isinstance(command, click.Group):
-        context = click.Context(command)
-        for name in command.list_commands(context):
-            below = command.get_command(context, name)
-            assert below is not None
-            yield from verbs(below, (*path, name))
-    else:
-        yield " ".join(path), {option for one in command.params for option in one.opts}
-
-
 def test_everything_that_prints_of_itself_can_print_json() -> None:
-    without = {verb for verb, options in verbs(top) if "--json" not in options}
+    without = {verb for verb, _ in commands()} - printers()
     others = {"cat", "get", "workspace exec", "config edit"}  # a blob's bytes, another program
     assert without == {*others, "help", "demo"}  # texts for people
 

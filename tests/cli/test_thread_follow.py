@@ -6,7 +6,10 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import trio
 
@@ -34,6 +37,25 @@ def gated(go: Path) -> dict[str, object]:
     return says({}, f"if [ $CASFS_STEP = 1 ]; then {waits}; fi")
 
 
+@contextmanager
+def started_with_wait(
+    cli: Cli, opened: Store, go: Path
+) -> Iterator[tuple[subprocess.Popen[str], IO[str], IO[str]]]:
+    """`thread start --wait` of a gated thread: the process, its stdout and its stderr."""
+    workflows.add(opened, loop(2))
+    agent = f"a=command:{json.dumps(gated(go))}"
+    argv = [*COMMAND, "--store", str(cli.root), "thread", "start", "sample"]
+    argv += ["--input", "x", "--agent", agent, "--wait"]
+    pipe = subprocess.PIPE
+    with (
+        daemon(cli.root),
+        subprocess.Popen(argv, stdout=pipe, stderr=pipe, text=True) as process,
+    ):
+        assert process.stdout is not None
+        assert process.stderr is not None
+        yield process, process.stdout, process.stderr
+
+
 def test_follow_prints_output_as_it_comes(cli: Cli, opened: Store, tmp_path: Path) -> None:
     workflows.add(opened, loop(2))
     go = tmp_path / "go"
@@ -53,47 +75,27 @@ def test_follow_prints_output_as_it_comes(cli: Cli, opened: Store, tmp_path: Pat
 
 
 def test_wait_reports_steps_on_stderr(cli: Cli, opened: Store, tmp_path: Path) -> None:
-    workflows.add(opened, loop(2))
     go = tmp_path / "go"
-    agent = f"a=command:{json.dumps(gated(go))}"
-    argv = [*COMMAND, "--store", str(cli.root), "thread", "start", "sample"]
-    argv += ["--input", "x", "--agent", agent, "--wait"]
-    with (
-        daemon(cli.root),
-        subprocess.Popen(
-            argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        ) as process,
-    ):
-        assert process.stderr is not None
-        assert process.stdout is not None
-        assert process.stderr.readline() == "casfs: step 1 a: started\n"
-        assert process.stderr.readline() == "one\\x1b[2J\n"
+    with started_with_wait(cli, opened, go) as (process, stdout, stderr):
+        assert stderr.readline() == "casfs: step 1 a: started\n"
+        assert stderr.readline() == "one\\x1b[2J\n"
         go.touch()
-        rest = process.stderr.read()
+        rest = stderr.read()
         assert process.wait(DEADLINE) == 0
-        assert len(process.stdout.read().split()) == 1
+        assert len(stdout.read().split()) == 1
     assert "two\n" in rest
     assert "casfs: step 1 a: finished, " in rest
     assert "casfs: step 2 a: finished, " in rest
 
 
 def test_ctrl_c_says_that_the_thread_goes_on(cli: Cli, opened: Store, tmp_path: Path) -> None:
-    workflows.add(opened, loop(2))
     go = tmp_path / "go"
-    agent = f"a=command:{json.dumps(gated(go))}"
-    argv = [*COMMAND, "--store", str(cli.root), "thread", "start", "sample"]
-    argv += ["--input", "x", "--agent", agent, "--wait"]
-    with daemon(cli.root):
-        with subprocess.Popen(
-            argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        ) as process:
-            assert process.stdout is not None
-            assert process.stderr is not None
-            id = process.stdout.readline().split()[0]
-            process.stderr.readline()
-            process.send_signal(signal.SIGINT)
-            said = process.stderr.read()
-            assert process.wait(DEADLINE) == 130
+    with started_with_wait(cli, opened, go) as (process, stdout, stderr):
+        id = stdout.readline().split()[0]
+        stderr.readline()
+        process.send_signal(signal.SIGINT)
+        said = stderr.read()
+        assert process.wait(DEADLINE) == 130
         assert f"casfs: thread {id} goes on; `casfs thread log {id} --follow` follows it" in said
         assert threads.get(opened, threads.ThreadId(id)).status == "running"
         go.touch()

@@ -28,7 +28,7 @@ from casfs.system import mounts
 from casfs.workspaces import placeholder
 from tests.support import programs
 from tests.support.helpers import Link, Program, Tree, put_tree, read_tree, write_tree
-from tests.support.served import TIMEOUT_S, Mount
+from tests.support.served import TIMEOUT_S, Mount, unmounted_after
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="what root may, and what root may drop")
 
@@ -222,12 +222,9 @@ def project(mount: Mount, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def work(tmp_path: Path) -> Iterator[Path]:
-    """Where a workspace is opened; whatever is mounted there at the end is unmounted."""
-    folder = tmp_path / "try"
-    folder.mkdir()
-    yield folder / "w"
-    for point in mounts.mounted_below(folder):
-        mounts.unmount(point, lazy=True)
+    """Where a workspace is opened."""
+    with unmounted_after(tmp_path / "try") as folder:
+        yield folder / "w"
 
 
 def run(store: Store, *words: str | Path) -> str:

@@ -11,7 +11,6 @@ import pytest
 from casfs.checkpoints import create
 from casfs.mount.mount_points import mounted
 from casfs.store import Store
-from casfs.system import mounts
 from tests.mount.test_containers import (
     BUILT,
     PROJECT,
@@ -25,6 +24,7 @@ from tests.mount.test_containers import (
 )
 from tests.support.helpers import put_tree, read_tree, write_tree
 from tests.support.native import not_mountable
+from tests.support.served import unmounted_after
 
 pytestmark = pytest.mark.skipif(not_mountable() is not None, reason=str(not_mountable()))
 
@@ -41,11 +41,8 @@ def place(disk_store: Store, tmp_path: Path) -> Iterator[Path]:
     for name, tree in (("system", a_system()), ("work", PROJECT)):
         folder = write_tree(tmp_path / name, tree)
         create.create(disk_store, name, folder, defaults=False)
-    folder = tmp_path / "place"
-    folder.mkdir()
-    yield folder
-    for point in mounts.mounted_below(folder):
-        mounts.unmount(point, lazy=True)
+    with unmounted_after(tmp_path / "place") as folder:
+        yield folder
 
 
 def shown(store: Store, name: str, place: Path) -> Path:

@@ -11,14 +11,13 @@ import pytest
 
 from casfs.digest import TreeHash
 from casfs.store import Store
-from casfs.system import mounts
 from casfs.trees.restore.restore import restore
 from casfs.trees.tree import diff
-from casfs.workspaces import lifecycle, overlay_mount, registry
+from casfs.workspaces import lifecycle, registry
 from casfs.workspaces.commit import commit_workspace, is_dirty
 from tests.mount.test_workspaces import EACH, opened, run
 from tests.support.helpers import put_tree, take, write_tree
-from tests.support.served import Mount
+from tests.support.served import Mount, unmounted_after
 
 TRACKED = {
     ".casfsignore": b"*.log\nlogs/\n",
@@ -30,11 +29,8 @@ TRACKED = {
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "place"
-    folder.mkdir()
-    yield folder / "w"
-    for point in mounts.mounted_below(folder):
-        overlay_mount.unmount(point, lazy=True)
+    with unmounted_after(tmp_path / "place") as folder:
+        yield folder / "w"
 
 
 def changes(store: Store, old: TreeHash, new: TreeHash) -> list[str]:

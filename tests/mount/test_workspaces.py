@@ -17,7 +17,6 @@ from casfs.mount.mount_points import mounted, unmount
 from casfs.nodes import directory
 from casfs.nodes.directory import File, Properties
 from casfs.store import Store
-from casfs.system import mounts
 from casfs.trees import tree
 from casfs.workspaces import lifecycle, overlay_mount, registry, strategies
 from casfs.workspaces.commit import commit_workspace, is_dirty
@@ -25,7 +24,7 @@ from casfs.workspaces.registry import Workspace
 from tests.support.engine import Cli
 from tests.support.helpers import LARGE, Program, put_tree, read_tree, take, write_tree
 from tests.support.maintenance import age
-from tests.support.served import Mount, serving
+from tests.support.served import Mount, serving, unmounted_after
 from tests.support.strategies import able, skip_without
 
 SAMPLE = {"a": {"f": b"one", "g": b"two" * 1000}, "run": Program(b"#!"), "empty": {}}
@@ -58,12 +57,9 @@ os.execvp("sh", ["sh", "-c", script])
 
 @pytest.fixture
 def work(tmp_path: Path) -> Iterator[Path]:
-    """Where workspaces are opened; whatever is mounted there at the end is unmounted."""
-    folder = tmp_path / "work"
-    folder.mkdir()
-    yield folder
-    for point in mounts.mounted_below(folder):
-        overlay_mount.unmount(point, lazy=True)
+    """Where workspaces are opened."""
+    with unmounted_after(tmp_path / "work") as folder:
+        yield folder
 
 
 def trees(mount: Mount) -> Callable[[str], Path]:

@@ -20,6 +20,7 @@ from casfs.mount.mount_points import TYPE, unmount
 from casfs.store import Store
 from casfs.system import mounts
 from casfs.system.processes import start_time
+from casfs.workspaces import overlay_mount
 from tests.support.programs import needs_pyfuse3
 
 CASFS = [sys.executable, "-m", "casfs"]
@@ -121,6 +122,15 @@ def states(store: Store) -> list[registry.MountState]:
 def gone(*pids: int) -> None:
     """Wait for the end of processes that need not be children of this one."""
     registry.wait_until(lambda: not any(start_time(pid) for pid in pids), f"{pids} go on")
+
+
+@contextmanager
+def unmounted_after(folder: Path) -> Iterator[Path]:
+    """A new directory; what is mounted below it at the end is unmounted."""
+    folder.mkdir()
+    yield folder
+    for point in mounts.mounted_below(folder):
+        overlay_mount.unmount(point, lazy=True)
 
 
 @contextmanager

@@ -98,10 +98,9 @@ def test_directories_keep_their_own_properties(store: Store) -> None:
     from casfs.nodes.directory import Properties
 
     inner = put_tree(store, {"f": b"1"})
-    private = store.put_node(
-        "directory",
-        directory.encode(tree.load(store, inner).values(), Properties(unix_mode=0o700)),
-    ).hash
+    entries = tree.load(store, inner).values()
+    with store.batch() as batch:
+        private = batch.put_directory(directory.encode(entries, Properties(unix_mode=0o700))).hash
     new = put_tree(store, {"f": b"2"})
     done = merge.merge(store, merge.changes(store, inner, new), private, new, "x")
     own = tree.directory_properties(store, done.root)
