@@ -64,14 +64,14 @@ def exists(root: Path | None, token: object) -> bool:
     return place is not None and place.exists()
 
 
-def tail(root: Path | None, token: object) -> tuple[bytes, int] | None:
-    """Returns the last TAIL_BYTES of a program's output so far and their mtime (ns); None where
+def tail(root: Path | None, token: object, count: int = TAIL_BYTES) -> tuple[bytes, int] | None:
+    """Returns the last `count` bytes of a program's output so far and their mtime (ns); None where
     there is no such file."""
     try:
         with open(_place(root, token) or "", "rb") as file:
             found = os.fstat(file.fileno())
-            file.seek(max(0, found.st_size - TAIL_BYTES))
-            return file.read(TAIL_BYTES), found.st_mtime_ns
+            file.seek(max(0, found.st_size - count))
+            return file.read(count), found.st_mtime_ns
     except FileNotFoundError:
         return None
 

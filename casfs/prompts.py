@@ -21,6 +21,7 @@ from casfs.digest import NodeHash, hash_bytes
 from casfs.errors import NotFound
 from casfs.nodes.node import Node
 from casfs.store import Store
+from casfs.thread_summary import content_text
 from casfs.threads import Thread, ThreadId
 
 History: TypeAlias = tuple[str | None, list[EarlierStep]]  # a summary, and the steps since
@@ -111,12 +112,6 @@ def origin(store: Store, start: Mapping[str, Any], caller: str | None) -> str | 
         f"`casfs node get {state}` is the node where it stood. In that, `content` is what "
         "was said, `meta` the facts, `previous` the step before, `start` leads to the first task."
     )
-
-
-def content_text(store: Store, hash: str) -> str:
-    """Returns the text of a content node. Raises NotFound, Corrupt."""
-    found: str = store.node(hash, "content").payload["text"]
-    return found
 
 
 def _candidates(store: Store, thread: Thread, step: Mapping[str, Any]) -> Iterator[Prompt]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from casfs.digest import NodeHash
-from casfs.prompts import content_text
 from casfs.store import Store
+from casfs.thread_summary import content_text
 from casfs.write_batch import Batch
 
 TYPE = "content"

@@ -24,8 +24,9 @@ TRUNK = """
     casfs.errors casfs.canonical casfs.digest casfs.config
     casfs.config_edit casfs.lru_cache casfs.system
     casfs.backend casfs.nodes casfs.conflict_retry casfs.write_batch casfs.store casfs.graph
-    casfs.referrers casfs.removals casfs.threads casfs.thread_state casfs.thread_lookup casfs.trees
-    casfs.trees.diff casfs.trees.snapshot casfs.trees.restore casfs.checkpoints casfs.revisions
+    casfs.referrers casfs.removals casfs.threads casfs.thread_state casfs.thread_lookup
+    casfs.thread_summary casfs.trees casfs.trees.diff casfs.trees.snapshot casfs.trees.restore
+    casfs.checkpoints casfs.revisions
     casfs.native.erofs casfs.native casfs.workspaces casfs.actions casfs.plugins
     casfs.maintenance casfs.agents casfs.prompts casfs.live_output casfs.daemon_socket
 """.split()
@@ -37,6 +38,7 @@ BRANCHES = {
         engine.agent_notation engine.moderator engine.secrets engine.workflow engine.llm
         engine.agents engine.threads engine.runtime
     """.split(),
+    "web": ["casfs.web"],
     "api": "casfs.api casfs.testing casfs".split(),
 }
 TOP = ("casfs.cli", "casfs.__main__")
@@ -45,14 +47,19 @@ LIBRARIES = {
     "blake3": "casfs.digest",
     "click": "casfs.cli",
     "httpx2": "engine.llm.client",
+    "hypercorn": "casfs.web.server",
+    "jinja2": "casfs.web.rendering",
     "jsonata": "engine.moderator.jsonata",
     "jsonschema": "casfs.nodes.schema",
     "jsonschema_rs": "casfs.nodes.schema",
+    "markdown_it": "casfs.web.markdown",
+    "nh3": "casfs.web.markdown",
     "orjson": "casfs.canonical",
     "pyfuse3": "casfs.fuse.pyfuse3.operations",
     "rfc8785": "casfs.canonical",
     "rich": "casfs.cli.progress",
     "sqlite3": "casfs.backend.sqlite_connection",
+    "starlette": "casfs.web",
     "ulid": "casfs.threads",
     "zstandard": "casfs.system.zstd",
     "yaml": "engine.yaml_values",

@@ -15,12 +15,11 @@ from typing import Any
 from casfs.cli import terminal
 from casfs.cli.output import echo_json, escape, write_line
 from casfs.cli.sizes import readable
-from casfs.system.clock import now_ms, rfc3339
+from casfs.system.clock import age, rfc3339
 
 GAP = "  "
 SHORT_HASH = 12
 MIN_COLUMN = 8  # no column is cut below this
-AGES = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +85,6 @@ def echo_table(
     else:
         for row in rows:
             write_line("\t".join(map(_plain, row)))
-
-
-def age(ms: int) -> str:
-    """Returns how long ago a time was, in its largest unit."""
-    past = max(now_ms() - ms, 0)
-    return next((f"{past // unit}{name}" for unit, name in AGES if past >= unit), "now")
 
 
 def date(ms: int) -> str:

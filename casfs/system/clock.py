@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LAST_MS = 253_402_300_799_999  # of the year 9999
+AGES = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
 
 
 def now_ms() -> int:
@@ -18,6 +19,12 @@ def rfc3339(ms: int) -> str:
     """Returns a time in ms since 1970 UTC as RFC 3339 with milliseconds, in UTC."""
     time = EPOCH + timedelta(milliseconds=min(max(ms, 0), LAST_MS))
     return time.isoformat(timespec="milliseconds")[:-6] + "Z"
+
+
+def age(ms: int) -> str:
+    """Returns how long ago a time was, in its largest unit."""
+    past = max(now_ms() - ms, 0)
+    return next((f"{past // unit}{name}" for unit, name in AGES if past >= unit), "now")
 
 
 def moment_id(ms: int, hash: str) -> str:

@@ -129,3 +129,14 @@ def blobs(store: Store) -> set[str]:
 def private_files(root: Path) -> list[Path]:
     """What writers have in `tmp/` of the store at `root`, their lock files aside."""
     return [path for path in (root / "tmp").rglob("*") if path.is_file() and path.name != "lock"]
+
+
+def move(store: Store, name: str, count: int = 1) -> None:
+    """Move a head some times, in one transaction."""
+    hash = store.put(b"1").hash
+    old, swaps = store.heads.get(name), []
+    for _ in range(count):
+        new = Head(hash, {"n": (old.record["n"] if old else 0) + 1})
+        swaps.append(Swap(name, old, new))
+        old = new
+    store.backend.publish([], swaps)

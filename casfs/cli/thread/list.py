@@ -10,14 +10,13 @@ from casfs import threads
 from casfs.cli.common import Count, json_option, open_store
 from casfs.cli.json_values import moment, times
 from casfs.cli.table import Age, Coloured, Short, echo_table
-from casfs.cli.thread.show import COLOURS, content_text, head_fields
-from casfs.errors import CasfsError
+from casfs.cli.thread.show import COLOURS
 from casfs.store import Store
 from casfs.thread_state import STATES, created_ms, state
+from casfs.thread_summary import head_fields, task_line
 from casfs.threads import Thread
 
 MIN_SHORT_CHARS = 6  # of an id's random end
-MAX_TASK_CHARS = 60
 
 
 @click.command("list")
@@ -68,19 +67,9 @@ def _fields(store: Store, thread: Thread) -> dict[str, Any]:
         **head_fields(thread),
         "createdAt": moment(created_ms(thread.id)),
         "role": intent.get("role"),
-        "task": _task(store, thread),
+        "task": task_line(store, thread),
         "name": thread.fields.get("name"),
     }
-
-
-def _task(store: Store, thread: Thread) -> str | None:
-    """Returns the beginning of a thread's task; None where it cannot be read."""
-    try:
-        text = content_text(store, threads.start(store, thread).payload["input"])
-    except CasfsError:
-        return None
-    line = next((line for line in text.splitlines() if line.strip()), "").strip()
-    return line if len(line) <= MAX_TASK_CHARS else line[: MAX_TASK_CHARS - 1] + "…"
 
 
 def _short_chars(known: list[Thread]) -> int:

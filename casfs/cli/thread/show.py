@@ -19,7 +19,8 @@ from casfs.errors import CasfsError
 from casfs.nodes.node import Node
 from casfs.store import Store
 from casfs.system.paths import printable
-from casfs.thread_state import FAILED, STOPPED, SUCCEEDED, state
+from casfs.thread_state import FAILED, STOPPED, SUCCEEDED
+from casfs.thread_summary import content_text, head_fields
 from casfs.threads import BROKEN, CANCELLED, RUNNING, SUSPENDED, Thread
 from casfs.trees import tree
 
@@ -54,24 +55,6 @@ def show(ctx: click.Context, id: str, everything: bool, as_json: bool) -> None:
         count = None if everything or as_json else PAGE_STEPS
         value = {**head_fields(found), **_details(store, found, count)}
     echo_lines(as_json, times(value), _page(value))
-
-
-def head_fields(found: Thread) -> dict[str, Any]:
-    """Returns the fields of the head alone, so that a damaged thread is listed as well."""
-    return {
-        "id": found.id,
-        "workflow": found.fields.get("workflow", "?"),
-        "status": state(found),
-        "head": found.hash,
-        "start": found.fields.get("start"),
-        "updatedAt": found.fields.get("updatedAt", 0),
-        "reason": found.fault or found.fields.get("reason"),
-        "cause": found.fields.get("cause"),
-        "returnCode": found.fields.get("returnCode"),
-        "intent": found.fields.get("intent"),
-        "spent": found.fields.get("spent"),
-        "parent": found.fields.get("parent"),
-    }
 
 
 def cache_hit(cached: Mapping[str, Any]) -> str:
@@ -210,8 +193,3 @@ def _tree(calls: Iterable[Mapping[str, Any]], lead: str) -> Iterator[str]:
     for one in calls:
         yield f"{lead}{one['id']}  {one['workflow']}  {coloured(one['status'], one['status'])}"
         yield from _tree(one["calls"], "  " + lead)
-
-
-def content_text(store: Store, content: str) -> str:
-    found: str = store.node(content, "content").payload["text"]
-    return found

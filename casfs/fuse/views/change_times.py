@@ -23,8 +23,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from casfs.backend.derived import version_of
-from casfs.backend.protocols import Backend, HeadName, Move
+from casfs.backend.journal import JournalReader
+from casfs.backend.protocols import Backend, HeadName
 from casfs.fuse.views.vnode import MILLISECOND, Y2000_NS
 
 MAX_TRACKED_NAMES = 1 << 15  # heads and prefixes; more than the journal's moves concern
@@ -40,34 +40,6 @@ class ChangeTime(NamedTuple):
     @property
     def mtime_ns(self) -> int:
         return self.at_ms * MILLISECOND + self.seq % MILLISECOND
-
-
-class JournalReader:
-    """Reads each move of the journal once. `lost`: moves are missing before those of the last
-    `new_moves`. Not thread-safe."""
-
-    def __init__(self, backend: Backend, after: int = 0) -> None:
-        self.seq = after
-        self.lost = False
-        self._backend = backend
-        self._current_version = version_of(backend)
-        self._version: int | None = None
-
-    def new_moves(self) -> list[Move]:
-        """Returns the moves since the last call, at most the journal's length; cheap if there
-        are none."""
-        version = self._current_version()
-        self.lost = False
-        found: list[Move] = []
-        if version != self._version:
-            while moves := self._backend.heads.moves(self.seq):
-                if moves[0].seq != self.seq + 1:
-                    self.lost = True
-                    found = []
-                found += moves
-                self.seq = moves[-1].seq
-            self._version = version
-        return found
 
 
 class ChangeTimes:

@@ -15,8 +15,9 @@ import threading
 import time
 
 from casfs.backend.derived import newest_move
+from casfs.backend.journal import JournalReader
 from casfs.backend.protocols import Backend, Move
-from casfs.fuse.views.change_times import ChangeTime, JournalReader
+from casfs.fuse.views.change_times import ChangeTime
 from casfs.fuse.views.vnode import READ_FILE, Attr, File
 
 EVENT_LOG_BYTES = 1 << 20

@@ -10,8 +10,8 @@ import os
 from collections.abc import Callable, Iterator
 
 from casfs.backend.derived import newest_move
+from casfs.backend.journal import JournalReader
 from casfs.backend.protocols import Backend
-from casfs.fuse.views.change_times import JournalReader
 
 Dentry = tuple[tuple[bytes, ...], bytes]  # path of the directory, name
 

@@ -23,8 +23,8 @@ from datetime import UTC, datetime
 from functools import partial
 
 from casfs.backend.derived import newest_move
+from casfs.backend.journal import JournalReader
 from casfs.backend.protocols import Head
-from casfs.fuse.views.change_times import JournalReader
 from casfs.fuse.views.directories import LiveDirectory, VnodeFactory
 from casfs.fuse.views.files import LiveFile
 from casfs.fuse.views.store_reader import StoreReader

@@ -5,53 +5,20 @@ from __future__ import annotations
 import pytest
 
 from casfs.backend.derived import newest_move
-from casfs.backend.protocols import JOURNAL_MIN_MOVES, Head, Swap
+from casfs.backend.protocols import JOURNAL_MIN_MOVES
 from casfs.fuse.views import change_times
-from casfs.fuse.views.change_times import ChangeTime, ChangeTimes, JournalReader
+from casfs.fuse.views.change_times import ChangeTime, ChangeTimes
 from casfs.fuse.views.vnode import Y2000_NS
 from casfs.store import Store
+from tests.support.helpers import move
 
 MS = 1_000_000
-
-
-def move(store: Store, name: str, count: int = 1) -> None:
-    """Move a head some times, in one transaction."""
-    hash = store.put(b"1").hash
-    old, swaps = store.heads.get(name), []
-    for _ in range(count):
-        new = Head(hash, {"n": (old.record["n"] if old else 0) + 1})
-        swaps.append(Swap(name, old, new))
-        old = new
-    store.backend.publish([], swaps)
 
 
 def test_two_moves_in_one_millisecond_have_two_times() -> None:
     assert ChangeTime(1, 5).mtime_ns != ChangeTime(2, 5).mtime_ns
     assert ChangeTime(1, 5).mtime_ns // MS == 5
     assert ChangeTime(MS + 1, 6).mtime_ns == 6 * MS + 1, "the number never reaches the milliseconds"
-
-
-def test_a_follower_gives_each_move_once(store: Store) -> None:
-    follower = JournalReader(store.backend, newest_move(store.heads))
-    assert follower.new_moves() == []
-    move(store, "a", 3)
-    assert [found.name for found in follower.new_moves()] == ["a"] * 3
-    assert follower.new_moves() == []
-    store.put(b"no head moves")
-    assert follower.new_moves() == []
-    move(store, "b", 2500)
-    assert len(follower.new_moves()) == 2500
-    assert not follower.lost
-
-
-def test_a_follower_knows_when_it_was_too_slow(store: Store) -> None:
-    follower = JournalReader(store.backend, newest_move(store.heads))
-    move(store, "a", JOURNAL_MIN_MOVES + 2000)
-    assert len(follower.new_moves()) >= JOURNAL_MIN_MOVES
-    assert follower.lost
-    move(store, "a")
-    assert len(follower.new_moves()) == 1
-    assert not follower.lost
 
 
 def test_only_what_is_below_a_prefix_matters_to_it(store: Store) -> None:

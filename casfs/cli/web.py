@@ -1,0 +1,65 @@
+"""The live dashboard."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from casfs.cli.common import check_store, json_option, store_root
+from casfs.cli.output import echo_json, echo_line
+from casfs.errors import Failed, Usage
+
+NEEDED = ("starlette", "hypercorn", "jinja2", "markdown_it", "nh3")
+
+
+@click.command()
+@click.argument("directory", required=False)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    help="Port of 127.0.0.1 (default: the last one, else any free one).",
+)
+@click.option("--socket", "path", metavar="PATH", help="Listen at a unix socket instead.")
+@click.option("--open", "opened", is_flag=True, help="Open it in the browser.")
+@json_option
+@click.pass_context
+def web(
+    ctx: click.Context,
+    directory: str | None,
+    port: int | None,
+    path: str | None,
+    opened: bool,
+    as_json: bool,
+) -> None:
+    """Serve the live dashboard of the store, or of the one in DIRECTORY, until it is interrupted.
+
+    Prints the address, which has the key to it: only who knows it may look. It reads the store;
+    forms need the daemon.
+
+    \b
+    casfs web --open
+    casfs web --port 8080
+    """
+    if path is not None and (opened or port is not None):
+        raise Usage("--socket excludes --port and --open")
+    root = store_root(ctx) if directory is None else Path(directory).absolute()
+    check_store(root)
+
+    def ready(url: str) -> None:
+        if as_json:
+            echo_json({"url": url}, pretty=False)
+        else:
+            echo_line(url if path is None else f"{url} at {path}")
+        if opened:
+            import webbrowser
+
+            webbrowser.open(url)
+
+    try:
+        from casfs.web import server
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in NEEDED:
+            raise
+        raise Failed(f"no module {error.name}; run `pip install casfs[web]`") from None
+    server.serve(root, port or 0, None if path is None else Path(path).absolute(), ready)

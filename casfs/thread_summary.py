@@ -1,0 +1,51 @@
+"""What listings show of a thread: the fields of its head, and the beginning of its task."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from casfs import threads
+from casfs.errors import CasfsError
+from casfs.store import Store
+from casfs.thread_state import state
+from casfs.threads import Thread
+
+MAX_TASK_CHARS = 60
+
+
+def head_fields(found: Thread) -> dict[str, Any]:
+    """Returns the fields of the head alone, so that a damaged thread is listed as well."""
+    return {
+        "id": found.id,
+        "workflow": found.fields.get("workflow", "?"),
+        "status": state(found),
+        "head": found.hash,
+        "start": found.fields.get("start"),
+        "updatedAt": found.fields.get("updatedAt", 0),
+        "reason": found.fault or found.fields.get("reason"),
+        "cause": found.fields.get("cause"),
+        "returnCode": found.fields.get("returnCode"),
+        "intent": found.fields.get("intent"),
+        "spent": found.fields.get("spent"),
+        "parent": found.fields.get("parent"),
+    }
+
+
+def task_line(store: Store, thread: Thread) -> str | None:
+    """Returns the beginning of a thread's task; None where it cannot be read."""
+    try:
+        return first_line(content_text(store, threads.start(store, thread).payload["input"]))
+    except CasfsError:
+        return None
+
+
+def first_line(text: str) -> str:
+    """Returns the first line of a text that is not blank, cut to MAX_TASK_CHARS."""
+    line = next((line for line in text.splitlines() if line.strip()), "").strip()
+    return line if len(line) <= MAX_TASK_CHARS else line[: MAX_TASK_CHARS - 1] + "…"
+
+
+def content_text(store: Store, hash: str) -> str:
+    """Returns the text of a content node. Raises NotFound, Corrupt."""
+    found: str = store.node(hash, "content").payload["text"]
+    return found

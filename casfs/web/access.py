@@ -1,0 +1,144 @@
+"""Who may look: a key in the first URL, a cookie from then on, and no request of another site.
+
+    Host            a name of this machine: another one is DNS rebinding
+    ?token=         on `/` only: redirects to `/` and sets the cookie
+    cookie          HttpOnly, SameSite=Strict; without it nothing is answered but how to get in
+    POST            `Origin` must be this server, and `Sec-Fetch-Site` this origin where it is sent
+
+The token is kept in `web.json` (mode 600) of the store, so an open page goes on when the server is
+started again. `Referrer-Policy` is `same-origin`: under `no-referrer` browsers send
+`Origin: null` with a form.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from pathlib import Path
+from urllib.parse import parse_qs
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from casfs.digest import hash_bytes
+from casfs.system.files import replacing, writing
+
+FILE = "web.json"
+TOKEN_BYTES = 32
+HOSTS = {"localhost", "127.0.0.1", "[::1]"}
+HOW = "Open the address that `casfs web` printed: it has the key to this page.\n"
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+
+
+@dataclass(frozen=True)
+class Key:
+    """The token of a store's URL, and the port that it was last served at (0: none)."""
+
+    token: str
+    port: int = 0
+
+    @property
+    def cookie(self) -> str:
+        """The cookie's name: cookies are shared by all ports of a host."""
+        return f"casfs-{hash_bytes(b'name ' + self.token.encode())[:8]}"
+
+    @property
+    def session(self) -> str:
+        """The cookie's value: the token cannot be found from it."""
+        return hash_bytes(b"session " + self.token.encode())
+
+
+def load(root: Path) -> Key:
+    """Returns the key of a store, a new one where there is none yet."""
+    try:
+        found = json.loads((root / FILE).read_text("utf-8"))
+        return Key(str(found["token"]), int(found["port"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return Key(secrets.token_urlsafe(TOKEN_BYTES))
+
+
+def save(root: Path, key: Key) -> None:
+    """Writes the key, readable by its owner alone. Raises Failed."""
+    with writing(root / FILE), replacing(root / FILE) as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(json.dumps({"token": key.token, "port": key.port}).encode())
+
+
+class Access:
+    """ASGI middleware; the outermost layer."""
+
+    def __init__(self, app: ASGIApp, key: Key) -> None:
+        self._app = app
+        self._key = key
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close"})
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("Cache-Control", "private, no-store")
+            await send(message)
+
+        refused = self._refusal(scope)
+        await (refused or self._app)(scope, receive, send_guarded)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """Returns the answer to a request that does not reach the application, else None."""
+        headers = Headers(scope=scope)
+        host = headers.get("host", "")
+        if _name(host) not in HOSTS or len(headers.getlist("host")) != 1:
+            return PlainTextResponse("This server answers for this machine alone.\n", 403)
+        if scope["path"] == "/" and scope["method"] == "GET" and b"token=" in scope["query_string"]:
+            given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[-1]
+            if _same(given, self._key.token):
+                response = RedirectResponse("/", 303)
+                response.set_cookie(
+                    self._key.cookie, self._key.session, httponly=True, samesite="strict"
+                )
+                return response
+            return PlainTextResponse(HOW, 403)
+        if not _same(_cookie(headers, self._key.cookie), self._key.session):
+            return PlainTextResponse(HOW, 403)
+        if scope["method"] not in ("GET", "HEAD"):
+            site = headers.get("sec-fetch-site", "same-origin")
+            if headers.get("origin") != f"http://{host}" or site != "same-origin":
+                return PlainTextResponse("This form was sent by another site.\n", 403)
+        return None
+
+
+def _name(host: str) -> str:
+    """Returns the name in a `Host` header, without its port."""
+    name, colon, port = host.rpartition(":")
+    return name if colon and port.isascii() and port.isdigit() else host
+
+
+def _cookie(headers: Headers, name: str) -> str:
+    try:
+        found = SimpleCookie("; ".join(headers.getlist("cookie"))).get(name)
+    except CookieError:
+        return ""
+    return "" if found is None else found.value
+
+
+def _same(given: str, wanted: str) -> bool:
+    return secrets.compare_digest(given.encode("utf-8", "replace"), wanted.encode())

@@ -1,0 +1,55 @@
+"""The application: every route, what serves it, and the order of its layers."""
+
+from __future__ import annotations
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from casfs.web import actions, board
+from casfs.web.access import Access, Key
+from casfs.web.events import Follower
+from casfs.web.events import endpoint as events
+from casfs.web.rendering import TYPES
+from casfs.web.site import IMMUTABLE, Handler, Site, endpoint, error_page
+
+# path, handler, name; one row for each screen and each form
+PAGES: list[tuple[str, Handler, str]] = [
+    ("/", board.show, "board"),
+]
+ACTIONS: list[tuple[str, Handler, str]] = [
+    ("/threads/{id}/resume", actions.resume, "resume"),
+    ("/threads/{id}/cancel", actions.cancel, "cancel"),
+]
+
+
+def build(site: Site, follower: Follower, key: Key) -> ASGIApp:
+    """Returns the whole application. The follower's task is run by the caller."""
+
+    async def static(request: Request) -> Response:
+        name = request.path_params["name"]
+        data = site.rendering.static.get(name)
+        if data is None or request.url.path != site.rendering.static_url(name):
+            raise HTTPException(404)
+        tag = f'"{request.path_params["hash"]}"'
+        headers = {"ETag": tag, "Cache-Control": IMMUTABLE}
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers=headers)
+        return Response(data, media_type=TYPES[name.rpartition(".")[2]], headers=headers)
+
+    async def failed(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return error_page(site, error.status_code, error.detail)
+
+    routes = [Route(path, endpoint(site, one), name=name) for path, one, name in PAGES]
+    routes += [
+        Route(path, endpoint(site, one), name=name, methods=["POST"]) for path, one, name in ACTIONS
+    ]
+    routes += [
+        Route("/events", events(site, follower), name="events"),
+        Route("/static/{hash}/{name}", static, name="static"),
+    ]
+    return Access(Starlette(routes=routes, exception_handlers={HTTPException: failed}), key)

@@ -1,0 +1,155 @@
+"""The board: what needs a person, what runs, what waits, what has ended today."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from starlette.responses import Response
+
+from casfs import live_output, threads
+from casfs.errors import CasfsError
+from casfs.store import Store
+from casfs.thread_state import QUEUED, STATES
+from casfs.thread_summary import content_text
+from casfs.threads import BROKEN, RUNNING, ThreadId
+from casfs.web.site import Call
+from casfs.web.thread_table import ENDED, NEEDS, Row, ThreadTable
+
+PAGE = 25  # rows of a section
+TAIL_BYTES = 4096  # of a program's output, for its last line
+MAX_SAID_CHARS = 160
+TITLES = {NEEDS: "Needs you", RUNNING: "Running", QUEUED: "Queued", ENDED: "Ended today"}
+
+
+@dataclass(frozen=True)
+class Filter:
+    """What is listed; empty texts choose everything. With one, `ended` is not of today alone."""
+
+    state: str = ""
+    workflow: str = ""
+    text: str = ""
+
+    @property
+    def any(self) -> bool:
+        return bool(self.state or self.workflow or self.text)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row that is shown. `said`: the last line of its agent; `question`: to a person."""
+
+    row: Row
+    task: str
+    said: str
+    question: str | None
+
+
+@dataclass(frozen=True)
+class Section:
+    """A window of a list: `lines` from index `first` on, of `total`."""
+
+    name: str
+    title: str
+    lines: list[Line]
+    first: int
+    total: int
+    size: int = PAGE
+
+
+@dataclass(frozen=True)
+class Board:
+    """`tokens`, `wall_ms`: of what is listed."""
+
+    sections: list[Section]
+    filter: Filter
+    workflows: list[str]
+    tokens: int
+    wall_ms: int
+
+
+def show(call: Call) -> Response:
+    query = call.query
+    chosen = Filter(*(query.get(name, "").strip() for name in ("state", "workflow", "q")))
+    firsts = {name: call.index(name) for name in TITLES}
+    now = datetime.now().astimezone()
+    model = board(call.store, call.site.threads, chosen, firsts, now)
+    return call.page("board.html", board=model, states=STATES)
+
+
+def board(
+    store: Store, table: ThreadTable, chosen: Filter, firsts: dict[str, int], now: datetime
+) -> Board:
+    """Returns the board; `firsts`: index of the first row of each section's window."""
+    rows = table.rows()
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    since = 0 if chosen.any else int(midnight.timestamp() * 1000)
+    found: dict[str, list[Row]] = {name: [] for name in TITLES}
+    for row in rows:
+        if (row.section != ENDED or row.updated_ms >= since) and _fits(row, chosen, table):
+            found[row.section].append(row)
+    sections = []
+    for name, title in TITLES.items():
+        listed = sorted(found[name], key=_newest, reverse=True)
+        first = min(firsts.get(name, 0), max(0, len(listed) - 1) // PAGE * PAGE)
+        lines = [_line(store, table, row) for row in listed[first : first + PAGE]]
+        title = "Ended" if name == ENDED and chosen.any else title
+        sections.append(Section(name, title, lines, first, len(listed)))
+    every = [row for listed in found.values() for row in listed]
+    return Board(
+        sections,
+        chosen,
+        sorted({row.workflow for row in rows}),
+        sum(row.tokens for row in every),
+        sum(row.wall_ms for row in every),
+    )
+
+
+def _newest(row: Row) -> tuple[int, str]:
+    return row.since_ms if row.section == RUNNING else row.updated_ms, row.id
+
+
+def _fits(row: Row, chosen: Filter, table: ThreadTable) -> bool:
+    if chosen.state and row.state != chosen.state:
+        return False
+    if chosen.workflow and row.workflow != chosen.workflow:
+        return False
+    text = chosen.text.casefold()
+    if not text:
+        return True
+    known = (row.id, row.name or "", row.workflow, row.role or "", row.reason or "")
+    return any(text in one.casefold() for one in known) or text in table.task(row.id).casefold()
+
+
+def _line(store: Store, table: ThreadTable, row: Row) -> Line:
+    said = "" if row.state == BROKEN else last_said(store, row)
+    return Line(row, table.task(row.id), said, _question(store, row))
+
+
+def _question(store: Store, row: Row) -> str | None:
+    if row.question is None or row.section != NEEDS:
+        return None
+    try:
+        return content_text(store, row.question)
+    except CasfsError as error:
+        return str(error)
+
+
+def last_said(store: Store, row: Row) -> str:
+    """Returns the last line that a thread's agent said: of the program that runs, else of the last
+    step."""
+    tail = live_output.tail(store.root, row.run, TAIL_BYTES) if row.state == RUNNING else None
+    text = "" if tail is None else tail[0].decode("utf-8", "replace")
+    if not text.strip():
+        text = _last_output(store, row.id)
+    last = next((line for line in reversed(text.splitlines()) if line.strip()), "").strip()
+    return last if len(last) <= MAX_SAID_CHARS else last[: MAX_SAID_CHARS - 1] + "…"
+
+
+def _last_output(store: Store, id: ThreadId) -> str:
+    try:
+        thread = threads.get(store, id)
+        step = next(threads.backwards(store, thread), None)
+        return "" if step is None else content_text(store, step.payload["content"])
+    except CasfsError:
+        return ""

@@ -1,0 +1,68 @@
+"""Templates: the environment, the page or one block of it, and the static files beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from importlib import resources
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from casfs.digest import hash_bytes
+from casfs.errors import NotFound
+from casfs.system.clock import age, rfc3339
+from casfs.version import VERSION
+from casfs.web.markdown import to_html
+
+TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
+SHORT_HASH = 12
+SCREENS = [("/", "Board")]  # of the navigation: path, title
+FILTERS: dict[str, Callable[..., Any]] = {"age": age, "rfc3339": rfc3339, "markdown": to_html}
+
+
+class Rendering:
+    """Thread-safe."""
+
+    def __init__(self) -> None:
+        self.static = _static_files()
+        self._environment = Environment(
+            loader=PackageLoader("casfs.web"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            auto_reload=False,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._environment.filters |= FILTERS
+        self._environment.globals |= {
+            "static": self.static_url,
+            "version": self.version,
+            "SCREENS": SCREENS,
+        }
+        macros: Any = self._environment.get_template("macros.html").module
+        self._environment.globals["ui"] = macros  # also where one block is rendered
+
+    @cached_property
+    def version(self) -> str:
+        """What URLs of immutable fragments carry (`?v=`), so that another program's are fetched."""
+        sources = resources.files("casfs.web") / "templates"
+        texts = sorted(one.read_bytes() for one in sources.iterdir() if one.is_file())
+        return hash_bytes(b"\0".join([VERSION.encode(), *texts]))[:SHORT_HASH]
+
+    def static_url(self, name: str) -> str:
+        return f"/static/{hash_bytes(self.static[name])[:SHORT_HASH]}/{name}"
+
+    def render(self, template: str, block: str | None, values: dict[str, Any]) -> str:
+        """Returns the page, or one block of it. Raises NotFound for a block that it has not."""
+        found = self._environment.get_template(template)
+        if block is None:
+            return found.render(values)
+        if block not in found.blocks:
+            raise NotFound(f"the page has no part {block!r}")
+        return "".join(found.blocks[block](found.new_context(values)))
+
+
+def _static_files() -> dict[str, bytes]:
+    folder = resources.files("casfs.web") / "static"
+    return {one.name: one.read_bytes() for one in folder.iterdir() if one.is_file()}

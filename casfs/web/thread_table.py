@@ -1,0 +1,133 @@
+"""The records of all threads in memory, brought up to date by the journal at each question.
+
+So a list of 10,000 threads costs no read of a head. What a listing shows beside the record (the
+task) is read for the rows that are shown, and kept, since it never changes.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from sys import intern
+from typing import Any
+
+from casfs import threads
+from casfs.backend.derived import newest_move
+from casfs.backend.journal import JournalReader
+from casfs.backend.protocols import Head, HeadName
+from casfs.lru_cache import LruCache
+from casfs.store import Store
+from casfs.thread_state import QUEUED, created_ms
+from casfs.thread_summary import head_fields, task_line
+from casfs.threads import BROKEN, HEADS, RUNNING, SUSPENDED, Thread, ThreadId, of_head
+
+RELOAD_MOVES = 1000  # from there on reading all heads again is quicker
+MAX_TASKS = 200_000  # that are kept
+WAITING = ("child", "caller")  # causes of a suspension that ends by itself
+NEEDS, ENDED = "needs", "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A thread, as a listing shows it. `section`: needs (a person), running, queued, ended."""
+
+    id: ThreadId
+    section: str
+    state: str
+    workflow: str
+    name: str | None
+    role: str | None
+    attempt: int
+    run: str | None
+    created_ms: int
+    since_ms: int
+    updated_ms: int
+    reason: str | None
+    cause: str | None
+    question: str | None
+    parent: str | None
+    tokens: int
+    wall_ms: int
+
+
+class ThreadTable:
+    """Thread-safe."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._rows: dict[ThreadId, Row] = {}
+        self._loaded = False
+        self._tasks = LruCache(MAX_TASKS)
+        self._journal = JournalReader(store.backend, newest_move(store.heads))
+        self._lock = threading.Lock()
+
+    def rows(self) -> list[Row]:
+        """Returns all threads as they are now, in no order."""
+        with self._lock:
+            self._update()
+            return list(self._rows.values())
+
+    def task(self, id: ThreadId) -> str:
+        """Returns the beginning of a thread's task; empty where it cannot be read."""
+        found: str | None = self._tasks.get(id)
+        if found is None:
+            head = self._store.heads.get(threads.head_name(id))
+            thread = None if head is None else of_head(threads.head_name(id), head)
+            found = (task_line(self._store, thread) if thread else None) or ""
+            self._tasks.put(id, found, 1)
+        return found
+
+    def _update(self) -> None:
+        moves = self._journal.new_moves()
+        moved = {move.name for move in moves if move.name.startswith(HEADS)}
+        if not self._loaded or self._journal.lost or len(moved) > RELOAD_MOVES:
+            self._rows = {row.id: row for row in map(_row, *_unzipped(self._store))}
+            self._loaded = True
+            return
+        for name in moved:
+            head = self._store.heads.get(name)
+            if head is None:
+                self._rows.pop(threads.thread_id(name), None)
+            else:
+                row = _row(name, head)
+                self._rows[row.id] = row
+
+
+def _unzipped(store: Store) -> tuple[list[HeadName], list[Head]]:
+    found = list(store.heads.list(HEADS))
+    return [name for name, _ in found], [head for _, head in found]
+
+
+def _row(name: HeadName, head: Head) -> Row:
+    thread = of_head(name, head)
+    fields = head_fields(thread)
+    intent: dict[str, Any] = fields["intent"] or {}
+    spent: dict[str, Any] = fields["spent"] or {}
+    return Row(
+        id=thread.id,
+        section=_section(thread, fields),
+        state=intern(fields["status"]),
+        workflow=intern(fields["workflow"]),
+        name=thread.fields.get("name"),
+        role=intent.get("role"),
+        attempt=intent.get("attempt", 1),
+        run=intent.get("run"),
+        created_ms=created_ms(thread.id),
+        since_ms=intent.get("since") or fields["updatedAt"],
+        updated_ms=fields["updatedAt"],
+        reason=fields["reason"],
+        cause=fields["cause"],
+        question=thread.fields.get("question"),
+        parent=fields["parent"],
+        tokens=spent.get("tokens", 0),
+        wall_ms=spent.get("wallMs", 0),
+    )
+
+
+def _section(thread: Thread, fields: dict[str, Any]) -> str:
+    state = fields["status"]
+    if state == SUSPENDED:
+        return QUEUED if fields["cause"] in WAITING else NEEDS
+    if state == BROKEN:
+        return NEEDS
+    return state if state in (RUNNING, QUEUED) else ENDED
