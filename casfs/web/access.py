@@ -64,9 +64,10 @@ def load(root: Path) -> Key:
     """Returns the key of a store, a new one where there is none yet."""
     try:
         found = json.loads((root / FILE).read_text("utf-8"))
-        return Key(str(found["token"]), int(found["port"]))
+        key = Key(str(found["token"]), int(found["port"]))
     except (OSError, ValueError, KeyError, TypeError):
-        return Key(secrets.token_urlsafe(TOKEN_BYTES))
+        key = Key("")
+    return key if len(key.token) > TOKEN_BYTES else Key(secrets.token_urlsafe(TOKEN_BYTES))
 
 
 def save(root: Path, key: Key) -> None:

@@ -23,7 +23,8 @@ from __future__ import annotations
 import json
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 
 import trio
 from starlette.requests import Request
@@ -82,35 +83,41 @@ class Follower:
         self._store = store
         self._viewers: set[Viewer] = set()
         self._watched = trio.Event()
+        self._following = trio.Event()
         self._unwatched = threading.Event()
-        self._journal = JournalReader(store.backend, newest_move(store.heads))
+        self._journal = JournalReader(store.backend)
 
     async def run(self) -> None:
         """Runs until it is cancelled."""
         while True:
             await self._watched.wait()
-            moves = await trio.to_thread.run_sync(self._next_moves)
-            self._tell(moves)
-            await trio.sleep(TICK_S)
+            await trio.to_thread.run_sync(self._begin)
+            self._following.set()
+            while self._viewers:
+                self._tell(await trio.to_thread.run_sync(self._next_moves))
+                await trio.sleep(TICK_S)
+            self._following = trio.Event()
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[Viewer]:
+        """Yields a viewer, which is told all moves from then on."""
+        viewer = Viewer()
+        self._viewers.add(viewer)
+        self._unwatched.clear()
+        self._watched.set()
+        try:
+            await self._following.wait()
+            yield viewer
+        finally:
+            self._viewers.discard(viewer)
+            if not self._viewers:
+                self._watched = trio.Event()
+                self._unwatched.set()
 
     def end(self) -> None:
         """Ends all streams."""
         for viewer in self._viewers:
             viewer.end()
-
-    def subscribe(self) -> Viewer:
-        """Returns a new viewer, which is told all moves from now on."""
-        viewer = Viewer()
-        self._viewers.add(viewer)
-        self._unwatched.clear()
-        self._watched.set()
-        return viewer
-
-    def leave(self, viewer: Viewer) -> None:
-        self._viewers.discard(viewer)
-        if not self._viewers:
-            self._watched = trio.Event()
-            self._unwatched.set()
 
     def past(self, after: int) -> bytes:
         """Returns the event of the moves after a number, empty where there are none. In a worker
@@ -124,6 +131,9 @@ class Follower:
         if at < newest or after > newest:  # moves are lost; or a number of another store
             return reload_event(newest)
         return moves_event(found) if found else b""
+
+    def _begin(self) -> None:
+        self._journal = JournalReader(self._store.backend, newest_move(self._store.heads))
 
     def _next_moves(self) -> list[Move]:
         """Waits for moves; returns none when nobody looks any more. In a worker thread."""
@@ -166,18 +176,14 @@ class EventStream(Response):
         self._after = after
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        viewer = self._follower.subscribe()  # before the past is read: nothing is missed
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(_until_disconnect, receive, nursery.cancel_scope)
-                await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-                await _send(send, HEARTBEAT + await self._missed())
-                while not viewer.ended:
-                    await _send(send, await viewer.take())
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
-                nursery.cancel_scope.cancel()
-        finally:
-            self._follower.leave(viewer)
+        async with self._follower.watching() as viewer, trio.open_nursery() as nursery:
+            nursery.start_soon(_until_disconnect, receive, nursery.cancel_scope)
+            await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+            await _send(send, HEARTBEAT + await self._missed())
+            while not viewer.ended:
+                await _send(send, await viewer.take())
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            nursery.cancel_scope.cancel()
 
     async def _missed(self) -> bytes:
         if self._after is None:
