@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from casfs import threads
 from casfs.errors import CasfsError
 from casfs.store import Store
 from casfs.thread_state import state
@@ -31,10 +30,11 @@ def head_fields(found: Thread) -> dict[str, Any]:
     }
 
 
-def task_line(store: Store, thread: Thread) -> str | None:
-    """Returns the beginning of a thread's task; None where it cannot be read."""
+def task_line(store: Store, start: str | None) -> str | None:
+    """Returns the beginning of the task of a thread-start; None where it cannot be read."""
     try:
-        return first_line(content_text(store, threads.start(store, thread).payload["input"]))
+        node = store.node(start or "", "thread-start")
+        return first_line(content_text(store, node.payload["input"]))
     except CasfsError:
         return None
 

@@ -118,12 +118,12 @@ def _fits(row: Row, chosen: Filter, table: ThreadTable) -> bool:
     if not text:
         return True
     known = (row.id, row.name or "", row.workflow, row.role or "", row.reason or "")
-    return any(text in one.casefold() for one in known) or text in table.task(row.id).casefold()
+    return any(text in one.casefold() for one in known) or text in table.task(row).casefold()
 
 
 def _line(store: Store, table: ThreadTable, row: Row) -> Line:
     said = "" if row.state == BROKEN else last_said(store, row)
-    return Line(row, table.task(row.id), said, _question(store, row))
+    return Line(row, table.task(row), said, _question(store, row))
 
 
 def _question(store: Store, row: Row) -> str | None:

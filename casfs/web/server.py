@@ -62,6 +62,7 @@ async def _run(
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(follower.run)
+            nursery.start_soon(site.threads.warm)
 
             async def stopped() -> None:
                 async for _ in signals:

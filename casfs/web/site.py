@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl
@@ -146,10 +147,11 @@ async def _form(request: Request) -> dict[str, str] | None:
         return None
     body = bytearray()
     try:
-        async for piece in request.stream():
-            body += piece
-            if len(body) > MAX_FORM_BYTES:
-                return None
+        async with aclosing(request.stream()) as pieces:
+            async for piece in pieces:
+                body += piece
+                if len(body) > MAX_FORM_BYTES:
+                    return None
         text = body.decode("utf-8")
         return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FIELDS))
     except (ValueError, ClientDisconnect):

@@ -11,18 +11,22 @@ from dataclasses import dataclass
 from sys import intern
 from typing import Any
 
+import trio
+
 from casfs import threads
 from casfs.backend.derived import newest_move
 from casfs.backend.journal import JournalReader
 from casfs.backend.protocols import Head, HeadName
 from casfs.lru_cache import LruCache
 from casfs.store import Store
-from casfs.thread_state import QUEUED, created_ms
+from casfs.thread_state import QUEUED
 from casfs.thread_summary import head_fields, task_line
 from casfs.threads import BROKEN, HEADS, RUNNING, SUSPENDED, Thread, ThreadId, of_head
 
 RELOAD_MOVES = 1000  # from there on reading all heads again is quicker
 MAX_TASKS = 200_000  # that are kept
+WARM_AFTER_S = 1.0  # the first page comes first
+WARM_ROWS, WARM_PAUSE_S = 100, 0.05
 WAITING = ("child", "caller")  # causes of a suspension that ends by itself
 NEEDS, ENDED = "needs", "ended"
 
@@ -39,9 +43,9 @@ class Row:
     role: str | None
     attempt: int
     run: str | None
-    created_ms: int
     since_ms: int
     updated_ms: int
+    start: str | None
     reason: str | None
     cause: str | None
     question: str | None
@@ -67,15 +71,23 @@ class ThreadTable:
             self._update()
             return list(self._rows.values())
 
-    def task(self, id: ThreadId) -> str:
+    def task(self, row: Row) -> str:
         """Returns the beginning of a thread's task; empty where it cannot be read."""
-        found: str | None = self._tasks.get(id)
+        if row.start is None:
+            return ""
+        found: str | None = self._tasks.get(row.start)
         if found is None:
-            head = self._store.heads.get(threads.head_name(id))
-            thread = None if head is None else of_head(threads.head_name(id), head)
-            found = (task_line(self._store, thread) if thread else None) or ""
-            self._tasks.put(id, found, 1)
+            found = task_line(self._store, row.start) or ""
+            self._tasks.put(row.start, found, 1)
         return found
+
+    async def warm(self) -> None:
+        """Reads what the first questions need, while the server is idle otherwise."""
+        await trio.sleep(WARM_AFTER_S)
+        rows = await trio.to_thread.run_sync(self.rows)
+        for at in range(0, len(rows), WARM_ROWS):
+            await trio.sleep(WARM_PAUSE_S)
+            await trio.to_thread.run_sync(list, map(self.task, rows[at : at + WARM_ROWS]))
 
     def _update(self) -> None:
         moves = self._journal.new_moves()
@@ -112,9 +124,9 @@ def _row(name: HeadName, head: Head) -> Row:
         role=intent.get("role"),
         attempt=intent.get("attempt", 1),
         run=intent.get("run"),
-        created_ms=created_ms(thread.id),
         since_ms=intent.get("since") or fields["updatedAt"],
         updated_ms=fields["updatedAt"],
+        start=fields["start"],
         reason=fields["reason"],
         cause=fields["cause"],
         question=thread.fields.get("question"),

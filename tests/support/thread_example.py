@@ -161,5 +161,6 @@ def make_thread(store: Store, id: str = "01JD0000000000000000000000", **record: 
     )
     with store.batch() as batch:
         batch.swap(f"threads/{id}", None, head)
-        batch.swap("workflows/demo", None, Head(workflow, {}))
+        if store.heads.get("workflows/demo") is None:
+            batch.swap("workflows/demo", None, Head(workflow, {}))
     return Example(store, id, head, start, workflow, agent, tree, [])

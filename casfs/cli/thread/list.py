@@ -67,7 +67,7 @@ def _fields(store: Store, thread: Thread) -> dict[str, Any]:
         **head_fields(thread),
         "createdAt": moment(created_ms(thread.id)),
         "role": intent.get("role"),
-        "task": task_line(store, thread),
+        "task": task_line(store, thread.fields.get("start")),
         "name": thread.fields.get("name"),
     }
 

@@ -1,0 +1,78 @@
+"""Forms: what they ask of a real daemon, and what they say where none runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from casfs import daemon_socket, threads
+from casfs.store import Store
+from casfs.thread_state import state
+from casfs.threads import ThreadId
+from casfs.web.site import local_path
+from engine.workflow import registry as workflows
+from tests.support.engine import STATUS, daemon, loop, until
+from tests.support.thread_example import make_thread
+from tests.support.web import Web, visible
+
+
+def asking(store: Store) -> ThreadId:
+    """A thread whose only role asks a person."""
+    assert store.root is not None
+    workflows.add(store, loop(1, STATUS))
+    human = {"name": "human", "config": {"question": "Is <it> good?"}}
+    arguments = {"workflow": "sample", "input": "Do it.", "agents": {"a": human}}
+    id = ThreadId(daemon_socket.request(store.root, "start", **arguments)["id"])
+    until(lambda: state(threads.get(store, id)) == "suspended")
+    return id
+
+
+def test_a_question_is_answered_and_the_thread_ends(web: Web, disk_store: Store) -> None:
+    assert disk_store.root is not None
+    with daemon(disk_store.root):
+        id = asking(disk_store)
+        page = web.get("/").text
+        assert "Is &lt;it&gt; good?" in page
+        assert f'action="/threads/{id}/resume"' in page
+        answer = '```json\n{"status": "done"}\n```'
+        found = web.post(f"/threads/{id}/resume", input=answer, back="/?state=succeeded")
+        assert found.headers["location"] == "/?state=succeeded"
+        until(lambda: state(threads.get(disk_store, id)) == "succeeded")
+        assert "Ended today 1" in visible(web.get("/").text)
+        refused = web.post(f"/threads/{id}/resume", 409)
+        assert id in refused.text
+
+
+def test_a_thread_is_cancelled(web: Web, disk_store: Store) -> None:
+    assert disk_store.root is not None
+    with daemon(disk_store.root):
+        id = asking(disk_store)
+        assert web.post(f"/threads/{id}/cancel").headers["location"] == "/"
+        assert state(threads.get(disk_store, id)) == "cancelled"
+        assert web.post("/threads/NO/cancel", 404).status == 404
+
+
+def test_without_a_daemon_one_line_says_so(web: Web, disk_store: Store) -> None:
+    thread = make_thread(disk_store, status="suspended", cause="failure")
+    found = web.post(f"/threads/{thread.id}/resume", 503)
+    assert "start one with `casfs daemon`" in visible(found.text)
+    assert disk_store.heads.get(thread.name) == thread.head  # type: ignore[arg-type]
+
+
+def test_other_methods_and_bodies_are_refused(web: Web, disk_store: Store) -> None:
+    path = f"/threads/{make_thread(disk_store).id}/resume"
+    assert web.get(path, 405).status == 405
+    sent = {"Cookie": web.cookie, "Origin": web.origin}
+    assert web.ask("POST", path, "{}", Content_Type="application/json", **sent).status == 409
+    form = {"Content_Type": "application/x-www-form-urlencoded", **sent}
+    for body in ("x" * ((1 << 20) + 1), "&".join(f"a{n}=1" for n in range(300))):
+        found = web.ask("POST", path, body, **form)
+        assert (found.status, "too large" in found.text) == (409, True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [None, "", "x", "//e.example", "/\\e.example", "http://e.example", "/\r\nSet-Cookie: x", "/\t"],
+)
+def test_a_form_leads_back_to_this_site_alone(text: str | None) -> None:
+    assert local_path(text) == "/"
+    assert local_path("/threads/X?at=3") == "/threads/X?at=3"
