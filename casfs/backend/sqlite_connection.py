@@ -65,7 +65,7 @@ class Database:
         with self._lock:
             self._all.append(connection)
         try:
-            if self._create:
+            if self._create and connection.execute("PRAGMA page_count").fetchone() == (0,):
                 connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # `shrink` needs it
             _enable_wal(connection, WRITE_LOCK_TIMEOUT_S if self._create else WAL_MODE_TIMEOUT_S)
             connection.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES}")
