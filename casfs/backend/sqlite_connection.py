@@ -162,17 +162,17 @@ class Database:
                     yield line
 
     def require_exclusive(self) -> None:
-        """Raises Refused while another connection is open: only the last one can leave WAL mode."""
-        with self.read() as connection:
+        """Raises Refused while another process has the file open. Closes what this one has open."""
+        self.close()
+        with self._exclusive() as connection:
             connection.execute("PRAGMA busy_timeout=0")
             try:
-                connection.execute("PRAGMA journal_mode=DELETE")
+                connection.execute("PRAGMA schema_version").fetchone()
             except sqlite3.OperationalError:
                 raise Refused(
                     f"another process has {self._path.parent} open; stop its daemon and unmount it"
                     " (`casfs daemon stop`, `casfs umount`), then try again"
                 ) from None
-            connection.execute("PRAGMA journal_mode=WAL")
 
     def rebuild(self) -> None:
         """Rewrites the file, without the room of deleted and shortened rows."""
