@@ -2,16 +2,15 @@
 
     PYTHON -P benchmarks/engine_peers.py NAME FOLDER THREADS STEPS [at-once]
 
-Each runs in a process of its own and prints its seconds, after a first thread of WARM_UP_STEPS. In
-all of them a step is synced before the next step of its thread begins.
+Prints the seconds that all take, after a first one of WARM_UP_STEPS. In all of them a step is
+synced before the next step of its thread begins (WAL, synchronous=FULL).
 
-floor       one SQLite transaction a step (WAL, synchronous=FULL) with the text alone; at once: an
-            OS thread for each thread, with a lock and one connection (a connection for each thread,
-            where SQLite waits by polling, was a third as fast)
-langgraph   SqliteSaver (WAL, synchronous=FULL), durability="sync"; at once: an OS thread for each
-            thread on one app (AsyncSqliteSaver with a task for each was half as fast)
+floor       one SQLite transaction a step; at once: an OS thread for each thread, with a lock and
+            one connection (with a connection each, SQLite waits by polling: a third as fast)
+langgraph   SqliteSaver, durability="sync"; at once: an OS thread for each thread, on one app
+            (AsyncSqliteSaver with a task for each was half as fast)
 dbos        a workflow for each thread; at once: all started by DBOS.start_workflow, then waited
-            for. Its database is set to WAL, with which it is two to three times as fast
+            for. Without WAL, as it opens its database by itself, it is half as fast or less
 """
 
 from __future__ import annotations

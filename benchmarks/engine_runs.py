@@ -1,7 +1,4 @@
-"""Runs of the engine for `benchmarks.engine`: threads whose agent needs no time.
-
-The agent gives 2 KB of text that no other step has; its detail is the same node at every step.
-"""
+"""Runs of the engine for `benchmarks.engine`: threads whose agent needs no time."""
 
 from __future__ import annotations
 
@@ -111,7 +108,6 @@ def _timed_commits(store: Store) -> list[float]:
 
 
 def _stored_bytes(root: Path) -> int:
-    """Returns the size of all files, after a checkpoint of the database's log."""
     with closing(sqlite3.connect(root / "store.db")) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
