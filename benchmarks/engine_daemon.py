@@ -27,7 +27,7 @@ from typing import Any
 
 import trio
 
-from benchmarks.engine import text
+from benchmarks.engine_peers import text
 from casfs import canonical, daemon_socket, threads
 from casfs.store import Store
 from casfs.threads import RUNNING, Thread

@@ -33,6 +33,7 @@ MAX_SOCKET_PATH_BYTES = 107  # the kernel's limit
 LOCK_TRIES = 20  # 10 ms apart: `find` holds the lock briefly
 REQUEST_TIMEOUT_S = 30.0  # until a request has come whole; then the connection is closed
 STOP_TIMEOUT_S = 30.0
+STATUS_TIMEOUT_S = 5.0
 NO_DAEMON = "no daemon runs for the store at"
 
 
@@ -97,20 +98,44 @@ def find(root: Path) -> dict[str, Any] | None:
     return found
 
 
-def request(root: Path, op: str, **arguments: Any) -> Any:
+def status(root: Path) -> dict[str, Any] | None:
+    """Returns what `find` does and, from the daemon, its limit of running threads and the ids of
+    the `running`, `called` and `queued` ones. Of a daemon that starts or ends, or of an older
+    version, `limit` is None."""
+    found = find(root)
+    if found is None:
+        return None
+    unknown: dict[str, Any] = {
+        "version": "",
+        "limit": None,
+        "running": [],
+        "called": [],
+        "queued": [],
+    }
+    try:
+        answer = request(root, "status", timeout=STATUS_TIMEOUT_S)
+    except NoDaemon:
+        answer = {}
+    return {**unknown, **found, **{name: answer[name] for name in unknown.keys() & answer.keys()}}
+
+
+def request(root: Path, op: str, *, timeout: float | None = None, **arguments: Any) -> Any:
     """Sends a request to the daemon; returns its answer. Raises NoDaemon, and the error that the
     daemon answers with."""
     found = find(root)
     if found is None:
         raise NoDaemon(f"{NO_DAEMON} {root}; start one with `casfs daemon`")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(timeout)
         try:
             connection.connect(found["socket"])
             connection.sendall(canonical.encode({"op": op, **arguments}) + b"\n")
             with connection.makefile("rb") as stream:
                 line = stream.readline(MAX_MESSAGE_BYTES)
         except OSError as error:
-            raise NoDaemon(f"the daemon (pid {found['pid']}) went away: {error.strerror}") from None
+            raise NoDaemon(
+                f"the daemon (pid {found['pid']}) went away: {error.strerror or error}"
+            ) from None
     if not line.endswith(b"\n"):
         raise NoDaemon(f"the daemon (pid {found['pid']}) went away without an answer")
     answer = canonical.parse(line)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Self
@@ -35,9 +35,10 @@ CREATE TABLE IF NOT EXISTS progress (id INTEGER PRIMARY KEY, position INTEGER NO
 """
 INDEX_BATCH_BLOBS = 4000  # a transaction
 BATCH_HASHES = 500  # a statement
+PAGE_PARENTS = 1000  # a query
 PARENTS = """
-SELECT p.hash FROM numbers c JOIN edges e ON e.child = c.id JOIN numbers p ON p.id = e.parent
-WHERE c.hash = ?
+SELECT p.id, p.hash FROM numbers c JOIN edges e ON e.child = c.id JOIN numbers p ON p.id = e.parent
+WHERE c.hash = ? AND e.parent > ? ORDER BY e.parent LIMIT ?
 """
 DELETE_STALE = "DELETE FROM edges WHERE parent NOT IN (SELECT id FROM numbers)"
 
@@ -48,7 +49,9 @@ class Referrers:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._temporary = None if store.root else tempfile.mkdtemp()
-        self._db = open_derived(Path(self._temporary or store.root or ".") / FILE, SCHEMA)
+        self._path = Path(self._temporary or store.root or ".") / FILE
+        self._db = open_derived(self._path, SCHEMA)
+        self._inode = self._path.stat().st_ino
 
     def __enter__(self) -> Self:
         return self
@@ -67,11 +70,22 @@ class Referrers:
         """Returns the stored nodes that refer to a blob, sorted. For a schema node these are all
         nodes of its type as well."""
         self.catch_up()
-        with self._db.read() as db:
-            rows = db.execute(PARENTS, (bytes.fromhex(hash),)).fetchall()
-        found = {key.hex() for (key,) in rows}
-        found.update(parent for parent, _ in of_types(self._store.blobs, [hash]))
-        return sorted(self._store.blobs.info(found))
+        return sorted(self.iterate(hash))
+
+    def iterate(self, hash: str) -> Iterator[str]:
+        """Yields the same as of the last `catch_up`, in the order of their numbers, a page at a
+        time; between two pages no transaction is open."""
+        key, last, more = bytes.fromhex(hash), 0, True
+        while more:
+            with self._db.read() as db:
+                rows = db.execute(PARENTS, (key, last, PAGE_PARENTS)).fetchall()
+            parents = [parent.hex() for _, parent in rows]
+            infos = self._store.blobs.info(parents)
+            yield from (one for one in parents if one in infos and infos[one].type != hash)
+            more = len(rows) == PAGE_PARENTS
+            last = rows[-1][0] if more else 0
+        for node_of_type, _ in of_types(self._store.blobs, [hash]):
+            yield node_of_type
 
     def walk_up(self, hash: str) -> Iterator[str]:
         """Yields the nodes from which a blob is reachable, each once, the nearest first."""
@@ -88,14 +102,21 @@ class Referrers:
 
     # -- the index ------------------------------------------------------------------------
 
-    def catch_up(self) -> int:
-        """Indexes the nodes that have arrived since the last time; returns their number."""
-        done = 0
-        while True:
+    def is_current(self) -> bool:
+        """Returns False if the file was deleted, as by fsck, since it was opened."""
+        try:
+            return self._path.stat().st_ino == self._inode
+        except FileNotFoundError:
+            return False
+
+    def catch_up(self, wanted: Callable[[], bool] = lambda: True) -> int:
+        """Indexes the nodes that have arrived since the last time, as long as that is `wanted`;
+        returns their number."""
+        done, more = 0, True
+        while more and wanted():
             count, more = self._index_batch()
             done += count
-            if not more:
-                return done
+        return done
 
     def _index_batch(self) -> tuple[int, bool]:
         with self._db.read() as db:

@@ -15,6 +15,7 @@ The root is 0700: read permission on it gives all content. Reading is here; writ
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 from typing import BinaryIO, Self, cast
 
@@ -72,6 +73,18 @@ class Store:
         except OSError as error:
             raise Failed(f"cannot make a store at {root}: {error.strerror}") from error
         return store
+
+    @classmethod
+    def check_init(cls, root: Path) -> str | None:
+        """Returns the format of the store that `init` would find, None where it would make one.
+        Changes nothing. Raises Failed, Refused, as `init` does."""
+        try:
+            found = _format(root)
+        except OSError as error:
+            raise Failed(f"cannot make a store at {root}: {error.strerror}") from error
+        if found == CONVERTIBLE:
+            DiskBackend.require_exclusive(root)
+        return found
 
     @classmethod
     def open(cls, root: Path) -> Self:
@@ -183,14 +196,21 @@ def _write_format(root: Path) -> None:
 def _make_root(root: Path) -> str | None:
     """Makes the directory; returns the format of the store that is there, None for a new one."""
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = _format(root)
+    root.chmod(0o700)
+    return found
+
+
+def _format(root: Path) -> str | None:
+    """Returns the format of the store at `root`, None where there is none. Raises Refused where
+    `init` would not make or update one."""
     ours = {FORMAT_FILE, "store.db"}  # `init` makes the latter first
-    there = {path.name for path in root.iterdir()}
+    there = {path.name for path in root.iterdir()} if os.path.lexists(root) else set()
     if there and not there & ours:
         raise Refused(f"{root} is not empty and not a store; give another directory")
-    format, found = root / FORMAT_FILE, None
-    if format.exists():
-        found = format.read_bytes().strip().decode("ascii", "replace")
-        if found not in (FORMAT, CONVERTIBLE):
-            raise Refused(f"the store at {root} has another format than {FORMAT!r}")
-    root.chmod(0o700)
+    if FORMAT_FILE not in there:
+        return None
+    found = (root / FORMAT_FILE).read_bytes().strip().decode("ascii", "replace")
+    if found not in (FORMAT, CONVERTIBLE):
+        raise Refused(f"the store at {root} has another format than {FORMAT!r}")
     return found

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable
+from contextlib import closing
 from pathlib import Path
 
 from casfs.backend.disk_blobs import DiskBlobs
@@ -31,7 +32,7 @@ from casfs.backend.disk_heads import DiskHeads
 from casfs.backend.group_commit import GroupCommit
 from casfs.backend.objects import Objects
 from casfs.backend.protocols import Staged, Swap
-from casfs.backend.recompression import Recompression
+from casfs.backend.recompression import Pending, Recompression, find_pending
 from casfs.backend.sqlite_connection import Connection, Database
 from casfs.backend.sqlite_statements import SCHEMA, insert, prepare, record_touched, swap
 from casfs.system.clock import now_ms
@@ -62,11 +63,14 @@ class DiskBackend:
     @classmethod
     def require_exclusive(cls, root: Path) -> None:
         """Raises Refused while any process has the store open."""
-        database = Database(root / "store.db")
-        try:
-            database.require_exclusive()
-        finally:
-            database.close()
+        with closing(Database(root / "store.db")) as db:
+            db.require_exclusive()
+
+    @classmethod
+    def pending(cls, root: Path) -> Pending:
+        """Returns what a conversion would look at, also in a store of format 1."""
+        with closing(Database(root / "store.db")) as db:
+            return find_pending(db)
 
     def publish(
         self, staged: Iterable[Staged], swaps: Iterable[Swap] = (), require: Collection[str] = ()

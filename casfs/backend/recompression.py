@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from casfs.backend.disk_blobs import DiskBlobs
 from casfs.backend.disk_heads import DiskHeads
@@ -39,9 +40,10 @@ SELECT data FROM blobs WHERE type = (SELECT id FROM types WHERE hash = ?)
 AND size BETWEEN 32 AND {MAX_SAMPLE_BYTES} AND data IS NOT NULL ORDER BY id DESC LIMIT {MAX_SAMPLES}
 """
 PENDING = """
-SELECT count(*) FROM blobs WHERE type IS NOT NULL
-AND id > (SELECT coalesce(max(position), 0) FROM recompressed)
+SELECT count(*), coalesce(sum(length(data)), 0) FROM blobs WHERE type IS NOT NULL AND id > ?
 """
+IS_FORMAT_2 = "SELECT 1 FROM sqlite_schema WHERE name = 'recompressed'"
+POSITION = "SELECT coalesce(max(position), 0) FROM recompressed"
 ROWS = f"""
 SELECT b.id, b.hash, t.hash, b.data FROM blobs b JOIN types t ON t.id = b.type
 WHERE b.id > ? AND b.data IS NOT NULL ORDER BY b.id LIMIT {BATCH_ROWS}
@@ -56,6 +58,20 @@ class Recompressed:
     rows: int = 0
     before: int = 0
     after: int = 0
+
+
+class Pending(NamedTuple):
+    """The node rows that `recompress` would look at, and their bytes."""
+
+    rows: int
+    bytes: int
+
+
+def find_pending(db: Database) -> Pending:
+    with db.read() as connection:
+        is_format_2 = connection.execute(IS_FORMAT_2).fetchone()
+        position = connection.execute(POSITION).fetchone() if is_format_2 else (0,)
+        return Pending(*connection.execute(PENDING, position).fetchone())
 
 
 class Recompression:
@@ -104,10 +120,7 @@ class Recompression:
         return True
 
     def pending(self) -> int:
-        """Returns the number of node rows that `recompress` would look at."""
-        with self._db.read() as db:
-            (count,) = db.execute(PENDING).fetchone()
-        return int(count)
+        return find_pending(self._db).rows
 
     def recompress(self, progress: Callable[[int], None] = lambda rows: None) -> Recompressed:
         """Compresses the rows that have arrived since the last run, or all of them after a new
@@ -115,8 +128,7 @@ class Recompression:
         done = Recompressed()
         while True:
             with self._db.read() as db:
-                row = db.execute("SELECT position FROM recompressed").fetchone()
-                batch = db.execute(ROWS, (row[0] if row else 0,)).fetchall()
+                batch = db.execute(ROWS, db.execute(POSITION).fetchone()).fetchall()
             if not batch:
                 if done.after < done.before * REBUILD_MAX_RATIO:
                     with suppress(Failed):  # it needs room for a second file

@@ -19,13 +19,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 from casfs.backend import wal_index
+from casfs.backend.wal_checkpoints import BACKSTOP_PAGES, WalCheckpoints
 from casfs.errors import Corrupt, Failed, Refused
 
 WRITE_LOCK_TIMEOUT_S = 60.0  # that a writer waits for other writers
 WAL_MODE_TIMEOUT_S = 1.0  # for a database that exists
-CHECKPOINT_PAGES = 4000  # of WAL before they are copied back: hashes touch pages all over
 PAGE_CACHE_KIB = 16384  # per connection
 FULL = "database or disk is full"
 Connection = sqlite3.Connection
@@ -48,6 +49,7 @@ class Database:
         self._all: list[Connection] = []
         self._lock = threading.Lock()
         self._watch: Connection | None = None
+        self._checkpoints = WalCheckpoints(path.with_name(path.name + "-wal"), self._checkpoint)
         self._exclusive_lock = threading.RLock()
         self._sole: Connection | None = None
         try:
@@ -65,10 +67,10 @@ class Database:
         with self._lock:
             self._all.append(connection)
         try:
-            if self._create:
+            if self._create and connection.execute("PRAGMA page_count").fetchone() == (0,):
                 connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # `shrink` needs it
             _enable_wal(connection, WRITE_LOCK_TIMEOUT_S if self._create else WAL_MODE_TIMEOUT_S)
-            connection.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES}")
+            connection.execute(f"PRAGMA wal_autocheckpoint={BACKSTOP_PAGES}")
             connection.execute(f"PRAGMA cache_size=-{PAGE_CACHE_KIB}")
             connection.execute(f"PRAGMA synchronous={self._synchronous}")
             if has_small_blocks:
@@ -122,6 +124,7 @@ class Database:
     def write(self, *, erasing: bool = False) -> Iterator[Connection]:
         """Runs the block as a write transaction: atomic, and durable when it returns. `erasing`:
         what this connection deletes from now on is overwritten; in the WAL only by `shrink`."""
+        self._checkpoints.before_transaction()
         with self.read() as connection:
             if erasing:
                 connection.execute("PRAGMA secure_delete=ON").fetchall()
@@ -133,6 +136,12 @@ class Database:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
+        self._checkpoints.after_commit()
+
+    def _checkpoint(self, mode: str = "PASSIVE") -> tuple[int, int, int]:
+        with self.read() as connection:
+            (found,) = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
+        return cast(tuple[int, int, int], found)
 
     def version(self) -> int:
         """Returns a number that changes when any connection of any process has committed."""
@@ -153,34 +162,35 @@ class Database:
                     yield line
 
     def require_exclusive(self) -> None:
-        """Raises Refused while another connection is open: only the last one can leave WAL mode."""
-        with self.read() as connection:
+        """Raises Refused while another process has the file open. Closes what this one has open."""
+        self.close()
+        with self._exclusive() as connection:
             connection.execute("PRAGMA busy_timeout=0")
             try:
-                connection.execute("PRAGMA journal_mode=DELETE")
+                connection.execute("PRAGMA schema_version").fetchone()
             except sqlite3.OperationalError:
                 raise Refused(
                     f"another process has {self._path.parent} open; stop its daemon and unmount it"
                     " (`casfs daemon stop`, `casfs umount`), then try again"
                 ) from None
-            connection.execute("PRAGMA journal_mode=WAL")
 
     def rebuild(self) -> None:
         """Rewrites the file, without the room of deleted and shortened rows."""
         with self.read() as connection:
             connection.execute("VACUUM")
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        self.shrink()
 
     def shrink(self) -> bool:
         """Returns the pages of deleted rows and of the WAL to the file system, as far as readers
         allow; False where they keep the WAL."""
         with self.read() as connection:
             connection.execute("PRAGMA incremental_vacuum").fetchall()
-            ((is_busy, *_),) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        with self._checkpoints.running:  # SQLite runs one at a time
+            is_busy, _, _ = self._checkpoint("TRUNCATE")
         return not is_busy
 
     def close(self) -> None:
-        with self._lock:
+        with self._checkpoints.running, self._lock:
             for connection in self._all:
                 connection.close()
             self._all.clear()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import sys
+from pathlib import Path
+from shutil import disk_usage
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
@@ -11,13 +13,16 @@ import click
 from casfs import graph
 from casfs.backend.capabilities import Compressing
 from casfs.backend.derived import find_missing
+from casfs.backend.disk import DiskBackend
+from casfs.backend.recompression import Pending
 from casfs.cli.common import json_option, open_store, step_secrets, store_root
 from casfs.cli.output import echo_lines, echo_result
 from casfs.cli.progress import progress
+from casfs.cli.sizes import readable
 from casfs.digest import is_hash
 from casfs.errors import CasfsError, Failed, Invalid, NotFound, Usage
 from casfs.referrers import Referrers
-from casfs.store import Store
+from casfs.store import FORMAT, Store
 from casfs.system import reserve
 from casfs.system.paths import printable
 
@@ -29,9 +34,10 @@ READ_CHUNK_BYTES = 1 << 20
 
 @click.command()
 @click.option("--workflows", is_flag=True, help="Restore shipped workflows changed or removed.")
+@click.option("--dry-run", is_flag=True, help="Show what would be converted; change nothing.")
 @json_option
 @click.pass_context
-def init(ctx: click.Context, workflows: bool, as_json: bool) -> None:
+def init(ctx: click.Context, workflows: bool, dry_run: bool, as_json: bool) -> None:
     """Make a store with the shipped workflows, or update an existing one.
 
     A store of an older format is converted in place: each row is replaced once its new form is
@@ -40,16 +46,38 @@ def init(ctx: click.Context, workflows: bool, as_json: bool) -> None:
     \b
     casfs init
     casfs --store ./store init
+    casfs init --dry-run
     """
     from engine.workflow import shipped
 
     path = store_root(ctx)
+    if dry_run:
+        _show_conversion(path, as_json)
+        return
     with Store.init(path) as store:
         _convert(store)
         shipped.install(store, again=workflows)
         names = store.registry.names()
     reserve.allocate(path)
     echo_result(as_json, {"store": str(path), "types": names}, f"{path}")
+
+
+def _show_conversion(path: Path, as_json: bool) -> None:
+    """Prints what `init` would do. SQLite's VACUUM needs up to twice the room of its file."""
+    found = Store.check_init(path)
+    pending = DiskBackend.pending(path) if found else Pending(0, 0)
+    room = 2 * (path / "store.db").stat().st_size if pending.rows else 0
+    free = disk_usage(next(one for one in (path, *path.absolute().parents) if one.exists())).free
+    value = {"store": str(path), "dryRun": True, "format": found}
+    counts = {"nodes": pending.rows, "bytes": pending.bytes, "roomBytes": room, "freeBytes": free}
+    line = f"{path}: would be made, with format {FORMAT!r}"
+    if found:
+        line = (
+            f"{path}: format {found!r}; would compress {pending.rows} nodes"
+            f" ({readable(pending.bytes)}), which needs up to {readable(room)} of room"
+            f" ({readable(free)} free)"
+        )
+    echo_result(as_json, value | counts, line)
 
 
 def _convert(store: Store) -> None:

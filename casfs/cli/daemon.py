@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections import deque
@@ -12,6 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
+from casfs import config
 from casfs.cli import background
 from casfs.cli.common import Count, check_store, json_option, store_root
 from casfs.cli.mount import foreground_option, ready_option
@@ -81,9 +83,15 @@ def _start(
 
         serve_store(root, background.Reporter(ready_fd), hold)
     else:
-        check_store(root)
+        _check(root)
         pid = background.start(root, ["daemon", *["--hold"] * hold], "daemon.err")
         echo_result(as_json, {"pid": pid}, f"{pid} daemon of {root}")
+
+
+def _check(root: Path) -> None:
+    """Raises as opening the store does, and Invalid for a setting, before a process starts."""
+    check_store(root)
+    config.values(root, os.environ)
 
 
 @daemon.command()
@@ -115,7 +123,7 @@ def restart(ctx: click.Context, as_json: bool) -> None:
     """
     from casfs import daemon_socket
 
-    check_store(root := store_root(ctx))
+    _check(root := store_root(ctx))
     old = daemon_socket.stop(root) if daemon_socket.runs(root) else None
     pid = background.start(root, ["daemon"], "daemon.err")
     ended = f" (was {old})" if old is not None else ""
@@ -126,7 +134,7 @@ def restart(ctx: click.Context, as_json: bool) -> None:
 @json_option
 @click.pass_context
 def status(ctx: click.Context, as_json: bool) -> None:
-    """Print the daemon's process, version and running threads; exit 5 when none runs.
+    """Print the daemon's process, version, running and queued threads; exit 5 when none runs.
 
     \b
     casfs daemon status
@@ -134,30 +142,22 @@ def status(ctx: click.Context, as_json: bool) -> None:
     from casfs import daemon_socket
 
     check_store(root := store_root(ctx))
-    found = daemon_state(root)
+    found = daemon_socket.status(root)
     if found is None:
         raise NoDaemon(f"{daemon_socket.NO_DAEMON} {root}; start one with `casfs daemon`")
     echo_lines(as_json, found, daemon_lines(found))
 
 
-def daemon_state(root: Path) -> dict[str, Any] | None:
-    """Returns pid, socket, version and the ids of the threads that run; None without a daemon."""
-    from casfs import daemon_socket
-
-    found = daemon_socket.find(root)
-    if found is None:
-        return None
-    try:
-        running = daemon_socket.request(root, "status")["running"]
-    except NoDaemon:  # it is ending
-        running = []
-    return {"version": "", **found, "running": running}
-
-
 def daemon_lines(found: dict[str, Any]) -> Iterator[str]:
-    running = found["running"]
     yield f"daemon  pid {found['pid']}, {found['socket']}, version {found['version'] or 'unknown'}"
-    yield f"        {len(running)} running: {' '.join(running)}" if running else "        idle"
+    if found["limit"] is None:
+        yield "        does not say what it runs"
+        return
+    called = f", called {len(found['called'])}" if found["called"] else ""
+    count = f"{len(found['running'])} of {found['limit']}"
+    yield f"        running {count}{called}, queued {len(found['queued'])}"
+    if found["running"]:
+        yield f"        {' '.join(found['running'])}"
 
 
 @daemon.command()

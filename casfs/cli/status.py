@@ -12,7 +12,7 @@ import click
 from casfs import config
 from casfs.backend.derived import count_by_type, total_stored
 from casfs.cli.common import json_option, open_store
-from casfs.cli.daemon import daemon_lines, daemon_state
+from casfs.cli.daemon import daemon_lines
 from casfs.cli.json_values import record
 from casfs.cli.output import echo, echo_json, echo_lines, warn
 from casfs.cli.sizes import readable
@@ -28,7 +28,7 @@ from casfs.version import VERSION
 @click.pass_context
 def status(ctx: click.Context, directory: str | None, against: str | None, as_json: bool) -> None:
     """Print what has changed in DIRECTORY since it was restored or recorded; without it, where the
-    store is, whether its daemon runs, and where it is mounted.
+    store is, how many threads its daemon runs, and where it is mounted.
 
     \b
     casfs status .
@@ -64,6 +64,7 @@ def _directory_status(
 
 
 def _store_status(ctx: click.Context, as_json: bool) -> None:
+    from casfs import daemon_socket
     from casfs.mount import mount_points, registry
 
     with open_store(ctx) as store:
@@ -73,7 +74,7 @@ def _store_status(ctx: click.Context, as_json: bool) -> None:
         value = {
             "store": str(store.root),
             "version": VERSION,
-            "daemon": daemon_state(store.root),
+            "daemon": daemon_socket.status(store.root),
             "mounts": [str(point) for point in mount_points.mounted(store.root)],
             "serving": [record(one) for one in serving.values()],
             "blobs": total.blobs,

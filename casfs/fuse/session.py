@@ -15,8 +15,8 @@ A transport decodes a request, calls one method here and encodes the result.
 Without handles a file is read by offset alone, so a live file shows its content at the last
 GETATTR: the kernel sends one before every read.
 
-Everything runs in one worker thread, except `File.prepare`. `errno_for` maps any exception of a
-method to an errno; `Denied` is a regular answer.
+One thread at a time calls a session; `prepare` of a file or directory runs in any. `errno_for` maps
+any exception of a method to an errno; `Denied` is a regular answer.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class DaemonApi:
         return self._known.get(op) if isinstance(op, str) else None
 
     async def _status(self) -> Answer:
-        return {"pid": os.getpid(), "running": self._supervisor.running}
+        return {"pid": os.getpid(), **self._supervisor.status()}
 
     async def _start(
         self,
@@ -109,7 +109,7 @@ class DaemonApi:
             return thread, thread.status == RUNNING and thread.record["intent"] is None
 
         thread, fresh = await blocking(create)
-        if fresh and thread.id not in self._supervisor.running:
+        if fresh and not self._supervisor.has_task(thread.id):
             self._supervisor.launch(thread.id)
         return {"id": thread.id, "start": thread.record["start"]}
 
@@ -171,7 +171,7 @@ class DaemonApi:
     def _held(self, thread: Thread) -> Thread | None:
         """Returns the outermost running caller of a thread that should run and that no task runs:
         the daemon was started with --hold. None for any other."""
-        if thread.status != RUNNING or thread.id in self._supervisor.running:
+        if thread.status != RUNNING or self._supervisor.has_task(thread.id):
             return None
         above = thread.record.get("parent")
         if above is None or self._store.heads.get(threads.head_name(above)) is None:

@@ -1,7 +1,8 @@
 """The supervisor of running threads: a task for each, with a limit on how many run at once.
 
-A child thread runs inside its caller's task and does not count against the limit; it is listed
-here all the same, so that it can be waited for and cancelled by itself. A thread that fails, even
+Threads above the limit are queued, first in first out. A called thread runs inside its caller's
+task and does not count against the limit, so no caller waits for the queue; it is listed here all
+the same, so that it can be waited for and cancelled by itself. A thread that fails, even
 by a bug, is suspended and logged; other threads are not affected.
 """
 
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import trio
 
@@ -18,6 +20,7 @@ from casfs import threads
 from casfs.errors import CasfsError, Conflict
 from casfs.store import Store
 from casfs.system.log import Log
+from casfs.thread_state import QUEUED, state
 from casfs.threads import RUNNING, Thread, ThreadId
 from engine.blocking import blocking
 from engine.cancellation import reraise_cancellation
@@ -31,11 +34,13 @@ from engine.runtime.workspace import Workspaces
 from engine.threads import suspension
 
 
-@dataclass
+@dataclass(eq=False)
 class Task:
-    """The task of a running thread. `done`: the task is over; `stopped`: the thread was
-    cancelled or suspended in the store after its task was cancelled."""
+    """The task of a running thread. `dequeued`: it may run; `done`: the task is over; `stopped`:
+    the thread was cancelled or suspended in the store after its task was cancelled."""
 
+    id: ThreadId
+    dequeued: trio.Event = field(default_factory=trio.Event)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     done: trio.Event = field(default_factory=trio.Event)
     stopped: trio.Event = field(default_factory=trio.Event)
@@ -57,18 +62,32 @@ class Supervisor:
         self._store = store
         self._env = env
         self._log = log
-        self._slots = trio.CapacityLimiter(limit)
+        self._limit = limit
         self._workspaces = workspaces
         self._evaluator = evaluator
         self._single_flight = SingleFlight()
         self._tasks: dict[ThreadId, Task] = {}
+        self._queue: list[Task] = []  # in the order in which they will run
+        self._running: list[Task] = []  # those that count against the limit
         self._changed = trio.Event()  # of `_tasks`: set and replaced with every change
         self.nursery: trio.Nursery
 
-    @property
-    def running(self) -> list[ThreadId]:
-        """Ids of the threads that run or wait for a slot, children included."""
-        return sorted(self._tasks)
+    def status(self) -> dict[str, Any]:
+        """Returns the limit and the ids of the threads: `running` count against the limit, `called`
+        run inside their callers, `queued` are in the order in which they will run."""
+        running = {task.id for task in self._running}  # one may end as it is resumed
+        queued = [task.id for task in self._queue]
+        called = self._tasks.keys() - running - {*queued}
+        return {
+            "limit": self._limit,
+            "running": sorted(running),
+            "called": sorted(called),
+            "queued": queued,
+        }
+
+    def has_task(self, id: ThreadId) -> bool:
+        """Returns whether the thread runs or is queued."""
+        return id in self._tasks
 
     @property
     def extracts(self) -> bool:
@@ -81,27 +100,39 @@ class Supervisor:
         return task.head if task else None
 
     async def launch_all(self) -> None:
-        """Launches every thread whose head says `running`, but for the children of others."""
+        """Launches every thread whose head says `running`, but for the children of others: first
+        those that had begun, then the queued ones in the order in which they were queued."""
         found = await blocking(lambda: threads.list_threads(self._store))
         known = {thread.id: thread for thread in found}
-        for thread in found:
+        for thread in sorted(found, key=_launch_order):
             if thread.status == RUNNING and not _has_running_caller(thread, known):
                 self.launch(thread.id)
 
     def launch(self, id: ThreadId) -> None:
-        self._begin(id, Task())
-        self.nursery.start_soon(self._run, id, self._tasks[id])
+        """Queues a thread; it runs as soon as the limit allows."""
+        self._begin(task := Task(id))
+        self._queue.append(task)
+        self.nursery.start_soon(self._run, task)
+        self._dequeue()
+
+    def _dequeue(self) -> None:
+        while self._queue and len(self._running) < self._limit:
+            self._running.append(task := self._queue.pop(0))
+            task.dequeued.set()
 
     async def run_child(self, child: Thread) -> Thread:
         """Runs a child in its caller's task, until it ends or is suspended."""
         while (other := self._tasks.get(child.id)) is not None:
+            if other in self._queue:  # it was resumed by itself; its caller must not wait for it
+                self._queue.remove(other)
+                other.dequeued.set()
             await other.done.wait()
-        self._begin(child.id, task := Task())
+        self._begin(task := Task(child.id))
         try:
             with task.scope:
-                await self._run_contained(child.id, task)
+                await self._run_contained(task)
         finally:
-            self._finish(child.id, task)
+            self._finish(task)
         if task.scope.cancelled_caught:
             await task.stopped.wait()
         return await blocking(lambda: threads.get(self._store, child.id))
@@ -140,30 +171,35 @@ class Supervisor:
             if task is not None:
                 task.stopped.set()
 
-    async def _run(self, id: ThreadId, task: Task) -> None:
+    async def _run(self, task: Task) -> None:
         try:
             with task.scope:
-                async with self._slots:
-                    await self._run_contained(id, task)
+                await task.dequeued.wait()
+                await self._run_contained(task)
         finally:
-            self._finish(id, task)
+            for tasks in (self._queue, self._running):
+                if task in tasks:
+                    tasks.remove(task)
+            self._dequeue()
+            self._finish(task)
 
-    def _begin(self, id: ThreadId, task: Task) -> None:
-        self._tasks[id] = task
+    def _begin(self, task: Task) -> None:
+        self._tasks[task.id] = task
         self._note_change()
 
     def _note_change(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
 
-    def _finish(self, id: ThreadId, task: Task) -> None:
-        if self._tasks.get(id) is task:  # it may have been resumed already
-            del self._tasks[id]
+    def _finish(self, task: Task) -> None:
+        if self._tasks.get(task.id) is task:  # it may have been resumed already
+            del self._tasks[task.id]
         task.done.set()
         self._note_change()
 
-    async def _run_contained(self, id: ThreadId, task: Task) -> None:
+    async def _run_contained(self, task: Task) -> None:
         """Runs a thread from its head; contains all errors."""
+        id = task.id
         try:
             run = await blocking(lambda: self._thread_run(threads.get(self._store, id)))
             task.head = run.head
@@ -185,6 +221,10 @@ class Supervisor:
         now = threads.get(self._store, id)
         if now.status == RUNNING:
             suspension.suspend(self._store, now, reason)
+
+
+def _launch_order(thread: Thread) -> tuple[bool, int, ThreadId]:
+    return state(thread) == QUEUED, thread.fields.get("updatedAt", 0), thread.id
 
 
 def _has_running_caller(thread: Thread, known: Mapping[ThreadId, Thread]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -13,11 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from casfs.backend.disk import DiskBackend
 from casfs.backend.protocols import Staged, Swap
 from casfs.backend.recompression import MIN_NODES
 from casfs.backend.row_compression import MAGIC
+from casfs.cli.output_schemas import output_schema
 from casfs.digest import Digest
 from casfs.errors import CorruptBlob, Refused
 from casfs.maintenance import fsck, gc
@@ -182,13 +185,85 @@ def test_a_store_of_format_1_is_converted(root: Path) -> None:
         assert fsck.check(store).faults == []
 
 
+def test_a_dry_run_says_what_a_conversion_would_do(root: Path) -> None:
+    with Store.init(root) as store:
+        put_many(store, 10)
+    downgrade(root)
+    before = stored_files(root)
+    found = json.loads(casfs("init", "--dry-run", "--json", root=root))
+    Draft202012Validator(output_schema("init")).validate(found)
+    assert stored_files(root) == before
+    assert (found["dryRun"], found["format"]) == (True, "casfs 1")
+    assert found["nodes"] > 10
+    assert found["bytes"] > 10 * 150
+    assert found["roomBytes"] == 2 * (root / "store.db").stat().st_size
+    casfs("init", root=root)
+    found = json.loads(casfs("init", "--dry-run", "--json", root=root))
+    assert found["format"] == FORMAT
+
+
+def test_a_dry_run_makes_no_store_and_refuses_what_init_refuses(root: Path) -> None:
+    assert b"would be made" in casfs("init", "--dry-run", root=root)
+    assert not root.exists()
+    root.mkdir()
+    (root / "file").touch()
+    with pytest.raises(Refused, match="not empty"):
+        Store.check_init(root)
+    (root / "file").rename(root / "format")
+    with pytest.raises(Refused, match="another format"):
+        Store.check_init(root)
+
+
+def stored_files(root: Path) -> dict[str, bytes]:
+    return {
+        str(path): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and not path.name.endswith(("-wal", "-shm"))
+    }
+
+
+@pytest.mark.parametrize("new", ["another node", "nothing"])
+def test_a_row_whose_new_form_is_not_proved_stays_as_it_was(
+    root: Path, monkeypatch: pytest.MonkeyPatch, new: str
+) -> None:
+    """The old bytes are kept until the new ones decode to them."""
+    with Store.init(root) as store:
+        hashes = put_many(store, 20)
+    downgrade(root)
+    with Store.init(root) as store:
+        rows = backend(store).blobs.rows
+        encode = rows.encode
+        wrong = encode(b"x" * 500, "any") if new == "another node" else MAGIC + b"\0\0\0\0"
+        monkeypatch.setattr(rows, "encode", lambda data, type: wrong)
+        old = {hash: row(store, hash) for hash in hashes}
+        backend(store).recompression().recompress()
+        assert {hash: row(store, hash) for hash in hashes} == old
+        assert fsck.check(store).faults == []
+
+
+def test_a_damaged_row_is_left_to_fsck(root: Path) -> None:
+    with Store.init(root) as store:
+        (hash,) = put_many(store, 1)
+    downgrade(root)
+    damaged = b'{"payload":{"text":"' + b"not what was stored " * 20
+    with sqlite3.connect(root / "store.db") as db:
+        db.execute("UPDATE blobs SET data = ? WHERE hash = ?", (damaged, bytes.fromhex(hash)))
+    db.close()
+    casfs("init", root=root)
+    with Store.open(root) as store:
+        assert row(store, hash) == damaged
+        (fault,) = fsck.check(store).faults
+        assert fault.hash == hash
+
+
 def test_a_store_that_is_open_elsewhere_is_not_converted(root: Path) -> None:
     Store.init(root).close()
     downgrade(root)
     with sqlite3.connect(root / "store.db") as other:
         other.execute("SELECT count(*) FROM blobs").fetchone()
-        with pytest.raises(Refused, match="daemon"):
-            Store.init(root)
+        for refused in (Store.init, Store.check_init):
+            with pytest.raises(Refused, match="daemon"):
+                refused(root)
     other.close()
     assert (root / "format").read_text() == "casfs 1\n"
     Store.init(root).close()
@@ -215,7 +290,6 @@ def test_a_conversion_that_is_killed_loses_nothing(root: Path) -> None:
         assert fsck.check(store).faults == []
 
 
-def casfs(*arguments: str, root: Path) -> None:
-    subprocess.run(
-        [sys.executable, "-m", "casfs", "--store", str(root), *arguments], check=True, timeout=120
-    )
+def casfs(*arguments: str, root: Path) -> bytes:
+    command = [sys.executable, "-m", "casfs", "--store", str(root), *arguments]
+    return subprocess.run(command, check=True, timeout=120, stdout=subprocess.PIPE).stdout

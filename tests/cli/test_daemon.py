@@ -20,7 +20,7 @@ def test_status_restart_and_logs(cli: Cli) -> None:
     with daemon(root) as pid:
         found = cli("daemon", "status", "--json").json
         assert (found["pid"], found["version"], found["running"]) == (pid, VERSION, [])
-        assert "idle" in cli("daemon", "status").text
+        assert "        running 0 of 8, queued 0\n" in cli("daemon", "status").text
         assert cli("status").err == ""
         written = json.loads((root / "daemon.json").read_text())
         (root / "daemon.json").write_text(json.dumps({**written, "version": "0.0"}))

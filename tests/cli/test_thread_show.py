@@ -46,6 +46,7 @@ def test_threads(cli: Cli, opened: Store) -> None:
         "role": None,
         "task": "Do it.",
         "name": None,
+        "queuePlace": None,
     }
     lines = cli("thread", "list").text.splitlines()
     assert lines[0].split()[:3] == [suspended.id, "suspended", "a"]

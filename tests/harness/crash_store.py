@@ -3,13 +3,15 @@
     python tests/harness/crash_store.py --kills 500 [--seed N] [--minutes M]
 
 A generation is one store, first made by an `init` that is killed a few times. A round lets
-four writers (`crash_writers`) loose on it, kills them one after the other at random
+five writers (`crash_writers`) loose on it, kills them one after the other at random
 instants and starts new ones, and in the end kills all. Then a fresh process checks that
 
 - opening the store sweeps what the dead left in `tmp/`;
 - fsck finds nothing, so every digest verifies and every ref and head leads somewhere;
 - the closure of every head is complete;
 - every acknowledged head stands, every acknowledged step is in its thread's chain;
+- of each batch whose commit shared a transaction with those of other threads, all is there, or
+  nothing where it was not acknowledged;
 - every acknowledged blob is there, unless a gc with a short grace has run since;
 - a file in `objects/` without a row is not served, and not taken for the content either.
 
@@ -33,6 +35,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from casfs.backend.derived import repairable
 
@@ -46,10 +49,10 @@ from casfs.store import Store
 from tests.harness.crash_writers import KINDS, Setup, Writer
 
 FORK = multiprocessing.get_context("fork")
-SLOTS = ("put", "checkpoint", "thread", "put")
+SLOTS = ("put", "checkpoint", "thread", "group", "put")
 GRACES = ((), (0, 1, 2), (3600,))  # of a round's gc; () is none
 ROUNDS = 4  # a generation
-KILLS = 10  # a round, besides the four at its end
+KILLS = 10  # a round, besides those at its end
 LONGEST = 0.25  # seconds between two kills
 PLANTED = b"planted " * 500
 
@@ -61,6 +64,7 @@ class Account:
     blobs: set[str] = field(default_factory=set)
     heads: dict[str, str] = field(default_factory=dict)
     steps: dict[str, set[str]] = field(default_factory=dict)
+    batches: dict[str, set[str]] = field(default_factory=dict)
     dropped: set[str] = field(default_factory=set)
     losses: list[str] = field(default_factory=list)
     acked: int = 0
@@ -73,12 +77,14 @@ class Account:
             self._take(json.loads(line), loses)
         acks.unlink(missing_ok=True)
 
-    def _take(self, said: dict[str, str], loses: bool) -> None:
-        self.acked += "drop" not in said
+    def _take(self, said: dict[str, Any], loses: bool) -> None:
+        self.acked += "drop" not in said and "batch" not in said
         if "error" in said:
             self.losses.append(said["error"])
         elif "drop" in said:
             self.dropped.add(said["drop"])
+        elif "batch" in said:
+            self.batches[said["batch"]] = set(said["hashes"])
         elif "head" in said:
             self.heads[said["head"]] = said["hash"]
         elif "step" in said:
@@ -203,6 +209,9 @@ def verify(root: Path, account: Account) -> None:
             if name not in account.dropped:
                 assert name in heads, f"the head {name} was acknowledged and is not there"
                 assert heads[name].hash == hash, f"the head {name} was moved by no writer"
+        for name, hashes in account.batches.items():
+            stored = store.blobs.info(hashes).keys()
+            assert stored == (hashes if name in heads else set()), f"half of the batch {name}"
         for id, steps in account.steps.items():
             lost = steps - set(_chain(store, id))
             assert not lost, f"thread {id} was told to have {lost}"

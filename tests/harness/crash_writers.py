@@ -5,6 +5,7 @@ returned, appends what was acknowledged as durable to a file, a JSON object per 
     {"head": name, "hash": hash}   a head that stays until
     {"drop": name}                 said before the head is dropped, so either is right then
     {"step": hash, "thread": id}   a step (or the start, or the end) of a thread
+    {"batch": name, "hashes": [hash]}  said before a batch of these and a head is committed
     {"error": text}                what may never happen
 
 `Conflict` is right wherever two writers meet. `NotFound` is right only beside a gc with a
@@ -27,9 +28,10 @@ from pathlib import Path
 from typing import Any
 
 from casfs import threads, write_batch
-from casfs.backend import disk_gc
-from casfs.backend.protocols import Head, Swap
+from casfs.backend import disk_gc, wal_checkpoints
+from casfs.backend.protocols import Head, HeadName, Swap
 from casfs.checkpoints import checkpoint, create
+from casfs.digest import NodeHash
 from casfs.errors import Conflict, Invalid, NotFound
 from casfs.maintenance import gc
 from casfs.nodes import directory
@@ -45,6 +47,7 @@ from engine.workflow import registry as workflows
 
 SHARED = 40  # contents that all writers put again and again
 ROUNDS = 10_000
+GROUP_THREADS = 6
 GONE = (NotFound, Invalid)  # Invalid: a node that would refer to what is not there
 ROLE = {
     "name": "a",
@@ -82,7 +85,7 @@ class Writer:
         self.random = random.Random(seed)
         self._acks = os.open(setup.acks, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
-    def ack(self, **what: str) -> None:
+    def ack(self, **what: str | list[str]) -> None:
         os.write(self._acks, json.dumps(what).encode() + b"\n")
 
     def run(self, kind: str) -> None:
@@ -90,6 +93,7 @@ class Writer:
         there are more instants between them."""
         rows, blobs = self.random.choice(((3, 4), (500, 4096)))
         disk_gc.BATCH_ROWS, write_batch.PUBLISH_BATCH_BLOBS = rows, blobs
+        wal_checkpoints.CHECKPOINT_PAGES = self.random.choice((30, 4000))
         try:
             with Store.open(self.setup.root) as store:
                 for action in KINDS[kind](self, store):
@@ -265,6 +269,48 @@ def _commit(writer: Writer, store: Store, thread: Thread, last: str | None, inde
         return transitions.commit_step(new, thread, payload, decision, ROUNDS)
 
 
+# -- batches of several threads, whose commits share transactions ----------------------------
+
+
+def group(writer: Writer, store: Store) -> Iterator[Callable[[], None]]:
+    write_batch.PUBLISH_BATCH_BLOBS = 4096  # no batch in parts
+    for _ in range(GROUP_THREADS - 1):
+        threading.Thread(target=_group_thread, args=(writer, store), daemon=True).start()
+    while True:
+        yield lambda: _batch(writer, store)
+
+
+def _group_thread(writer: Writer, store: Store) -> None:
+    try:
+        while True:
+            _batch(writer, store)
+    except BaseException:
+        writer.ack(error=f"group: {traceback.format_exc()}")
+        raise
+
+
+def _batch(writer: Writer, store: Store) -> None:
+    """A batch that nothing else refers to: all of it or nothing. One of five is refused at its
+    commit, where others share the transaction."""
+    name = f"group/{writer.slot}-{writer.random.getrandbits(64):016x}"
+    fails = writer.random.random() < 0.2
+    try:
+        with store.batch() as new:
+            blob = new.put(name.encode() * writer.random.choice((1, 60))).hash
+            hashes = [blob]
+            for number in range(writer.random.randrange(1, 6)):
+                text = {"text": f"{name} {number}", "artifacts": hashes[-1:]}
+                hashes.append(new.put_node("content", text).hash)
+            new.swap(name, None, Head(NodeHash(hashes[-1])))
+            if fails:
+                new.swap(HeadName("group/none"), Head(NodeHash(blob)), None)
+            writer.ack(batch=name, hashes=hashes)
+    except Conflict:
+        assert fails, "no other writer has this head"
+    else:
+        writer.ack(head=name, hash=hashes[-1])
+
+
 # -- gc ---------------------------------------------------------------------------------------
 
 
@@ -277,4 +323,4 @@ def _collect(store: Store, grace: int) -> None:
     gc.collect(store, grace=grace)
 
 
-KINDS = {"put": put, "checkpoint": check, "thread": work, "gc": collect}
+KINDS = {"put": put, "checkpoint": check, "thread": work, "group": group, "gc": collect}

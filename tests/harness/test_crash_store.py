@@ -52,6 +52,14 @@ def test_the_check_sees_a_head_that_was_moved(root: Path, disk_store: Store) -> 
         verify(root, Account(heads={"held/1": first}))
 
 
+def test_the_check_sees_half_a_batch(root: Path, disk_store: Store) -> None:
+    stored, absent = disk_store.put(b"half").hash, "0f" * 32
+    verify(root, Account(batches={"group/1": {absent}}))
+    for hashes in ({stored}, {stored, absent}):
+        with pytest.raises(AssertionError, match="half of the batch group/1"):
+            verify(root, Account(batches={"group/1": hashes}))
+
+
 def test_the_check_sees_damage(root: Path, disk_store: Store) -> None:
     hash = disk_store.put(b"large " * 1000).hash
     path = root / "objects" / hash[:2] / hash[2:]

@@ -10,9 +10,10 @@ from casfs import threads
 from casfs.cli.common import Count, json_option, open_store
 from casfs.cli.json_values import moment, times
 from casfs.cli.table import Age, Coloured, Short, echo_table
+from casfs.cli.thread.queue import Queue
 from casfs.cli.thread.show import COLOURS
 from casfs.store import Store
-from casfs.thread_state import STATES, created_ms, state
+from casfs.thread_state import STATES, created_ms
 from casfs.thread_summary import head_fields, task_line
 from casfs.threads import Thread
 
@@ -39,13 +40,14 @@ def list_(
     """
     with open_store(ctx) as store:
         known = threads.list_threads(store)
+        queue = Queue.of(store, known)
         found = [
             one
             for one in reversed(known)
-            if (not states or state(one) in states)
+            if (not states or queue.state(one) in states)
             and (workflow is None or one.fields.get("workflow") == workflow)
         ][:limit]
-        values = [_fields(store, one) for one in found]
+        values = [{**_fields(store, one), **queue.fields(one)} for one in found]
     short = _short_chars(known)
     rows = [
         (
@@ -55,10 +57,13 @@ def list_(
             Age(created_ms(one.id)),
             value["task"],
             value["name"],
+            queue.place_text(one),
         )
         for one, value in zip(found, values, strict=True)
     ]
-    echo_table(as_json, times(values), "ID STATUS ROLE AGE TASK NAME", rows, whole="ID STATUS")
+    echo_table(
+        as_json, times(values), "ID STATUS ROLE AGE TASK NAME QUEUE", rows, whole="ID STATUS"
+    )
 
 
 def _fields(store: Store, thread: Thread) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from casfs.cli.output import echo_lines
 from casfs.cli.table import date
 from casfs.cli.terminal import paint
 from casfs.cli.thread import attempts
+from casfs.cli.thread.queue import Queue
 from casfs.digest import TreeHash
 from casfs.errors import CasfsError
 from casfs.nodes.node import Node
@@ -53,8 +54,9 @@ def show(ctx: click.Context, id: str, everything: bool, as_json: bool) -> None:
     with open_store(ctx) as store:
         found = thread_lookup.find(store, id)
         count = None if everything or as_json else PAGE_STEPS
-        value = {**head_fields(found), **_details(store, found, count)}
-    echo_lines(as_json, times(value), _page(value))
+        queue = Queue.of(store, [found])
+        value = {**head_fields(found), **_details(store, found, count), **queue.fields(found)}
+    echo_lines(as_json, times(value), _page(value, queue.place_text(found)))
 
 
 def cache_hit(cached: Mapping[str, Any]) -> str:
@@ -150,8 +152,8 @@ def _calls(store: Store, found: Thread) -> list[dict[str, Any]]:
     return tree_of(found.id)
 
 
-def _page(value: Mapping[str, Any]) -> Iterator[str]:
-    status = coloured(value["status"], value["status"])
+def _page(value: Mapping[str, Any], queued: str | None) -> Iterator[str]:
+    status = coloured(value["status"], value["status"]) + (f", place {queued}" if queued else "")
     yield f"{value['id']}  {value['workflow']}  {status}"
     for name in ("reason", "returnCode", "summary", "parent"):
         if value.get(name) is not None:

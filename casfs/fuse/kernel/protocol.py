@@ -60,6 +60,7 @@ forget_in = struct.Struct("=Q")
 batch_forget_in = struct.Struct("=II")
 forget_one = struct.Struct("=QQ")
 read_in = struct.Struct("=QQIIQII")  # fh offset size read_flags lock_owner flags pad
+interrupt_in = struct.Struct("=Q")  # unique of the interrupted request
 access_in = struct.Struct("=II")
 getxattr_in = struct.Struct("=II")
 getxattr_out = struct.Struct("=II")

@@ -6,8 +6,9 @@ caches listings, and checks the mtime of live ones to know whether that cache is
 (FUSE_AUTO_INVAL_DATA). So a second access to anything immutable costs no request.
 
 After a reply the loop polls for SPIN_S without sleeping: a wake-up takes longer than most
-callers need until their next request. Only the first read of a large blob leaves the loop
-(`casfs.fuse.kernel.verify_pool`). Notifications are sent by `casfs.fuse.kernel.notifier`.
+callers need until their next request. What takes long leaves the loop: the first read of a large
+blob, a listing that must be prepared (`casfs.fuse.kernel.worker_pool`). One thread at a time uses
+the session. Notifications are sent by `casfs.fuse.kernel.notifier`.
 
 The result of INIT is kept in the inode table: a successor on the same descriptor goes on from
 there, and has the kernel resend the requests that its predecessor had read and not answered
@@ -20,6 +21,7 @@ from __future__ import annotations
 import errno
 import os
 import select
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -31,7 +33,7 @@ from casfs.fuse.kernel.init_handshake import Negotiated, Unsupported, negotiate
 from casfs.fuse.kernel.notifier import Notifier
 from casfs.fuse.kernel.protocol import Request
 from casfs.fuse.kernel.replies import Replies
-from casfs.fuse.kernel.verify_pool import VerifyPool
+from casfs.fuse.kernel.worker_pool import WorkerPool
 from casfs.fuse.session import Session
 from casfs.fuse.views.errors import Denied
 from casfs.fuse.views.invalidation import Dentry
@@ -40,6 +42,7 @@ from casfs.system.log import Log
 REQUEST_BYTES = 1 << 17  # the longest requests are BATCH_FORGET
 SPLICE_BYTES = 1 << 17  # a longer reply is spliced, which costs less than copying it
 SPIN_S = 50e-6  # a wake-up takes longer than most callers need until their next request
+VERIFY_THREADS = 2
 READABLE = 0x41  # POLLIN | POLLRDNORM
 READ_ONLY = frozenset(  # answered with EROFS
     "setattr symlink mknod mkdir unlink rmdir rename link write setxattr removexattr create"
@@ -66,12 +69,14 @@ class FuseServer:
         self._reading = self._stopping = False
         self._spin_s = SPIN_S if len(os.sched_getaffinity(0)) > 1 else 0.0
         self._replies = Replies(fd, session.inodes.table.unanswered)
-        self._verify_pool = VerifyPool(session, self._replies)
+        self._session_lock = threading.Lock()
+        self._reads = WorkerPool(session, self._replies, "read", VERIFY_THREADS)
+        self._listings = WorkerPool(session, self._replies, "readdir", 1)  # one after another
         self._notifier = Notifier(session, invalidated, self._replies.notify)
         handlers: dict[str, Handler] = {
             "init": self._init,
             "destroy": lambda request: b"",
-            "interrupt": lambda request: None,  # no request takes long enough
+            "interrupt": self._interrupt,
             "notify_reply": lambda request: None,
             "read": self._read,
             "lseek": self._lseek,
@@ -80,6 +85,8 @@ class FuseServer:
         for module in (attribute_requests, directory_requests):
             for kind, handler in module.HANDLERS.items():
                 handlers[kind] = partial(handler, session)
+        for kind, handler in directory_requests.HANDLERS.items():
+            handlers[kind] = partial(self._list, partial(handler, session))
         self._handlers = {
             code: (kind, handlers.get(kind, _read_only if kind in READ_ONLY else _unsupported))
             for code, kind in protocol.OPCODES.items()
@@ -97,7 +104,8 @@ class FuseServer:
             pass
         finally:
             self._notifier.close()
-            self._verify_pool.close()
+            self._reads.close()
+            self._listings.close()
             self._replies.close()
 
     def stop(self) -> None:
@@ -156,7 +164,8 @@ class FuseServer:
 
     def _answer(self, kind: str, handler: Handler, request: Request) -> None:
         try:
-            body = handler(request)
+            with self._session_lock:
+                body = handler(request)
             if body is not None:
                 self._replies.reply(request.unique, body)
         except Unsupported:
@@ -184,7 +193,12 @@ class FuseServer:
         session = self._session
         file = session.file(request.ino)
         if not file.ready:
-            self._verify_pool.read(request.unique, file, offset, size)
+            self._reads.run(
+                request.unique,
+                file.ino,
+                lambda wanted: file.prepare(),
+                lambda: session.read(file, offset, size),
+            )
             return None
         extent = file.extent(offset, size) if size > SPLICE_BYTES else None
         sent = None if extent is None else self._replies.splice(request.unique, extent)
@@ -192,6 +206,26 @@ class FuseServer:
             return session.read(file, offset, size)
         session.stats.bytes_served += sent
         return None
+
+    def _list(self, handler: Callable[[Request], bytes], request: Request) -> bytes | None:
+        _, offset, *_ = protocol.read_in.unpack_from(request.body)
+        directory = self._session.directory(request.ino)
+        if directory.ready or offset:
+            return handler(request)
+        kept = request._replace(body=memoryview(bytes(request.body)))  # the buffer is used again
+
+        def answer() -> bytes:
+            with self._session_lock:
+                return handler(kept)
+
+        self._listings.run(request.unique, request.unique, directory.prepare, answer)
+        return None
+
+    def _interrupt(self, request: Request) -> None:
+        """A caller that waits for a listing got a signal. Reads are not interrupted: few programs
+        expect that of files."""
+        (unique,) = protocol.interrupt_in.unpack_from(request.body)
+        self._listings.interrupt(unique)
 
     def _lseek(self, request: Request) -> bytes:
         _, offset, whence, _ = protocol.lseek_in.unpack_from(request.body)

@@ -5,7 +5,8 @@ each of them. It passes only a handle to `read` and `readdir`, so the kernel mus
 for every open and cannot cache listings; benchmarks/mount.md has what that costs.
 
 Handlers run one after another in one thread, and between two awaits nothing else runs;
-only the first read of a large blob leaves the thread, to be verified. A file handle is
+only slow work leaves the thread: the first read of a large blob, and what a new listing needs
+first. A file handle is
 the inode number: the kernel keeps an inode for as long as it is open. Handles of live
 files are numbers above all inodes: each is a snapshot of the content, so that offsets into it
 stay meaningful.
@@ -74,6 +75,7 @@ class Operations(pyfuse3.Operations):
         self._handles = itertools.count(MAX_INODE)
         self._contents: dict[int, bytes] = {}
         self._preparing: dict[bytes, trio.Lock] = {}
+        self._listings = trio.CapacityLimiter(1)
 
     def init(self) -> None:
         self.initialised.set()
@@ -171,8 +173,17 @@ class Operations(pyfuse3.Operations):
         self.session.directory(inode)
         return pyfuse3.FileHandleT(inode)
 
-    @_handler
-    def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
+    async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
+        self.session.stats.requests["readdir"] += 1
+        try:
+            directory = self.session.directory(fh)
+            if not directory.ready and not start_id:
+                await trio.to_thread.run_sync(directory.prepare, limiter=self._listings)
+            self._list(fh, start_id, token)
+        except Exception as error:
+            raise FUSEError(self.session.errno_for("readdir", error)) from None
+
+    def _list(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         listing = self.session.listing(fh, start_id)
         for item in listing:
             entry = self._encode(self.session.listing_entry(listing, item))

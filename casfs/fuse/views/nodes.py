@@ -6,6 +6,8 @@
     a list of refs        a directory with 0000, 0001, …
     an object of refs     a directory with the object's keys
     anything else         <field>.json, null too
+    referrers             the nodes that refer to it, in `nodes/<hash>` only; a field of that name
+                          is called %72eferrers
 
 A reference to a node of a thread is a symlink into `nodes/`: threads are long chains, and
 a recursive grep must not follow them. Whether an empty list is a list of refs is found by
@@ -31,6 +33,7 @@ from casfs.fuse.views.directories import (
     VnodeFactory,
 )
 from casfs.fuse.views.files import ComputedFile, TextFile
+from casfs.fuse.views.referrers import ReferrerIndex, ReferrersDirectory
 from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import Y2000_NS, Directory, Link, Vnode, child_key, make_key
 from casfs.nodes.node import Node
@@ -39,7 +42,7 @@ from casfs.system.paths import printable
 ANY_HASH = "0" * 64
 MAX_NAME_BYTES = 255
 REF_BATCH = 500  # references looked up by one query
-RESERVED_NAMES = (".", "..", ".node.json", ".type")
+RESERVED_NAMES = (".", "..", ".node.json", ".type", "referrers")
 JSON = ".json"
 
 
@@ -51,7 +54,7 @@ def pretty(value: Any) -> bytes:
 def file_name(text: str) -> bytes:
     """Returns any text as a file name, injectively: invalid characters are percent-encoded."""
     if text in RESERVED_NAMES:
-        text = "%2E" + text[1:]
+        text = f"%{ord(text[0]):02X}{text[1:]}"
     else:
         text = text.replace("%", "%25").replace("/", "%2F").replace("\0", "%00") or "%"
     name = text.encode("utf-8")
@@ -81,6 +84,24 @@ class NodeDirectory(ComposedDirectory):
 
     def factories(self) -> Mapping[bytes, VnodeFactory]:
         return _Fields(self._reader, self._hash, self._depth, self._mtime_ns).factories()
+
+
+class _NamedNode(NodeDirectory):
+    """`nodes/<hash>`: a node with its referrers."""
+
+    __slots__ = ("_index",)
+
+    def __init__(
+        self, key: bytes, reader: StoreReader, hash: NodeHash, index: ReferrerIndex
+    ) -> None:
+        super().__init__(key, reader, hash, depth=2)
+        self._index = index
+
+    def factories(self) -> Mapping[bytes, VnodeFactory]:
+        referrers = partial(
+            ReferrersDirectory, reader=self._reader, index=self._index, hash=self._hash
+        )
+        return {**super().factories(), b"referrers": referrers}
 
 
 class _Fields:
@@ -233,13 +254,13 @@ def _not_json(name: bytes) -> bytes:
     return name[: -len(JSON)] + b"%2Ejson" if name.endswith(JSON.encode()) else name
 
 
-def nodes(key: bytes, reader: StoreReader) -> HashDirectory:
+def nodes(key: bytes, reader: StoreReader, index: ReferrerIndex) -> HashDirectory:
     """`nodes/`: any node of the store, by hash."""
 
     def find(key: bytes, hash: str) -> Vnode | None:
         info = reader.info([hash]).get(hash)
         if info is None or info.type is None:
             return None
-        return NodeDirectory(key, reader, cast(NodeHash, hash), depth=2)
+        return _NamedNode(key, reader, cast(NodeHash, hash), index)
 
     return HashDirectory(key, find)

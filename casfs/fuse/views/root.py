@@ -13,6 +13,7 @@ from casfs.fuse.views.directories import HashDirectory, LiveDirectory, StaticDir
 from casfs.fuse.views.events import EventLog, EventsFile
 from casfs.fuse.views.files import LiveFile, TextFile
 from casfs.fuse.views.nodes import file_name, nodes
+from casfs.fuse.views.referrers import ReferrerIndex
 from casfs.fuse.views.stats import Stats
 from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.thread_index import ActiveThreads, ThreadIndex, history
@@ -33,7 +34,7 @@ threads/ID/               a run of a workflow: status, input.md, thread.json, en
 threads/ID/running/       the pending step: role, attempt, since, prompt.md, stdout, turns/
 threads/ID/attempts/      the failed attempts at it
 threads/ID/steps/N-ROLE/  one step: prompt.md, output.md, meta.json, changes.diff, detail/
-nodes/HASH/               any node, its fields as files; found by name, not listed
+nodes/HASH/               any node, its fields as files, and referrers/; found by name, not listed
 workflows/NAME            the registered workflows
 threads.json, history/    the active threads; those that have ended, by date
 .casfs/stats.json         what this mount was asked for so far; .casfs/events: what changes
@@ -46,6 +47,7 @@ def root(reader: StoreReader, stats: Stats) -> Directory:
     """Returns the root directory of a mount of the reader's store."""
     stats.cache = reader.cache_sizes
     index, log = ThreadIndex(reader), EventLog(reader.store.backend)
+    referrers = ReferrerIndex(reader.store)
     casfs = StaticDirectory(
         make_key(b"/.casfs"),
         {
@@ -60,7 +62,7 @@ def root(reader: StoreReader, stats: Stats) -> Directory:
             b"blobs": partial(_blobs, reader=reader.blobs),
             b"trees": partial(Trees, reader=reader),
             b"threads": partial(Threads, reader=reader),
-            b"nodes": partial(nodes, reader=reader),
+            b"nodes": partial(nodes, reader=reader, index=referrers),
             b"workflows": partial(_workflows, reader=reader),
             b"threads.json": partial(ActiveThreads, reader=reader, index=index),
             b"history": partial(history, reader=reader, index=index),

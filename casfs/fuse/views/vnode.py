@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import NamedTuple
 
@@ -132,7 +132,11 @@ class Link(Vnode):
 
 
 class Directory(Vnode):
+    """`ready`: False if a new listing may take long to begin; then call `prepare`, in any thread,
+    after the request for it."""
+
     __slots__ = ()
+    ready = True
     fixed = True
     invalidated = False
     _mtime_ns = Y2000_NS
@@ -142,6 +146,9 @@ class Directory(Vnode):
 
     def attr(self) -> Attr:
         return Attr(READ_DIRECTORY, 0, self._mtime_ns)
+
+    def prepare(self, wanted: Callable[[], bool] = lambda: True) -> None:
+        """Does the slow part of a new listing, as long as that is `wanted`."""
 
     def lookup(self, name: bytes) -> Vnode | None:
         """Returns None if there is no such name. Raises if the name exists but is broken."""

@@ -376,7 +376,8 @@ def test_cancel_ends_what_runs_below(disk_store: Store, tmp_path: Path) -> None:
         id = ask(disk_store, calling(says({}, script), "inner"))
         until(lambda: len(pids(side)) == 2, "the agent of the child")
         top, child = threads.list_threads(disk_store)
-        assert daemon_socket.request(root, "status")["running"] == [top.id, child.id]
+        now = daemon_socket.request(root, "status")
+        assert (now["running"], now["called"]) == ([top.id], [child.id])
         daemon_socket.request(root, "cancel", id=id)
         assert not any(map(alive, pids(side)))
         assert daemon_socket.request(root, "status")["running"] == []

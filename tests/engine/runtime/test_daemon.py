@@ -41,6 +41,7 @@ from tests.support.engine import (
     workflow,
 )
 
+IDLE: dict[str, Any] = {"limit": 8, "running": [], "called": [], "queued": []}
 EMPTY: dict[str, Any] = {"files": [], "directories": [], "symlinks": []}
 
 
@@ -88,7 +89,7 @@ def test_it_is_reached_by_its_owner_alone(root: Path, runtime_dir: Path) -> None
         assert (found["pid"], path.parent) == (pid, runtime_dir / "casfs")
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-        assert ask(root, "status") == {"pid": pid, "running": []}
+        assert ask(root, "status") == {"pid": pid, **IDLE}
     assert daemon_socket.find(root) is None
     assert not path.exists()
 
@@ -190,7 +191,7 @@ def test_a_bad_request_harms_nobody(line: bytes, root: Path) -> None:
             connection.shutdown(socket.SHUT_WR)
             answer = connection.makefile("rb").read()
         assert answer == b"" if not line.endswith(b"\n") else b'"error"' in answer
-        assert ask(root, "status") == {"pid": pid, "running": []}
+        assert ask(root, "status") == {"pid": pid, **IDLE}
 
 
 # -- threads ------------------------------------------------------------------------------
@@ -310,8 +311,9 @@ def test_threads_run_beside_each_other_up_to_the_limit(
     with daemon(root):
         ids = [start_thread(root, "sample", {"a": agent}) for _ in range(3)]
         until(lambda: len(pids(side)) == 2, "two agents")
-        assert ask(root, "status")["running"] == sorted(ids)
-        ask(root, "cancel", id=ids[2])  # it waits, and never runs
+        now = ask(root, "status")
+        assert (now["running"], now["queued"], now["limit"]) == (sorted(ids[:2]), ids[2:], 2)
+        ask(root, "cancel", id=ids[2])  # it is queued, and never runs
         go.touch()
         assert {ask(root, "wait", id=id)["status"] for id in ids[:2]} == {ENDED}
     assert len(pids(side)) == 2

@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import sqlite3
 import struct
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -22,6 +24,7 @@ from casfs.fuse.session import Session
 from casfs.fuse.views.root import root
 from casfs.fuse.views.stats import Stats
 from casfs.fuse.views.store_reader import StoreReader
+from casfs.referrers import FILE, Referrers
 from casfs.store import Store
 from casfs.system.log import silent
 
@@ -294,6 +297,62 @@ def test_a_large_blob_is_verified_beside_the_loop(kernel: Kernel, store: Store) 
         assert error == 0
         found[asked[unique]] = piece
     assert [found[at] for at in range(3)] == [data[at << 20 :][: 1 << 16] for at in range(3)]
+
+
+# -- listings that must be prepared -------------------------------------------------------------
+
+
+@pytest.fixture
+def indexing(disk_store: Store) -> Iterator[tuple[Kernel, int, str, sqlite3.Connection]]:
+    """A kernel, the inode of a `referrers/` with one name, that name, and a connection that can
+    keep the index from catching up."""
+    child = disk_store.put_node("content", {"text": "child", "artifacts": []}).hash
+    Referrers(disk_store).close()
+    parent = disk_store.put_node("content", {"text": "parent", "artifacts": [child]}).hash
+    lock = sqlite3.connect((disk_store.root or Path()) / FILE, isolation_level=None)
+    kernel = Kernel(disk_store)
+    try:
+        yield kernel, kernel.lookup(f"nodes/{child}/referrers"), parent, lock
+    finally:
+        lock.close()
+        kernel.close()
+
+
+LIST = protocol.read_in.pack(0, 0, 4096, 0, 0, 0, 0)
+
+
+def test_while_an_index_catches_up_other_requests_are_answered(
+    indexing: tuple[Kernel, int, str, sqlite3.Connection],
+) -> None:
+    kernel, ino, parent, lock = indexing
+    lock.execute("BEGIN IMMEDIATE")
+    listing = kernel.send(CODES["readdirplus"], ino, LIST)
+    for _ in range(20):
+        assert kernel.lookup("README.txt")
+        assert kernel.ask("getattr", ino, bytes(16))[0] == 0
+        assert kernel.lookup(f"nodes/{parent}")
+        assert kernel.ask("lookup", ino, parent.encode() + b"\0")[0] == 0
+    lock.execute("ROLLBACK")
+    unique, error, data = kernel.receive()
+    assert (unique, error) == (listing, 0)
+    assert data.count(parent.encode()) == 1
+
+
+def test_a_listing_that_waits_can_be_interrupted(
+    indexing: tuple[Kernel, int, str, sqlite3.Connection],
+) -> None:
+    kernel, ino, parent, lock = indexing
+    lock.execute("BEGIN IMMEDIATE")
+    listings = [kernel.send(CODES["readdir"], ino, LIST) for _ in range(2)]
+    kernel.send(CODES["interrupt"], 0, protocol.interrupt_in.pack(listings[0]))
+    assert kernel.receive() == (listings[0], errno.EINTR, b"")
+    assert kernel.lookup("README.txt")
+    lock.execute("ROLLBACK")
+    unique, error, data = kernel.receive()
+    assert (unique, error) == (listings[1], 0)
+    assert parent.encode() in data
+    kernel.send(CODES["interrupt"], 0, protocol.interrupt_in.pack(listings[1]))  # answered already
+    assert kernel.lookup("README.txt")
 
 
 # -- whatever comes -----------------------------------------------------------------------------

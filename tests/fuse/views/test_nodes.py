@@ -23,7 +23,7 @@ from tests.support.thread_example import RULES, Example
 def test_a_node(store: Store, thread: Example) -> None:
     node = f"nodes/{thread.workflow}"
     assert names(store, node) == [
-        ".node.json", ".type", "description", "moderator.json", "name", "roles",
+        ".node.json", ".type", "description", "moderator.json", "name", "roles", "referrers",
     ]  # fmt: skip
     assert read(store, f"{node}/.node.json") == store.get(thread.workflow)
     assert read(store, f"{node}/.type") == b"workflow\n"
@@ -75,7 +75,7 @@ def test_empty_lists_of_refs_are_directories_and_other_lists_are_json(
     assert load(store, f"{node}/meta.json") == {"status": "planned", "phases": []}
     assert read(store, f"{node}/content/text") == b"text"
     assert names(store, f"nodes/{thread.tree}") == [
-        ".node.json", ".type", "directories.json", "files.json", "symlinks.json",
+        ".node.json", ".type", "directories.json", "files.json", "symlinks.json", "referrers",
     ]  # fmt: skip
 
 
@@ -100,18 +100,20 @@ def test_blobs_and_odd_keys_in_nodes(store: Store) -> None:
     blob = store.put(b"\x00raw").hash
     node = store.put_node(
         "odd", {"a/b": blob, "n": 1.5, "n.json": "text", "..": "up", "%": "p", "": "none",
-                ".type": "mine", "x" * 300: "long"},
+                ".type": "mine", "referrers": "mine", "x" * 300: "long"},
     )  # fmt: skip
     found = {name: at(store, f"nodes/{node}/{name}") for name in names(store, f"nodes/{node}")}
     assert {name for name in found if not name.startswith("x")} == {
         ".node.json", ".type", "a%2Fb", "n.json", "n%2Ejson", "%2E.", "%25", "%", "%2Etype",
+        "%72eferrers", "referrers",
     }  # fmt: skip
     assert content(found["a%2Fb"]) == b"\x00raw"
     assert content(found["n.json"]) == b"1.5\n"
     assert content(found["n%2Ejson"]) == b"text"
     assert content(found[".type"]) == b"odd\n"
     assert all(len(name.encode()) <= 255 for name in found)
-    assert len(found) == 10
+    assert content(found["%72eferrers"]) == b"mine"
+    assert len(found) == 12
 
 
 def test_file_names_are_harmless_and_unique() -> None:

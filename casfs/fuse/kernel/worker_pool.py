@@ -1,0 +1,76 @@
+"""Requests that need slow work first: worker threads do it, while the serving loop goes on.
+
+The first read of a large blob verifies it; a new listing of a directory that is not `ready` needs
+its `prepare`. Single-flight: a request with the same key as one that is being worked for waits for
+that work. When the work is done, the worker thread answers.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from casfs.fuse.kernel.replies import Replies
+from casfs.fuse.session import Session
+from casfs.fuse.views.errors import Denied
+
+Prepare = Callable[[Callable[[], bool]], object]  # from whether the work is still wanted
+Answer = Callable[[], bytes]
+
+
+class WorkerPool:
+    """`kind`: of its requests."""
+
+    def __init__(self, session: Session, replies: Replies, kind: str, threads: int) -> None:
+        self._session = session
+        self._replies = replies
+        self._kind = kind
+        self._pool = ThreadPoolExecutor(threads, f"casfs-{kind}")
+        self._lock = threading.Lock()
+        self._closed = False
+        self._waiting: dict[int, list[tuple[int, Answer]]] = {}  # by key: unique
+
+    def close(self) -> None:
+        """Leaves what has not begun, or stops when it is not wanted, to a successor."""
+        self._closed = True
+        self._pool.shutdown(cancel_futures=True)
+
+    def run(self, unique: int, key: int, prepare: Prepare, answer: Answer) -> None:
+        """Answers a request after `prepare`."""
+        self._replies.defer(unique)
+        with self._lock:
+            waiting = self._waiting.setdefault(key, [])
+            waiting.append((unique, answer))
+            if len(waiting) == 1:
+                self._pool.submit(self._run, key, prepare)
+
+    def interrupt(self, key: int) -> None:
+        """Answers with EINTR what still waits."""
+        with self._lock:
+            waiting = self._waiting.pop(key, [])
+        for unique, _ in waiting:
+            self._answer(unique, bytes, Denied(errno.EINTR))
+
+    def _run(self, key: int, prepare: Prepare) -> None:
+        failure: Exception | None = None
+        try:
+            prepare(lambda: key in self._waiting and not self._closed)
+        except Exception as error:
+            failure = Denied(self._session.errno_for(self._kind, error))
+        if self._closed:
+            return
+        with self._lock:
+            waiting = self._waiting.pop(key, [])
+        for unique, answer in waiting:
+            self._answer(unique, answer, failure)
+
+    def _answer(self, unique: int, answer: Answer, failure: Exception | None = None) -> None:
+        try:
+            if failure is not None:
+                raise failure
+            self._replies.reply(unique, answer())
+        except Exception as error:
+            self._replies.error(unique, self._session.errno_for(self._kind, error))
+        self._replies.answered(unique)
