@@ -1,7 +1,7 @@
 """Settings and their precedence: flag > environment > the store's `config.toml` > the
 user's `config.toml` > default.
 
-The files may also hold agent profiles, `[agents.NAME]`, which `engine.agent_notation` reads.
+The files may also hold agent profiles, `[agents.NAME]`, which `casfs.agents.notation` reads.
 
 Settings are few and flat (`runs.limit`): a number, a text or a list of texts. In TOML the
 part before the dot is a table; in the environment a list is written as in TOML.

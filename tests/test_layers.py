@@ -25,7 +25,8 @@ TRUNK = """
     casfs.config_edit casfs.lru_cache casfs.system
     casfs.backend casfs.nodes casfs.conflict_retry casfs.write_batch casfs.store casfs.graph
     casfs.referrers casfs.removals casfs.threads casfs.thread_state casfs.thread_lookup
-    casfs.thread_summary casfs.trees casfs.trees.diff casfs.trees.snapshot casfs.trees.restore
+    casfs.thread_summary casfs.attempt_details casfs.workflow_path
+    casfs.trees casfs.trees.diff casfs.trees.snapshot casfs.trees.restore
     casfs.checkpoints casfs.revisions
     casfs.native.erofs casfs.native casfs.workspaces casfs.actions casfs.plugins
     casfs.maintenance casfs.agents casfs.prompts casfs.live_output casfs.daemon_socket
@@ -35,7 +36,7 @@ BRANCHES = {
     "engine": """
         engine engine.blocking engine.cancellation engine.processes engine.content
         engine.yaml_values engine.output_blocks engine.output_process engine.output_parser
-        engine.agent_notation engine.moderator engine.secrets engine.workflow engine.llm
+        engine.moderator engine.secrets engine.workflow engine.llm
         engine.agents engine.threads engine.runtime
     """.split(),
     "web": ["casfs.web"],

@@ -15,11 +15,12 @@ from casfs import config
 from casfs.actions import cache, key
 from casfs.cli.common import json_option, open_store, store_root
 from casfs.cli.json_values import record
-from casfs.cli.output import echo_json, echo_lines, echo_result, escape
+from casfs.cli.output import echo_json, echo_lines, echo_result
 from casfs.cli.table import Age, Hash, echo_table
 from casfs.errors import CasfsError, NotFound
 from casfs.store import Store
 from casfs.system.clock import rfc3339
+from casfs.system.safe_text import escape
 
 EXIT_TIMED_OUT = 124  # as of timeout(1)
 EXIT_SIGNAL_BASE = 128  # plus the signal's number, as in shells

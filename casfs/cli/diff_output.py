@@ -7,10 +7,11 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from casfs.cli.output import echo, echo_json, escape, write_line
+from casfs.cli.output import echo, echo_json, write_line
 from casfs.cli.terminal import colours, columns, on_terminal, paint
 from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
 from casfs.store import Store
+from casfs.system.safe_text import escape
 from casfs.trees import tree as trees
 from casfs.trees.diff.stat import PathStat
 

@@ -18,9 +18,9 @@ from typing import NoReturn
 
 import click
 
-from casfs.cli import output
 from casfs.cli.terminal import color_option
 from casfs.errors import CasfsError
+from casfs.system import safe_text
 from casfs.version import VERSION
 
 # gc generation-0 threshold: a command allocates many objects and hardly any cycles.
@@ -202,6 +202,6 @@ def _discard_stdout() -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    line = output.escape(" ".join(message.split("\n")), one_line=True)
+    line = safe_text.escape(" ".join(message.split("\n")), one_line=True)
     click.echo(f"casfs: {line}", err=True)
     return code

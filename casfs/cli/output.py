@@ -16,23 +16,9 @@ from typing import Any
 import click
 
 from casfs.cli import terminal
+from casfs.system.safe_text import UNSAFE, escape
 
-# Controls (C0 but newline and tab, DEL, C1), line separators and bidirectional marks: what moves
-# the cursor, or shows a text in another order than it has. A carriage return before a newline
-# does neither.
-UNSAFE = re.compile(
-    "\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
-)
-UNSAFE_IN_LINE = re.compile(f"{UNSAFE.pattern}|[\t\r\n]")
 COLOURED_WORD = re.compile(r"\x1b\[3[0-7]m[a-z]+ *\x1b\[0m")  # a status, see `thread.show`
-
-
-def escape(text: str, *, one_line: bool = False) -> str:
-    """Returns a text from outside with what could command a terminal as \\xXX or \\uXXXX.
-
-    `one_line`: tabs and newlines too, as in a name.
-    """
-    return (UNSAFE_IN_LINE if one_line else UNSAFE).sub(_escaped, text)
 
 
 def escape_line(text: str) -> str:
@@ -47,13 +33,6 @@ def escape_line(text: str) -> str:
 def escape_json(text: str) -> str:
     """Returns JSON with the same characters as JSON's own escapes."""
     return UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
-
-
-def _escaped(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    return {9: "\\t", 10: "\\n", 13: "\\r"}.get(code) or (
-        f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
-    )
 
 
 def echo(text: str | bytes = "") -> None:

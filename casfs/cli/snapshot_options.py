@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 
 import click
 
-from casfs.cli.output import echo_result, escape, warn
+from casfs.cli.output import echo_result, warn
 from casfs.store import Store
 from casfs.system.paths import printable
+from casfs.system.safe_text import escape
 from casfs.trees.snapshot import exclusions, walker
 from casfs.trees.snapshot.ignore import BY_PATTERN
 from casfs.trees.snapshot.report import (

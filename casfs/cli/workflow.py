@@ -22,6 +22,7 @@ from casfs.cli.output import echo, echo_json, echo_line, echo_result, warn
 from casfs.cli.removal import remove_heads
 from casfs.cli.table import Hash, echo_table
 from casfs.errors import Failed, Invalid, NotFound, Refused, Usage
+from casfs.workflow_path import END
 from engine.moderator import decision as moderator
 from engine.workflow import file as workflow_file
 from engine.workflow import registry as workflows
@@ -204,9 +205,9 @@ def next_(ctx: click.Context, workflow: str, steps_file: str, as_json: bool) -> 
         echo_result(as_json, {"next": decision.role}, decision.role)
         return
     ends = decision.return_code == moderator.COMPLETED
-    value = {"next": moderator.END if ends else None, "returnCode": decision.return_code}
+    value = {"next": END if ends else None, "returnCode": decision.return_code}
     if as_json or ends:
-        echo_result(as_json, {**value, "summary": decision.summary}, moderator.END)
+        echo_result(as_json, {**value, "summary": decision.summary}, END)
     if not ends:
         raise Failed(f"{decision.summary}; a thread ends here with return code 1")
 

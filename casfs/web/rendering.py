@@ -8,9 +8,11 @@ from importlib import resources
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from casfs.digest import hash_bytes
 from casfs.errors import NotFound
+from casfs.system import safe_text
 from casfs.system.clock import age, rfc3339
 from casfs.version import VERSION
 from casfs.web.markdown import to_html
@@ -29,6 +31,7 @@ class Rendering:
         self._environment = Environment(
             loader=PackageLoader("casfs.web"),
             autoescape=True,
+            finalize=_visible,
             undefined=StrictUndefined,
             auto_reload=False,
             trim_blocks=True,
@@ -61,6 +64,14 @@ class Rendering:
         if block not in found.blocks:
             raise NotFound(f"the page has no part {block!r}")
         return "".join(found.blocks[block](found.new_context(values)))
+
+
+def _visible(value: Any) -> Any:
+    """Returns what a template prints, with controls and bidirectional marks made visible."""
+    if not isinstance(value, str):
+        return value
+    shown = safe_text.escape(value)
+    return Markup(shown) if isinstance(value, Markup) else shown
 
 
 def _static_files() -> dict[str, bytes]:

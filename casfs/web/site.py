@@ -152,7 +152,7 @@ async def _form(request: Request) -> dict[str, str] | None:
                 body += piece
                 if len(body) > MAX_FORM_BYTES:
                     return None
-        text = body.decode("utf-8")
+        text = body.decode("utf-8").replace("%0D%0A", "%0A")  # as browsers end lines
         return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FIELDS))
     except (ValueError, ClientDisconnect):
         return None

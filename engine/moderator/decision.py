@@ -17,9 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypedDict
 
 from casfs.errors import Invalid
-
-START = "__start__"
-END = "__end__"
+from casfs.workflow_path import END, START
 
 COMPLETED = 0
 NO_RULE = 1

@@ -11,9 +11,9 @@ from functools import cache
 from typing import Any
 
 from casfs.nodes.registry import builtin
+from casfs.workflow_path import START
 from engine.moderator import schema_paths, syntax
 from engine.moderator.conditions import BINDINGS
-from engine.moderator.decision import START
 from engine.moderator.syntax import Path
 
 _OF_STEP = ("steps", "$steps", "$first", "$last")

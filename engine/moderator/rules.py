@@ -19,10 +19,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from casfs.errors import Invalid
+from casfs.workflow_path import END, START
 from engine.moderator import jsonata, name_checks, syntax
 from engine.moderator.conditions import BINDINGS, FUNCTIONS
 from engine.moderator.coverage import cover_all
-from engine.moderator.decision import END, START, Rule
+from engine.moderator.decision import Rule
 from engine.moderator.schema_paths import ANY, allows
 
 REFUSED = frozenset(("now", "millis", "random", "shuffle", "eval"))

@@ -14,13 +14,13 @@ from functools import partial
 from typing import Any, Literal
 
 from casfs import threads
+from casfs.agents.notation import AgentSpec
 from casfs.digest import NodeHash, TreeHash
 from casfs.errors import Conflict
 from casfs.nodes import directory
 from casfs.store import Store
 from casfs.threads import RUNNING, Thread, ThreadId
 from engine import content
-from engine.agent_notation import AgentSpec
 from engine.blocking import blocking
 from engine.runtime import compaction, stop_thread
 from engine.runtime.compaction import CompactionInput, Summary

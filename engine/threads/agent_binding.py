@@ -11,12 +11,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from casfs.agents.notation import AgentSpec
 from casfs.digest import NodeHash
 from casfs.errors import CasfsError, Invalid
 from casfs.store import Store
 from casfs.threads import Thread
 from casfs.write_batch import Batch
-from engine.agent_notation import AgentSpec
 from engine.agents import loader
 from engine.agents.loader import Package
 from engine.secrets import redaction

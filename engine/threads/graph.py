@@ -2,20 +2,18 @@
 through it.
 
 Roles are boxes, rules are arrows with their conditions. A role that was played shows the count,
-an arrow that was taken is thick; the running role is coloured. Which of two rules between the
-same roles was taken is not recorded, so both are one arrow.
+an arrow that was taken is thick; the running role is coloured. Two rules
+between the same roles are one arrow (`casfs.workflow_path`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
 
-from engine.moderator.decision import END, START
+from casfs.workflow_path import END, START, condition_label, edges_taken
 from engine.workflow.registry import Workflow
 
-MAX_LABEL_CHARS = 48  # of a condition
 ESCAPES = {"&": "&amp;", '"': "&quot;", "<": "&lt;", ">": "&gt;", "|": "&#124;", "#": "&#35;"}
 
 
@@ -24,7 +22,7 @@ def mermaid(flow: Workflow, path: Sequence[str], ended: bool, running: str | Non
     pending step."""
     names = {START: "start_", END: "end_"}
     names |= {role: f"r{place}" for place, role in enumerate(flow.roles)}
-    taken = _taken(path, ended, running)
+    taken = edges_taken([START, *path], ended, running)
     played = Counter(path)
     lines = ["flowchart TD", *_boxes(flow, names, played)]
     lines += _arrows(flow, names, taken)
@@ -38,7 +36,7 @@ def mermaid(flow: Workflow, path: Sequence[str], ended: bool, running: str | Non
 
 def outline(flow: Workflow, path: Sequence[str], ended: bool, running: str | None = None) -> str:
     """Returns the same as lines: each state, and below it where its rules lead."""
-    taken, played = _taken(path, ended, running), Counter(path)
+    taken, played = edges_taken([START, *path], ended, running), Counter(path)
     lines = []
     for state in (START, *flow.roles):
         mark = "  (running)" if state == running else ""
@@ -58,11 +56,6 @@ def _times(count: int, least: int) -> str:
     return f" ×{count}" if count >= least else ""
 
 
-def _taken(path: Sequence[str], ended: bool, running: str | None) -> Counter[tuple[str, str]]:
-    """Returns how often a thread went from one state to another."""
-    return Counter(pairwise([START, *path, *([END] if ended else [running] if running else [])]))
-
-
 def _boxes(flow: Workflow, names: dict[str, str], played: Counter[str]) -> Iterator[str]:
     yield f'    {names[START]}(["start"])'
     for role in flow.roles:
@@ -76,7 +69,9 @@ def _arrows(
 ) -> Iterator[str]:
     edges: dict[tuple[str, str], list[str]] = {}
     for rule in flow.rules:
-        edges.setdefault((rule["from"], rule["to"]), []).append(_condition(rule["when"]))
+        edges.setdefault((rule["from"], rule["to"]), []).append(
+            _escaped(condition_label(rule["when"]))
+        )
     for (origin, to), conditions in edges.items():
         count = taken[origin, to]
         label = _label([one for one in conditions if one], count)
@@ -86,11 +81,6 @@ def _arrows(
 def _label(conditions: Iterable[str], count: int) -> str:
     parts = [*conditions, *([f"×{count}"] if count > 1 else [])]
     return f'|"{"<br>".join(parts)}"|' if parts else ""
-
-
-def _condition(when: str | None) -> str:
-    text = " ".join((when or "").split())
-    return _escaped(text if len(text) <= MAX_LABEL_CHARS else text[: MAX_LABEL_CHARS - 1] + "…")
 
 
 def _escaped(text: str) -> str:

@@ -18,10 +18,11 @@ from casfs.digest import NodeHash
 from casfs.errors import Invalid
 from casfs.store import Store
 from casfs.threads import Thread
+from casfs.workflow_path import END, START
 from engine.content import text
 from engine.moderator import decision as moderator
 from engine.moderator.conditions import LocalEvaluator
-from engine.moderator.decision import END, START, Decision, Evaluator, Next, RuleFailed
+from engine.moderator.decision import Decision, Evaluator, Next, RuleFailed
 from engine.output_parser import extract, role_schema
 from engine.workflow import registry as workflows
 from engine.workflow.registry import Workflow

@@ -17,15 +17,15 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from casfs import config
+from casfs.agents import notation
+from casfs.agents.notation import AgentSpec
 from casfs.canonical import member
 from casfs.digest import TreeHash
 from casfs.errors import CasfsError, Invalid, NotFound, Refused
 from casfs.store import MIN_PREFIX_CHARS, Store
 from casfs.trees import tree
-from engine import agent_notation
-from engine.agent_notation import AgentSpec
+from casfs.workflow_path import START
 from engine.agents import loader, program
-from engine.moderator.decision import START
 from engine.threads.agent_binding import Binding, option
 from engine.workflow import registry as workflows
 from engine.workflow.definition import CheckReport
@@ -70,7 +70,7 @@ class AgentNames:
         known = self._of_hash(cast(AgentSpec, {"version": "", "config": {}, **spec}))
         if known["name"] not in self.profiles and known["name"] not in loader.names():
             raise loader.unknown(known["name"], self.profiles)
-        known = agent_notation.resolved(known, self.profiles)
+        known = notation.resolved(known, self.profiles)
         return Binding(known["name"], known["config"], known["version"])
 
     def _of_hash(self, spec: AgentSpec) -> AgentSpec:
@@ -97,7 +97,7 @@ def read_profiles(tables: Mapping[str, tuple[object, str]]) -> dict[str, AgentSp
     found = {}
     for name, (table, file) in tables.items():
         try:
-            found[name] = agent_notation.from_value(table)
+            found[name] = notation.from_value(table)
         except Invalid as error:
             raise Invalid(f"{file}: agents.{name}: {error}") from None
     return found

@@ -16,8 +16,8 @@ from typing import Any
 from casfs.canonical import member
 from casfs.errors import Invalid
 from casfs.nodes.schema import Schema
+from casfs.workflow_path import END, START
 from engine.moderator import rules as moderator_rules
-from engine.moderator.decision import END, START
 
 WORKFLOW_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 ROLE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")

@@ -18,10 +18,11 @@ from pathlib import PurePath
 from typing import Any
 
 from casfs import canonical
+from casfs.agents import notation
+from casfs.agents.notation import AgentSpec
 from casfs.canonical import member
 from casfs.errors import Invalid
-from engine import agent_notation, yaml_values
-from engine.agent_notation import AgentSpec
+from engine import yaml_values
 from engine.workflow.definition import WORKFLOW_NAME, CheckReport, check
 
 YAML_ENDINGS = (".yaml", ".yml")
@@ -66,8 +67,8 @@ def complete(value: object, stem: str = "") -> WorkflowFile:
         for key, body in roles.items():
             if isinstance(body, Mapping) and "agent" in body:
                 try:
-                    spec = agent_notation.from_value(body["agent"])
-                    agents[key] = agent_notation.resolved(spec, {})
+                    spec = notation.from_value(body["agent"])
+                    agents[key] = notation.resolved(spec, {})
                 except Invalid as error:
                     faults.append(f"{member('$.roles', str(key))}.agent: {error}")
     if isinstance(rules, list):

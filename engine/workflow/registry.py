@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from casfs.agents.notation import AgentSpec
 from casfs.backend.protocols import Head, HeadName
 from casfs.conflict_retry import retry_on_conflict
 from casfs.digest import NodeHash, is_hash
@@ -20,7 +21,6 @@ from casfs.errors import Invalid, NotFound
 from casfs.nodes import head_kinds
 from casfs.store import Store
 from casfs.write_batch import Batch
-from engine.agent_notation import AgentSpec
 from engine.moderator.decision import Rule
 from engine.workflow.definition import CheckReport, check
 

@@ -12,6 +12,7 @@ import trio
 
 from casfs.cli import output
 from casfs.store import Store
+from casfs.system import safe_text
 from tests.support.engine import Cli, begin, carry_on, says, spawn, workflow
 from tests.support.engine import rule as edge
 
@@ -103,10 +104,10 @@ def test_a_patch_is_escaped_on_a_terminal_only(
 
 
 def test_what_is_escaped() -> None:
-    assert output.escape("a\tb\nc\r\nd") == "a\tb\nc\r\nd"
-    assert output.escape("a\tb\nc\rd", one_line=True) == r"a\tb\nc\rd"
-    assert output.escape("Grüße, 日本語, 🙂, שלום") == "Grüße, 日本語, 🙂, שלום"
-    assert os.fsencode(output.escape(os.fsdecode(b"\xff\x1b"))) == rb"\xff\x1b".replace(
+    assert safe_text.escape("a\tb\nc\r\nd") == "a\tb\nc\r\nd"
+    assert safe_text.escape("a\tb\nc\rd", one_line=True) == r"a\tb\nc\rd"
+    assert safe_text.escape("Grüße, 日本語, 🙂, שלום") == "Grüße, 日本語, 🙂, שלום"
+    assert os.fsencode(safe_text.escape(os.fsdecode(b"\xff\x1b"))) == rb"\xff\x1b".replace(
         rb"\xff", b"\xff"
     )
     assert json.loads(output.escape_json(json.dumps(HOSTILE, ensure_ascii=False))) == HOSTILE

@@ -13,7 +13,7 @@ from casfs.agents.prompt import EarlierStep
 from casfs.errors import Conflict, NotFound
 from casfs.store import Store
 from casfs.threads import ENDED, SUSPENDED, Thread
-from engine.moderator.decision import END
+from casfs.workflow_path import END
 from engine.runtime import compaction
 from engine.threads import graph, history, lifecycle, transitions
 from engine.threads.agent_binding import Binding

@@ -90,3 +90,9 @@ class Tags(HTMLParser):
 
 def test_a_very_long_markdown_is_cut() -> None:
     assert len(to_html("a " * MAX_CHARS)) < MAX_CHARS + 100
+
+
+def test_terminal_escapes_and_bidirectional_marks_are_visible(web: Web) -> None:
+    page = web.get("/?workflow=a%1b%5b2J%e2%80%ae&q=%3Cb%3E%7f", 200).text
+    assert 'value="&lt;b&gt;\\x7f"' in page
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", page)

@@ -19,7 +19,7 @@ from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.trees.snapshot.report import SnapshotReport
 
 if TYPE_CHECKING:
-    from engine.agent_notation import AgentSpec
+    from casfs.agents.notation import AgentSpec
 
 MAX_SECONDS = 1e9
 ROLE_PREFIX = re.compile(r"([^=<>!~:\s]+)=(?!=)")
@@ -109,10 +109,10 @@ def agent_binding(text: str) -> tuple[str | None, AgentSpec]:
 def parse_agent(text: str, where: str) -> AgentSpec:
     """Parses NAME[VERSION][:TEXT|:JSON]; the version is a PEP 440 specifier, as in `mine>=1.2,<2`.
     Raises Usage."""
-    from engine import agent_notation
+    from casfs.agents import notation
 
     try:
-        return agent_notation.parse(text)
+        return notation.parse(text)
     except Invalid as error:
         raise Usage(f"{where}: {error}") from None
 

@@ -7,16 +7,17 @@ from typing import Any
 
 import click
 
+from casfs import attempt_details as attempts
 from casfs import thread_lookup, threads
 from casfs.cli.common import Count, json_option, open_store
 from casfs.cli.json_values import times
-from casfs.cli.output import echo, echo_json, echo_part, escape, write_line
+from casfs.cli.output import echo, echo_json, echo_part, write_line
 from casfs.cli.terminal import color_option, pager, paint
-from casfs.cli.thread import attempts
 from casfs.cli.thread.follow import Finished, Output, Started, Suspended, Turn, follow
 from casfs.cli.thread.show import attempt_note, cache_hit, seconds
 from casfs.nodes.node import Node
 from casfs.store import Store
+from casfs.system.safe_text import escape
 from casfs.thread_summary import content_text
 from casfs.threads import Thread
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
+from casfs import attempt_details as attempts
 from casfs import thread_lookup, threads
 from casfs.cli.common import json_option, open_store
 from casfs.cli.json_values import times
 from casfs.cli.output import echo_lines
 from casfs.cli.table import date
 from casfs.cli.terminal import paint
-from casfs.cli.thread import attempts
 from casfs.cli.thread.queue import Queue
 from casfs.digest import TreeHash
 from casfs.errors import CasfsError

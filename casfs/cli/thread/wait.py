@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from casfs import threads
-from casfs.cli import output
 from casfs.cli.common import open_store, store_root
 from casfs.cli.json_values import times
 from casfs.cli.output import echo_json
@@ -19,6 +18,7 @@ from casfs.cli.thread.show import attempt_note, cache_hit, seconds
 from casfs.errors import CasfsError, Suspended
 from casfs.nodes.node import Node
 from casfs.store import Store
+from casfs.system import safe_text
 from casfs.thread_state import says
 from casfs.thread_summary import content_text, head_fields
 from casfs.threads import ENDED, SUSPENDED, Thread, ThreadId
@@ -48,7 +48,7 @@ def wait_until_over(ctx: click.Context, id: ThreadId, as_json: bool, done: int =
                     case Started(fields) if not as_json:
                         _report(fields, f"started{attempt_note(fields)}")
                     case Output(_, text) if not as_json:
-                        click.echo(output.escape(text), nl=False, err=True)
+                        click.echo(safe_text.escape(text), nl=False, err=True)
                     case Finished(node, shown):
                         _report_step(store, node, shown, as_json)
     except KeyboardInterrupt:
@@ -93,7 +93,7 @@ class _Waiting:
 
 def _report(step: Mapping[str, Any], what: str) -> None:
     line = f"casfs: step {step['index']} {step['role']}: {what}"
-    click.echo(output.escape(line, one_line=True), err=True)
+    click.echo(safe_text.escape(line, one_line=True), err=True)
 
 
 def _report_step(store: Store, node: Node, shown: str, as_json: bool) -> None:
@@ -101,7 +101,7 @@ def _report_step(store: Store, node: Node, shown: str, as_json: bool) -> None:
     step = node.payload
     text = content_text(store, step["content"])
     if shown and text.startswith(shown) and not as_json:
-        rest = output.escape(text[len(shown) :])
+        rest = safe_text.escape(text[len(shown) :])
         click.echo(rest, nl=not text.endswith("\n"), err=True)
     if "cached" in step:
         _report(step, cache_hit(step["cached"]))

@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 
-from casfs.agents import AgentResult
+from casfs.agents import AgentResult, notation
+from casfs.agents.notation import AgentSpec
 from casfs.cli.thread.arguments import agent_binding
 from casfs.errors import Invalid
 from casfs.store import Store
 from casfs.threads import ENDED
-from engine import agent_notation
-from engine.agent_notation import AgentSpec
 from engine.agents import loader
 from engine.output_parser import extract, role_schema
 from engine.threads import lifecycle, role_agents
@@ -54,7 +53,7 @@ def profiles() -> dict[str, AgentSpec]:
 def bound(option: str) -> AgentSpec:
     flag, value = shlex.split(option)
     assert flag == "--agent"
-    return agent_notation.resolved(agent_binding(value)[1], profiles())
+    return notation.resolved(agent_binding(value)[1], profiles())
 
 
 def test_the_profiles_are_accepted() -> None:
