@@ -1,15 +1,16 @@
 """Live events: one task follows the journal of heads and tells every viewer.
 
 `GET /events` is a stream of server-sent events. `?after=N` or `Last-Event-ID: N` resumes after
-the journal's move N and loses nothing.
+the journal's move N and loses nothing. Its first event comes at once.
 
     id: 1207
-    data: {"names": ["threads/01K…", "checkpoints/app/…"]}     moved since the event before
+    data: {"daemon": true, "names": ["threads/01K…"]}     heads moved since the event before
 
     id: 1207
     event: reload                                    moves are lost: fetch everything again
-    data: {}
+    data: {"daemon": true}
 
+`daemon` says whether one runs; an event comes when that changes, too.
 Moves within TICK_S become one event that names each head once. A viewer that does not take its
 events gets `reload` in place of them, so what is kept for it is bounded. A comment every
 HEARTBEAT_S shows that the server lives. While nobody looks, nothing is polled.
@@ -21,25 +22,30 @@ cancellation.
 from __future__ import annotations
 
 import json
+import math
 import threading
+import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import trio
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from casfs import daemon_socket
 from casfs.backend.derived import newest_move
 from casfs.backend.journal import JournalReader
-from casfs.backend.protocols import HeadName, Move
+from casfs.backend.protocols import Move
 from casfs.store import Store
 from casfs.web.site import Site
 
 POLL_S = 0.025  # reading the store's version takes microseconds
 TICK_S = 0.05
 HEARTBEAT_S = 15.0
+DAEMON_S = 0.5  # between two checks of whether a daemon runs
 MAX_QUEUED = 64  # events that wait for a viewer
 MAX_NAMES = 1000  # of one event
 HEADERS = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
@@ -54,10 +60,11 @@ class Viewer:
         self._queue: deque[bytes] = deque()
         self._wake = trio.Event()
 
-    def push(self, event: bytes, seq: int) -> None:
+    def push(self, event: bytes, reload: bytes) -> None:
+        """Queues an event; where too many wait, `reload` in place of all."""
         if len(self._queue) >= MAX_QUEUED:
             self._queue.clear()
-            event = reload_event(seq)
+            event = reload
         self._queue.append(event)
         self._wake.set()
 
@@ -86,6 +93,8 @@ class Follower:
         self._following = trio.Event()
         self._unwatched = threading.Event()
         self._journal = JournalReader(store.backend)
+        self._daemon = False
+        self._daemon_checked = -math.inf
 
     async def run(self) -> None:
         """Runs until it is cancelled."""
@@ -94,7 +103,9 @@ class Follower:
             await trio.to_thread.run_sync(self._begin)
             self._following.set()
             while self._viewers:
-                self._tell(await trio.to_thread.run_sync(self._next_moves))
+                event = await trio.to_thread.run_sync(self._next_event)
+                for viewer in self._viewers if event else ():
+                    viewer.push(event, self._reload())
                 await trio.sleep(TICK_S)
             self._following = trio.Event()
 
@@ -119,52 +130,58 @@ class Follower:
         for viewer in self._viewers:
             viewer.end()
 
-    def past(self, after: int) -> bytes:
-        """Returns the event of the moves after a number, empty where there are none. In a worker
-        thread."""
-        heads, at = self._store.heads, after
+    def past(self, after: int | None) -> bytes:
+        """Returns the event of the moves after a number. In a worker thread."""
+        heads = self._store.heads
         newest = newest_move(heads)
+        at = after = newest if after is None else after
         found: list[Move] = []
         while at < newest and (moves := heads.moves(at)) and moves[0].seq == at + 1:
             found += moves
             at = moves[-1].seq
         if at < newest or after > newest:  # moves are lost; or a number of another store
-            return reload_event(newest)
-        return moves_event(found) if found else b""
+            return encode(newest, self._daemon, None)
+        return encode(at, self._daemon, found)
 
     def _begin(self) -> None:
         self._journal = JournalReader(self._store.backend, newest_move(self._store.heads))
+        self._daemon = self._daemon_runs()
 
-    def _next_moves(self) -> list[Move]:
-        """Waits for moves; returns none when nobody looks any more. In a worker thread."""
+    def _next_event(self) -> bytes:
+        """Waits for the next event; empty when nobody looks any more. In a worker thread."""
         while not self._unwatched.is_set():
             trio.from_thread.check_cancelled()
-            if moves := self._journal.new_moves():
-                return moves
+            moves = self._journal.new_moves()
+            known, self._daemon = self._daemon, self._daemon_runs()
+            if moves or known != self._daemon:
+                return self._reload() if self._journal.lost else self._event(moves)
             self._unwatched.wait(POLL_S)
-        return []
+        return b""
 
-    def _tell(self, moves: list[Move]) -> None:
-        if not moves:
-            return
-        seq = moves[-1].seq
-        event = reload_event(seq) if self._journal.lost else moves_event(moves)
-        for viewer in self._viewers:
-            viewer.push(event, seq)
+    def _event(self, moves: Sequence[Move]) -> bytes:
+        return encode(self._journal.seq, self._daemon, moves)
 
+    def _reload(self) -> bytes:
+        return encode(self._journal.seq, self._daemon, None)
 
-def moves_event(moves: Iterable[Move]) -> bytes:
-    names: dict[HeadName, None] = {}
-    seq = 0
-    for move in moves:
-        names[move.name], seq = None, move.seq
-    if len(names) > MAX_NAMES:
-        return reload_event(seq)
-    return b"id: %d\ndata: %b\n\n" % (seq, json.dumps({"names": list(names)}).encode())
+    def _daemon_runs(self) -> bool:
+        """Returns whether a daemon runs, as it was DAEMON_S ago at most."""
+        root, now = self._store.root, time.monotonic()
+        if root is None or now < self._daemon_checked + DAEMON_S:
+            return self._daemon
+        self._daemon_checked = now
+        return daemon_socket.runs(root)
 
 
-def reload_event(seq: int) -> bytes:
-    return b"id: %d\nevent: reload\ndata: {}\n\n" % seq
+def encode(seq: int, daemon: bool, moves: Iterable[Move] | None) -> bytes:
+    """Returns an event: `reload` for None, and for more heads than MAX_NAMES."""
+    fields: dict[str, Any] = {"daemon": daemon}
+    names = None if moves is None else list(dict.fromkeys(move.name for move in moves))
+    kind = "event: reload\n"
+    if names is not None and len(names) <= MAX_NAMES:
+        kind = ""
+        fields["names"] = names
+    return f"id: {seq}\n{kind}data: {json.dumps(fields)}\n\n".encode()
 
 
 class EventStream(Response):
@@ -186,8 +203,6 @@ class EventStream(Response):
             nursery.cancel_scope.cancel()
 
     async def _missed(self) -> bytes:
-        if self._after is None:
-            return b""
         past, limiter = self._follower.past, self._site.limiter
         return await trio.to_thread.run_sync(past, self._after, limiter=limiter)
 

@@ -17,7 +17,11 @@ from casfs.system.clock import age, rfc3339
 from casfs.version import VERSION
 from casfs.web.markdown import to_html
 
-TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
+TYPES = {
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
 SHORT_HASH = 12
 SCREENS = [("/", "Board")]  # of the navigation: path, title
 FILTERS: dict[str, Callable[..., Any]] = {"age": age, "rfc3339": rfc3339, "markdown": to_html}

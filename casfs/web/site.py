@@ -13,7 +13,7 @@ import trio
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from casfs import errors
+from casfs import daemon_socket, errors
 from casfs.backend.derived import newest_move
 from casfs.errors import CasfsError, Invalid, Refused
 from casfs.store import Store
@@ -61,6 +61,10 @@ class Call:
     @property
     def store(self) -> Store:
         return self.site.store
+
+    @property
+    def daemon_runs(self) -> bool:
+        return self.store.root is not None and daemon_socket.runs(self.store.root)
 
     def at(self, screen: str) -> bool:
         """Returns whether this page belongs to the screen with that path."""

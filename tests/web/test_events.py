@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import trio
 
 from casfs.backend.derived import newest_move
-from casfs.backend.protocols import JOURNAL_MIN_MOVES, Move
+from casfs.backend.protocols import JOURNAL_MIN_MOVES, HeadName, Move
 from casfs.store import Store
 from casfs.web import events
 from casfs.web.events import Follower, Viewer
+from tests.support.engine import daemon, kill
 from tests.support.helpers import move
 from tests.support.web import Web, names
 
 
 def test_a_move_is_told_with_its_number(web: Web, disk_store: Store) -> None:
     with web.events() as stream, web.events() as other:
+        for one in (stream, other):
+            assert (names(next(one))) == []
         move(disk_store, "threads/A")
         for one in (stream, other):
             event = next(one)
@@ -53,6 +58,7 @@ def test_a_number_that_the_journal_has_not_reloads(web: Web, disk_store: Store, 
 @pytest.mark.parametrize("after", ["", "x", "-1", "1e3", "9" * 40, "٣"])
 def test_no_number_begins_now(disk_store: Store, web: Web, after: str) -> None:
     with web.events("", Last_Event_ID=after.encode().decode("latin-1")) as stream:
+        assert names(next(stream)) == []
         move(disk_store, "threads/A")
         assert names(next(stream)) == ["threads/A"]
 
@@ -60,10 +66,10 @@ def test_no_number_begins_now(disk_store: Store, web: Web, after: str) -> None:
 async def test_a_viewer_that_takes_nothing_costs_bounded_memory() -> None:
     viewer = Viewer()
     for seq in range(10_000):
-        viewer.push(b"id: %d\n\n" % seq, seq)
+        viewer.push(b"id: %d\n\n" % seq, b"reload\n\n")
         assert len(viewer._queue) <= events.MAX_QUEUED
     taken = await viewer.take()
-    assert b"event: reload\n" in taken
+    assert taken.startswith(b"reload\n\nid: ")
     assert taken.endswith(b"id: 9999\n\n")
 
 
@@ -73,9 +79,21 @@ async def test_a_silent_stream_has_heartbeats(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_very_many_heads_at_once_are_a_reload() -> None:
-    moves = [Move(seq, f"threads/{seq}", None, 0) for seq in range(1, events.MAX_NAMES + 2)]  # type: ignore[arg-type]
-    assert b"reload" not in events.moves_event(moves[:-1])
-    assert events.moves_event(moves) == events.reload_event(len(moves))
+    moves = [Move(seq, HeadName(f"threads/{seq}"), None, 0) for seq in range(events.MAX_NAMES + 1)]
+    assert b"event: reload" not in events.encode(1, False, moves[:-1])
+    assert events.encode(1, False, moves) == events.encode(1, False, None)
+
+
+def test_an_event_says_when_a_daemon_comes_and_goes(web: Web, disk_store: Store) -> None:
+    assert disk_store.root is not None
+    with web.events() as stream:
+        assert json.loads(next(stream)["data"])["daemon"] is False
+        assert 'class="notice" role="status">No daemon' in web.get("/").text
+        with daemon(disk_store.root) as pid:
+            assert json.loads(next(stream)["data"])["daemon"] is True
+            assert 'class="notice" role="status" hidden>No daemon' in web.get("/").text
+            kill(pid)
+            assert json.loads(next(stream)["data"])["daemon"] is False
 
 
 async def test_the_journal_is_read_while_somebody_looks(disk_store: Store) -> None:
@@ -94,7 +112,6 @@ async def test_the_journal_is_read_while_somebody_looks(disk_store: Store) -> No
 
 def test_a_server_with_open_streams_stops_at_once(web: Web, disk_store: Store) -> None:
     with web.events() as stream:
-        move(disk_store, "threads/A")
         next(stream)
         web.process.terminate()
         assert list(stream) == []

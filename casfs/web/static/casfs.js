@@ -10,6 +10,7 @@
   const REFRESH_MS = 150; // between two fetches of one element
   const AGES = [[86400e3, "d"], [3600e3, "h"], [60e3, "min"], [1e3, "s"]];
   const banner = document.getElementById("connection");
+  const noDaemon = document.getElementById("no-daemon");
   const channel = new BroadcastChannel("casfs");
   let seq = Number(document.body.dataset.seq);
   let leading = false;
@@ -111,6 +112,7 @@
     } else if (message.kind === "lost") {
       banner.hidden = false;
     } else {
+      if (message.daemon !== undefined) noDaemon.hidden = message.daemon;
       const away = stale || !banner.hidden;
       stale = false;
       banner.hidden = true;
@@ -141,7 +143,7 @@
       tell({ kind: "moved", seq: Number(event.lastEventId), ...JSON.parse(event.data) });
     };
     source.addEventListener("reload", (event) => {
-      tell({ kind: "reload", seq: Number(event.lastEventId) });
+      tell({ kind: "reload", seq: Number(event.lastEventId), ...JSON.parse(event.data) });
     });
     source.onerror = () => {
       if (failed) return;
