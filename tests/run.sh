@@ -8,14 +8,18 @@ source ./mount.sh
 
 mapfile -t packages < <(
     while read -r program package; do
-        command -v "$program" >/dev/null || say "$package"
+        command -v "$program" >/dev/null || [ -e "$program" ] || say "$package"
     done <tests/support/packages.txt | sort -u
 )
 apt_install "${packages[@]}" ||
     say "not root, or no apt-get; tests that need these are skipped: $(how_to_install "${packages[@]}")"
 
 ./mount.sh env
+axe=.venv/axe-core-4.14.1 # the version is checked by tests/web/test_browser_screens.py
+[ -d "$axe" ] || npm install --silent --no-save --ignore-scripts --no-audit --no-fund \
+    --prefix "$axe" axe-core@${axe##*-} || say "no axe-core: the tests in a browser are skipped"
 export PATH="$PWD/.venv/bin:$PATH" # the tests run casfs as a person would
+export SE_OFFLINE=true # Selenium looks for no browser elsewhere
 
 run() {
     printf '$ %s\n' "$*"

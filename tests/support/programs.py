@@ -29,6 +29,13 @@ def missing(*programs: str) -> str | None:
     return MISSING + ", ".join(absent) if absent else None
 
 
+def path(program: str) -> str:
+    """Returns where a program is that is not missing."""
+    found = shutil.which(program)
+    assert found is not None
+    return found
+
+
 def needs(*programs: str) -> pytest.MarkDecorator:
     """Returns the mark of a test that calls these programs."""
     return _skip(missing(*programs))

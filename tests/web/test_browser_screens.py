@@ -1,0 +1,102 @@
+"""Every screen in a real browser, over a store in which all that an agent said is markup."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from casfs.web.app import PAGES
+from tests.support import hostile_store, programs
+from tests.support.browser import AXE, PHONE, WIDE, Browser
+from tests.support.hostile_store import SEEN, Site
+from tests.support.web import serving
+
+AXE_DIGEST = "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c"  # 4.14.1, sha256
+
+# Paths of each screen of `PAGES`, by its name; and whether it shows what an agent said.
+SAMPLES: dict[str, Callable[[Site], list[str]]] = {
+    "board": lambda site: ["/", "/?q=XSS&state=suspended"],
+}
+PLAIN: set[str] = set()
+
+# What no page has but a page into which something was injected.
+INJECTED = """
+const bad = [];
+for (const one of document.querySelectorAll("*")) {
+  const names = one.getAttributeNames();
+  const local = (url) => new URL(url, location).origin === location.origin;
+  if (names.some((name) => name.startsWith("on") || ["style", "srcdoc", "autofocus"].includes(name))
+    || one.matches("iframe, object, embed, base, img, video, audio, math, style, meta[http-equiv]")
+    || one.matches("animate, foreignObject, use, [tabindex]:not([tabindex='0'], [tabindex='-1'])")
+    || (one.matches("script, link") && !local(one.src || one.href))
+    || (one.matches("script") && !one.src)
+    || (one.matches("form") && !local(one.action))
+    || (one.matches("[formaction]") && !local(one.formAction))
+    || (one.protocol && !/^(https?|mailto):$/.test(one.protocol))
+    || (one.protocol && !local(one.href) && !one.rel.includes("noopener")))
+    bad.push(one.outerHTML.slice(0, 300));
+}
+if (window.pwned !== undefined) bad.push("a script ran");
+return bad;
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    return hostile_store.build(tmp_path_factory.mktemp("hostile"))
+
+
+@pytest.fixture(scope="module")
+def look(site: Site, chromium: Browser) -> Iterator[Callable[[str], Browser]]:
+    """Opens a path of the served store."""
+    with serving(site.root) as web:
+        chromium.open(web.url)
+        chromium.faults()
+
+        def look(path: str) -> Browser:
+            chromium.open(web.origin + path)
+            return chromium
+
+        yield look
+
+
+def screens(test: Callable[..., None]) -> Callable[..., None]:
+    return pytest.mark.parametrize("screen", [name for _, _, name in PAGES])(test)
+
+
+def without_ages(page: Browser) -> str:
+    page.run("for (const age of document.querySelectorAll('time')) age.textContent = ''")
+    return page.text()
+
+
+def test_the_checker_is_the_one_that_was_chosen() -> None:
+    """`tests/run.sh` takes it from the npm registry."""
+    programs.require("npm")
+    assert hashlib.sha256(AXE.read_bytes()).hexdigest() == AXE_DIGEST
+
+
+def test_the_payloads() -> None:
+    found = {int(number) for number in SEEN.findall(hostile_store.ALL)}
+    assert found == set(range(1, 51))
+
+
+@screens
+def test_a_screen(screen: str, site: Site, look: Callable[[str], Browser]) -> None:
+    """Markup stays text, the console stays empty, and everybody can use it."""
+    for path in SAMPLES[screen](site):
+        page = look(path)
+        shown = without_ages(page)
+        assert page.run(INJECTED) == []
+        assert screen in PLAIN or SEEN.search(shown), "the payloads are seen as text"
+        assert page.tab_through() == ([], []), "what the keyboard does not reach, or not visibly"
+        for scheme in ("dark", "light"):
+            page.scheme(scheme)
+            assert page.axe() == [], scheme
+        for width in (PHONE, WIDE):
+            page.size(width)
+            assert page.overflow() == 0, f"{path} at {width}"
+        assert page.faults() == []
+        with page.without_javascript():
+            assert without_ages(look(path)) == shown
