@@ -18,13 +18,13 @@ from casfs.backend.recompression import Pending
 from casfs.cli.common import json_option, open_store, step_secrets, store_root
 from casfs.cli.output import echo_lines, echo_result
 from casfs.cli.progress import progress
-from casfs.cli.sizes import readable
 from casfs.digest import is_hash
 from casfs.errors import CasfsError, Failed, Invalid, NotFound, Usage
 from casfs.referrers import Referrers
 from casfs.store import FORMAT, Store
 from casfs.system import reserve
 from casfs.system.paths import printable
+from casfs.system.sizes import readable
 
 if TYPE_CHECKING:
     from casfs.agents.secrets import Secrets

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from casfs.cli.sizes import readable
+from casfs.system.sizes import readable
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

@@ -1,4 +1,4 @@
-"""Sizes on the command line: as an option's value, and for a person to read."""
+"""Sizes on the command line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+from casfs.system.sizes import UNITS
 
 
 class SizeOption(click.ParamType[int]):
@@ -21,12 +21,3 @@ class SizeOption(click.ParamType[int]):
         if not (number.isascii() and number.isdigit()) or unit not in UNITS:
             self.fail(f"invalid size {value!r}: give bytes, or a number with K, M, G or T")
         return int(number) * UNITS[unit]
-
-
-def readable(size: int) -> str:
-    """Returns a number of bytes in the largest unit of 1024 that fits: 870, 1.2K, 34M."""
-    for unit, bytes in reversed(UNITS.items()):
-        if size >= bytes > 1:
-            number = size / bytes
-            return f"{number:.1f}{unit}" if number < 10 else f"{number:.0f}{unit}"
-    return str(size)

@@ -15,9 +15,9 @@ from casfs.cli.common import json_option, open_store
 from casfs.cli.daemon import daemon_lines
 from casfs.cli.json_values import record
 from casfs.cli.output import echo, echo_json, echo_lines, warn
-from casfs.cli.sizes import readable
 from casfs.errors import CasfsError
 from casfs.store import Store
+from casfs.system.sizes import readable
 from casfs.version import VERSION
 
 

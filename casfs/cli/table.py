@@ -14,9 +14,9 @@ from typing import Any
 
 from casfs.cli import terminal
 from casfs.cli.output import echo_json, write_line
-from casfs.cli.sizes import readable
 from casfs.system.clock import age, rfc3339
 from casfs.system.safe_text import escape
+from casfs.system.sizes import readable
 
 GAP = "  "
 SHORT_HASH = 12

@@ -11,7 +11,7 @@ its decompressobj would report it too, but not across frames, and a read of 1 Ki
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
@@ -38,6 +38,17 @@ def compressed(target: BinaryIO) -> Iterator[BinaryIO]:
     compressor = zstandard.ZstdCompressor(level=LEVEL)
     with compressor.stream_writer(target, closefd=False) as out:
         yield cast(BinaryIO, out)
+
+
+def compress_pieces(pieces: Iterable[bytes]) -> Generator[bytes, None, None]:
+    """Yields the pieces of a stream compressed, as large ones."""
+    import zstandard
+
+    compressor = zstandard.ZstdCompressor(level=LEVEL).compressobj()
+    for piece in pieces:
+        if data := compressor.compress(piece):
+            yield data
+    yield compressor.flush()
 
 
 @contextmanager

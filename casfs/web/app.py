@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from casfs.web import actions, board
+from casfs.web import actions, board, download
 from casfs.web.access import Access, Key
 from casfs.web.events import Follower
 from casfs.web.events import endpoint as events
@@ -19,6 +19,8 @@ from casfs.web.site import IMMUTABLE, Handler, Site, endpoint, error_page
 # path, handler, name; one row for each screen and each form
 PAGES: list[tuple[str, Handler, str]] = [
     ("/", board.show, "board"),
+    ("/blobs/{hash}", download.blob, "blob"),
+    ("/trees/{hash}.tar.zst", download.tree, "tree"),
 ]
 ACTIONS: list[tuple[str, Handler, str]] = [
     ("/threads/{id}/resume", actions.resume, "resume"),

@@ -194,7 +194,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._follower.watching() as viewer, trio.open_nursery() as nursery:
-            nursery.start_soon(_until_disconnect, receive, nursery.cancel_scope)
+            nursery.start_soon(until_disconnect, receive, nursery.cancel_scope)
             await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
             await _send(send, HEARTBEAT + await self._missed())
             while not viewer.ended:
@@ -211,7 +211,8 @@ async def _send(send: Send, data: bytes) -> None:
     await send({"type": "http.response.body", "body": data, "more_body": True})
 
 
-async def _until_disconnect(receive: Receive, scope: trio.CancelScope) -> None:
+async def until_disconnect(receive: Receive, scope: trio.CancelScope) -> None:
+    """Cancels `scope` when the client has gone."""
     while (await receive())["type"] != "http.disconnect":
         pass
     scope.cancel()

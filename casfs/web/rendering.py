@@ -14,6 +14,7 @@ from casfs.digest import hash_bytes
 from casfs.errors import NotFound
 from casfs.system import safe_text
 from casfs.system.clock import age, rfc3339
+from casfs.system.sizes import readable
 from casfs.version import VERSION
 from casfs.web.markdown import to_html
 
@@ -24,7 +25,20 @@ TYPES = {
 }
 SHORT_HASH = 12
 SCREENS = [("/", "Board")]  # of the navigation: path, title
-FILTERS: dict[str, Callable[..., Any]] = {"age": age, "rfc3339": rfc3339, "markdown": to_html}
+
+
+def name(path: bytes) -> str:
+    """Returns a name or path of a tree in one line; bytes that are not UTF-8 as \\xXX."""
+    return safe_text.escape(path.decode("utf-8", "backslashreplace"), one_line=True)
+
+
+FILTERS: dict[str, Callable[..., Any]] = {
+    "age": age,
+    "markdown": to_html,
+    "name": name,
+    "rfc3339": rfc3339,
+    "size": readable,
+}
 
 
 class Rendering:

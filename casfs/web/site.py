@@ -57,6 +57,7 @@ class Call:
     query: Mapping[str, str]
     form: Mapping[str, str]
     seq: int
+    query_string: str = ""
 
     @property
     def store(self) -> Store:
@@ -77,6 +78,11 @@ class Call:
             raise Invalid(f"{name} must be a number")
         return int(text)
 
+    def octets(self, name: str) -> bytes:
+        """Returns a field of the query as bytes, such as a path that is not UTF-8."""
+        fields = parse_qsl(self.query_string, keep_blank_values=True, encoding="latin-1")
+        return dict(fields).get(name, "").encode("latin-1")
+
     def page(
         self, template: str, *, status: int = 200, etag: str | None = None, **values: Any
     ) -> Response:
@@ -84,6 +90,7 @@ class Call:
         node that alone decides its content, whose URL has `v={{ version }}`."""
         values |= {"call": self, "seq": self.seq}
         html = self.site.rendering.render(template, self.query.get("fragment"), values)
+        body = html.encode("utf-8", "replace")  # surrogates, as in names that are not UTF-8
         headers = {"Cache-Control": "private, no-store"}
         if (
             etag is not None
@@ -91,7 +98,7 @@ class Call:
             and self.query.get("v") == self.site.rendering.version
         ):
             headers = {"ETag": f'"{etag}"', "Cache-Control": IMMUTABLE}
-        return HTMLResponse(html, status, headers)
+        return HTMLResponse(body, status, headers)
 
     def back(self, default: str = "/") -> Response:
         """Returns the redirect after a POST: to the form's `back`, a path of this site."""
@@ -112,7 +119,8 @@ def endpoint(site: Site, handler: Handler) -> Callable[[Request], Awaitable[Resp
 
     async def answer(request: Request) -> Response:
         form = await _form(request) if request.method == "POST" else {}
-        values = request.url.path, dict(request.path_params), dict(request.query_params), form
+        query, text = dict(request.query_params), request.scope["query_string"].decode("latin-1")
+        values = request.url.path, dict(request.path_params), query, form, text
         return await trio.to_thread.run_sync(_run, site, handler, *values, limiter=site.limiter)
 
     return answer
@@ -125,9 +133,11 @@ def _run(
     path: Mapping[str, str],
     query: Mapping[str, str],
     form: Mapping[str, str] | None,
+    query_string: str = "",
 ) -> Response:
     try:
-        call = Call(site, url, path, query, form or {}, newest_move(site.store.heads))
+        seq = newest_move(site.store.heads)
+        call = Call(site, url, path, query, form or {}, seq, query_string)
         if form is None:
             raise Refused("the form is too large, or no form")
         return handler(call)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from casfs.cli.sizes import readable
+from casfs.system.sizes import readable
 from tests.support.engine import Cli
 from tests.support.helpers import write_tree
 
