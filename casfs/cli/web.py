@@ -9,6 +9,7 @@ import click
 from casfs.cli.common import check_store, json_option, store_root
 from casfs.cli.output import echo_json, echo_line
 from casfs.errors import Failed, Usage
+from casfs.system.files import replacing
 
 NEEDED = ("starlette", "hypercorn", "jinja2", "markdown_it", "nh3")
 
@@ -52,9 +53,7 @@ def web(
         else:
             echo_line(url if path is None else f"{url} at {path}")
         if opened:
-            import webbrowser
-
-            webbrowser.open(url)
+            open_privately(root / "web.html", url)
 
     try:
         from casfs.web import server
@@ -63,3 +62,15 @@ def web(
             raise
         raise Failed(f"no module {error.name}; run `pip install casfs[web]`") from None
     server.serve(root, port or 0, None if path is None else Path(path).absolute(), ready)
+
+
+def open_privately(file: Path, url: str) -> None:
+    """Opens an address in the browser by a file of the store: arguments of programs can be read by
+    everybody on this machine."""
+    import threading
+    import webbrowser
+
+    with replacing(file) as page:
+        page.write(f'<meta http-equiv="refresh" content="0; url={url}">'.encode())
+    # Some browsers are waited for.
+    threading.Thread(target=webbrowser.open, args=(file.as_uri(),), daemon=True).start()

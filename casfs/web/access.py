@@ -1,7 +1,7 @@
 """Who may look: a key in the first URL, a cookie from then on, and no request of another site.
 
     Host            a name of this machine: another one is DNS rebinding
-    ?token=         on `/` only: redirects to `/` and sets the cookie
+    ?token=         on `/` only: sets the cookie and leads to `/`
     cookie          HttpOnly, SameSite=Strict; without it nothing is answered but how to get in
     POST            `Origin` must be this server, and `Sec-Fetch-Site` this origin where it is sent
 
@@ -21,7 +21,7 @@ from pathlib import Path
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from casfs.digest import hash_bytes
@@ -31,6 +31,7 @@ FILE = "web.json"
 TOKEN_BYTES = 32
 HOSTS = {"localhost", "127.0.0.1", "[::1]"}
 HOW = "Open the address that `casfs web` printed: it has the key to this page.\n"
+REFRESH = '<!doctype html><meta http-equiv="refresh" content="0; url=/"><title>casfs</title>'
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
@@ -112,7 +113,9 @@ class Access:
         if scope["path"] == "/" and scope["method"] == "GET" and b"token=" in scope["query_string"]:
             given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[-1]
             if _same(given, self._key.token):
-                response = RedirectResponse("/", 303)
+                # A redirect that another site began would come without a strict cookie.
+                other = headers.get("sec-fetch-site") == "cross-site"
+                response = HTMLResponse(REFRESH) if other else RedirectResponse("/", 303)
                 response.set_cookie(
                     self._key.cookie, self._key.session, httponly=True, samesite="strict"
                 )

@@ -39,12 +39,14 @@ from casfs import daemon_socket
 from casfs.backend.derived import newest_move
 from casfs.backend.journal import JournalReader
 from casfs.backend.protocols import Move
+from casfs.errors import CasfsError
 from casfs.store import Store
 from casfs.web.site import Site
 
 POLL_S = 0.025  # reading the store's version takes microseconds
 TICK_S = 0.05
 HEARTBEAT_S = 15.0
+RETRY_S = 1.0
 DAEMON_S = 0.5  # between two checks of whether a daemon runs
 MAX_QUEUED = 64  # events that wait for a viewer
 MAX_NAMES = 1000  # of one event
@@ -103,7 +105,11 @@ class Follower:
             await trio.to_thread.run_sync(self._begin)
             self._following.set()
             while self._viewers:
-                event = await trio.to_thread.run_sync(self._next_event)
+                try:
+                    event = await trio.to_thread.run_sync(self._next_event)
+                except CasfsError:  # the store cannot be read now; nothing was taken
+                    await trio.sleep(RETRY_S)
+                    continue
                 for viewer in self._viewers if event else ():
                     viewer.push(event, self._reload())
                 await trio.sleep(TICK_S)

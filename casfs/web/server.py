@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import socket
@@ -55,7 +54,7 @@ async def _run(
     config.bind = [f"fd://{os.dup(listener.fileno())}"]
     config.backlog = BACKLOG
     config.graceful_timeout = GRACE_S
-    config.errorlog = _silent_logger()
+    config.errorlog = None
     config.include_server_header = False
     follower = Follower(site.store)
     application = app.build(site, follower, key)
@@ -118,9 +117,3 @@ def _answers(path: Path) -> bool:
         client.connect(str(path))
         return True
     return False
-
-
-def _silent_logger() -> logging.Logger:
-    logger = logging.Logger("casfs.web")
-    logger.addHandler(logging.NullHandler())
-    return logger

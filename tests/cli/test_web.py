@@ -6,8 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from casfs.version import VERSION
-from tests.support.engine import Cli
+import pytest
+
+from tests.support.engine import Cli, until
 from tests.support.web import serving
 
 WITHOUT = """
@@ -23,7 +24,6 @@ main()
 
 
 def test_it_serves_the_store_of_a_directory(cli: Cli) -> None:
-    assert VERSION
     with serving(cli.root) as web:
         assert web.url.startswith("http://127.0.0.1:")
         port = web.host.rpartition(":")[2]
@@ -37,6 +37,20 @@ def test_what_it_refuses(cli: Cli, tmp_path: Path) -> None:
     assert "--socket excludes" in cli("web", "--socket", "x", "--port", "1", code=2).err
     far = tmp_path / ("x" * 120)
     assert cli("web", "--socket", str(far), code=1).err.startswith("casfs: cannot listen at ")
+
+
+def test_the_browser_is_opened_without_the_key_in_its_arguments(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/arguments\n')
+    browser.chmod(0o755)
+    monkeypatch.setenv("BROWSER", str(browser))
+    with serving(cli.root, "--open") as web:
+        until(lambda: (tmp_path / "arguments").exists() and (tmp_path / "arguments").stat().st_size)
+        opened = (tmp_path / "arguments").read_text().strip()
+        assert opened == (cli.root / "web.html").as_uri()
+        assert f"url={web.url}" in (cli.root / "web.html").read_text()
 
 
 def test_without_the_extra_one_line_names_it(cli: Cli) -> None:

@@ -29,6 +29,13 @@ def test_the_first_address_sets_the_cookie(web: Web) -> None:
     assert web.get("/").status == 200
 
 
+def test_an_address_in_a_page_of_another_site_leads_in_too(web: Web) -> None:
+    path = web.url.removeprefix(web.origin)
+    found = web.ask("GET", path, Sec_Fetch_Site="cross-site")
+    assert found.headers["set-cookie"].startswith(web.cookie)
+    assert (found.status, 'content="0; url=/"' in found.text) == (200, True)
+
+
 @pytest.mark.parametrize("path", ["/", "/events", "/static/x/casfs.css", "/nothing", "/?token="])
 def test_nothing_is_answered_without_the_cookie(web: Web, path: str) -> None:
     for cookie in ("", web.cookie[:-1], web.cookie[:-1] + "\xe9", "x=y", "casfs="):
