@@ -19,16 +19,16 @@ class JournalReader:
 
     def new_moves(self) -> list[Move]:
         """Returns the moves since the last call, at most the journal's length; cheap if there
-        are none."""
+        are none. A call that fails has read none."""
         version = self._current_version()
-        self.lost = False
+        lost, seq = False, self.seq
         found: list[Move] = []
         if version != self._version:
-            while moves := self._backend.heads.moves(self.seq):
-                if moves[0].seq != self.seq + 1:
-                    self.lost = True
+            while moves := self._backend.heads.moves(seq):
+                if moves[0].seq != seq + 1:
+                    lost = True
                     found = []
                 found += moves
-                self.seq = moves[-1].seq
-            self._version = version
+                seq = moves[-1].seq
+        self.lost, self.seq, self._version = lost, seq, version
         return found

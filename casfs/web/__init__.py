@@ -20,6 +20,8 @@ moves, `casfs.js` fetches `data-fragment` and replaces the element by the one wi
 the block holds the whole element); focus, scroll, open `<details>` with an id and what was typed
 into fields with an id stay.
 
+`data-every="2"`: fetched every 2 seconds too, for what no head says (a program's output).
+
 Macros are in `macros.html`, called as `ui.badge(…)`; a block sees what the handler gave, not what a
 template `set` outside of it. What an agent said is escaped by the environment, or
 goes through `casfs.web.markdown`; no template uses `|safe`. CSS and script come from `/static/`

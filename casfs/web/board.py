@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from operator import attrgetter
 
 from starlette.responses import Response
 
@@ -19,6 +20,7 @@ from casfs.web.thread_table import ENDED, NEEDS, Row, ThreadTable
 PAGE = 25  # rows of a section
 TAIL_BYTES = 4096  # of a program's output, for its last line
 MAX_SAID_CHARS = 160
+NEWEST = attrgetter("updated_ms", "id"), attrgetter("since_ms", "id")  # of others, of running ones
 TITLES = {NEEDS: "Needs you", RUNNING: "Running", QUEUED: "Queued", ENDED: "Ended today"}
 
 
@@ -86,11 +88,13 @@ def board(
     since = 0 if chosen.any else int(midnight.timestamp() * 1000)
     found: dict[str, list[Row]] = {name: [] for name in TITLES}
     for row in rows:
-        if (row.section != ENDED or row.updated_ms >= since) and _fits(row, chosen, table):
+        if row.updated_ms < since and row.section == ENDED:
+            continue
+        if not chosen.any or _fits(row, chosen, table):
             found[row.section].append(row)
     sections = []
     for name, title in TITLES.items():
-        listed = sorted(found[name], key=_newest, reverse=True)
+        listed = sorted(found[name], key=NEWEST[name == RUNNING], reverse=True)
         first = min(firsts.get(name, 0), max(0, len(listed) - 1) // PAGE * PAGE)
         lines = [_line(store, table, row) for row in listed[first : first + PAGE]]
         title = "Ended" if name == ENDED and chosen.any else title
@@ -103,10 +107,6 @@ def board(
         sum(row.tokens for row in every),
         sum(row.wall_ms for row in every),
     )
-
-
-def _newest(row: Row) -> tuple[int, str]:
-    return row.since_ms if row.section == RUNNING else row.updated_ms, row.id
 
 
 def _fits(row: Row, chosen: Filter, table: ThreadTable) -> bool:

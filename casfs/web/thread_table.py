@@ -93,9 +93,9 @@ class ThreadTable:
         moves = self._journal.new_moves()
         moved = {move.name for move in moves if move.name.startswith(HEADS)}
         if not self._loaded or self._journal.lost or len(moved) > RELOAD_MOVES:
+            moved.clear()
             self._rows = {row.id: row for row in map(_row, *_unzipped(self._store))}
-            self._loaded = True
-            return
+        self._loaded = False  # unless all goes well
         for name in moved:
             head = self._store.heads.get(name)
             if head is None:
@@ -103,6 +103,7 @@ class ThreadTable:
             else:
                 row = _row(name, head)
                 self._rows[row.id] = row
+        self._loaded = True
 
 
 def _unzipped(store: Store) -> tuple[list[HeadName], list[Head]]:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import pytest
+
 from casfs.backend.derived import newest_move
 from casfs.backend.journal import JournalReader
-from casfs.backend.protocols import JOURNAL_MIN_MOVES
+from casfs.backend.protocols import JOURNAL_MIN_MOVES, MOVES_PER_READ, Move
+from casfs.errors import Failed
 from casfs.store import Store
 from tests.support.helpers import move
 
@@ -19,6 +24,26 @@ def test_a_follower_gives_each_move_once(store: Store) -> None:
     assert follower.new_moves() == []
     move(store, "b", 2500)
     assert len(follower.new_moves()) == 2500
+    assert not follower.lost
+
+
+def test_a_read_that_fails_takes_nothing(
+    disk_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower = JournalReader(disk_store.backend, newest_move(disk_store.heads))
+    move(disk_store, "a", MOVES_PER_READ + 5)
+    read, begin = disk_store.heads.moves, follower.seq
+
+    def failing(after: int = 0) -> Sequence[Move]:
+        if after != begin:  # the second part
+            raise Failed("disk I/O error")
+        return read(after)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(disk_store.heads, "moves", failing)
+        with pytest.raises(Failed):
+            follower.new_moves()
+    assert len(follower.new_moves()) == MOVES_PER_READ + 5
     assert not follower.lost
 
 

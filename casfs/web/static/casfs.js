@@ -7,7 +7,7 @@
 (() => {
   const LOST_MS = 1500; // without an answer until the page says so
   const RETRY_MS = 500;
-  const REFRESH_MS = 150; // between two fetches of one element
+  const REFRESH_MS = 75; // between two fetches of one element
   const AGES = [[86400e3, "d"], [3600e3, "h"], [60e3, "min"], [1e3, "s"]];
   const banner = document.getElementById("connection");
   const noDaemon = document.getElementById("no-daemon");
@@ -186,4 +186,13 @@
     }
   }
   setInterval(ages, 1000);
+
+  // What a program prints moves no head: such a part is fetched every so many seconds as well.
+  let second = 0;
+  setInterval(() => {
+    second += 1;
+    for (const element of document.querySelectorAll("[data-every]")) {
+      if (!document.hidden && second % Number(element.dataset.every) === 0) refresh(element);
+    }
+  }, 1000);
 })();
