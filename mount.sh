@@ -6,13 +6,15 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 VENV=$ROOT/.venv
 DEFAULT_DIR=$ROOT/mnt
 STORE_NOTE=$VENV/casfs-store # the store that was last mounted at DEFAULT_DIR
+WEB_NOTE=$VENV/casfs-web     # the process of the demo's dashboard, and what it printed
 
 usage() {
     cat <<'END'
 usage: ./mount.sh [DIR]        set up, start the daemon, mount the store at DIR (./mnt)
-       ./mount.sh demo [DIR]   the same, then run a workflow on a sample project and show it
+       ./mount.sh demo [DIR]   the same, then run a workflow on a sample project, show it, and
+                               serve the dashboard
        ./mount.sh stop         unmount everything of this store, and of the one that ./mnt
-                               shows; stop their daemons
+                               shows; stop their daemons, and the dashboard of the demo
        ./mount.sh env          only make the environment (.venv)
        ./mount.sh -h           this text
 
@@ -196,6 +198,34 @@ start() {
     [ "$dir" != "$DEFAULT_DIR" ] || status_of store >"$STORE_NOTE"
 }
 
+# Start the dashboard, which goes on by itself, and print its address.
+start_web() {
+    local pid
+    stop_web
+    (umask 077 && : >"$WEB_NOTE") # the address has the key
+    setsid "$VENV/bin/casfs" web >"$WEB_NOTE" 2>&1 </dev/null &
+    pid=$!
+    until grep -q token= "$WEB_NOTE"; do
+        kill -0 "$pid" 2>/dev/null || fail "no dashboard: $(cat "$WEB_NOTE")"
+        sleep 0.1
+    done
+    say "the dashboard: $(cat "$WEB_NOTE")"
+    say "$pid" >>"$WEB_NOTE"
+}
+
+# Stop the dashboard of the demo. Adds to STOPPED.
+stop_web() {
+    local pid
+    pid=$(tail -n 1 "$WEB_NOTE" 2>/dev/null) || return 0
+    rm -f "$WEB_NOTE"
+    if [[ $pid =~ ^[0-9]+$ ]] && tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | grep -q "casfs web"; then
+        kill "$pid"
+        tail --pid="$pid" -f /dev/null
+        say "dashboard stopped"
+        STOPPED+=$pid
+    fi
+}
+
 # Set STATUS; false where there is no store yet.
 read_status() {
     local code=0
@@ -254,6 +284,7 @@ stop_store() {
 # mount's source and by the note of `start`.
 stop() {
     local store STOPPED=''
+    stop_web
     stop_store
     for store in "$(mount_source "$DEFAULT_DIR")" "$(cat "$STORE_NOTE" 2>/dev/null)"; do
         if [ -d "$store" ]; then
@@ -316,7 +347,8 @@ main() {
         mount) print_examples "$dir" ;;
         demo)
             casfs demo "$(short "$dir")"
-            say "./mount.sh stop ends both, too. For \`casfs\` in this shell:"
+            start_web
+            say "./mount.sh stop ends all of it. For \`casfs\` in this shell:"
             say "  export PATH=\"$VENV/bin:\$PATH\""
             ;;
     esac

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -15,6 +16,7 @@ from casfs.store import Store
 from tests.support.engine import alive
 from tests.support.programs import needs_device
 from tests.support.served import serving
+from tests.support.web import Web
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = [ROOT / "mount.sh", ROOT / "tests/run.sh", ROOT / ".ci/run"]
@@ -93,6 +95,10 @@ def test_the_demo_and_its_end(run: Checkout, tmp_path: Path) -> None:
         with Store.open(store) as opened:
             (thread,) = threads.list_threads(opened)
         assert (point / "threads" / thread.id / "status").read_text().strip() == "succeeded"
+        url = re.findall(r"^the dashboard: (http://\S+)$", shown.stdout, re.MULTILINE)[0]
+        web = Web(url, None)
+        web.log_in()
+        assert thread.id in web.get("/").text
         again = run(point, store=store)
         assert again.returncode == 0, again.stderr
         assert f"the daemon runs already (pid {pid})" in again.stdout
@@ -100,6 +106,9 @@ def test_the_demo_and_its_end(run: Checkout, tmp_path: Path) -> None:
     finally:
         ended = run("stop", store=store)
     assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "dashboard stopped\n" in ended.stdout
+    with pytest.raises(ConnectionRefusedError):
+        web.get("/")
     assert mount_points.mounted(store) == []
     assert daemon_socket.find(store) is None
     assert pid is not None

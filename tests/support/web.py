@@ -32,7 +32,7 @@ class Web:
     """`url`: with the token; `cookie`: of a browser that opened it."""
 
     url: str
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | None
     cookie: str = field(default="")
 
     @property
