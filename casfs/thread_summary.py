@@ -49,3 +49,13 @@ def content_text(store: Store, hash: str) -> str:
     """Returns the text of a content node. Raises NotFound, Corrupt."""
     found: str = store.node(hash, "content").payload["text"]
     return found
+
+
+def detail_tokens(store: Store, detail: str) -> int | None:
+    """Returns the model tokens that the detail of a step counts; None where it counts none."""
+    try:
+        payload = store.node(detail).payload
+    except CasfsError:
+        return None
+    found = payload.get("totalTokens") if isinstance(payload, dict) else None
+    return found if isinstance(found, int) else None

@@ -7,24 +7,56 @@ error page of one line.
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from casfs import daemon_socket
-from casfs.errors import Refused
+from casfs.agents import notation
+from casfs.errors import Invalid, Refused
 from casfs.web.site import Call
 
 
 def resume(call: Call) -> Response:
     """Resumes a suspended thread; `input` answers its question, `hint` goes to the next attempt."""
-    given = {name: call.form.get(name) or None for name in ("input", "hint")}
-    ask(call, "resume", id=call.path["id"], **given)
+    ask(call, "resume", id=call.path["id"], **_given(call, "input", "hint"), **_agents(call))
     return call.back()
 
 
 def cancel(call: Call) -> Response:
     ask(call, "cancel", id=call.path["id"])
     return call.back()
+
+
+def fork(call: Call) -> Response:
+    """Starts a thread from a step of another, and shows it."""
+    at = call.form.get("at", "")
+    if not (at.isascii() and at.isdigit() and len(at) < 16):
+        raise Invalid("after which step? Give its number, 0 for the start")
+    given = _given(call, "hint", "workflow")
+    made = ask(call, "fork", id=call.path["id"], at=int(at), **given, **_agents(call))
+    return RedirectResponse(f"/threads/{quote(made['id'])}", 303)
+
+
+def compact(call: Call) -> Response:
+    """Replaces the context before the next step by a summary: a text, or one that an agent
+    writes."""
+    given = _given(call, "text", "agent")
+    if (given["text"] is None) == (given["agent"] is None):
+        raise Invalid("give either the summary, or the agent that writes it")
+    agent = None if given["agent"] is None else notation.parse(given["agent"])
+    ask(call, "compact", id=call.path["id"], text=given["text"], agent=agent)
+    return call.back(f"/threads/{quote(call.path['id'])}")
+
+
+def _given(call: Call, *names: str) -> dict[str, str | None]:
+    return {name: call.form.get(name, "").strip() or None for name in names}
+
+
+def _agents(call: Call) -> dict[str, Any]:
+    """Returns the argument of a request that gives an agent to a role; none for an empty field."""
+    text = call.form.get("agent", "").strip()
+    return {"agents": {call.form.get("role", ""): notation.parse(text)}} if text else {}
 
 
 def ask(call: Call, op: str, **arguments: Any) -> Any:

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from casfs.web import actions, board, download
+from casfs.web import actions, board, download, thread
 from casfs.web.access import Access, Key
 from casfs.web.events import Follower
 from casfs.web.events import endpoint as events
@@ -19,12 +19,15 @@ from casfs.web.site import IMMUTABLE, Handler, Site, endpoint, error_page
 # path, handler, name; one row for each screen and each form
 PAGES: list[tuple[str, Handler, str]] = [
     ("/", board.show, "board"),
+    ("/threads/{id}", thread.show, "thread"),
     ("/blobs/{hash}", download.blob, "blob"),
     ("/trees/{hash}.tar.zst", download.tree, "tree"),
 ]
 ACTIONS: list[tuple[str, Handler, str]] = [
     ("/threads/{id}/resume", actions.resume, "resume"),
     ("/threads/{id}/cancel", actions.cancel, "cancel"),
+    ("/threads/{id}/fork", actions.fork, "fork"),
+    ("/threads/{id}/compact", actions.compact, "compact"),
 ]
 
 

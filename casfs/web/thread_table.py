@@ -36,6 +36,7 @@ class Row:
     """A thread, as a listing shows it. `section`: needs (a person), running, queued, ended."""
 
     id: ThreadId
+    head: str
     section: str
     state: str
     workflow: str
@@ -71,6 +72,10 @@ class ThreadTable:
             self._update()
             return list(self._rows.values())
 
+    def children(self, id: ThreadId) -> list[Row]:
+        """Returns the threads that a thread called, oldest first."""
+        return sorted((row for row in self.rows() if row.parent == id), key=lambda row: row.id)
+
     def task(self, row: Row) -> str:
         """Returns the beginning of a thread's task; empty where it cannot be read."""
         if row.start is None:
@@ -94,14 +99,14 @@ class ThreadTable:
         moved = {move.name for move in moves if move.name.startswith(HEADS)}
         if not self._loaded or self._journal.lost or len(moved) > RELOAD_MOVES:
             moved.clear()
-            self._rows = {row.id: row for row in map(_row, *_unzipped(self._store))}
+            self._rows = {row.id: row for row in map(row_of, *_unzipped(self._store))}
         self._loaded = False  # unless all goes well
         for name in moved:
             head = self._store.heads.get(name)
             if head is None:
                 self._rows.pop(threads.thread_id(name), None)
             else:
-                row = _row(name, head)
+                row = row_of(name, head)
                 self._rows[row.id] = row
         self._loaded = True
 
@@ -111,13 +116,14 @@ def _unzipped(store: Store) -> tuple[list[HeadName], list[Head]]:
     return [name for name, _ in found], [head for _, head in found]
 
 
-def _row(name: HeadName, head: Head) -> Row:
+def row_of(name: HeadName, head: Head) -> Row:
     thread = of_head(name, head)
     fields = head_fields(thread)
     intent: dict[str, Any] = fields["intent"] or {}
     spent: dict[str, Any] = fields["spent"] or {}
     return Row(
         id=thread.id,
+        head=thread.hash,
         section=_section(thread, fields),
         state=intern(fields["status"]),
         workflow=intern(fields["workflow"]),

@@ -125,13 +125,16 @@ class DaemonApi:
         max_steps: int | None = None,
         workflow: str | None = None,
         every: dict[str, Any] | None = None,
+        hint: str | None = None,
     ) -> Answer:
         def fork() -> Thread:
             found = threads.get(self._store, id)
             others = self._replacements(found, agents, every)
-            store = agent_binding.redacting_store(self._store, others, self._env)
+            store = redacting_store(self._store, found, self._env)
+            store = agent_binding.redacting_store(store, others, self._env)
             new = None if workflow is None else workflows.find(store, workflow)
-            return lifecycle.fork(store, found, at, others, max_steps, new)
+            text = None if hint is None else content.put(store, hint)
+            return lifecycle.fork(store, found, at, others, max_steps, new, text)
 
         thread = await blocking(fork)
         self._supervisor.launch(thread.id)

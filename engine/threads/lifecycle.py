@@ -149,21 +149,20 @@ def fork(
     replacements: Mapping[str, Binding] = NO_BINDINGS,
     max_steps: int | None = None,
     workflow: NodeHash | None = None,
+    hint: NodeHash | None = None,
 ) -> Thread:
     """Creates a thread that continues from a step of this one, with that step's workspace. `at`:
     index of the step (0: the start), its hash, or None for the last. No node is copied.
     `replacements`: agents that play their roles from there on; `max_steps`: its step limit, that
-    of this thread by default; `workflow`: the node of one that decides from there on.
-
-    Raises NotFound where there is no such step, Invalid for a workflow without a role that was
-    played until there, and as `create` for roles and agents.
+    of this thread by default; `workflow`: the node of one that decides from there on; `hint`: for
+    the next step. Raises NotFound where there is no such step, Invalid for a workflow without a
+    role that was played until there, and as `create` for roles and agents.
     """
     origin, index = _fork_point(store, thread, at)
     kept, agents = threads.agents(store, thread), thread.record.get("agents")
     name, inherited = thread.record["workflow"], ("rounds", "onLimit", "definition")
     fields = {key: thread.record[key] for key in inherited if key in thread.record}
-    if max_steps is not None:
-        fields["rounds"] = max_steps
+    fields |= {key: one for key, one in (("rounds", max_steps), ("hint", hint)) if one is not None}
     if workflow is None:
         agent_binding.check_replacements(thread, kept, replacements)
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from casfs import threads
 from casfs.backend.protocols import Head
 from casfs.digest import Digest
 from casfs.nodes import directory
@@ -54,6 +55,8 @@ class Example:
         artifacts: list[str] | None = None,
         changes: str | None = None,
         attempts: list[str] | None = None,
+        children: list[str] | None = None,
+        **more: Any,
     ) -> str:
         """Record one more step and return its hash."""
         index = len(self.steps) + 1
@@ -71,18 +74,46 @@ class Example:
                 "previous": self.steps[-1] if self.steps else None,
                 "ancestors": self.steps[:-1][::-1][:10],
                 "compact": None,
-                "childThreads": [],
+                "childThreads": children or [],
                 "attempts": attempts or [],
                 "extraction": "block",
                 "workspace": self.tree,
                 "changes": changes,
                 "startedAt": STARTED,
                 "completedAt": STARTED + 1000 * index,
+                **more,
             },
         )
         self.steps.append(hash)
         self.move(hash)
         return hash
+
+    def steps_at_once(self, count: int, role: str = "planner") -> None:
+        """Record many steps in a few transactions."""
+        content = self._put("content", {"text": "Said.", "artifacts": []})
+        for _ in range(0, count, 1000):
+            with self.store.batch() as batch:
+                for index in range(len(self.steps) + 1, min(len(self.steps) + 1000, count) + 1):
+                    payload = {
+                        "index": index,
+                        "role": role,
+                        "meta": {"status": "planned"},
+                        "content": content,
+                        "detail": content,
+                        "agent": self.agent,
+                        "start": self.start,
+                        "compact": None,
+                        "childThreads": [],
+                        "attempts": [],
+                        "extraction": "block",
+                        "workspace": self.tree,
+                        "changes": None,
+                        "startedAt": STARTED,
+                        "completedAt": STARTED + 1000,
+                        **threads.links(self.steps),  # type: ignore[arg-type]
+                    }
+                    self.steps.append(batch.put_node("thread-step", payload).hash)
+        self.move(self.steps[-1])
 
     def end(self) -> str:
         hash = self._put(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from casfs import daemon_socket, threads
 from casfs.store import Store
 from casfs.thread_state import state
+from casfs.thread_summary import content_text
 from casfs.threads import ThreadId
 from casfs.web.site import local_path
 from engine.workflow import registry as workflows
-from tests.support.engine import STATUS, daemon, loop, until
+from tests.support.engine import STATUS, daemon, loop, says, until
 from tests.support.thread_example import make_thread
 from tests.support.web import Web, visible
 
@@ -76,3 +79,43 @@ def test_other_methods_and_bodies_are_refused(web: Web, disk_store: Store) -> No
 def test_a_form_leads_back_to_this_site_alone(text: str | None) -> None:
     assert local_path(text) == "/"
     assert local_path("/threads/X?at=3") == "/threads/X?at=3"
+
+
+def test_a_fork_has_another_agent_and_a_hint(web: Web, disk_store: Store) -> None:
+    assert disk_store.root is not None
+    with daemon(disk_store.root):
+        id = asking(disk_store)
+        form = {"at": "0", "role": "a", "hint": "Be kind.", "agent": "human:Is it so?"}
+        found = web.post(f"/threads/{id}/fork", **form)
+        new = ThreadId(found.headers["location"].removeprefix("/threads/"))
+        assert new != id
+        until(lambda: state(threads.get(disk_store, new)) == "suspended")
+        made = threads.get(disk_store, new)
+        assert made.record["reason"] == "a: Is it so?"
+        assert content_text(disk_store, made.record["hint"]) == "Be kind."
+        assert "no step 7" in web.post(f"/threads/{id}/fork", 404, at="7").text
+        for at in ("", "x", "-1"):
+            assert "after which step" in web.post(f"/threads/{id}/fork", 400, at=at).text
+        refused = web.post(f"/threads/{id}/fork", 400, at="0", role="a", agent="human:{")
+        assert "config is" in refused.text
+
+
+def test_a_suspended_thread_goes_on_with_another_agent(web: Web, disk_store: Store) -> None:
+    assert disk_store.root is not None
+    with daemon(disk_store.root):
+        id = asking(disk_store)
+        agent = "command:" + json.dumps(says({"status": "done"}))
+        web.post(f"/threads/{id}/resume", role="a", agent=agent)
+        until(lambda: state(threads.get(disk_store, id)) == "succeeded")
+
+
+def test_a_summary_is_given_or_made(web: Web, disk_store: Store) -> None:
+    assert disk_store.root is not None
+    with daemon(disk_store.root):
+        id = asking(disk_store)
+        path = f"/threads/{id}/compact"
+        assert web.post(path, text="So far:\r\nnothing.").headers["location"] == f"/threads/{id}"
+        made = threads.get(disk_store, id).record["compact"]
+        assert content_text(disk_store, made) == "So far:\nnothing."
+        for form in ({}, {"text": "a", "agent": "b"}):
+            assert "either the summary" in web.post(path, 400, **form).text

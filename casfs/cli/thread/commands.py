@@ -199,6 +199,7 @@ def compact(
 @agent_option
 @click.option("--max-steps", type=Count(1), help="Step limit.")
 @click.option("--workflow", metavar="NAME|HASH", help="Workflow that decides from there on.")
+@click.option("--hint", metavar="TEXT|@FILE", help="Text for the next step.")
 @wait_option
 @json_option
 @click.pass_context
@@ -209,6 +210,7 @@ def fork(
     agents: tuple[str, ...],
     max_steps: int | None,
     workflow: str | None,
+    hint: str | None,
     wait: bool,
     as_json: bool,
 ) -> int:
@@ -222,8 +224,9 @@ def fork(
     casfs thread fork 01K2 --workflow mended
     casfs thread fork 01K2 --at 3 --agent coder='command:{"argv": ["./other"]}'
     """
-    options = {"at": at, "max_steps": max_steps, "workflow": workflow, **agent_fields(agents)}
-    return _ask(ctx, "fork", id, wait, as_json, **options)
+    text = None if hint is None else text_or_file(hint)
+    options = {"at": at, "max_steps": max_steps, "workflow": workflow, "hint": text}
+    return _ask(ctx, "fork", id, wait, as_json, **options, **agent_fields(agents))
 
 
 @thread.command()

@@ -16,12 +16,11 @@ from casfs.cli.table import date
 from casfs.cli.terminal import paint
 from casfs.cli.thread.queue import Queue
 from casfs.digest import TreeHash
-from casfs.errors import CasfsError
 from casfs.nodes.node import Node
 from casfs.store import Store
 from casfs.system.paths import printable
 from casfs.thread_state import FAILED, STOPPED, SUCCEEDED
-from casfs.thread_summary import content_text, head_fields
+from casfs.thread_summary import content_text, detail_tokens, head_fields
 from casfs.threads import BROKEN, CANCELLED, RUNNING, SUSPENDED, Thread
 from casfs.trees import tree
 
@@ -119,7 +118,7 @@ def _step(store: Store, node: Node, before: TreeHash | None) -> dict[str, Any]:
         "hash": node.hash,
         **{key: node.payload[key] for key in keys},
         "status": node.payload["meta"].get("status"),
-        "tokens": _tokens(store, node.payload["detail"]),
+        "tokens": detail_tokens(store, node.payload["detail"]),
         "changedFiles": changed,
         "cached": node.payload.get("cached"),
     }
@@ -128,15 +127,6 @@ def _step(store: Store, node: Node, before: TreeHash | None) -> dict[str, Any]:
 def _changes(store: Store, before: TreeHash | None, node: Node) -> Iterable[tree.Change]:
     after = node.payload["workspace"]
     return () if after is None or after == before else tree.diff(store, before, after)
-
-
-def _tokens(store: Store, detail: str) -> int | None:
-    try:
-        payload = store.node(detail).payload
-    except CasfsError:
-        return None
-    found = payload.get("totalTokens") if isinstance(payload, dict) else None
-    return found if isinstance(found, int) else None
 
 
 def _calls(store: Store, found: Thread) -> list[dict[str, Any]]:

@@ -209,3 +209,6 @@ def test_the_command_line(cli: Cli, tmp_path: Path) -> None:
         assert len({step["agent"] for step in shown}) == 2
         assert "no role 'b'" in cli("thread", "fork", id, "--agent", "b=command", code=4).err
         assert "no agent or profile" in cli("thread", "fork", id, "--agent", "b", code=3).err
+        hinted = cli("thread", "fork", id, "--at", "1", "--hint", "Be *kind*.", "--wait").text[:26]
+        prompts = [cli("thread", "prompt", f"{hinted}@{at}").text for at in (1, 2, 3)]
+        assert ["# Hint\n\nBe *kind*." in prompt for prompt in prompts] == [False, True, False]

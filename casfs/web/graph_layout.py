@@ -1,0 +1,134 @@
+"""The layout of a workflow's graph: states as boxes in layers, by their distance from the start.
+
+Edges to the next layer are curves between boxes; other edges run in lanes to the right of all
+boxes, and those from a role to itself are loops at its left side. Numbers on edges are those of the
+rules.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from casfs.workflow_path import END, START
+
+BOX_HEIGHT, LAYER_HEIGHT = 34, 84
+CHAR_WIDTH, GAP, LANE_WIDTH = 8, 28, 40
+LEFT = 64  # of loops and their labels
+MAX_NAME_CHARS, MAX_ROLES, MAX_EDGES = 24, 60, 200
+NAMES = {START: "start", END: "end"}
+
+
+@dataclass(frozen=True)
+class Box:
+    """A state. `x`, `y`: of its centre; `kind`: role, start or end; `count`: steps of it."""
+
+    name: str
+    kind: str
+    x: int
+    y: int
+    width: int
+    count: int
+    pending: bool
+    height: int = BOX_HEIGHT
+
+
+@dataclass(frozen=True)
+class Edge:
+    """`path`: as in SVG; `label`: the numbers of its rules; `count`: how often it was taken."""
+
+    path: str
+    label: str
+    x: int
+    y: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Graph:
+    boxes: list[Box]
+    edges: list[Edge]
+    width: int
+    height: int
+
+
+def layout(
+    roles: Sequence[str],
+    rules: Sequence[Mapping[str, Any]],
+    taken: Counter[tuple[str, str]],
+    pending: str | None = None,
+) -> Graph | None:
+    """Returns the drawing of a workflow with the edges that a thread took; None for one that is too
+    large."""
+    numbers: dict[tuple[str, str], list[int]] = {}
+    for number, rule in enumerate(rules, start=1):
+        numbers.setdefault((rule["from"], rule["to"]), []).append(number)
+    known = {START, END, *roles}
+    numbers = {edge: found for edge, found in numbers.items() if known.issuperset(edge)}
+    if len(roles) > MAX_ROLES or len(numbers) > MAX_EDGES:
+        return None
+    played: Counter[str] = Counter()
+    for (_, to), count in taken.items():
+        played[to] += count
+    if pending:
+        played[pending] -= 1
+    layers = _layers(roles, numbers)
+    boxes = _boxes(layers, played, pending)
+    right = max(box.x + box.width // 2 for box in boxes.values())
+    edges, lanes = [], 0
+    places = {state: place for place, layer in enumerate(layers) for state in layer}
+    for (origin, to), found in numbers.items():
+        a, b, label = boxes[origin], boxes[to], ",".join(map(str, found))
+        count = taken[origin, to]
+        if origin == to:
+            x = a.x - a.width // 2
+            path = f"M{x} {a.y - 8}C{x - 34} {a.y - 24} {x - 34} {a.y + 24} {x} {a.y + 8}"
+            edges.append(Edge(path, label, x - LEFT + 4, a.y + 4, count))
+        elif places[to] == places[origin] + 1:
+            top, bottom = a.y + BOX_HEIGHT // 2, b.y - BOX_HEIGHT // 2
+            middle = (top + bottom) // 2
+            path = f"M{a.x} {top}C{a.x} {middle} {b.x} {middle} {b.x} {bottom}"
+            edges.append(Edge(path, label, (a.x + b.x) // 2 + 8, middle + 4, count))
+        else:
+            lane = right + GAP + lanes * LANE_WIDTH
+            lanes += 1
+            start, end = a.x + a.width // 2, b.x + b.width // 2
+            path = f"M{start} {a.y + 7}H{lane}V{b.y - 7}H{end}"
+            edges.append(Edge(path, label, lane + 6, (a.y + b.y) // 2 + 4, count))
+    width = right + GAP + lanes * LANE_WIDTH
+    return Graph(list(boxes.values()), edges, width, len(layers) * LAYER_HEIGHT)
+
+
+def _layers(roles: Sequence[str], edges: Mapping[tuple[str, str], object]) -> list[list[str]]:
+    """Returns the states by their distance from START; those that no rule reaches, and then END,
+    come last."""
+    layers, left = [[START]], dict.fromkeys(roles)
+    while layers[-1]:
+        below = [to for origin in layers[-1] for found, to in edges if found == origin]
+        layers.append([role for role in dict.fromkeys(below) if role in left])
+        for role in layers[-1]:
+            del left[role]
+    return [layer for layer in (*layers, list(left), [END]) if layer]
+
+
+def _boxes(layers: list[list[str]], played: Counter[str], pending: str | None) -> dict[str, Box]:
+    widths = {state: _width(state) for layer in layers for state in layer}
+    totals = [sum(widths[state] + GAP for state in layer) - GAP for layer in layers]
+    boxes = {}
+    for place, (layer, total) in enumerate(zip(layers, totals, strict=True)):
+        x = LEFT + (max(totals) - total) // 2
+        y = place * LAYER_HEIGHT + LAYER_HEIGHT // 2
+        for state in layer:
+            width = widths[state]
+            kind, name = ("start/end" if state in NAMES else "role"), NAMES.get(state, state)
+            name = name if len(name) <= MAX_NAME_CHARS else name[: MAX_NAME_CHARS - 1] + "…"
+            middle = x + width // 2
+            boxes[state] = Box(name, kind, middle, y, width, played[state], state == pending)
+            x += width + GAP
+    return boxes
+
+
+def _width(state: str) -> int:
+    return (min(len(state), MAX_NAME_CHARS) + 5) * CHAR_WIDTH

@@ -1,0 +1,181 @@
+"""A thread: what it does, a window of its steps by their index, the path through its workflow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from starlette.responses import Response
+
+from casfs import thread_lookup, threads
+from casfs.errors import CasfsError
+from casfs.nodes.node import Node
+from casfs.store import Store
+from casfs.thread_summary import detail_tokens, first_line
+from casfs.threads import Thread
+from casfs.web import texts
+from casfs.web.graph_layout import Graph, layout
+from casfs.web.site import Call
+from casfs.web.texts import Text
+from casfs.web.thread_table import Row, ThreadTable, row_of
+from casfs.workflow_path import START, edges_taken
+
+WINDOW, MAX_WINDOW = 50, 200  # steps
+MAX_RULES = 200  # that are listed
+MAX_LIVE_CHILDREN = 20  # whose moves refresh the page
+
+
+@dataclass(frozen=True)
+class StepLine:
+    """A step in the rail. `status`: of its meta; `attempts`: number of failed ones before it."""
+
+    hash: str
+    index: int
+    role: str
+    agent: str
+    status: str
+    said: str
+    duration_ms: int
+    tokens: int | None
+    attempts: int
+    origin: str
+    compacted: bool
+    children: list[Row]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`taken`: how often the thread went from `origin` to `to`, by any rule between the two."""
+
+    origin: str
+    to: str
+    when: str
+    taken: int
+
+
+@dataclass(frozen=True)
+class Page:
+    """`first`: index of the first step shown, of `total`; `intent`: the pending step, whose
+    children are `calls`."""
+
+    row: Row
+    task: Text | None = None
+    lines: Sequence[StepLine] = ()
+    first: int = 1
+    total: int = 0
+    intent: Mapping[str, Any] | None = None
+    attempts: int = 0
+    calls: Sequence[Row] = ()
+    agents: Mapping[str, str] = field(default_factory=dict)
+    workspace: str | None = None
+    fork: Mapping[str, Any] | None = None
+    ending: str | None = None
+    rules: Sequence[Rule] = ()
+    graph: Graph | None = None
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.lines) - 1
+
+    @property
+    def names(self) -> list[str]:
+        """The heads that the page shows."""
+        children = [one for line in self.lines for one in line.children]
+        shown = [self.row, *self.calls, *children[-MAX_LIVE_CHILDREN:]]
+        return [threads.head_name(one.id) for one in shown]
+
+
+def show(call: Call) -> Response:
+    count = min(max(call.index("count", WINDOW), 1), MAX_WINDOW)
+    first = call.index("from") or None
+    found = thread_lookup.find(call.store, call.path["id"])
+    model = page(call.store, call.site.threads, found, first, count)
+    return call.page("thread.html", page=model, row=model.row, wanted=first, count=count)
+
+
+def page(store: Store, table: ThreadTable, found: Thread, first: int | None, count: int) -> Page:
+    """Returns the page of a thread; `first`: index of the first step, None: the newest ones."""
+    row = row_of(found.name, found.head)
+    if found.fault is not None:
+        return Page(row)
+    total = threads.length(store, found)
+    first = max(total - count + 1, 1) if first is None else min(first, max(total, 1))
+    nodes = window(store, found, max(first - 1, 1), min(first + count - 1, total))
+    before = nodes.pop(0).payload["role"] if nodes and first > 1 else START
+    children = table.children(found.id)
+    lines = [step_line(store, node, children) for node in nodes]
+    is_newest = first + count > total
+    intent = found.record.get("intent")
+    start, end = threads.start(store, found).payload, threads.end(store, found)
+    flow = store.node(threads.workflow(store, found), "workflow").payload
+    pending = intent["role"] if intent and is_newest else None
+    ended = is_newest and found.record.get("returnCode") == 0
+    taken = edges_taken([before, *(line.role for line in lines)], ended, pending)
+    rules = flow["moderator"]
+    called = intent["calls"] if intent and "calls" in intent else ()
+    return Page(
+        row,
+        texts.content(store, start["input"]),
+        lines,
+        first,
+        total,
+        intent if is_newest else None,
+        len(found.record.get("attempts") or ()),
+        [one for one in children if one.id in called],
+        {role: agent_name(store, hash) for role, hash in threads.agents(store, found).items()},
+        start["workspace"],
+        found.record.get("fork"),
+        None if end is None else end.payload["summary"],
+        [
+            Rule(one["from"], one["to"], one["when"] or "", taken[one["from"], one["to"]])
+            for one in rules[:MAX_RULES]
+        ],
+        layout(list(flow["roles"]), rules, taken, pending),
+    )
+
+
+def window(store: Store, found: Thread, first: int, last: int) -> list[Node]:
+    """Returns the steps with the indices from `first` to `last`, by a few reads for the way there
+    and one for each, however long the thread is."""
+    if last < first:
+        return []
+    newest = threads.step_at(store, found, last).hash
+    return list(islice(threads.backwards_from(store, newest), last - first + 1))[::-1]
+
+
+def step_line(store: Store, node: Node, children: Sequence[Row]) -> StepLine:
+    step = node.payload
+    ends = set(step["childThreads"])
+    return StepLine(
+        node.hash,
+        step["index"],
+        step["role"],
+        agent_name(store, step["agent"]),
+        str(step["meta"].get("status", "")),
+        first_line(texts.content(store, step["content"]).text),
+        step["completedAt"] - step["startedAt"],
+        detail_tokens(store, step["detail"]),
+        len(step["attempts"]),
+        origin(store, step),
+        step["compact"] is not None,
+        [one for one in children if one.head in ends] if ends else [],
+    )
+
+
+def agent_name(store: Store, hash: str) -> str:
+    """Returns the package of an agent, with its model where it has one."""
+    try:
+        agent = store.node(hash, "agent").payload
+    except CasfsError as error:
+        return str(error)
+    model = agent["config"].get("model")
+    return f"{agent['package']} ({model})" if isinstance(model, str) else str(agent["package"])
+
+
+def origin(store: Store, step: Mapping[str, Any]) -> str:
+    """Returns where the output of a step came from: run, cache or replay."""
+    if "cached" in step:
+        return "cache"
+    return "replay" if agent_name(store, step["agent"]) == "replay" else "run"
