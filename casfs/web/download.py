@@ -38,16 +38,20 @@ class Download(Response):
         self._first = next(pieces, b"")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        sent = False
         async with trio.open_nursery() as nursery:
             nursery.start_soon(until_disconnect, receive, nursery.cancel_scope)
             try:
                 await self._send(send, scope["method"] == "HEAD")
+                sent = True
             except Exception as error:  # the connection is closed before the file is whole
                 self._site.log("download failed", error=repr(error))
                 raise
             finally:
                 self._pieces.close()
             nursery.cancel_scope.cancel()
+        if sent:  # Hypercorn lets go of the connection here: not cancelled
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send(self, send: Send, is_head: bool) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -56,7 +60,6 @@ class Download(Response):
             await send({"type": "http.response.body", "body": piece, "more_body": True})
             limiter = self._site.limiter
             piece = await trio.to_thread.run_sync(next, self._pieces, b"", limiter=limiter)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def blob(call: Call) -> Response:

@@ -199,14 +199,16 @@ class EventStream(Response):
         self._after = after
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._follower.watching() as viewer, trio.open_nursery() as nursery:
-            nursery.start_soon(until_disconnect, receive, nursery.cancel_scope)
-            await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-            await _send(send, HEARTBEAT + await self._missed())
-            while not viewer.ended:
-                await _send(send, await viewer.take())
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-            nursery.cancel_scope.cancel()
+        async with self._follower.watching() as viewer:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(until_disconnect, receive, nursery.cancel_scope)
+                await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+                await _send(send, HEARTBEAT + await self._missed())
+                while not viewer.ended:
+                    await _send(send, await viewer.take())
+                nursery.cancel_scope.cancel()
+            if viewer.ended:  # Hypercorn lets go of the connection here: not cancelled
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _missed(self) -> bytes:
         past, limiter = self._follower.past, self._site.limiter

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -34,6 +35,7 @@ class Web:
     url: str
     process: subprocess.Popen[bytes] | None
     cookie: str = field(default="")
+    killed: bool = False
 
     @property
     def host(self) -> str:
@@ -87,6 +89,12 @@ class Web:
         finally:
             connection.close()
 
+    def kill(self) -> None:
+        """Ends the process by SIGKILL."""
+        self.killed = True
+        self.process.kill()
+        self.process.wait(TIMEOUT_S)
+
     def log_in(self) -> Answer:
         path = self.url.removeprefix(self.origin)
         found = self.ask("GET", path)
@@ -132,7 +140,7 @@ def serving(root: Path, *options: str) -> Iterator[Web]:
         code = process.wait(TIMEOUT_S)
         assert process.stdout is not None
         process.stdout.close()
-    assert (code, errors.read_text()) == (0, "")
+    assert (code, errors.read_text()) == (-signal.SIGKILL if web.killed else 0, "")
 
 
 def visible(html: str) -> str:
