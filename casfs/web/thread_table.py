@@ -88,8 +88,8 @@ class ThreadTable:
 
     async def warm(self) -> None:
         """Reads what the first questions need, while the server is idle otherwise."""
-        await trio.sleep(WARM_AFTER_S)
         rows = await trio.to_thread.run_sync(self.rows)
+        await trio.sleep(WARM_AFTER_S)
         for at in range(0, len(rows), WARM_ROWS):
             await trio.sleep(WARM_PAUSE_S)
             await trio.to_thread.run_sync(list, map(self.task, rows[at : at + WARM_ROWS]))

@@ -10,6 +10,7 @@ from casfs import daemon_socket, threads
 from casfs.store import Store
 from casfs.thread_state import state
 from casfs.thread_summary import content_text
+from casfs.thread_summary import content_text
 from casfs.threads import ThreadId
 from casfs.web.site import local_path
 from engine.workflow import registry as workflows
@@ -36,10 +37,14 @@ def test_a_question_is_answered_and_the_thread_ends(web: Web, disk_store: Store)
         page = web.get("/").text
         assert "Is &lt;it&gt; good?" in page
         assert f'action="/threads/{id}/resume"' in page
-        answer = '```json\n{"status": "done"}\n```'
+        assert 'name="back" value="/?state=&amp;workflow=&amp;q="' in page
+        answer = 'Yes.\r\n```json\r\n{"status": "done"}\r\n```'
         found = web.post(f"/threads/{id}/resume", input=answer, back="/?state=succeeded")
         assert found.headers["location"] == "/?state=succeeded"
         until(lambda: state(threads.get(disk_store, id)) == "succeeded")
+        (step,) = threads.backwards(disk_store, threads.get(disk_store, id))
+        output = content_text(disk_store, step.payload["content"])
+        assert output == answer.replace("\r", ""), "as a person typed it"
         assert "Ended today 1" in visible(web.get("/").text)
         refused = web.post(f"/threads/{id}/resume", 409)
         assert id in refused.text

@@ -44,7 +44,6 @@
     try {
       const answer = await fetch(element.dataset.fragment, { headers: { Accept: "text/html" } });
       if (answer.ok) now = replace(element, await answer.text());
-      else if (answer.status === 404) element.dispatchEvent(new Event("casfs:gone"));
     } catch {
       stale = true; // the server is away: the connection's return refreshes all
       state.busy = false;
