@@ -10,7 +10,6 @@ from casfs import daemon_socket, threads
 from casfs.store import Store
 from casfs.thread_state import state
 from casfs.thread_summary import content_text
-from casfs.thread_summary import content_text
 from casfs.threads import ThreadId
 from casfs.web.site import local_path
 from engine.workflow import registry as workflows
