@@ -53,3 +53,17 @@ def test_a_fault_of_ours_is_logged_and_not_shown(store: Store) -> None:
     assert event == "request failed"
     assert "secret words" in fields["error"]
     assert "in fail" in fields["trace"]
+
+
+def test_a_part_made_of_one_node_may_be_kept_for_ever(store: Store) -> None:
+    site = Site(store)
+
+    def page(version: str, status: int = 200) -> str:
+        call = Call(site, "/", {}, {"v": version}, {}, 0)
+        fields = {"code": 1, "message": ""}
+        found = call.page("error.html", status=status, etag="abc", **fields)
+        return f"{found.headers['cache-control']} {found.headers.get('etag')}"
+
+    assert page(site.rendering.version) == 'private, max-age=31536000, immutable "abc"'
+    assert page("0" * 12) == "private, no-store None", "the templates of another program"
+    assert page(site.rendering.version, 404) == "private, no-store None"
