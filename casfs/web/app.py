@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from casfs.web import actions, board, download, thread
+from casfs.web import actions, board, compare, download, thread
 from casfs.web.access import Access, Key
 from casfs.web.events import Follower
 from casfs.web.events import endpoint as events
@@ -20,6 +20,9 @@ from casfs.web.site import IMMUTABLE, Handler, Site, endpoint, error_page
 PAGES: list[tuple[str, Handler, str]] = [
     ("/", board.show, "board"),
     ("/threads/{id}", thread.show, "thread"),
+    ("/compare", compare.show, "compare"),
+]
+DOWNLOADS: list[tuple[str, Handler, str]] = [
     ("/blobs/{hash}", download.blob, "blob"),
     ("/trees/{hash}.tar.zst", download.tree, "tree"),
 ]
@@ -49,7 +52,9 @@ def build(site: Site, follower: Follower, key: Key) -> ASGIApp:
         assert isinstance(error, HTTPException)
         return error_page(site, error.status_code, error.detail)
 
-    routes = [Route(path, endpoint(site, one), name=name) for path, one, name in PAGES]
+    routes = [
+        Route(path, endpoint(site, one), name=name) for path, one, name in [*PAGES, *DOWNLOADS]
+    ]
     routes += [
         Route(path, endpoint(site, one), name=name, methods=["POST"]) for path, one, name in ACTIONS
     ]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import cached_property
 from importlib import resources
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -24,7 +25,7 @@ TYPES = {
     "svg": "image/svg+xml",
 }
 SHORT_HASH = 12
-SCREENS = [("/", "Board")]  # of the navigation: path, title
+SCREENS = [("/", "Board"), ("/compare", "Compare")]  # of the navigation: path, title
 
 
 def name(path: bytes) -> str:
@@ -32,12 +33,18 @@ def name(path: bytes) -> str:
     return safe_text.escape(path.decode("utf-8", "backslashreplace"), one_line=True)
 
 
+def url_part(text: str | bytes) -> str:
+    """Returns a text, or a path in bytes, as a part of a URL."""
+    return quote(text if isinstance(text, bytes) else text.encode("utf-8", "replace"))
+
+
 FILTERS: dict[str, Callable[..., Any]] = {
     "age": age,
     "markdown": to_html,
     "name": name,
     "rfc3339": rfc3339,
-    "size": readable,
+    "size": lambda size: f"{readable(size)}B",
+    "urlencode": url_part,
 }
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from casfs.web.app import PAGES
+from casfs.web.compare import VIEWS
 from tests.support import hostile_store, programs
 from tests.support.browser import AXE, PHONE, WIDE, Browser
 from tests.support.hostile_store import SEEN, Site
@@ -18,6 +19,9 @@ AXE_DIGEST = "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c" 
 # Paths of each screen of `PAGES`, by its name; and whether it shows what an agent said.
 SAMPLES: dict[str, Callable[[Site], list[str]]] = {
     "board": lambda site: ["/", "/?q=XSS&state=suspended"],
+    "compare": lambda site: [
+        f"/compare?a={site.ended.id}@0&b={site.ended.id}&view={view}" for view in VIEWS
+    ],
 }
 PLAIN: set[str] = set()
 

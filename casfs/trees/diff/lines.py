@@ -27,7 +27,7 @@ def counts(old: Lines, new: Lines) -> tuple[int, int]:
 
 def hunks(old: Lines, new: Lines) -> Iterator[bytes]:
     """Yields the unified diff, line by line, without a header; nothing for equal texts."""
-    for group in _groups(changed_blocks(old, new)):
+    for group in groups(changed_blocks(old, new)):
         start = max(group[0][0] - CONTEXT_LINES, 0)
         end = min(group[-1][1] + CONTEXT_LINES, len(old))
         shift, after = group[0][2] - group[0][0], group[-1][3] - group[-1][1]
@@ -42,7 +42,7 @@ def hunks(old: Lines, new: Lines) -> Iterator[bytes]:
         yield from _prefixed(b" ", old[at:end])
 
 
-def _groups(found: list[Block]) -> Iterator[list[Block]]:
+def groups(found: list[Block]) -> Iterator[list[Block]]:
     """Blocks whose contexts touch share a hunk."""
     group: list[Block] = []
     for block in found:

@@ -1,0 +1,212 @@
+"""Compares two trees: what changed, by directory, and the lines of each file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby, islice, zip_longest
+from typing import NamedTuple
+
+from starlette.responses import Response
+
+from casfs.checkpoints import checkpoint
+from casfs.digest import TreeHash
+from casfs.nodes.directory import Entry, Symlink
+from casfs.revisions import Revision, resolve
+from casfs.store import Store
+from casfs.trees import tree
+from casfs.trees.diff import lines as line_diff
+from casfs.trees.diff import unified_diff
+from casfs.trees.diff.matching import changed_blocks
+from casfs.trees.tree import Change
+from casfs.web.site import Call
+
+PAGE, PAGE_WITH_LINES = 100, 10  # paths
+MAX_CHANGES = 100_000
+MAX_DIRECTORIES = 200  # that are listed
+MAX_LINES = 3000  # of a page
+MAX_LINE_CHARS = 2000
+MAX_NAMES = 200  # of checkpoints that the form suggests
+LIST, UNIFIED, SPLIT = "list", "unified", "split"
+VIEWS = {LIST: "List", UNIFIED: "Unified", SPLIT: "Side by side"}
+ADDED, REMOVED, CHANGED, MODE = "added", "removed", "changed", "mode"
+KINDS = {ADDED: "added", REMOVED: "removed", CHANGED: "changed", MODE: "mode or time"}
+LETTERS = {"A": ADDED, "D": REMOVED, "M": CHANGED}
+Counts = Counter[str]  # by kind
+
+
+class Line(NamedTuple):
+    """A line of a diff: its numbers on both sides, None where it is not there. `ended`: by a line
+    feed."""
+
+    old: int | None
+    new: int | None
+    text: str
+    ended: bool
+
+    @property
+    def kind(self) -> str:
+        return REMOVED if self.new is None else ADDED if self.old is None else ""
+
+
+Hunk = list[Line]
+
+
+@dataclass(frozen=True)
+class Diff:
+    """`why` there are no lines: binary, too large; `left`: number of lines that are not shown."""
+
+    why: str | None
+    hunks: list[Hunk]
+    left: int = 0
+
+    @property
+    def rows(self) -> list[list[tuple[Line | None, Line | None]]]:
+        """The hunks side by side."""
+        return [list(pairs(hunk)) for hunk in self.hunks]
+
+
+@dataclass(frozen=True)
+class FileChange:
+    change: Change
+    kind: str
+    modes: tuple[int, int] | None
+    diff: Diff | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What differs below `path`. `files`: a window of it, from index `first` on, of `total`;
+    `directories`: those directly below `path`; `cut`: there are more than MAX_CHANGES."""
+
+    a: Revision
+    b: Revision
+    path: bytes
+    view: str
+    counts: Counts
+    directories: list[tuple[bytes, Counts]]
+    files: list[FileChange]
+    first: int
+    total: int
+    size: int
+    cut: bool
+
+    @property
+    def parents(self) -> list[tuple[bytes, bytes]]:
+        """The directories that `path` leads through, and their names; the root is the first."""
+        parts = self.path.split(b"/") if self.path else []
+        above = [b"/".join(parts[:count]) for count in range(len(parts))]
+        return [(one, one.rpartition(b"/")[2]) for one in above]
+
+
+def show(call: Call) -> Response:
+    a, b = (call.query.get(name, "").strip() for name in "ab")
+    view = call.query.get("view", LIST)
+    found = None
+    if a and b:
+        sides = resolve(call.store, a), resolve(call.store, b)
+        path = b"/".join(tree.split_path(call.octets("path")))
+        found = compare(call.store, *sides, path, view, call.index("first"))
+    names = checkpoint.names(call.store)[:MAX_NAMES]
+    return call.page("compare.html", found=found, a=a, b=b, names=names, views=VIEWS, kinds=KINDS)
+
+
+def compare(
+    store: Store, a: Revision, b: Revision, path: bytes = b"", view: str = LIST, first: int = 0
+) -> Comparison:
+    """Returns the window of a comparison that begins at index `first`. Raises NotFound, Corrupt."""
+    view = view if view in VIEWS else LIST
+    chosen, cut = changes(store, a.root, b.root)
+    below = path + b"/" if path else b""
+    if path:
+        chosen = [one for one in chosen if one[0].path == path or one[0].path.startswith(below)]
+    counts = Counter(kind for _, kind in chosen)
+    directories: dict[bytes, Counts] = {}
+    for one, kind in chosen:
+        name, slash, _ = one.path[len(below) :].partition(b"/")
+        if slash:
+            directories.setdefault(below + name, Counter())[kind] += 1
+    size = PAGE if view == LIST else PAGE_WITH_LINES
+    first = min(first, max(0, len(chosen) - 1) // size * size)
+    files = list(_files(store, chosen[first : first + size], view))
+    listed = list(islice(directories.items(), MAX_DIRECTORIES))
+    return Comparison(a, b, path, view, counts, listed, files, first, len(chosen), size, cut)
+
+
+def changes(store: Store, old: TreeHash, new: TreeHash) -> tuple[list[tuple[Change, str]], bool]:
+    """Returns the first MAX_CHANGES changes with their kinds, and whether there are more; cached in
+    the store."""
+    key = f"changes {old} {new}"
+    found: tuple[list[tuple[Change, str]], bool] | None = store.cache.get(key)
+    if found is None:
+        differing = tree.changes(store, old, new)
+        first = [(one, kind_of(one)) for one in islice(differing, MAX_CHANGES)]
+        found = first, next(differing, None) is not None
+        store.cache.put(key, found, len(first) + 1)
+    return found
+
+
+def kind_of(change: Change) -> str:
+    old, new = change.old, change.new
+    known = LETTERS.get(change.letter)
+    if known is not None or type(old) is not type(new):
+        return known or CHANGED
+    targets = isinstance(old, Symlink) and isinstance(new, Symlink) and old.target != new.target
+    return CHANGED if targets else MODE
+
+
+def _files(store: Store, chosen: list[tuple[Change, str]], view: str) -> Iterator[FileChange]:
+    left = MAX_LINES
+    for one, kind in chosen:
+        found = None if view == LIST else diff(store, one.old, one.new, left)
+        left -= sum(map(len, found.hunks)) if found else 0
+        yield FileChange(one, kind, tree.changed_modes(store, one), found)
+
+
+def diff(store: Store, old: Entry | None, new: Entry | None, limit: int = MAX_LINES) -> Diff:
+    """Returns the diff of two entries, of `limit` lines at most."""
+    before, after = unified_diff.text_lines(store, old), unified_diff.text_lines(store, new)
+    for why in (after, before):
+        if isinstance(why, str):
+            return Diff(why, [])
+    assert not isinstance(before, str)
+    assert not isinstance(after, str)
+    hunks, left = [], 0
+    for hunk in _hunks(before, after):
+        fitting = hunk[: max(0, limit)]
+        limit -= len(fitting)
+        left += len(hunk) - len(fitting)
+        if fitting:
+            hunks.append(fitting)
+    return Diff(None, hunks, left)
+
+
+def _hunks(old: list[bytes], new: list[bytes]) -> Iterator[Hunk]:
+    """Yields the changed lines with the equal ones around them."""
+    for group in line_diff.groups(changed_blocks(old, new)):
+        at = max(group[0][0] - line_diff.CONTEXT_LINES, 0)
+        end = min(group[-1][1] + line_diff.CONTEXT_LINES, len(old))
+        shift = group[0][2] - group[0][0]
+        hunk: Hunk = []
+        for i1, i2, j1, j2 in group:
+            hunk += [_line(old[i], i + 1, i + shift + 1) for i in range(at, i1)]
+            hunk += [_line(old[i], i + 1, None) for i in range(i1, i2)]
+            hunk += [_line(new[j], None, j + 1) for j in range(j1, j2)]
+            at, shift = i2, j2 - i2
+        yield [*hunk, *(_line(old[i], i + 1, i + shift + 1) for i in range(at, end))]
+
+
+def _line(line: bytes, old: int | None, new: int | None) -> Line:
+    text = line.decode("utf-8", "backslashreplace").removesuffix("\n")
+    if len(text) > MAX_LINE_CHARS:
+        text = f"{text[:MAX_LINE_CHARS]}… ({len(text) - MAX_LINE_CHARS} more characters)"
+    return Line(old, new, text, line.endswith(b"\n"))
+
+
+def pairs(hunk: Hunk) -> Iterator[tuple[Line | None, Line | None]]:
+    """Yields the rows of a hunk side by side: what was removed beside what was added."""
+    for is_equal, found in groupby(hunk, key=lambda line: not line.kind):
+        run = list(found)
+        gone, come = ([one for one in run if one.kind == kind] for kind in (REMOVED, ADDED))
+        yield from zip(run, run, strict=True) if is_equal else zip_longest(gone, come)
