@@ -17,6 +17,7 @@ from casfs import threads
 from casfs.backend.derived import newest_move
 from casfs.backend.journal import JournalReader
 from casfs.backend.protocols import Head, HeadName
+from casfs.errors import CasfsError
 from casfs.lru_cache import LruCache
 from casfs.store import Store
 from casfs.thread_state import QUEUED
@@ -88,7 +89,10 @@ class ThreadTable:
 
     async def warm(self) -> None:
         """Reads what the first questions need, while the server is idle otherwise."""
-        rows = await trio.to_thread.run_sync(self.rows)
+        try:
+            rows = await trio.to_thread.run_sync(self.rows)
+        except CasfsError:  # the first question says it
+            return
         await trio.sleep(WARM_AFTER_S)
         for at in range(0, len(rows), WARM_ROWS):
             await trio.sleep(WARM_PAUSE_S)
@@ -99,7 +103,8 @@ class ThreadTable:
         moved = {move.name for move in moves if move.name.startswith(HEADS)}
         if not self._loaded or self._journal.lost or len(moved) > RELOAD_MOVES:
             moved.clear()
-            self._rows = {row.id: row for row in map(row_of, *_unzipped(self._store))}
+            rows = (row_of(name, head) for name, head in self._store.heads.list(HEADS))
+            self._rows = {row.id: row for row in rows}
         self._loaded = False  # unless all goes well
         for name in moved:
             head = self._store.heads.get(name)
@@ -109,11 +114,6 @@ class ThreadTable:
                 row = row_of(name, head)
                 self._rows[row.id] = row
         self._loaded = True
-
-
-def _unzipped(store: Store) -> tuple[list[HeadName], list[Head]]:
-    found = list(store.heads.list(HEADS))
-    return [name for name, _ in found], [head for _, head in found]
 
 
 def row_of(name: HeadName, head: Head) -> Row:
