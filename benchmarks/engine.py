@@ -37,7 +37,7 @@ from benchmarks.engine_runs import casfs, long_thread, turns_with_tree
 from casfs.system.zstd import Dictionary
 
 PEER_MAX_STEPS = 400  # LangGraph stores the whole state at every step
-TREE_STEPS = 30
+TREE_ROUNDS, TREE_STEPS = 3, 15
 Races = Mapping[Shape, Mapping[str, Sequence[Sample]]]  # of each entrant, a sample a round
 
 
@@ -132,7 +132,7 @@ def main() -> int:
         durations_table(races)
         races = {one: run(one) for one in shapes(wanted.in_turn, False)}
         rates_table("One after the other, steps per second", races)
-        tree_table(folder, wanted.files, wanted.rounds)
+        tree_table(folder, wanted.files, min(wanted.rounds, TREE_ROUNDS))
         if wanted.deep:
             found = long_thread(folder / "deep", wanted.deep)
             rows = [[name, ms(seconds)] for name, seconds in found.items()]
