@@ -11,8 +11,9 @@ from casfs.cli.common import Count, json_option, open_store
 from casfs.cli.json_values import moment, times
 from casfs.cli.table import Age, Coloured, Short, echo_table
 from casfs.cli.thread.queue import Queue
-from casfs.cli.thread.show import COLOURS, content_text, head_fields
+from casfs.cli.thread.show import COLOURS, head_fields
 from casfs.errors import CasfsError
+from casfs.prompts import content_text
 from casfs.store import Store
 from casfs.thread_state import STATES, created_ms
 from casfs.threads import Thread

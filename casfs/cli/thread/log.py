@@ -14,8 +14,9 @@ from casfs.cli.output import echo, echo_json, echo_part, escape, write_line
 from casfs.cli.terminal import color_option, pager, paint
 from casfs.cli.thread import attempts
 from casfs.cli.thread.follow import Finished, Output, Started, Suspended, Turn, follow
-from casfs.cli.thread.show import attempt_note, cache_hit, content_text, seconds
+from casfs.cli.thread.show import attempt_note, cache_hit, seconds
 from casfs.nodes.node import Node
+from casfs.prompts import content_text
 from casfs.store import Store
 from casfs.threads import Thread
 

@@ -18,6 +18,7 @@ from casfs.cli.thread.queue import Queue
 from casfs.digest import TreeHash
 from casfs.errors import CasfsError
 from casfs.nodes.node import Node
+from casfs.prompts import content_text
 from casfs.store import Store
 from casfs.system.paths import printable
 from casfs.thread_state import FAILED, STOPPED, SUCCEEDED, state
@@ -212,8 +213,3 @@ def _tree(calls: Iterable[Mapping[str, Any]], lead: str) -> Iterator[str]:
     for one in calls:
         yield f"{lead}{one['id']}  {one['workflow']}  {coloured(one['status'], one['status'])}"
         yield from _tree(one["calls"], "  " + lead)
-
-
-def content_text(store: Store, content: str) -> str:
-    found: str = store.node(content, "content").payload["text"]
-    return found

@@ -15,9 +15,10 @@ from casfs.cli.common import open_store, store_root
 from casfs.cli.json_values import times
 from casfs.cli.output import echo_json
 from casfs.cli.thread.follow import Finished, Output, Started, follow
-from casfs.cli.thread.show import attempt_note, cache_hit, content_text, head_fields, seconds
+from casfs.cli.thread.show import attempt_note, cache_hit, head_fields, seconds
 from casfs.errors import CasfsError, Suspended
 from casfs.nodes.node import Node
+from casfs.prompts import content_text
 from casfs.store import Store
 from casfs.thread_state import says
 from casfs.threads import ENDED, SUSPENDED, Thread, ThreadId
