@@ -125,13 +125,14 @@ class DaemonApi:
         max_steps: int | None = None,
         workflow: str | None = None,
         every: dict[str, Any] | None = None,
+        name: str | None = None,
     ) -> Answer:
         def fork() -> Thread:
             found = threads.get(self._store, id)
             others = self._replacements(found, agents, every)
             store = agent_binding.redacting_store(self._store, others, self._env)
             new = None if workflow is None else workflows.find(store, workflow)
-            return lifecycle.fork(store, found, at, others, max_steps, new)
+            return lifecycle.fork(store, found, at, others, max_steps, new, name)
 
         thread = await blocking(fork)
         self._supervisor.launch(thread.id)
