@@ -169,6 +169,8 @@ class Batch:
         """Raises Invalid for a node with a dangling reference, one to a node of another type, or
         one that states another size."""
         refs = schema.refs(payload)
+        if not refs and type_hash in self._require:  # as for a node before
+            return
         needed = {type_hash, *(ref.hash for ref in refs)}
         types = self._registry.types_of(needed)
         self._look_up(needed - types.keys())

@@ -1,7 +1,7 @@
 """Group commit: the write transactions of a process's threads share a BEGIN and a COMMIT.
 
 The caller that finds nobody committing becomes the leader: it takes what is queued (its own
-action first), runs each in a SAVEPOINT of one transaction, commits once, and wakes the callers.
+action first), runs each in one transaction, commits once, and wakes the callers.
 What arrived meanwhile is the next group, whose first caller leads it: no timer delays a lone
 writer, which pays for no hand-over to another thread. An action that raises is rolled back alone.
 No caller returns before the COMMIT that holds its action, so nothing is acknowledged that is not
@@ -105,19 +105,26 @@ class GroupCommit:
                     return
                 request = self._queue.popleft()
             group.append(request)
-            self._run_action(db, request)
+            self._run_action(db, request, is_first=len(group) == 1)
 
-    def _run_action(self, db: Connection, request: _Request) -> None:
-        """Runs an action in a savepoint. Raises only where SQLite has ended the transaction."""
-        db.execute("SAVEPOINT action")
+    def _run_action(self, db: Connection, request: _Request, *, is_first: bool) -> None:
+        """Runs an action; the first without a savepoint, for which SQLite would keep a copy of each
+        page that it changes. Raises only where SQLite has ended the transaction."""
+        if not is_first:
+            db.execute("SAVEPOINT action")
         try:
             request.result = request.action(db)
         except Exception as error:
             if not db.in_transaction:  # rolled back by SQLite: a full disk, an I/O error
                 raise
-            db.execute("ROLLBACK TO action")
             request.error = self._db.translated(error)
-        db.execute("RELEASE action")
+            if is_first:
+                db.execute("ROLLBACK")
+                db.execute("BEGIN IMMEDIATE")
+            else:
+                db.execute("ROLLBACK TO action")
+        if not is_first:
+            db.execute("RELEASE action")
 
 
 def _copy(error: BaseException) -> CasfsError:

@@ -47,11 +47,11 @@ class Callers:
         self._threads: list[threading.Thread] = []
         self._entered, self._go_on = threading.Event(), threading.Event()
 
-    def hold(self, x: int) -> None:
-        def action(connection: Connection) -> int:
+    def hold(self, x: int, then: Callable[[Connection], Any] | None = None) -> None:
+        def action(connection: Connection) -> Any:
             self._entered.set()
             assert self._go_on.wait(WAIT_S)
-            return insert(x)(connection)
+            return (then or insert(x))(connection)
 
         self._start(x, action)
         assert self._entered.wait(WAIT_S)
@@ -131,6 +131,27 @@ def test_an_action_that_raises_is_rolled_back_alone(db: Database) -> None:
     assert rows(db) == [0, 1, 3]
     assert isinstance(callers.outcomes.pop(2), Conflict)
     assert callers.outcomes == {0: 0, 1: 1, 3: 3}
+
+
+def test_a_first_action_that_raises_is_rolled_back_alone(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_commit, "GROUP_MAX_S", WAIT_S)  # all in its group
+    callers = Callers(GroupCommit(db))
+
+    def fail(connection: Connection) -> None:
+        insert(99)(connection)
+        raise Conflict("moved meanwhile")
+
+    callers.hold(0, fail)
+    callers.start(1, insert(1))
+    callers.start(2, fail)
+    callers.start(3, insert(3))
+    callers.finish()
+    assert rows(db) == [1, 3]
+    assert isinstance(callers.outcomes.pop(0), Conflict)
+    assert isinstance(callers.outcomes.pop(2), Conflict)
+    assert callers.outcomes == {1: 1, 3: 3}
 
 
 def test_nobody_is_told_success_where_the_commit_fails(db: Database) -> None:
