@@ -11,12 +11,23 @@ published so far are garbage for gc. A batch is not thread-safe.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, BinaryIO, cast
 
 from casfs import canonical
 from casfs.backend import protocols
-from casfs.backend.protocols import META, Backend, BlobInfo, Head, HeadName, Staged, Swap, discard
+from casfs.backend.derived import publish_group
+from casfs.backend.protocols import (
+    META,
+    Backend,
+    BlobInfo,
+    Head,
+    HeadName,
+    Publication,
+    Staged,
+    Swap,
+    discard,
+)
 from casfs.digest import Digest, NodeDigest, NodeHash, TreeDigest
 from casfs.errors import Conflict, Invalid, NotFound
 from casfs.nodes import head_kinds, node
@@ -49,7 +60,11 @@ class Batch:
         if kind is None:
             self.commit()
         else:
-            discard(self._staged.values())
+            self.discard()
+
+    def discard(self) -> None:
+        """Drops what was not committed."""
+        discard(self._staged.values())
 
     # -- blobs --------------------------------------------------------------------------
 
@@ -230,21 +245,35 @@ class Batch:
             try:
                 self._publish(self._swaps)
             except BaseException:
-                discard(self._staged.values())
+                self.discard()
                 raise
             self._swaps = []
 
     def _publish(self, swaps: list[Swap]) -> None:
         """`swaps` is empty for a part: the heads wait for the end."""
         new = self._not_stored()
-        require = self._require.union(*map(protocols.new_targets, swaps))
         try:
-            stored = self._backend.publish(list(new.values()), swaps, require - new.keys())
+            stored = self._backend.publish(*self._publication(new, swaps))
         except NotFound:
             if len(new) == len(self._staged):
                 raise
             new = self._staged  # gc deleted a blob that was found stored: publish it after all
-            stored = self._backend.publish(list(new.values()), swaps, require - new.keys())
+            stored = self._backend.publish(*self._publication(new, swaps))
+        self._note_published(new, stored)
+
+    def _publication(self, new: Mapping[str, Staged], swaps: list[Swap]) -> Publication:
+        require = self._require.union(*map(protocols.new_targets, swaps))
+        return Publication(list(new.values()), swaps, require - new.keys())
+
+    def _conclude(self, result: set[str] | BaseException) -> None:
+        """Ends the batch with what publishing all of it returned or raised."""
+        if isinstance(result, BaseException):
+            self.discard()
+        else:
+            self._note_published(self._staged, result)
+            self._swaps = []
+
+    def _note_published(self, new: Mapping[str, Staged], stored: set[str]) -> None:
         discard(one for hash, one in self._staged.items() if hash not in new)
         stored.update(self._staged.keys() - new.keys())
         self.new_bytes -= sum(self._staged[hash].digest.size_bytes for hash in stored)
@@ -290,3 +319,13 @@ class Batch:
             found = self._backend.blobs.info(unknown)
             self._known.update((hash, info.type) for hash, info in found.items())
             self._registry.cache_types({hash: info.type for hash, info in found.items()})
+
+
+def commit_group(batches: Sequence[Batch]) -> list[BaseException | None]:
+    """Commits small batches of one store, in one transaction where its backend can. Each succeeds
+    or fails on its own: returns the error of each that `commit` would raise."""
+    group = [batch._publication(batch._staged, batch._swaps) for batch in batches]
+    results = publish_group(batches[0]._backend, group) if batches else []
+    for batch, result in zip(batches, results, strict=True):
+        batch._conclude(result)
+    return [one if isinstance(one, BaseException) else None for one in results]

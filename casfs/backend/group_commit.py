@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from casfs.backend.sqlite_connection import Connection, Database
@@ -49,29 +49,38 @@ class GroupCommit:
         """Runs `action` in a write transaction and returns its result once that is durable. The
         transaction may hold actions of other threads; `action` must not begin or end one.
         Raises what `action` raises, and Failed where the transaction fails."""
-        request = _Request(action)
-        with self._lock:
-            self._queue.append(request)
-            leads, self._has_leader = not self._has_leader, True
-        if not leads:
-            self._wait(request)
-        if not request.done:
-            self._lead()
-        if request.error is not None:
-            raise request.error
-        result: T = request.result
+        (result,) = self.run_all([action])
+        if isinstance(result, BaseException):
+            raise result
         return result
 
-    def _wait(self, request: _Request) -> None:
+    def run_all(self, actions: Sequence[Callable[[Connection], T]]) -> list[T | BaseException]:
+        """`run` of each; what one raises is its result."""
+        requests = [_Request(action) for action in actions]
+        if not requests:
+            return []
+        with self._lock:
+            self._queue += requests
+            leads, self._has_leader = not self._has_leader, True
         try:
-            request.wake.acquire()
+            for request in requests:
+                if not leads:
+                    request.wake.acquire()
+                leads = False
+                if not request.done:
+                    self._lead()
         except BaseException:  # Ctrl-C in the main thread: another caller must lead instead
-            with self._lock:
-                if request in self._queue:
-                    self._queue.remove(request)
-                    if request.wake.acquire(blocking=False):
-                        self._appoint_leader()
+            self._withdraw(requests)
             raise
+        return [one.result if one.error is None else one.error for one in requests]
+
+    def _withdraw(self, requests: Sequence[_Request]) -> None:
+        with self._lock:
+            queued = [request for request in requests if request in self._queue]
+            for request in queued:
+                self._queue.remove(request)
+            if any(request.wake.acquire(blocking=False) for request in queued):
+                self._appoint_leader()
 
     def _appoint_leader(self) -> None:
         """Wakes the first of the queue to lead. The caller holds the lock."""

@@ -6,7 +6,7 @@ Every function here takes a connection and runs inside the caller's transaction;
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from casfs import canonical
@@ -144,7 +144,7 @@ def type_key(type: str) -> bytes:
 
 
 def prepare(
-    db: Connection, batch: list[Staged], moves: list[Swap], require: Iterable[str], now: int
+    db: Connection, batch: Sequence[Staged], moves: Sequence[Swap], require: Iterable[str], now: int
 ) -> dict[bytes, BlobRow]:
     """Checks, in one query, that everything a transaction relies on is still stored (`require`, the
     types of its nodes, the targets of its heads) and refreshes its `touched`. Returns the rows that
@@ -181,7 +181,7 @@ def _rows(db: Connection, keys: list[bytes]) -> dict[bytes, BlobRow]:
 def insert(
     db: Connection,
     rows_of_nodes: RowCompression,
-    batch: list[Staged],
+    batch: Sequence[Staged],
     stored: Mapping[bytes, BlobRow],
     now: int,
 ) -> None:
@@ -215,7 +215,7 @@ def _type_ids(db: Connection, types: Collection[str]) -> dict[str, int]:
     return ids
 
 
-def record_touched(db: Connection, hashes: list[str], moves: list[Swap]) -> None:
+def record_touched(db: Connection, hashes: list[str], moves: Sequence[Swap]) -> None:
     """Write barrier: records the blobs that this transaction touches for the running gc."""
     keys = [key_of(hash) for hash in [*hashes, *(move.new.hash for move in moves if move.new)]]
     db.executemany(

@@ -75,6 +75,7 @@ class Schema:
         self.backtracks = self._patterns is BACKTRACKING
         self._collectors: dict[str, Collect | None] = {}
         self._collect = self._collector(root, "")
+        self.has_refs = self._collect is not None
 
     def check(self, payload: Any) -> None:
         """Raises Invalid with the JSON path of the first fault and its reason."""

@@ -37,7 +37,7 @@ def begin(
         return _advance(batch, thread, thread.hash, decision, done, rounds, attempt)
 
 
-def commit_step(
+def finish_step(
     batch: Batch,
     thread: Thread,
     payload: Mapping[str, Any],
@@ -46,8 +46,8 @@ def commit_step(
     tokens: int = 0,
     budget: Budget = UNLIMITED,
 ) -> Thread:
-    """Publishes a finished step, which took `tokens`, the move of the head and the decision
-    after it; commits `batch`. A spent budget suspends the thread before its next step."""
+    """Adds a finished step, which took `tokens`, the move of the head and the decision after it
+    to `batch`. A spent budget suspends the thread before its next step."""
     step = batch.put_node("thread-step", payload)
     spent = record.spent(thread.record, tokens)
     clear_hint: dict[str, Any] = {"hint": None} if "hint" in thread.record else {}
@@ -55,22 +55,19 @@ def commit_step(
     if out is not None and isinstance(decision, Next) and payload["index"] < rounds:
         state = {"status": SUSPENDED, "cause": BUDGET, "reason": out}
         clear: dict[str, Any] = {"intent": None, "attempts": [], "answer": None, "compact": None}
-        moved = move_head(batch, thread, step.hash, spent=spent, **state, **clear, **clear_hint)
-    else:
-        moved = _advance(
-            batch,
-            thread,
-            step.hash,
-            decision,
-            payload["index"],
-            rounds,
-            spent=spent,
-            answer=None,
-            compact=None,
-            **clear_hint,
-        )
-    batch.commit()
-    return moved
+        return move_head(batch, thread, step.hash, spent=spent, **state, **clear, **clear_hint)
+    return _advance(
+        batch,
+        thread,
+        step.hash,
+        decision,
+        payload["index"],
+        rounds,
+        spent=spent,
+        answer=None,
+        compact=None,
+        **clear_hint,
+    )
 
 
 def retry(

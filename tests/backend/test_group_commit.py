@@ -184,7 +184,9 @@ def test_where_the_transaction_cannot_begin(tmp_path: Path) -> None:
     db.close()
 
 
-def test_a_caller_that_is_interrupted_hands_the_lead_on(db: Database) -> None:
+def test_a_caller_that_is_interrupted_hands_the_lead_on(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ctrl-C while it waits: those behind it must not wait for ever."""
     commits = GroupCommit(db)
     callers = Callers(commits)
@@ -204,21 +206,35 @@ def test_a_caller_that_is_interrupted_hands_the_lead_on(db: Database) -> None:
         def release(self) -> None:
             self._lock.release()
 
-    def run() -> None:
-        request: Any = group_commit._Request(insert(50))
-        request.wake = Interrupted(request.wake)
-        with commits._lock:
-            commits._queue.append(request)
-        try:
-            commits._wait(request)
-        except KeyboardInterrupt as error:
-            interrupted.append(error)
+    class Request(group_commit._Request):
+        def __init__(self, action: Any) -> None:
+            super().__init__(action)
+            self.wake: Any = Interrupted(self.wake)
 
-    run()
-    assert len(interrupted) == 2
+    monkeypatch.setattr(group_commit, "_Request", Request)
+    with pytest.raises(KeyboardInterrupt):
+        commits.run_all([insert(50), insert(51)])
+    monkeypatch.undo()
     callers.start(1, insert(1))
     callers.finish()
     assert rows(db) == [0, 1]
+
+
+def test_the_actions_of_one_caller(db: Database) -> None:
+    """More than a group holds, each on its own; another caller's are in between."""
+    commits = GroupCommit(db)
+    callers = Callers(commits)
+    callers.hold(0)
+    callers.start(1, insert(1))
+    many = [insert(x) for x in (2, 3, 2, *range(4, 40))]
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.extend(commits.run_all(many)))
+    thread.start()
+    callers.finish()
+    thread.join(WAIT_S)
+    assert [isinstance(one, Corrupt) for one in found].count(True) == 1
+    assert isinstance(found[2], Corrupt)
+    assert rows(db) == list(range(40))
 
 
 def test_many_threads(db: Database) -> None:
