@@ -7,15 +7,8 @@ import os
 
 import pytest
 
-from casfs.backend.derived import find_missing, find_prefix, of_types, publish_group
-from casfs.backend.protocols import (
-    INLINE_MAX_BYTES,
-    META,
-    Head,
-    HeadName,
-    Publication,
-    discard,
-)
+from casfs.backend.derived import find_missing, find_prefix, of_types
+from casfs.backend.protocols import INLINE_MAX_BYTES, META, Head, discard
 from casfs.digest import CHUNK, Digest, NodeHash
 from casfs.errors import Conflict, NotFound
 from casfs.testing.contract import ABSENT, Factory, checks, put, stage, swap
@@ -278,25 +271,6 @@ def a_refused_publish_can_be_repeated(make_backend: Factory) -> None:
     assert backend.blobs.info([hash]) == {}
     assert put(backend, content(5000)) == hash
     assert backend.blobs.get(hash).data == content(5000)
-
-
-def publications_in_a_group_fail_alone(make_backend: Factory) -> None:
-    backend = make_backend()
-    here = put(backend, b"here")
-    group = [
-        Publication([stage(backend, b"one")], [swap("name", None, Head(NodeHash(here)))], [here]),
-        Publication([stage(backend, content(5000))], [swap("name", None, Head(NodeHash(here)))]),
-        Publication([stage(backend, b"two")], [], [ABSENT]),
-        Publication([stage(backend, b"one"), stage(backend, b"three")]),
-    ]
-    first, conflict, absent, last = publish_group(backend, group)
-    assert (first, last) == (set(), {Digest.of(b"one").hash})
-    assert isinstance(conflict, Conflict)
-    assert isinstance(absent, NotFound)
-    stored = {Digest.of(data).hash for data in (b"here", b"one", b"three")}
-    assert {hash for _, hash, _ in backend.blobs.iterate()} == stored
-    assert backend.heads.get(HeadName("name")) == Head(NodeHash(here))
-    assert publish_group(backend, []) == []
 
 
 CONTRACT = checks(globals())

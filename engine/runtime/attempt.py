@@ -36,6 +36,7 @@ from engine.threads.record import FAILURE, TIMEOUT, Budget, spent
 from engine.threads.transitions import correct
 
 MAX_CORRECTIONS = 2
+TOKENS = "totalTokens"  # of a detail
 MAX_TOKENS = 10**12  # of one attempt
 
 
@@ -211,14 +212,24 @@ class Attempt:
 
 def detail_tokens(store: Store, detail: str | None) -> int:
     """Returns the integer `totalTokens` of an agent's detail, 0 without one."""
-    if detail is None:
+    if detail is None or not _may_have_tokens(store, detail):
         return 0
     try:
         payload = store.node(detail).payload
     except NotFound:  # a blob; a missing detail makes the step fail later
         return 0
-    found = payload.get("totalTokens") if isinstance(payload, dict) else None
+    found = payload.get(TOKENS) if isinstance(payload, dict) else None
     return _bounded(found)
+
+
+def _may_have_tokens(store: Store, detail: str) -> bool:
+    """Returns False where the detail's type says so, which saves reading it."""
+    type = store.registry.types_of([detail]).get(detail)
+    if type is None:
+        return True
+    document = store.registry.compiled(type)[1].document
+    is_closed = document.get("additionalProperties") is False
+    return not is_closed or TOKENS in document.get("properties", {})
 
 
 def result_tokens(store: Store, result: AgentResult) -> int:

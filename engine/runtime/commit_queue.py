@@ -1,7 +1,7 @@
 """Commit queue: one worker thread builds and commits the steps of all running threads in groups.
 
 A task hands over the function that prepares its step, and waits. A worker thread prepares what is
-queued, publishes the group in one transaction (`casfs.write_batch.commit_group`) and wakes the
+queued, publishes the group in one transaction (`casfs.backend.derived.publish_group`) and wakes the
 tasks; what arrived meanwhile is the next group. So a group costs two thread switches, however many
 steps it has: with a thread for each step they compete for the interpreter lock, which costs more
 than the steps. No timer. No task is woken before the commit of its step is durable. The queue is
@@ -19,7 +19,8 @@ from typing import Any, Protocol, TypeVar
 import outcome
 import trio
 
-from casfs.write_batch import Batch, commit_group
+from casfs.backend.derived import publish_group
+from casfs.write_batch import Batch
 
 GROUP_MAX_STEPS = 16
 GROUP_MAX_S = 0.005  # after which no further step is prepared for a group
@@ -88,10 +89,17 @@ class CommitQueue:
 
 
 def _commit(prepared: Sequence[Committable]) -> Sequence[BaseException | None]:
+    """Commits each, in one transaction where the backend can; returns the error of each."""
+    if not prepared:
+        return []
     try:
-        return commit_group([one.batch for one in prepared])
+        group = [one.batch.publication() for one in prepared]
+        results = publish_group(prepared[0].batch.backend, group)
+        for one, result in zip(prepared, results, strict=True):
+            one.batch.conclude(result)
     except BaseException as error:  # a bug: it must not end the thread
         return [error] * len(prepared)
+    return [result if isinstance(result, BaseException) else None for result in results]
 
 
 def _wake(group: list[_Job]) -> None:

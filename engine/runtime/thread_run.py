@@ -67,10 +67,8 @@ class ThreadRun:
         run in the caller's task."""
         self.head = ThreadHead(thread)
         self._store = self._raw_store = store
-        self._log = self._raw_log = log
-        self._env = env
-        self._workspaces = workspaces
-        self._workspace = thread_workspace(store, thread, workspaces)
+        self._log, self._raw_log, self._env = log, log, env
+        self._workspaces, self._workspace = workspaces, thread_workspace(store, thread, workspaces)
         self._single_flight = single_flight or SingleFlight()
         self._evaluator = evaluator or LocalEvaluator()
         self._run_child = run_child or self._run_child_inline

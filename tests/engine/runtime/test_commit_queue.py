@@ -97,12 +97,12 @@ def test_one_that_fails_leaves_the_others_alone(store: Store) -> None:
 def test_a_bug_while_publishing_does_not_stop_the_queue(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def breaks(batches: object) -> list[BaseException | None]:
+    def breaks(backend: object, group: object) -> None:
         raise RuntimeError("a bug")
 
     queue = CommitQueue()
     with monkeypatch.context() as patched:
-        patched.setattr(commit_queue, "commit_group", breaks)
+        patched.setattr(commit_queue, "publish_group", breaks)
         made = trio.run(commit_all, queue, [makes(store, 0), makes(store, 1)])
     assert [type(one) for one in made] == [RuntimeError, RuntimeError]
     assert isinstance(trio.run(queue.commit, makes(store, 2)), Made)
