@@ -91,7 +91,7 @@ class DiskBackend:
         batch, swaps, require = one
         now, at_ms = int(time.time()), now_ms()
         stored = prepare(db, batch, swaps, require, now)
-        insert(db, self.blobs.rows, batch, stored, now)
+        insert(db, self.blobs.rows, batch, stored, self.blobs.type_ids, now)
         self._objects.place(batch)
         if db.execute("SELECT 1 FROM collecting").fetchone():
             record_touched(db, [*require, *(blob.digest.hash for blob in batch)], swaps)

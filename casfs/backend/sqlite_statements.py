@@ -159,22 +159,25 @@ def prepare(
     if gone := [key for key in needed if key not in found]:
         raise NotFound(f"no blob {min(gone).hex()} in this store: it was collected meanwhile")
     stale = [
-        (now, found[key].id) for key in needed if found[key].touched < now - TOUCH_RESOLUTION_S
+        (now, id)
+        for _, id, _, touched in map(found.__getitem__, needed)
+        if touched < now - TOUCH_RESOLUTION_S
     ]
     if stale:
         db.executemany("UPDATE blobs SET touched = ? WHERE id = ?", stale)
-    return {key: found[key] for key in own if key in found}
+    return {key: BlobRow(*found[key]) for key in own if key in found}
 
 
-def _rows(db: Connection, keys: list[bytes]) -> dict[bytes, BlobRow]:
-    found: dict[bytes, BlobRow] = {}
+def _rows(db: Connection, keys: list[bytes]) -> dict[bytes, tuple[bytes, int, int | None, int]]:
+    """Returns the rows of those that are stored, as in BlobRow."""
+    found: dict[bytes, tuple[bytes, int, int | None, int]] = {}
     for start in range(0, len(keys), BATCH_ROWS):
         part = keys[start : start + BATCH_ROWS]
         marks = ",".join("?" * len(part))
         rows = db.execute(
             f"SELECT hash, id, type, touched FROM blobs WHERE hash IN ({marks})", part
         )
-        found.update({row[0]: BlobRow._make(row) for row in rows})
+        found.update((row[0], row) for row in rows)
     return found
 
 
@@ -183,11 +186,13 @@ def insert(
     rows_of_nodes: RowCompression,
     batch: Sequence[Staged],
     stored: Mapping[bytes, BlobRow],
+    type_ids: Mapping[str, int],
     now: int,
 ) -> None:
     """Inserts the rows of a batch, in its order: a node comes after its references. `stored`:
-    the rows that exist already."""
-    ids = _type_ids(db, {one.type for one in batch if one.type is not None})
+    the rows that exist already; `type_ids`: committed rows of `types`."""
+    types = {one.type for one in batch if one.type is not None}
+    ids = type_ids if types <= type_ids.keys() else _type_ids(db, types)
     rows: list[tuple[bytes, int, int | None, int, bytes | None]] = []
     for one in batch:
         key, data = key_of(one.digest.hash), one.data

@@ -66,7 +66,7 @@ class RoleAgent:
     extractor: Extractor | None = None
 
 
-@dataclass(frozen=True)
+@dataclass
 class StepResult:
     """An agent's result to `prompt` and the meta extracted from it. `extraction`: by which method;
     `workspace`: root of the tree that the agent left, None for what the directory holds;
@@ -110,8 +110,9 @@ class Attempt:
         begin = time.monotonic()
         with trio.move_on_after(min(limits, default=float("inf"))) as scope:
             result = await self._until_output_fits()
-            took = round((time.monotonic() - begin) * 1000)
-            return replace(result, tokens=self.tokens, duration_ms=took)
+            result.tokens = self.tokens
+            result.duration_ms = round((time.monotonic() - begin) * 1000)
+            return result
         assert scope.cancelled_caught
         if left is not None and (timeout is None or left <= timeout):
             reason = self._budget.exceeded(self._spent())

@@ -9,7 +9,7 @@ loop and back.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import trio
@@ -67,28 +67,27 @@ class StepCommitter:
     log: Log
     prompts: PromptDigester = field(default_factory=PromptDigester)
 
-    async def record(self, result: StepResult) -> StepResult:
-        """Returns the result with the tree that the agent left and its changes; cancels children
-        that the agent did not wait for. A cancelled task gives it up."""
+    async def record(self, result: StepResult) -> None:
+        """Adds to a result the tree that the agent left and its changes; cancels children that the
+        agent did not wait for. A cancelled task gives it up."""
         before = self.history.tree
         if self.head.thread.record["intent"]["calls"]:
             await blocking(self._cancel_children)
-        if before is None and result.workspace is None:
-            return result
-        return await blocking(lambda: self._record(before, result))
+        if before is not None or result.workspace is not None:
+            await blocking(lambda: self._record(before, result))
 
     def _cancel_children(self) -> None:
         calls.cancel_children(self.store, self.head.thread, self.workspaces)
 
-    def _record(self, before: TreeHash | None, result: StepResult) -> StepResult:
+    def _record(self, before: TreeHash | None, result: StepResult) -> None:
         with interruption.interruptible(trio.from_thread.check_cancelled):
-            after = result.workspace
-            if after is None:
-                after = self.workspace.record()
+            if result.workspace is None:
+                result.workspace = self.workspace.record()
                 self._log_secret_names()
+            after = result.workspace
             self._log_files_with_secrets(before, after)
-            changes = unified_diff.patch(self.store, before, after) if after != before else None
-        return replace(result, workspace=after, changes=changes)
+            if after != before:
+                result.changes = unified_diff.patch(self.store, before, after)
 
     def build(self, result: StepResult) -> UncommittedStep:
         """Builds the pending step from its recorded result. In a worker thread."""

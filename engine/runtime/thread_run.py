@@ -231,7 +231,7 @@ class ThreadRun:
     async def _commit(self, result: StepResult) -> Intent | None:
         """Records a result, decides what follows its step and commits both. Returns the next
         intent."""
-        result = await self._committer.record(result)
+        await self._committer.record(result)
         build = partial(self._committer.build, result)
         role = self.thread.record["intent"]["role"]
         decision = moderator.unconditional(self._config.flow.rules, role)
