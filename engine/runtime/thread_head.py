@@ -47,10 +47,16 @@ class ThreadHead:
 
     async def commit(self, queue: CommitQueue, prepare: Callable[[Thread], M]) -> M:
         """Commits what `prepare` makes of the current thread. Raises what these raise."""
-        async with self._lock:
+        try:
+            self._lock.acquire_nowait()  # without a turn of the loop
+        except trio.WouldBlock:
+            await self._lock.acquire()
+        try:
             done = await queue.commit(lambda: prepare(self.thread))
             self.thread = done.moved
             return done
+        finally:
+            self._lock.release()
 
 
 def end_orphans(thread: Thread) -> None:
