@@ -119,16 +119,21 @@ def correct(store: Store, thread: Thread, detail: str, fault: str) -> Thread:
 
 
 def cancel(store: Store, thread: Thread) -> Thread:
-    """Ends a thread and its open children with return code 130. Raises Conflict where it has
-    ended already."""
+    """Ends a thread and its open children with return code 130; the failed attempts at a pending
+    step stay in its record. Raises Conflict where it has ended already."""
     if thread.record["status"] not in (RUNNING, SUSPENDED):
         raise Conflict(f"thread {thread.id} {says(thread)} already")
     with store.batch() as batch:
-        with_caller = End(RETURN_CANCELLED, f"cancelled with thread {thread.id}")
         for child in call_stack.open_children(store, thread):
-            _end(batch, child, threads.last_step(store, child), with_caller, CANCELLED)
-        last = threads.last_step(store, thread)
-        return _end(batch, thread, last, End(RETURN_CANCELLED, "cancelled"), CANCELLED)
+            _cancel(store, batch, child, f"cancelled with thread {thread.id}")
+        return _cancel(store, batch, thread, "cancelled")
+
+
+def _cancel(store: Store, batch: Batch, thread: Thread, summary: str) -> Thread:
+    end, last = End(RETURN_CANCELLED, summary), threads.last_step(store, thread)
+    traces = attempt_traces(batch, thread, "was cancelled", False)
+    attempts = record.add_attempts(thread.record, traces)
+    return _end(batch, thread, last, end, CANCELLED, attempts=attempts)
 
 
 def compact(
@@ -201,7 +206,8 @@ def _end(
         "completedAt": now_ms(),
     }
     node = batch.put_node("thread-end", payload)
-    rest = {"reason": None, "cause": None, "question": None, "answer": None, "compact": None}
+    cleared = ("reason", "cause", "question", "answer", "compact")
+    rest: dict[str, Any] = {**dict.fromkeys(cleared), "attempts": []}
     return move_head(
         batch,
         thread,
@@ -209,7 +215,6 @@ def _end(
         **{**rest, **changes},
         status=status,
         intent=None,
-        attempts=[],
         updatedAt=payload["completedAt"],
         returnCode=end.return_code,
     )

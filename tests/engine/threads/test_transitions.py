@@ -251,6 +251,20 @@ def test_suspending_keeps_the_intent_and_the_failed_tries(store: Store, thread: 
     assert done.record["attempts"] == []
 
 
+def test_cancelling_keeps_the_failed_attempts_and_the_turns(store: Store, thread: Thread) -> None:
+    running = transitions.begin(store, thread, Next("a"), 0, 100, 1)
+    failed = store.put(b"failed").hash
+    corrected = transitions.correct(store, running, failed, "no block")
+    turn = store.put_node("content", {"text": "thought", "artifacts": []}).hash
+    cancelled = transitions.cancel(store, transitions.add_turn(store, corrected, turn))
+    first, last = cancelled.record["attempts"]
+    assert (first, cancelled.record["intent"]) == (failed, None)
+    assert store.node(last, "content").payload == {
+        "text": "attempt 1 of a was cancelled",
+        "artifacts": [turn],
+    }
+
+
 @pytest.mark.parametrize("letter", ["\U0001f525", "\x01", "\n", "\udcff", '"', "\u2028"])
 def test_a_reason_of_any_text_fits_into_the_record(letter: str, store: Store) -> None:
     role = "r" * 64
