@@ -25,7 +25,7 @@ from casfs.nodes.schema import Schema, check_document
 
 PUBLISH_BATCH_BLOBS = 16384
 PUBLISH_BATCH_BYTES = 32 << 20  # held in memory
-LOOKUP_MIN_BLOBS = 9  # up to fewer, publishing them is cheaper than looking them up
+LOOKUP_MIN_BLOBS = 64  # up to fewer, publishing them is cheaper than looking them up
 
 
 class Batch:
