@@ -154,11 +154,10 @@ class Batch:
         return digest
 
     def _type(self, name: str) -> tuple[str, Schema]:
-        found = self._types.get(name)
-        if found is None:
+        if name not in self._types:
             hash = self._registry.current(name)
-            found = self._types[name] = hash, self._registry.compiled(hash)[1]
-        return found
+            self._types[name] = hash, self._registry.compiled(hash)[1]
+        return self._types[name]
 
     def _check_refs(self, name: str, type_hash: str, schema: Schema, payload: Any) -> None:
         """Raises Invalid for a node with a dangling reference, one to a node of another type, or
@@ -173,10 +172,9 @@ class Batch:
         for ref in refs:
             if ref.hash not in types:
                 raise Invalid(f"refers to {ref.hash}, which is not in this store; put it first")
-            if ref.cas_type is not None:
-                found = self._type_name(types[ref.hash])
-                if found != ref.cas_type:
-                    raise Invalid(f"refers to {ref.hash}: a {found}, and must be a {ref.cas_type}")
+            found = ref.cas_type and self._type_name(types[ref.hash])
+            if found != ref.cas_type:
+                raise Invalid(f"refers to {ref.hash}: a {found}, and must be a {ref.cas_type}")
         node.check_targets(name, payload, lambda: self._info({*types}), self._type_name)
         self._require.update(needed - self._staged.keys())
 
