@@ -221,7 +221,8 @@ def _set_progress(db: Connection, row: int, value: int) -> None:
 
 def _add(db: Connection, batch: Batch) -> None:
     """Adds nodes with their references to the index."""
-    numbers = _number(db, {one for parent, children in batch for one in (parent, *children)})
+    keys = {parent for parent, _ in batch}.union(*(children for _, children in batch))
+    numbers = _number(db, keys)
     rows: list[int] = []
     for parent, children in batch:
         number = numbers[parent]
@@ -244,7 +245,8 @@ def _number(db: Connection, keys: set[bytes]) -> dict[bytes, int]:
     new = {key: number for number, key in enumerate(sorted(keys - numbers.keys()), last + 1)}
     db.executemany("INSERT INTO numbers (hash, id) VALUES (?, ?)", new.items())
     _set_progress(db, LAST_NUMBER, last + len(new))
-    return numbers | new
+    numbers.update(new)
+    return numbers
 
 
 def prune(store: Store) -> None:
