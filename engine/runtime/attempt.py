@@ -96,7 +96,7 @@ class Attempt:
         budget: Budget,
     ) -> None:
         self.tokens = 0
-        self._interrupted: str | None = None  # the detail of a call that was cancelled
+        head.interrupted = None
         self._store = store
         self._head = head
         self._role_agent = role_agent
@@ -117,7 +117,9 @@ class Attempt:
         if left is not None and (timeout is None or left <= timeout):
             reason = self._budget.exceeded(self._spent())
             raise BudgetExceeded(reason or "budget: no running time is left")
-        raise AttemptFailed(f"{role}: took longer than {timeout:g} s", self._interrupted, TIMEOUT)
+        raise AttemptFailed(
+            f"{role}: took longer than {timeout:g} s", self._head.interrupted, TIMEOUT
+        )
 
     async def _until_output_fits(self) -> StepResult:
         context = self._context
@@ -196,7 +198,7 @@ class Attempt:
         return StepResult(result, answer.extracted, context.prompt, method, tree)
 
     def _note_interrupted(self, detail: str) -> None:
-        self._interrupted = detail
+        self._head.interrupted = detail
 
     def _correct(self, detail: str, fault: str, now: Thread) -> Thread:
         return correct(self._store, now, detail, fault)

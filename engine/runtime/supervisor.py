@@ -168,7 +168,9 @@ class Supervisor:
             if task is not None:
                 task.scope.cancel()
                 await task.done.wait()
-            await blocking(lambda: action(self._store, id, self._workspaces))
+            detail = task and task.head and task.head.interrupted
+            interrupted = [detail] if detail else []
+            await blocking(lambda: action(self._store, id, self._workspaces, interrupted))
         finally:
             if task is not None:
                 task.stopped.set()

@@ -29,10 +29,12 @@ M = TypeVar("M", bound=MovesHead)
 
 
 class ThreadHead:
-    """`thread`: as of the last move."""
+    """`thread`: as of the last move; `interrupted`: the detail of the pending step's program, where
+    that was interrupted."""
 
     def __init__(self, thread: Thread) -> None:
         self.thread = thread
+        self.interrupted: str | None = None
         self._lock = trio.Lock()
 
     async def move(self, transition: Callable[[Thread], Thread]) -> Thread:

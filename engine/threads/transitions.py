@@ -118,21 +118,24 @@ def correct(store: Store, thread: Thread, detail: str, fault: str) -> Thread:
         return move_head(batch, thread, thread.hash, intent=intent, attempts=attempts)
 
 
-def cancel(store: Store, thread: Thread) -> Thread:
+def cancel(store: Store, thread: Thread, interrupted: Sequence[str] = ()) -> Thread:
     """Ends a thread and its open children with return code 130; the failed attempts at a pending
-    step stay in its record. Raises Conflict where it has ended already."""
+    step stay in its record, with the details of `interrupted` programs. Raises Conflict where it
+    has ended already."""
     if thread.record["status"] not in (RUNNING, SUSPENDED):
         raise Conflict(f"thread {thread.id} {says(thread)} already")
     with store.batch() as batch:
         for child in call_stack.open_children(store, thread):
             _cancel(store, batch, child, f"cancelled with thread {thread.id}")
-        return _cancel(store, batch, thread, "cancelled")
+        return _cancel(store, batch, thread, "cancelled", interrupted)
 
 
-def _cancel(store: Store, batch: Batch, thread: Thread, summary: str) -> Thread:
+def _cancel(
+    store: Store, batch: Batch, thread: Thread, summary: str, interrupted: Sequence[str] = ()
+) -> Thread:
     end, last = End(RETURN_CANCELLED, summary), threads.last_step(store, thread)
     traces = attempt_traces(batch, thread, "was cancelled", False)
-    attempts = record.add_attempts(thread.record, traces)
+    attempts = record.add_attempts(thread.record, [*traces, *interrupted])
     return _end(batch, thread, last, end, CANCELLED, attempts=attempts)
 
 
