@@ -1,11 +1,11 @@
 """Group commit: the write transactions of a process's threads share a BEGIN and a COMMIT.
 
-The caller that finds nobody committing becomes the leader: it takes what is queued (its own
-action first), runs each in one transaction, commits once, and wakes the callers.
-What arrived meanwhile is the next group, whose first caller leads it: no timer delays a lone
-writer, which pays for no hand-over to another thread. An action that raises is rolled back alone.
-No caller returns before the COMMIT that holds its action, so nothing is acknowledged that is not
-durable. The queue is bounded by the number of calling threads: each waits for its own action.
+A caller that finds no commit in progress commits by itself. Callers that arrive meanwhile queue; the
+first of them leads the next group: it runs what is queued in one transaction, commits once, and
+wakes the others. So no timer and no hand-over to another thread delays a lone writer. An action
+that raises is rolled back alone. No caller returns before the COMMIT that holds its action, so
+nothing is acknowledged that is not durable. The queue is bounded by the number of calling threads:
+each waits for its own actions.
 """
 
 from __future__ import annotations
@@ -49,16 +49,31 @@ class GroupCommit:
         """Runs `action` in a write transaction and returns its result once that is durable. The
         transaction may hold actions of other threads; `action` must not begin or end one.
         Raises what `action` raises, and Failed where the transaction fails."""
-        (result,) = self.run_all([action])
-        if isinstance(result, BaseException):
-            raise result
-        return result
+        with self._lock:
+            is_alone, self._has_leader = not self._has_leader, True
+        if not is_alone:
+            (result,) = self._run_queued([action])
+            if isinstance(result, BaseException):
+                raise result
+            return result
+        try:
+            with self._db.write() as db:
+                return action(db)
+        finally:
+            with self._lock:
+                self._appoint_leader()
 
     def run_all(self, actions: Sequence[Callable[[Connection], T]]) -> list[T | BaseException]:
         """`run` of each; what one raises is its result."""
+        if len(actions) > 1:
+            return self._run_queued(actions)
+        try:
+            return [self.run(action) for action in actions]
+        except Exception as error:
+            return [error]
+
+    def _run_queued(self, actions: Sequence[Callable[[Connection], T]]) -> list[T | BaseException]:
         requests = [_Request(action) for action in actions]
-        if not requests:
-            return []
         with self._lock:
             self._queue += requests
             leads, self._has_leader = not self._has_leader, True
