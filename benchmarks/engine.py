@@ -9,8 +9,8 @@ langgraph-checkpoint-sqlite and dbos in it (`benchmarks.engine_peers`). In a rou
 once, in an order that rotates, in a new directory of one file system. The tables hold medians of
 the rounds, and in brackets medians of the ratios of a round: absolute times drift.
 
-    commit   of a step: the call of `Backend.publish` with its nodes and the move of its thread's
-             head; both are durable when it returns. The wait for other threads' commits included
+    commit   of a step: from its place in the commit queue until its nodes and the move of its
+             thread's head are durable and its task is woken; building it is included
     turn     from the return of an agent to the next call of the same thread's agent: all that a
              step costs (parse, build, decide, commit, prompt)
     bytes    a step: the growth of all files of the store, less the 2,048 bytes of text; in brackets
@@ -37,7 +37,7 @@ from benchmarks.engine_runs import casfs, long_thread, turns_with_tree
 from casfs.system.zstd import Dictionary
 
 PEER_MAX_STEPS = 400  # LangGraph stores the whole state at every step
-TREE_STEPS = 30
+TREE_ROUNDS, TREE_STEPS = 3, 15
 Races = Mapping[Shape, Mapping[str, Sequence[Sample]]]  # of each entrant, a sample a round
 
 
@@ -132,7 +132,7 @@ def main() -> int:
         durations_table(races)
         races = {one: run(one) for one in shapes(wanted.in_turn, False)}
         rates_table("One after the other, steps per second", races)
-        tree_table(folder, wanted.files, wanted.rounds)
+        tree_table(folder, wanted.files, min(wanted.rounds, TREE_ROUNDS))
         if wanted.deep:
             found = long_thread(folder / "deep", wanted.deep)
             rows = [[name, ms(seconds)] for name, seconds in found.items()]

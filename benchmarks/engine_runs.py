@@ -5,11 +5,12 @@ from __future__ import annotations
 import sqlite3
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import trio
 
@@ -25,6 +26,7 @@ from engine.agents import loader
 from engine.agents.loader import Package
 from engine.blocking import blocking
 from engine.runtime import overlay_workspace
+from engine.runtime.commit_queue import CommitQueue
 from engine.runtime.thread_run import ThreadRun
 from engine.runtime.workspace import COPYING, Workspaces
 from engine.threads import lifecycle
@@ -61,11 +63,13 @@ def run_threads(
     workflow = store.put_node("workflow", {**WORKFLOW, "roles": {"a": role}}).hash
     request = ThreadRequest(workflow, text(), {"a": Binding("idle")}, tree, shape.steps)
     done: list[Thread] = []
+    commits = CommitQueue()  # shared, as a daemon does
 
     async def run(slots: trio.CapacityLimiter) -> None:
         async with slots:
             thread = await blocking(lambda: lifecycle.create(store, request))
-            done.append(await ThreadRun(store, thread, {}, workspaces=workspaces)())
+            run = ThreadRun(store, thread, {}, workspaces=workspaces, commits=commits)
+            done.append(await run())
 
     async def main() -> None:
         slots = trio.CapacityLimiter(shape.threads if shape.at_once else 1)
@@ -83,28 +87,28 @@ def casfs(folder: Path, shape: Shape) -> Sample:
     with Store.init(folder / "store") as store:
         run_threads(store, Shape(1, WARM_UP_STEPS))
         before = _stored_bytes(folder / "store")
-        commits = _timed_commits(store)
-        begin = time.perf_counter()
-        turns, _ = run_threads(store, shape)
-        rate = steps / (time.perf_counter() - begin)
+        with _timed_commits() as commits:
+            begin = time.perf_counter()
+            turns, _ = run_threads(store, shape)
+            rate = steps / (time.perf_counter() - begin)
     assert len(commits) == steps
     return Sample(rate, (_stored_bytes(folder / "store") - before) / steps, commits, turns)
 
 
-def _timed_commits(store: Store) -> list[float]:
-    """Returns a list that gets the seconds of each publication of nodes that moves a head on."""
-    publish = store.backend.publish
+@contextmanager
+def _timed_commits() -> Iterator[list[float]]:
+    """Gives a list that gets the seconds that each step waits in the commit queue."""
+    commit = CommitQueue.commit
     seconds: list[float] = []
 
-    def timed(staged: Any, swaps: Any = (), require: Any = ()) -> set[str]:
+    async def timed(queue: CommitQueue, prepare: Callable[[], Any]) -> Any:
         begin = time.perf_counter()
-        stored = publish(staged, swaps, require)
-        if staged and any(swap.old is not None for swap in swaps):
-            seconds.append(time.perf_counter() - begin)
-        return stored
+        done = await commit(queue, prepare)
+        seconds.append(time.perf_counter() - begin)
+        return done
 
-    store.backend.publish = timed  # type: ignore[method-assign]
-    return seconds
+    with mock.patch.object(CommitQueue, "commit", timed):
+        yield seconds
 
 
 def _stored_bytes(root: Path) -> int:

@@ -1,7 +1,8 @@
 """Reverse references: which nodes refer to a blob, from an index beside the store proper.
 
     edges.db    numbers(id, hash): blobs of the index; edges(child, parent): their numbers;
-                progress: the position in the order of arrival up to which nodes are indexed
+                progress: the position in the order of arrival up to which nodes are indexed, and
+                the last number that was given: none is given twice
 
 The index is derived data in its own file: a put pays nothing, since each question first indexes
 the nodes that have arrived since the last one, and deleting the file loses nothing. A number stands
@@ -11,12 +12,14 @@ store has an index by type. gc removes what is gone (`prune`), fsck deletes the 
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeAlias
 
 from casfs.backend.derived import find_missing, of_types
 from casfs.backend.protocols import META
@@ -33,12 +36,19 @@ CREATE TABLE IF NOT EXISTS edges (
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS progress (id INTEGER PRIMARY KEY, position INTEGER NOT NULL);
 """
-INDEX_BATCH_BLOBS = 4000  # a transaction
+Batch: TypeAlias = list[tuple[bytes, set[bytes]]]  # nodes, with what they refer to
+
+READ_BLOBS = 2000  # at once
+BATCH_EDGES, BATCH_NODES = 200_000, 50_000  # a transaction: each rewrites most pages of `edges`
 BATCH_HASHES = 500  # a statement
+POSITION, LAST_NUMBER = 1, 2  # rows of `progress`
 PAGE_PARENTS = 1000  # a query
 PARENTS = """
 SELECT p.id, p.hash FROM numbers c JOIN edges e ON e.child = c.id JOIN numbers p ON p.id = e.parent
 WHERE c.hash = ? AND e.parent > ? ORDER BY e.parent LIMIT ?
+"""
+ADD_EDGES = """
+INSERT OR IGNORE INTO edges SELECT value >> 32, value & 4294967295 FROM json_each(?)
 """
 DELETE_STALE = "DELETE FROM edges WHERE parent NOT IN (SELECT id FROM numbers)"
 
@@ -75,17 +85,23 @@ class Referrers:
     def iterate(self, hash: str) -> Iterator[str]:
         """Yields the same as of the last `catch_up`, in the order of their numbers, a page at a
         time; between two pages no transaction is open."""
+        of_type = (one for one, _ in of_types(self._store.blobs, [hash]))
+        first = next(of_type, None)  # None: no schema
         key, last, more = bytes.fromhex(hash), 0, True
         while more:
             with self._db.read() as db:
                 rows = db.execute(PARENTS, (key, last, PAGE_PARENTS)).fetchall()
             parents = [parent.hex() for _, parent in rows]
-            infos = self._store.blobs.info(parents)
-            yield from (one for one in parents if one in infos and infos[one].type != hash)
+            skipped = set(find_missing(self._store.blobs, parents))
+            if first is not None:
+                infos = self._store.blobs.info(parents)
+                skipped.update(one for one, info in infos.items() if info.type == hash)
+            yield from (one for one in parents if one not in skipped)
             more = len(rows) == PAGE_PARENTS
             last = rows[-1][0] if more else 0
-        for node_of_type, _ in of_types(self._store.blobs, [hash]):
-            yield node_of_type
+        if first is not None:
+            yield first
+            yield from of_type
 
     def walk_up(self, hash: str) -> Iterator[str]:
         """Yields the nodes from which a blob is reachable, each once, the nearest first."""
@@ -112,30 +128,39 @@ class Referrers:
     def catch_up(self, wanted: Callable[[], bool] = lambda: True) -> int:
         """Indexes the nodes that have arrived since the last time, as long as that is `wanted`;
         returns their number."""
-        done, more = 0, True
-        while more and wanted():
-            count, more = self._index_batch()
-            done += count
-        return done
-
-    def _index_batch(self) -> tuple[int, bool]:
+        done = 0
         with self._db.read() as db:
-            row = db.execute("SELECT position FROM progress").fetchone()
-        begin = row[0] if row else 0
-        arrived = list(islice(self._store.blobs.iterate(begin), INDEX_BATCH_BLOBS))
-        if not arrived:
-            return 0, False
-        position, parents = arrived[-1][0], [hash for _, hash, info in arrived if info.type]
-        edges = list(self._edges(parents))
-        with self._db.write() as db:
-            row = db.execute("SELECT position FROM progress").fetchone()
-            if (row[0] if row else 0) == begin:  # else another process did the same
-                self._add(db, edges)
-                db.execute("INSERT OR REPLACE INTO progress VALUES (1, ?)", (position,))
-        return len(parents), len(arrived) == INDEX_BATCH_BLOBS
+            position = _progress(db, POSITION)
+        with ThreadPoolExecutor(1) as writer:  # SQLite writes a batch while the next one is read
+            written: Future[int] | None = None
+            while True:
+                batch, end = self._read_batch(position, wanted)
+                if written is not None and written.result() != position:  # so did another process
+                    position, written = written.result(), None
+                elif end == position:
+                    return done
+                else:
+                    written = writer.submit(self._write_batch, position, end, batch)
+                    position = end
+                    done += len(batch)
 
-    def _edges(self, parents: list[str]) -> Iterator[tuple[str, set[str]]]:
-        """Yields the nodes with the hashes that they refer to."""
+    def _read_batch(self, begin: int, wanted: Callable[[], bool]) -> tuple[Batch, int]:
+        """Returns nodes with the hashes that they refer to, and the position behind them."""
+        arrivals = self._store.blobs.iterate(begin)
+        batch: Batch = []
+        position, edges = begin, 0
+        while edges < BATCH_EDGES and len(batch) < BATCH_NODES and wanted():
+            arrived = list(islice(arrivals, READ_BLOBS))
+            for parent, children in self._edges([hash for _, hash, info in arrived if info.type]):
+                batch.append((bytes.fromhex(parent), children))
+                edges += len(children)
+            position = arrived[-1][0] if arrived else position
+            if len(arrived) < READ_BLOBS:
+                break
+        return batch, position
+
+    def _edges(self, parents: list[str]) -> Iterator[tuple[str, set[bytes]]]:
+        contents: list[bytes | None]
         try:
             contents = list(self._store.blobs.get_many(parents))
         except CasfsError:  # one of them is damaged, or was deleted by gc meanwhile
@@ -145,31 +170,20 @@ class Referrers:
                 type_hash, payload = node.decode(parent, data or self._store.get(parent))
                 if type_hash != META:
                     _, schema = self._store.registry.compiled(type_hash)
-                    yield parent, {ref.hash for ref in schema.refs(payload)}
+                    yield parent, {bytes.fromhex(ref.hash) for ref in schema.refs(payload)}
             except CasfsError:
                 continue
 
-    def _add(self, db: Connection, edges: list[tuple[str, set[str]]]) -> None:
-        hashes = {one for parent, children in edges for one in (parent, *children)}
-        numbers = self._number(db, [bytes.fromhex(one) for one in hashes])
-        rows = sorted(
-            (numbers[bytes.fromhex(child)], numbers[bytes.fromhex(parent)])
-            for parent, children in edges
-            for child in children
-        )
-        db.executemany("INSERT OR IGNORE INTO edges VALUES (?, ?)", rows)
-
-    def _number(self, db: Connection, keys: list[bytes]) -> dict[bytes, int]:
-        """Returns the number of each hash; gives new ones."""
-        keys = sorted(keys)
-        db.executemany("INSERT OR IGNORE INTO numbers (hash) VALUES (?)", [(key,) for key in keys])
-        found: dict[bytes, int] = {}
-        for start in range(0, len(keys), BATCH_HASHES):
-            part = keys[start : start + BATCH_HASHES]
-            marks = ",".join("?" * len(part))
-            rows = db.execute(f"SELECT hash, id FROM numbers WHERE hash IN ({marks})", part)
-            found.update(rows.fetchall())
-        return found
+    def _write_batch(self, begin: int, end: int, batch: Batch) -> int:
+        """Returns the position that the index has reached: not `end` if another process has moved
+        it from `begin`."""
+        with self._db.write() as db:
+            reached = _progress(db, POSITION)
+            if reached != begin:
+                return reached
+            _add(db, batch)
+            _set_progress(db, POSITION, end)
+        return end
 
     # -- maintenance ----------------------------------------------------------------------
 
@@ -194,6 +208,45 @@ class Referrers:
                         db.execute(DELETE_STALE)
                     return removed
             last = rows[-1][0]
+
+
+def _progress(db: Connection, row: int) -> int:
+    found = db.execute("SELECT position FROM progress WHERE id = ?", (row,)).fetchone()
+    return found[0] if found else 0
+
+
+def _set_progress(db: Connection, row: int, value: int) -> None:
+    db.execute("INSERT OR REPLACE INTO progress VALUES (?, ?)", (row, value))
+
+
+def _add(db: Connection, batch: Batch) -> None:
+    """Adds nodes with their references to the index."""
+    keys = {parent for parent, _ in batch}.union(*(children for _, children in batch))
+    numbers = _number(db, keys)
+    rows: list[int] = []
+    for parent, children in batch:
+        number = numbers[parent]
+        rows.extend([numbers[child] << 32 | number for child in children])
+    rows.sort()
+    db.execute(ADD_EDGES, (json.dumps(rows),))
+
+
+def _number(db: Connection, keys: set[bytes]) -> dict[bytes, int]:
+    """Returns the number of each hash; gives new ones."""
+    numbers: dict[bytes, int] = {}
+    ordered = sorted(keys)
+    for start in range(0, len(ordered), BATCH_HASHES):
+        part = ordered[start : start + BATCH_HASHES]
+        marks = ",".join("?" * len(part))
+        rows = db.execute(f"SELECT hash, id FROM numbers WHERE hash IN ({marks})", part)
+        numbers.update(rows.fetchall())
+    (highest,) = db.execute("SELECT coalesce(max(id), 0) FROM numbers").fetchone()
+    last = max(highest, _progress(db, LAST_NUMBER))
+    new = {key: number for number, key in enumerate(sorted(keys - numbers.keys()), last + 1)}
+    db.executemany("INSERT INTO numbers (hash, id) VALUES (?, ?)", new.items())
+    _set_progress(db, LAST_NUMBER, last + len(new))
+    numbers.update(new)
+    return numbers
 
 
 def prune(store: Store) -> None:

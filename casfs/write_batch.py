@@ -25,12 +25,12 @@ from casfs.nodes.schema import Schema, check_document
 
 PUBLISH_BATCH_BLOBS = 16384
 PUBLISH_BATCH_BYTES = 32 << 20  # held in memory
-LOOKUP_MIN_BLOBS = 9  # up to fewer, publishing them is cheaper than looking them up
+LOOKUP_MIN_BLOBS = 64  # up to fewer, publishing them is cheaper than looking them up
 
 
 class Batch:
     def __init__(self, backend: Backend, registry: Registry) -> None:
-        self._backend = backend
+        self.backend = backend
         self.blobs = backend.blobs
         self._registry = registry
         self._staged: dict[str, Staged] = {}
@@ -46,10 +46,10 @@ class Batch:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.commit()
-        else:
-            discard(self._staged.values())
+        self.commit() if kind is None else self.discard()
+
+    def discard(self) -> None:
+        discard(self._staged.values())
 
     # -- blobs --------------------------------------------------------------------------
 
@@ -58,7 +58,7 @@ class Batch:
 
     def put_stream(self, source: BinaryIO) -> Digest:
         """Stores the rest of `source`, in constant memory."""
-        return self.put_staged(self._backend.blobs.stage(source))
+        return self.put_staged(self.blobs.stage(source))
 
     def put_staged(self, staged: Staged) -> Digest:
         """Adds what `Blobs.stage` returned, perhaps in another thread."""
@@ -95,7 +95,6 @@ class Batch:
         return self._put_node(type, type_hash, schema, payload)
 
     def put_directory(self, payload: Any) -> TreeDigest:
-        """Stores a `directory` node. Raises Invalid."""
         return cast(TreeDigest, self.put_node("directory", payload))
 
     def put_encoded(self, data: bytes) -> NodeDigest:
@@ -125,11 +124,6 @@ class Batch:
             check(payload)
         if name == META:
             check_document(payload)
-        return self._add_node(name, type_hash, schema, payload, data)
-
-    def _add_node(
-        self, name: str, type_hash: str, schema: Schema, payload: Any, data: bytes
-    ) -> NodeDigest:
         self._check_refs(name, type_hash, schema, payload)
         digest = NodeDigest.of(data)
         self._add(Staged(digest, data, type=type_hash))
@@ -150,7 +144,8 @@ class Batch:
         else:
             type_hash, schema = self._type(META)
             schema.check(document)
-            self._add_node(META, type_hash, schema, document, data)
+            self._check_refs(META, type_hash, schema, document)
+            self._add(Staged(digest, data, type=type_hash))
         compiled = Schema(document)
         self._types[name] = digest.hash, compiled
         self._schemas[digest.hash] = name, compiled
@@ -159,37 +154,35 @@ class Batch:
         return digest
 
     def _type(self, name: str) -> tuple[str, Schema]:
-        found = self._types.get(name)
-        if found is None:
+        if name not in self._types:
             hash = self._registry.current(name)
-            found = self._types[name] = hash, self._registry.compiled(hash)[1]
-        return found
+            self._types[name] = hash, self._registry.compiled(hash)[1]
+        return self._types[name]
 
     def _check_refs(self, name: str, type_hash: str, schema: Schema, payload: Any) -> None:
         """Raises Invalid for a node with a dangling reference, one to a node of another type, or
         one that states another size."""
         refs = schema.refs(payload)
+        if not refs and type_hash in self._require:  # as for a node before
+            return
         needed = {type_hash, *(ref.hash for ref in refs)}
         types = self._registry.types_of(needed)
         self._look_up(needed - types.keys())
         types.update((hash, self._known[hash]) for hash in needed & self._known.keys())
-        names: dict[str | None, str] = {}
         for ref in refs:
             if ref.hash not in types:
                 raise Invalid(f"refers to {ref.hash}, which is not in this store; put it first")
-            if ref.cas_type is not None:
-                type = types[ref.hash]
-                found = names.get(type) or names.setdefault(type, self._type_name(type))
-                if found != ref.cas_type:
-                    raise Invalid(f"refers to {ref.hash}: a {found}, and must be a {ref.cas_type}")
+            found = ref.cas_type and self._type_name(types[ref.hash])
+            if found != ref.cas_type:
+                raise Invalid(f"refers to {ref.hash}: a {found}, and must be a {ref.cas_type}")
         node.check_targets(name, payload, lambda: self._info({*types}), self._type_name)
         self._require.update(needed - self._staged.keys())
 
     def _info(self, hashes: set[str]) -> dict[str, BlobInfo]:
         """Returns size and type of blobs that are staged here or stored."""
-        stored = self._backend.blobs.info(hashes - self._staged.keys())
-        staged = ((hash, self._staged[hash]) for hash in hashes & self._staged.keys())
-        return stored | {hash: BlobInfo(one.digest.size_bytes, one.type) for hash, one in staged}
+        here = {hash: self._staged[hash] for hash in hashes & self._staged.keys()}
+        sizes = {hash: BlobInfo(one.digest.size_bytes, one.type) for hash, one in here.items()}
+        return self.blobs.info(hashes - here.keys()) | sizes
 
     def _compiled(self, type_hash: str) -> tuple[str, Schema]:
         """Returns (name, schema) of a type that is in this batch or in the store."""
@@ -214,7 +207,7 @@ class Batch:
         for swap in reversed(self._swaps):
             if swap.name == name:
                 return swap.new
-        return self._backend.heads.get(name)
+        return self.backend.heads.get(name)
 
     def move(self, name: HeadName, old: Head, hash: NodeHash, record: Mapping[str, Any]) -> Head:
         """Swaps to a new pair, and returns it for the next move."""
@@ -224,25 +217,44 @@ class Batch:
 
     def commit(self) -> None:
         """Makes everything durable, then moves the heads. Raises Conflict, NotFound, Failed."""
-        if self._staged or self._swaps or self._require:
-            try:
+        try:
+            if self._staged or self._swaps or self._require:
                 self._publish(self._swaps)
-            except BaseException:
-                discard(self._staged.values())
-                raise
-            self._swaps = []
+        except BaseException:
+            self.discard()
+            raise
+        self._swaps = []
 
     def _publish(self, swaps: list[Swap]) -> None:
         """`swaps` is empty for a part: the heads wait for the end."""
         new = self._not_stored()
-        require = self._require.union(*map(protocols.new_targets, swaps))
         try:
-            stored = self._backend.publish(list(new.values()), swaps, require - new.keys())
+            stored = self.backend.publish(*self.publication(new, swaps))
         except NotFound:
             if len(new) == len(self._staged):
                 raise
             new = self._staged  # gc deleted a blob that was found stored: publish it after all
-            stored = self._backend.publish(list(new.values()), swaps, require - new.keys())
+            stored = self.backend.publish(*self.publication(new, swaps))
+        self._note_published(new, stored)
+
+    def publication(
+        self, new: Mapping[str, Staged] | None = None, swaps: list[Swap] | None = None
+    ) -> protocols.Publication:
+        """Returns what is to be published: by default all of a small batch, for a group."""
+        blobs = self._staged if new is None else new
+        moves = self._swaps if swaps is None else swaps
+        require = self._require.union(*map(protocols.new_targets, moves))
+        return protocols.Publication(list(blobs.values()), moves, require - blobs.keys())
+
+    def conclude(self, result: set[str] | BaseException) -> None:
+        """Ends a batch with what publishing all of it returned or raised."""
+        if isinstance(result, BaseException):
+            self.discard()
+        else:
+            self._note_published(self._staged, result)
+            self._swaps = []
+
+    def _note_published(self, new: Mapping[str, Staged], stored: set[str]) -> None:
         discard(one for hash, one in self._staged.items() if hash not in new)
         stored.update(self._staged.keys() - new.keys())
         self.new_bytes -= sum(self._staged[hash].digest.size_bytes for hash in stored)
@@ -257,15 +269,13 @@ class Batch:
         ):
             return self._staged
         new = dict(self._staged)
-        for hash, info in self._backend.blobs.info(self._staged).items():
+        for hash, info in self.blobs.info(self._staged).items():
             is_enough = info.type is not None or self._staged[hash].type is None
             if is_enough and not info.purged:
                 self._known[hash] = info.type
                 self._require.add(hash)
                 del new[hash]
         return new
-
-    # -- known blobs -------------------------------------------------------------------
 
     def _add(self, staged: Staged) -> None:
         hash = staged.digest.hash
@@ -285,6 +295,6 @@ class Batch:
     def _look_up(self, hashes: Iterable[str]) -> None:
         unknown = [hash for hash in hashes if hash not in self._known and hash != META]
         if unknown:
-            found = self._backend.blobs.info(unknown)
+            found = self.blobs.info(unknown)
             self._known.update((hash, info.type) for hash, info in found.items())
             self._registry.cache_types({hash: info.type for hash, info in found.items()})

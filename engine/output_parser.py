@@ -16,10 +16,11 @@ from casfs.errors import Invalid
 from casfs.nodes.schema import Schema
 from casfs.store import Store
 from engine import output_process
-from engine.output_blocks import parse_json
+from engine.output_blocks import LEADING_BLANKS, RULE, parse_json
 from engine.output_process import ROLE_KEYWORDS, references
 
 MAX_INLINE_CHARS = 64 << 10  # of an output that is parsed here; others in a subprocess
+MAX_QUICK_CHARS = 8 << 10
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,14 @@ class DanglingRef(Invalid):
 def role_schema(document: Mapping[str, Any]) -> Schema:
     """Compiles the payload of a role-schema node."""
     return Schema(dict(document), extra=ROLE_KEYWORDS)
+
+
+def is_quick(output: str, schema: Schema) -> bool:
+    """Returns whether `extract` takes well under a millisecond and needs no store, so that the
+    daemon's loop may call it. Front matter is excluded: YAML is slow."""
+    if len(output) > MAX_QUICK_CHARS or schema.backtracks or schema.has_refs:
+        return False
+    return not output.lstrip(LEADING_BLANKS).startswith(RULE)
 
 
 def extract(output: str, schema: Schema, store: Store) -> Extracted:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from casfs import graph
+from casfs import graph, referrers
 from casfs.backend.protocols import META
 from casfs.maintenance import fsck, gc
 from casfs.referrers import FILE, Referrers
@@ -89,6 +90,50 @@ def test_equal_to_a_search(shape: list[list[int]], split: int) -> None:
             assert index.of(hash) == searched(store, hash)
 
 
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(referrers, "READ_BLOBS", 3)
+    monkeypatch.setattr(referrers, "BATCH_EDGES", 4)
+
+
+def put_graph(store: Store) -> list[str]:
+    hashes = [store.put(b"root").hash]
+    for number in range(60):
+        refs = dict.fromkeys(hashes[number * factor % len(hashes)] for factor in (1, 5, 11))
+        hashes.append(content(store, str(number), *refs))
+    return hashes
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_many_batches_are_equal_to_a_search(store: Store) -> None:
+    hashes = put_graph(store)
+    with Referrers(store) as index:
+        assert index.catch_up() >= 60
+        assert index.catch_up() == 0
+        for hash in hashes:
+            assert index.of(hash) == searched(store, hash)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_several_index_at_once(store: Store) -> None:
+    hashes = put_graph(store)
+    with Referrers(store) as index, Referrers(store) as other, ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(index.catch_up), pool.submit(other.catch_up)]:
+            done.result()
+        for hash in hashes:
+            assert index.of(hash) == other.of(hash) == searched(store, hash)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_catching_up_stops_when_it_is_not_wanted(store: Store) -> None:
+    hashes = put_graph(store)
+    answers = iter([True] * 8)
+    with Referrers(store) as index:
+        assert 0 < index.catch_up(lambda: next(answers, False)) < 60
+        assert index.catch_up(lambda: False) == 0
+        assert index.of(hashes[0]) == searched(store, hashes[0])
+
+
 def collect(store: Store) -> None:
     """gc, of what was put this second too."""
     with sqlite3.connect((store.root or Path()) / "store.db") as db:
@@ -115,6 +160,28 @@ def test_gc_removes_what_is_gone(store: Store) -> None:
         (known,) = db.execute("SELECT count(*) FROM numbers WHERE hash = ?", (bytes.fromhex(a),))
         assert known == (0,)
     db.close()
+
+
+def numbers(store: Store) -> list[int]:
+    with sqlite3.connect((store.root or Path()) / FILE) as db:
+        found = [number for (number,) in db.execute("SELECT id FROM numbers ORDER BY id")]
+    db.close()
+    return found
+
+
+def test_a_number_is_not_given_twice(store: Store) -> None:
+    """Else an edge that is about to be pruned would become one of another node."""
+    with Referrers(store) as index:
+        index.catch_up()
+        kept = numbers(store)
+        content(store, "a", store.put(b"a file").hash)
+        index.catch_up()
+        removed = set(numbers(store)) - set(kept)
+        collect(store)
+        assert numbers(store) == kept
+        content(store, "b", store.put(b"another").hash)
+        index.catch_up()
+        assert min(set(numbers(store)) - set(kept)) > max(removed)
 
 
 @pytest.mark.parametrize("damage", ["gone", "rubbish", "wrong"])

@@ -5,11 +5,11 @@ Each states on which object it is looked for. `casfs.backend.derived` holds the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from casfs.backend.protocols import BlobInfo, HeadName, Staged, Total
+from casfs.backend.protocols import BlobInfo, HeadName, Publication, Staged, Total
 from casfs.digest import Digest
 
 
@@ -67,9 +67,16 @@ class Versioned(Protocol):
         """Returns a number that changes whenever any head may have changed."""
 
 
-class RecompressionRun(Protocol):
-    def pending(self) -> int: ...
+@runtime_checkable
+class GroupPublishing(Protocol):
+    """Backend: publications can share a transaction."""
 
+    def publish_group(self, group: Sequence[Publication]) -> list[set[str] | BaseException]:
+        """`publish` of each, in this order; what one raises is its result, and leaves the others
+        alone. Returns once all are durable."""
+
+
+class RecompressionRun(Protocol):
     def train(self) -> int: ...
 
     def recompress(self, progress: Callable[[int], None] = ...) -> object: ...

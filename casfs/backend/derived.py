@@ -5,13 +5,22 @@ from __future__ import annotations
 import heapq
 import io
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 from casfs.backend import capabilities
 from casfs.backend.capabilities import GcRun, Repairable
-from casfs.backend.protocols import Backend, BlobInfo, Blobs, HeadName, Heads, Staged, Total
+from casfs.backend.protocols import (
+    Backend,
+    BlobInfo,
+    Blobs,
+    HeadName,
+    Heads,
+    Publication,
+    Staged,
+    Total,
+)
 from casfs.digest import Digest
 from casfs.errors import Refused
 
@@ -83,6 +92,27 @@ def version_of(backend: Backend) -> Callable[[], int]:
     if isinstance(backend, capabilities.Versioned):
         return backend.version
     return partial(newest_move, backend.heads)
+
+
+def publish_group(backend: Backend, group: Sequence[Publication]) -> list[set[str] | BaseException]:
+    """Publishes each on its own, in one transaction where the backend can; returns the hashes that
+    were stored already, or the error."""
+    if isinstance(backend, capabilities.GroupPublishing):
+        return backend.publish_group(group)
+    return publish_each(backend.publish, group)
+
+
+def publish_each(
+    publish: Callable[..., set[str]], group: Sequence[Publication]
+) -> list[set[str] | BaseException]:
+    """Publishes each in a transaction of its own; returns what each call returns or raises."""
+    results: list[set[str] | BaseException] = []
+    for one in group:
+        try:
+            results.append(publish(*one))
+        except Exception as error:
+            results.append(error)
+    return results
 
 
 def note_use(heads: Heads, names: Collection[HeadName]) -> None:

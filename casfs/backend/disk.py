@@ -22,8 +22,9 @@ quarantined a blob that was then put again).
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from casfs.backend.disk_blobs import DiskBlobs
@@ -31,7 +32,7 @@ from casfs.backend.disk_gc import MarkSweep
 from casfs.backend.disk_heads import DiskHeads
 from casfs.backend.group_commit import GroupCommit
 from casfs.backend.objects import Objects
-from casfs.backend.protocols import Staged, Swap
+from casfs.backend.protocols import Publication, Staged, Swap
 from casfs.backend.recompression import Pending, Recompression, find_pending
 from casfs.backend.sqlite_connection import Connection, Database
 from casfs.backend.sqlite_statements import SCHEMA, insert, prepare, record_touched, swap
@@ -75,22 +76,28 @@ class DiskBackend:
     def publish(
         self, staged: Iterable[Staged], swaps: Iterable[Swap] = (), require: Collection[str] = ()
     ) -> set[str]:
-        batch = list(staged)
-        self._objects.sync(batch)
-        moves = list(swaps)
+        one = Publication(list(staged), list(swaps), require)
+        self._objects.sync(one.staged)
+        return self._commits.run(partial(self._publish, one))
 
-        def apply(db: Connection) -> set[str]:
-            now, at_ms = int(time.time()), now_ms()
-            stored = prepare(db, batch, moves, require, now)
-            insert(db, self.blobs.rows, batch, stored, now)
-            self._objects.place(batch)
-            if db.execute("SELECT 1 FROM collecting").fetchone():
-                record_touched(db, [*require, *(one.digest.hash for one in batch)], moves)
-            for move in moves:
-                swap(db, move, at_ms)
-            return {key.hex() for key in stored}
+    def publish_group(self, group: Sequence[Publication]) -> list[set[str] | BaseException]:
+        try:
+            self._objects.sync([blob for one in group for blob in one.staged])
+        except Exception as error:
+            return [error] * len(group)
+        return self._commits.run_all([partial(self._publish, one) for one in group])
 
-        return self._commits.run(apply)
+    def _publish(self, one: Publication, db: Connection) -> set[str]:
+        batch, swaps, require = one
+        now, at_ms = int(time.time()), now_ms()
+        stored = prepare(db, batch, swaps, require, now)
+        insert(db, self.blobs.rows, batch, stored, self.blobs.type_ids, now)
+        self._objects.place(batch)
+        if db.execute("SELECT 1 FROM collecting").fetchone():
+            record_touched(db, [*require, *(blob.digest.hash for blob in batch)], swaps)
+        for move in swaps:
+            swap(db, move, at_ms)
+        return {key.hex() for key in stored}
 
     def version(self) -> int:
         return self._db.version()

@@ -44,6 +44,7 @@ class DiskBlobs:
         self.rows = RowCompression(self, heads)
         self._commits = commits
         self._types: dict[int, str] = {}  # of committed rows of `types`, which never change
+        self.type_ids: dict[str, int] = {}  # the same rows
 
     def stage(self, source: BinaryIO) -> Staged:
         return self._objects.stage(source)
@@ -164,6 +165,7 @@ class DiskBlobs:
             with self._db.read() as db:
                 rows = db.execute("SELECT id, hash FROM types").fetchall()
             self._types.update((one, type) for one, key in rows if (type := type_of(key)))
+            self.type_ids.update((type, one) for one, type in self._types.items())
         return self._types.get(id)  # None: the row was lost, as fsck reports
 
     def missing(self, hashes: Collection[str]) -> list[str]:

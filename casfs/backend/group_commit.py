@@ -1,11 +1,11 @@
 """Group commit: the write transactions of a process's threads share a BEGIN and a COMMIT.
 
-The caller that finds nobody committing becomes the leader: it takes what is queued (its own
-action first), runs each in a SAVEPOINT of one transaction, commits once, and wakes the callers.
-What arrived meanwhile is the next group, whose first caller leads it: no timer delays a lone
-writer, which pays for no hand-over to another thread. An action that raises is rolled back alone.
-No caller returns before the COMMIT that holds its action, so nothing is acknowledged that is not
-durable. The queue is bounded by the number of calling threads: each waits for its own action.
+A caller that finds no commit in progress commits by itself. Callers that arrive meanwhile queue; the
+first of them leads the next group: it runs what is queued in one transaction, commits once, and
+wakes the others. So no timer and no hand-over to another thread delays a lone writer. An action
+that raises is rolled back alone. No caller returns before the COMMIT that holds its action, so
+nothing is acknowledged that is not durable. The queue is bounded by the number of calling threads:
+each waits for its own actions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from casfs.backend.sqlite_connection import Connection, Database
@@ -49,29 +49,53 @@ class GroupCommit:
         """Runs `action` in a write transaction and returns its result once that is durable. The
         transaction may hold actions of other threads; `action` must not begin or end one.
         Raises what `action` raises, and Failed where the transaction fails."""
-        request = _Request(action)
         with self._lock:
-            self._queue.append(request)
-            leads, self._has_leader = not self._has_leader, True
-        if not leads:
-            self._wait(request)
-        if not request.done:
-            self._lead()
-        if request.error is not None:
-            raise request.error
-        result: T = request.result
-        return result
-
-    def _wait(self, request: _Request) -> None:
+            is_alone, self._has_leader = not self._has_leader, True
+        if not is_alone:
+            (result,) = self._run_queued([action])
+            if isinstance(result, BaseException):
+                raise result
+            return result
         try:
-            request.wake.acquire()
-        except BaseException:  # Ctrl-C in the main thread: another caller must lead instead
+            with self._db.write() as db:
+                return action(db)
+        finally:
             with self._lock:
-                if request in self._queue:
-                    self._queue.remove(request)
-                    if request.wake.acquire(blocking=False):
-                        self._appoint_leader()
+                self._appoint_leader()
+
+    def run_all(self, actions: Sequence[Callable[[Connection], T]]) -> list[T | BaseException]:
+        """`run` of each; what one raises is its result."""
+        if len(actions) > 1:
+            return self._run_queued(actions)
+        try:
+            return [self.run(action) for action in actions]
+        except Exception as error:
+            return [error]
+
+    def _run_queued(self, actions: Sequence[Callable[[Connection], T]]) -> list[T | BaseException]:
+        requests = [_Request(action) for action in actions]
+        with self._lock:
+            self._queue += requests
+            leads, self._has_leader = not self._has_leader, True
+        try:
+            for request in requests:
+                if not leads:
+                    request.wake.acquire()
+                leads = False
+                if not request.done:
+                    self._lead()
+        except BaseException:  # Ctrl-C in the main thread: another caller must lead instead
+            self._withdraw(requests)
             raise
+        return [one.result if one.error is None else one.error for one in requests]
+
+    def _withdraw(self, requests: Sequence[_Request]) -> None:
+        with self._lock:
+            queued = [request for request in requests if request in self._queue]
+            for request in queued:
+                self._queue.remove(request)
+            if any(request.wake.acquire(blocking=False) for request in queued):
+                self._appoint_leader()
 
     def _appoint_leader(self) -> None:
         """Wakes the first of the queue to lead. The caller holds the lock."""
@@ -105,19 +129,26 @@ class GroupCommit:
                     return
                 request = self._queue.popleft()
             group.append(request)
-            self._run_action(db, request)
+            self._run_action(db, request, is_first=len(group) == 1)
 
-    def _run_action(self, db: Connection, request: _Request) -> None:
-        """Runs an action in a savepoint. Raises only where SQLite has ended the transaction."""
-        db.execute("SAVEPOINT action")
+    def _run_action(self, db: Connection, request: _Request, *, is_first: bool) -> None:
+        """Runs an action; the first without a savepoint, for which SQLite would keep a copy of each
+        page that it changes. Raises only where SQLite has ended the transaction."""
+        if not is_first:
+            db.execute("SAVEPOINT action")
         try:
             request.result = request.action(db)
         except Exception as error:
             if not db.in_transaction:  # rolled back by SQLite: a full disk, an I/O error
                 raise
-            db.execute("ROLLBACK TO action")
             request.error = self._db.translated(error)
-        db.execute("RELEASE action")
+            if is_first:
+                db.execute("ROLLBACK")
+                db.execute("BEGIN IMMEDIATE")
+            else:
+                db.execute("ROLLBACK TO action")
+        if not is_first:
+            db.execute("RELEASE action")
 
 
 def _copy(error: BaseException) -> CasfsError:

@@ -105,6 +105,14 @@ class Swap:
     new: Head | None
 
 
+class Publication(NamedTuple):
+    """The arguments of one `Backend.publish`."""
+
+    staged: Sequence[Staged]
+    swaps: Sequence[Swap] = ()
+    require: Collection[str] = ()
+
+
 class Move(NamedTuple):
     """An entry of the journal of head moves: at `at_ms` (ms since 1970 UTC, by the writer's clock)
     `name` was set to `hash`; None: it was deleted. `seq` counts all moves from 1, without a gap."""

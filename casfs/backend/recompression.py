@@ -119,9 +119,6 @@ class Recompression:
         self._blobs.rows.refresh()
         return True
 
-    def pending(self) -> int:
-        return find_pending(self._db).rows
-
     def recompress(self, progress: Callable[[int], None] = lambda rows: None) -> Recompressed:
         """Compresses the rows that have arrived since the last run, or all of them after a new
         dictionary. `progress` gets the number of rows so far."""

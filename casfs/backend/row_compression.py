@@ -18,6 +18,7 @@ from casfs.system.zstd import Dictionary
 
 DICTIONARIES = "dictionaries/"
 MIN_BYTES = 128  # a shorter row is left as it is
+MIN_BYTES_ALONE = 512  # the same without a dictionary, which saves little of a short row
 REFRESH_S = 60.0  # until a writer looks for newer dictionaries
 MAGIC = b"\xfe"
 HEADER_BYTES = 5
@@ -50,6 +51,8 @@ class RowCompression:
         if len(data) < MIN_BYTES and not ambiguous:
             return data
         number = self._newest_of(type)
+        if number == 0 and len(data) < MIN_BYTES_ALONE and not ambiguous:
+            return data
         header = MAGIC + number.to_bytes(HEADER_BYTES - 1, "big")
         row = header + self._dictionary(number).compress(data)
         return row if len(row) < len(data) or ambiguous else data

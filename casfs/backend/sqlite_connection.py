@@ -19,10 +19,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 from casfs.backend import wal_index
-from casfs.backend.wal_checkpoints import BACKSTOP_PAGES, WalCheckpoints
+from casfs.backend.wal_checkpoints import BACKSTOP_PAGES, Result, WalCheckpoints
 from casfs.errors import Corrupt, Failed, Refused
 
 WRITE_LOCK_TIMEOUT_S = 60.0  # that a writer waits for other writers
@@ -138,10 +137,10 @@ class Database:
                 raise
         self._checkpoints.after_commit()
 
-    def _checkpoint(self, mode: str = "PASSIVE") -> tuple[int, int, int]:
+    def _checkpoint(self, mode: str = "PASSIVE") -> Result:
         with self.read() as connection:
-            (found,) = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
-        return cast(tuple[int, int, int], found)
+            found: list[Result] = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
+        return found[0]
 
     def version(self) -> int:
         """Returns a number that changes when any connection of any process has committed."""

@@ -6,7 +6,7 @@ Every function here takes a connection and runs inside the caller's transaction;
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from casfs import canonical
@@ -144,7 +144,7 @@ def type_key(type: str) -> bytes:
 
 
 def prepare(
-    db: Connection, batch: list[Staged], moves: list[Swap], require: Iterable[str], now: int
+    db: Connection, batch: Sequence[Staged], moves: Sequence[Swap], require: Iterable[str], now: int
 ) -> dict[bytes, BlobRow]:
     """Checks, in one query, that everything a transaction relies on is still stored (`require`, the
     types of its nodes, the targets of its heads) and refreshes its `touched`. Returns the rows that
@@ -159,35 +159,40 @@ def prepare(
     if gone := [key for key in needed if key not in found]:
         raise NotFound(f"no blob {min(gone).hex()} in this store: it was collected meanwhile")
     stale = [
-        (now, found[key].id) for key in needed if found[key].touched < now - TOUCH_RESOLUTION_S
+        (now, id)
+        for _, id, _, touched in map(found.__getitem__, needed)
+        if touched < now - TOUCH_RESOLUTION_S
     ]
     if stale:
         db.executemany("UPDATE blobs SET touched = ? WHERE id = ?", stale)
-    return {key: found[key] for key in own if key in found}
+    return {key: BlobRow(*found[key]) for key in own if key in found}
 
 
-def _rows(db: Connection, keys: list[bytes]) -> dict[bytes, BlobRow]:
-    found: dict[bytes, BlobRow] = {}
+def _rows(db: Connection, keys: list[bytes]) -> dict[bytes, tuple[bytes, int, int | None, int]]:
+    """Returns the rows of those that are stored, as in BlobRow."""
+    found: dict[bytes, tuple[bytes, int, int | None, int]] = {}
     for start in range(0, len(keys), BATCH_ROWS):
         part = keys[start : start + BATCH_ROWS]
         marks = ",".join("?" * len(part))
         rows = db.execute(
             f"SELECT hash, id, type, touched FROM blobs WHERE hash IN ({marks})", part
         )
-        found.update({row[0]: BlobRow._make(row) for row in rows})
+        found.update((row[0], row) for row in rows)
     return found
 
 
 def insert(
     db: Connection,
     rows_of_nodes: RowCompression,
-    batch: list[Staged],
+    batch: Sequence[Staged],
     stored: Mapping[bytes, BlobRow],
+    type_ids: Mapping[str, int],
     now: int,
 ) -> None:
     """Inserts the rows of a batch, in its order: a node comes after its references. `stored`:
-    the rows that exist already."""
-    ids = _type_ids(db, {one.type for one in batch if one.type is not None})
+    the rows that exist already; `type_ids`: committed rows of `types`."""
+    types = {one.type for one in batch if one.type is not None}
+    ids = type_ids if types <= type_ids.keys() else _type_ids(db, types)
     rows: list[tuple[bytes, int, int | None, int, bytes | None]] = []
     for one in batch:
         key, data = key_of(one.digest.hash), one.data
@@ -215,7 +220,7 @@ def _type_ids(db: Connection, types: Collection[str]) -> dict[str, int]:
     return ids
 
 
-def record_touched(db: Connection, hashes: list[str], moves: list[Swap]) -> None:
+def record_touched(db: Connection, hashes: list[str], moves: Sequence[Swap]) -> None:
     """Write barrier: records the blobs that this transaction touches for the running gc."""
     keys = [key_of(hash) for hash in [*hashes, *(move.new.hash for move in moves if move.new)]]
     db.executemany(

@@ -55,7 +55,7 @@ def init(ctx: click.Context, workflows: bool, dry_run: bool, as_json: bool) -> N
         _show_conversion(path, as_json)
         return
     with Store.init(path) as store:
-        _convert(store)
+        _convert(store, path)
         shipped.install(store, again=workflows)
         names = store.registry.names()
     reserve.allocate(path)
@@ -68,8 +68,7 @@ def _show_conversion(path: Path, as_json: bool) -> None:
     pending = DiskBackend.pending(path) if found else Pending(0, 0)
     room = 2 * (path / "store.db").stat().st_size if pending.rows else 0
     free = disk_usage(next(one for one in (path, *path.absolute().parents) if one.exists())).free
-    value = {"store": str(path), "dryRun": True, "format": found}
-    counts = {"nodes": pending.rows, "bytes": pending.bytes, "roomBytes": room, "freeBytes": free}
+    value = {"nodes": pending.rows, "bytes": pending.bytes, "roomBytes": room, "freeBytes": free}
     line = f"{path}: would be made, with format {FORMAT!r}"
     if found:
         line = (
@@ -77,14 +76,14 @@ def _show_conversion(path: Path, as_json: bool) -> None:
             f" ({readable(pending.bytes)}), which needs up to {readable(room)} of room"
             f" ({readable(free)} free)"
         )
-    echo_result(as_json, value | counts, line)
+    echo_result(as_json, {"store": str(path), "dryRun": True, "format": found, **value}, line)
 
 
-def _convert(store: Store) -> None:
+def _convert(store: Store, path: Path) -> None:
     """Compresses the node rows that are not, if a store of an older format had many."""
     assert isinstance(store.backend, Compressing)
-    recompression = store.backend.recompression()
-    if pending := recompression.pending():
+    if pending := DiskBackend.pending(path).rows:
+        recompression = store.backend.recompression()
         recompression.train()
         with progress("converting", "nodes", pending) as update:
             recompression.recompress(lambda done: update(done, 0))

@@ -74,8 +74,8 @@ def kept(root: Path) -> Iterator[None]:
 
 
 def end_unused(store: Store, env: Mapping[str, str]) -> None:
-    """Ends the workspaces' own mount where nothing needs it any more, and waits for its
-    processes; nothing where the mount is in use."""
+    """Unmounts the workspaces' own mount and waits for its processes. Leaves it mounted while a
+    daemon runs, a workspace is being opened, an open workspace is on it, or a process uses it."""
     assert store.root is not None
     point = mount_point(store.root, env)
     if point not in mount_points.mounted(store.root) or daemon_socket.runs(store.root):

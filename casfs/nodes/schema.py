@@ -64,7 +64,7 @@ class Schema:
         canonical.encode(document)  # valid JSON of bounded depth, or Invalid
         self.document = document
         root = {key: value for key, value in document.items() if key not in extra}
-        self._places = dict(walk(root, ()))
+        self._places, self.has_refs = dict(walk(root, ())), has_refs(root)
         self._cost = Cost(self._places)
         try:
             asserted = assert_refs(root)

@@ -117,14 +117,22 @@ class Dictionary:
 
             self._prepared = zstandard.ZstdCompressionDict(data)
             self._prepared.precompute_compress(level=FRAME_LEVEL)
+        # idle ones: each is used by one thread at a time, and takes longer to make than a frame
+        self._compressors: list[zstandard.ZstdCompressor] = []
+        self._decompressors: list[zstandard.ZstdDecompressor] = []
 
     def compress(self, data: bytes) -> bytes:
-        import zstandard  # its objects are cheap to make, and not thread-safe
+        try:
+            compressor = self._compressors.pop()
+        except IndexError:
+            import zstandard
 
-        compressor = zstandard.ZstdCompressor(
-            level=FRAME_LEVEL, dict_data=self._prepared, write_dict_id=False
-        )
-        return compressor.compress(data)
+            compressor = zstandard.ZstdCompressor(
+                level=FRAME_LEVEL, dict_data=self._prepared, write_dict_id=False
+            )
+        frame = compressor.compress(data)
+        self._compressors.append(compressor)
+        return frame
 
     def decompress(self, frame: bytes, max_bytes: int) -> bytes:
         """Raises Corrupt for an invalid frame, or one of more than `max_bytes`."""
@@ -133,10 +141,15 @@ class Dictionary:
         try:
             if zstandard.frame_content_size(frame) > max_bytes:
                 raise Corrupt("a compressed row is larger than any node")
-            decompressor = zstandard.ZstdDecompressor(dict_data=self._prepared)
-            return decompressor.decompress(frame, allow_extra_data=False)
+            try:
+                decompressor = self._decompressors.pop()
+            except IndexError:
+                decompressor = zstandard.ZstdDecompressor(dict_data=self._prepared)
+            data = decompressor.decompress(frame, allow_extra_data=False)
         except zstandard.ZstdError as error:
             raise Corrupt(f"a compressed row does not decompress: {error}") from None
+        self._decompressors.append(decompressor)
+        return data
 
 
 def train(samples: Sequence[bytes | bytearray | memoryview], size: int) -> bytes | None:

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from typing import Any
 
+from casfs.backend.derived import publish_each
 from casfs.backend.protocols import Backend, Staged, Swap
 from casfs.errors import Failed
 
@@ -24,6 +26,7 @@ class Faults:
         self._armed: Counter[str] = Counter()
         self._publish = backend.publish
         vars(backend)["publish"] = self._publish_or_fail
+        vars(backend)["publish_group"] = partial(publish_each, self._publish_or_fail)
         for name in {"stage", "stage_bytes"} & set(dir(backend.blobs)):
             vars(backend.blobs)[name] = self._guarded(getattr(backend.blobs, name))
 

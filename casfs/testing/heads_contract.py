@@ -7,10 +7,11 @@ import threading
 
 import pytest
 
-from casfs.backend.protocols import MAX_RECORD_BYTES, Backend, Head, discard
+from casfs.backend.derived import publish_group
+from casfs.backend.protocols import MAX_RECORD_BYTES, Backend, Head, Publication, discard
 from casfs.digest import Digest, NodeHash
 from casfs.errors import Conflict, Invalid, NotFound
-from casfs.testing.contract import ABSENT, Factory, checks, create, get, put, swap
+from casfs.testing.contract import ABSENT, Factory, checks, create, get, put, stage, swap
 
 NAMES = ["a", "a/b", "a0", "b", "ä", "ÿ", "ı", "Ā", "\ud7ff", "\ue000", "\uffff", "𐀀", "😀", "a/😀"]
 
@@ -234,6 +235,25 @@ def listing_can_go_backwards(make_backend: Factory) -> None:
     create(backend, "b", one)
     names = [name for name, _ in backend.heads.list("a/")]
     assert [name for name, _ in backend.heads.list("a/", reverse=True)] == names[::-1]
+
+
+def publications_in_a_group_fail_alone(make_backend: Factory) -> None:
+    backend = make_backend()
+    here = NodeHash(put(backend, b"here"))
+    group = [
+        Publication([stage(backend, b"one")], [swap("name", None, Head(here))], [here]),
+        Publication([stage(backend, b"large" * 1000)], [swap("name", None, Head(here))]),
+        Publication([stage(backend, b"two")], [], [ABSENT]),
+        Publication([stage(backend, b"one"), stage(backend, b"three")]),
+    ]
+    first, conflict, absent, last = publish_group(backend, group)
+    assert (first, last) == (set(), {Digest.of(b"one").hash})
+    assert isinstance(conflict, Conflict)
+    assert isinstance(absent, NotFound)
+    stored = {Digest.of(data).hash for data in (b"here", b"one", b"three")}
+    assert {hash for _, hash, _ in backend.blobs.iterate()} == stored
+    assert get(backend, "name") == Head(here)
+    assert publish_group(backend, []) == []
 
 
 CONTRACT = checks(globals())

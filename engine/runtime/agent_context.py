@@ -47,7 +47,7 @@ class AgentContextBuilder:
             thread=self.head.thread.id,
             role=intent["role"],
             step=intent["index"],
-            prompt=replace(prompt, answer=answer),
+            prompt=replace(prompt, answer=answer) if answer else prompt,
             workspace=self.workspace,
             store=self.store,
             depth=self.config.start["depth"],

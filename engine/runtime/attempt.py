@@ -6,18 +6,15 @@ MAX_CORRECTIONS times, and the agent finds its state in `context.conversation`. 
 a result; in `AttemptFailed`, after which the role's policy may allow another; or in `Waiting` or
 `BudgetExceeded`, neither is a failure. Agents are third-party code: whatever they raise becomes
 one of these.
-
-The step of a result is built at once, in the worker thread that parsed the output: a hop through
-the daemon's loop in between costs more than all the rest of a step without a model. That is
-within the attempt's time limit but is never interrupted: no cancellation point of trio follows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, cast
 
 import trio
 
@@ -32,15 +29,15 @@ from engine.agents import package_code
 from engine.blocking import blocking
 from engine.cancellation import reraise_cancellation
 from engine.llm.llm_extractor import Extractor
-from engine.output_parser import DanglingRef, Extracted, extract
+from engine.output_parser import DanglingRef, Extracted, extract, is_quick
 from engine.processes import MAX_OUTPUT_BYTES, OutputTooLarge, TimedOut
 from engine.runtime.thread_head import ThreadHead
 from engine.threads.record import FAILURE, TIMEOUT, Budget, spent
 from engine.threads.transitions import correct
 
 MAX_CORRECTIONS = 2
+TOKENS = "totalTokens"  # of a detail
 MAX_TOKENS = 10**12  # of one attempt
-T = TypeVar("T")
 
 
 class BudgetExceeded(CasfsError):
@@ -69,22 +66,26 @@ class RoleAgent:
     extractor: Extractor | None = None
 
 
-@dataclass(frozen=True)
+@dataclass
 class StepResult:
     """An agent's result to `prompt` and the meta extracted from it. `extraction`: by which method;
     `workspace`: root of the tree that the agent left, None for what the directory holds;
-    `cached`: the step's field of that name on a cache hit, else None."""
+    `changes`: the patch to that tree; `cached`: the step's field of that name on a cache hit, else
+    None; `tokens`: spent by the attempt before this result; `duration_ms`: of the attempt."""
 
     result: AgentResult
     extracted: Extracted
     prompt: Prompt
     extraction: str
     workspace: TreeHash | None = None
+    changes: bytes | None = None
     cached: Mapping[str, Any] | None = None
+    tokens: int = 0
+    duration_ms: int = 0
 
 
-class Attempt(Generic[T]):
-    """`tokens`: spent so far, by the details of this attempt."""
+class Attempt:
+    """`tokens`: spent by the results that were not usable."""
 
     def __init__(
         self,
@@ -93,47 +94,48 @@ class Attempt(Generic[T]):
         role_agent: RoleAgent,
         context: AgentContext,
         budget: Budget,
-        build: Callable[[StepResult, int], T],
     ) -> None:
-        """`build` gets the result and the tokens, in a worker thread, while the head is
-        locked."""
         self.tokens = 0
-        self._interrupted: str | None = None  # the detail of a call that was cancelled
-        self._build = build
+        head.interrupted = None
         self._store = store
         self._head = head
         self._role_agent = role_agent
         self._context = replace(context, interrupted=self._note_interrupted)
         self._budget = budget
 
-    async def __call__(self) -> T:
-        """Returns what `build` returned. Raises AttemptFailed, Waiting, BudgetExceeded, and
-        what `build` raises."""
+    async def __call__(self) -> StepResult:
+        """Raises AttemptFailed, Waiting, BudgetExceeded."""
         role, timeout, left = self._context.role, self._role_agent.timeout, self._seconds_left()
         limits = [seconds for seconds in (timeout, left) if seconds is not None]
+        begin = time.monotonic()
         with trio.move_on_after(min(limits, default=float("inf"))) as scope:
-            return await self._until_output_fits()
+            result = await self._until_output_fits()
+            result.tokens = self.tokens
+            result.duration_ms = round((time.monotonic() - begin) * 1000)
+            return result
         assert scope.cancelled_caught
         if left is not None and (timeout is None or left <= timeout):
             reason = self._budget.exceeded(self._spent())
             raise BudgetExceeded(reason or "budget: no running time is left")
-        raise AttemptFailed(f"{role}: took longer than {timeout:g} s", self._interrupted, TIMEOUT)
+        raise AttemptFailed(
+            f"{role}: took longer than {timeout:g} s", self._head.interrupted, TIMEOUT
+        )
 
-    async def _until_output_fits(self) -> T:
+    async def _until_output_fits(self) -> StepResult:
         context = self._context
         for corrections in range(1 + MAX_CORRECTIONS):
             result = await self._ask(context)
-            step = await self._head.run_locked(
-                partial(self._parse, result, corrections, context.prompt)
-            )
-            if not isinstance(step, Invalid):
-                return step
-            fault = str(step)
-            if not isinstance(step, DanglingRef) and (
-                extracted := await self._extract_by_model(context, result, corrections)
+            tree = cast("TreeHash | None", result.workspace)
+            found = await self._extract(result.output)
+            if isinstance(found, Extracted):
+                method = "correction" if corrections else "block"
+                return StepResult(result, found, context.prompt, method, tree)
+            if not isinstance(found, DanglingRef) and (
+                step := await self._extract_by_model(context, result, corrections)
             ):
-                return await self._head.run_locked(partial(self._build, extracted, self.tokens))
-            detail = result.detail.hash
+                return step
+            fault, detail = str(found), result.detail.hash
+            self.tokens += await blocking(partial(result_tokens, self._store, result))
             if corrections == MAX_CORRECTIONS:
                 break
             await self._head.move(partial(self._correct, detail, fault))
@@ -167,16 +169,15 @@ class Attempt(Generic[T]):
         output = context.secrets.redact(result.output)
         return result if output == result.output else replace(result, output=output)
 
-    def _parse(self, result: AgentResult, corrections: int, prompt: Prompt) -> T | Invalid:
-        """Builds the step of an output that holds its meta; else returns the fault."""
-        self.tokens += result_tokens(self._store, result)
+    async def _extract(self, output: str) -> Extracted | Invalid:
+        """Returns the meta of an output, or the fault."""
+        schema = self._role_agent.schema
         try:
-            extracted = extract(result.output, self._role_agent.schema, self._store)
+            if is_quick(output, schema):
+                return extract(output, schema, self._store)
+            return await blocking(lambda: extract(output, schema, self._store))
         except Invalid as error:
             return error
-        method = "correction" if corrections else "block"
-        tree = cast("TreeHash | None", result.workspace)
-        return self._build(StepResult(result, extracted, prompt, method, tree), self.tokens)
 
     async def _extract_by_model(
         self, context: AgentContext, result: AgentResult, corrections: int
@@ -197,7 +198,7 @@ class Attempt(Generic[T]):
         return StepResult(result, answer.extracted, context.prompt, method, tree)
 
     def _note_interrupted(self, detail: str) -> None:
-        self._interrupted = detail
+        self._head.interrupted = detail
 
     def _correct(self, detail: str, fault: str, now: Thread) -> Thread:
         return correct(self._store, now, detail, fault)
@@ -214,14 +215,24 @@ class Attempt(Generic[T]):
 
 def detail_tokens(store: Store, detail: str | None) -> int:
     """Returns the integer `totalTokens` of an agent's detail, 0 without one."""
-    if detail is None:
+    if detail is None or not _may_have_tokens(store, detail):
         return 0
     try:
         payload = store.node(detail).payload
     except NotFound:  # a blob; a missing detail makes the step fail later
         return 0
-    found = payload.get("totalTokens") if isinstance(payload, dict) else None
+    found = payload.get(TOKENS) if isinstance(payload, dict) else None
     return _bounded(found)
+
+
+def _may_have_tokens(store: Store, detail: str) -> bool:
+    """Returns False where the detail's type says so, which saves reading it."""
+    type = store.registry.types_of([detail]).get(detail)
+    if type is None:
+        return True
+    document = store.registry.compiled(type)[1].document
+    is_closed = document.get("additionalProperties") is False
+    return not is_closed or TOKENS in document.get("properties", {})
 
 
 def result_tokens(store: Store, result: AgentResult) -> int:

@@ -126,6 +126,7 @@ class DaemonApi:
         workflow: str | None = None,
         every: dict[str, Any] | None = None,
         hint: str | None = None,
+        name: str | None = None,
     ) -> Answer:
         def fork() -> Thread:
             found = threads.get(self._store, id)
@@ -134,7 +135,7 @@ class DaemonApi:
             store = agent_binding.redacting_store(store, others, self._env)
             new = None if workflow is None else workflows.find(store, workflow)
             text = None if hint is None else content.put(store, hint)
-            return lifecycle.fork(store, found, at, others, max_steps, new, text)
+            return lifecycle.fork(store, found, at, others, max_steps, new, text, name)
 
         thread = await blocking(fork)
         self._supervisor.launch(thread.id)

@@ -18,6 +18,7 @@ one (`unmount_all`).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -64,6 +65,7 @@ class OverlayWorkspace(Workspace):
         self._strategies = [strategy for strategy in found if strategy.name in preferred]
         self._image: TreeHash | None = None  # the tree whose image is the lowest layer
         self._base: TreeHash | None = None  # of the overlay, None without one
+        self._empty_upper: tuple[int, ...] | None = None  # its stat when it was last empty
 
     @property
     def _upper(self) -> Path:
@@ -78,6 +80,7 @@ class OverlayWorkspace(Workspace):
                 self._base = root
             else:
                 super().reset(root)
+        self._empty_upper = self._stat_empty_upper() if self._base is not None else None
         self.root = None
 
     def _mount(self, root: TreeHash) -> bool:
@@ -118,11 +121,21 @@ class OverlayWorkspace(Workspace):
             return super().record()
         if not overlay_mount.is_mounted(self.path):
             raise Failed(f"the workspace {self.path} was unmounted by another process")
+        if self._empty_upper is not None and self._empty_upper == self._stat_empty_upper():
+            self.root = self._base  # nothing was written: the cost does not depend on the tree
+            return self._base
         with self._store.batch() as batch:
             self.root = overlay_snapshot.snapshot(
                 self._store, batch, self._base, self._upper, self._report, limit=self.max_bytes
             ).hash
         return self.root
+
+    def _stat_empty_upper(self) -> tuple[int, ...] | None:
+        """Returns what every change of the upper directory changes; None where it is not empty."""
+        found = self._upper.stat()
+        if os.listdir(self._upper):
+            return None
+        return found.st_ctime_ns, found.st_mode, found.st_uid, found.st_gid
 
     def remove(self) -> None:
         """Unmounts and deletes it. A process that still works in it keeps its files."""

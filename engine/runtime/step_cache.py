@@ -132,7 +132,7 @@ def lookup(store: Store, action: Action, prompt: Prompt, schema: Schema) -> Step
         prompt,
         "block",
         None if action.payload["inputRoot"] is None else result.outputs,
-        {"action": action.hash, "savedMs": max(0, saved)},
+        cached={"action": action.hash, "savedMs": max(0, saved)},
     )
 
 

@@ -1,14 +1,15 @@
 """Step commit: a result becomes a thread-step, published in one transaction with the move of
-the thread's head and the next pending step (`engine.threads.transitions.commit_step`).
+the thread's head and the next pending step (`engine.threads.transitions.finish_step`).
 
-`StepCommitter.build` runs in the worker thread that parsed the agent's output, while the thread
-head is locked. Where the next decision does not depend on the step, it commits at once, without
-another hop through the daemon's loop; else `ThreadRun` decides and calls `commit`.
+What takes time is recorded first (`StepCommitter.record`); the step itself is built in the thread
+that commits it (`engine.runtime.commit_queue`), so that a step is one way out of the daemon's
+loop and back.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import trio
@@ -19,13 +20,15 @@ from casfs.store import Store
 from casfs.system import interruption
 from casfs.system.clock import now_ms
 from casfs.system.log import Log
+from casfs.threads import Thread
 from casfs.trees.diff import unified_diff
 from casfs.write_batch import Batch
 from engine import content
-from engine.moderator import decision as moderator
+from engine.blocking import blocking
 from engine.moderator.decision import Decision
 from engine.runtime import calls
-from engine.runtime.attempt import StepResult
+from engine.runtime.attempt import StepResult, result_tokens
+from engine.runtime.commit_queue import CommitQueue
 from engine.runtime.thread_config import ThreadConfig
 from engine.runtime.thread_head import ThreadHead
 from engine.runtime.workspace import Workspace, Workspaces
@@ -33,25 +36,26 @@ from engine.secrets import redaction
 from engine.threads import transitions
 from engine.threads.history import ThreadHistory
 from engine.threads.prompt_digest import PromptDigester
-from engine.threads.record import Intent, step_limit
+from engine.threads.record import step_limit
 
 
 @dataclass
 class UncommittedStep:
-    """A step built from a result. `batch` holds it until it is `committed`; `tokens`: spent by
-    the attempt; `duration_ms`: of the attempt, 0 on a cache hit."""
+    """A step built from a result, in `batch`. `tokens`: spent by the attempt; `summary`: of all
+    steps before, if it carries one; `moved`: the thread after it."""
 
     batch: Batch
     payload: dict[str, Any]
     output: str
     tokens: int
-    duration_ms: int = 0
-    committed: bool = False
+    summary: str | None = None
+    moved: Thread = field(init=False)
 
 
 @dataclass(frozen=True)
 class StepCommitter:
-    """Builds and commits the steps of one thread run. `store` redacts the thread's secrets."""
+    """Records, builds and commits the steps of one thread run. `store` redacts the thread's
+    secrets."""
 
     store: Store
     head: ThreadHead
@@ -59,50 +63,65 @@ class StepCommitter:
     history: ThreadHistory
     workspace: Workspace
     workspaces: Workspaces
+    queue: CommitQueue
     log: Log
     prompts: PromptDigester = field(default_factory=PromptDigester)
 
-    def build(self, intent: Intent, result: StepResult, tokens: int) -> UncommittedStep:
-        """Builds the step of a result, and commits it if the next decision is unconditional.
-        Records the workspace, which is given up when the thread's task is cancelled; cancels
-        children that the agent did not wait for."""
+    async def record(self, result: StepResult) -> None:
+        """Adds to a result the tree that the agent left and its changes; cancels children that the
+        agent did not wait for. A cancelled task gives it up."""
         before = self.history.tree
-        with interruption.interruptible(trio.from_thread.check_cancelled):
-            if before is not None and result.workspace is None:
-                result = replace(result, workspace=self.workspace.record())
-                self._log_secret_names()
-            if result.workspace is not None:
-                self._log_files_with_secrets(before, result.workspace)
         if self.head.thread.record["intent"]["calls"]:
-            calls.cancel_children(self.store, self.head.thread, self.workspaces)
+            await blocking(self._cancel_children)
+        if before is not None or result.workspace is not None:
+            await blocking(lambda: self._record(before, result))
+
+    def _cancel_children(self) -> None:
+        calls.cancel_children(self.store, self.head.thread, self.workspaces)
+
+    def _record(self, before: TreeHash | None, result: StepResult) -> None:
+        with interruption.interruptible(trio.from_thread.check_cancelled):
+            if result.workspace is None:
+                result.workspace = self.workspace.record()
+                self._log_secret_names()
+            after = result.workspace
+            self._log_files_with_secrets(before, after)
+            if after != before:
+                result.changes = unified_diff.patch(self.store, before, after)
+
+    def build(self, result: StepResult) -> UncommittedStep:
+        """Builds the pending step from its recorded result. In a worker thread."""
+        spent = 0 if result.cached else result_tokens(self.store, result.result)
         batch = self.store.batch()
-        payload = self._payload(batch, intent, result)
-        step = UncommittedStep(batch, payload, result.result.output, tokens)
-        decision = moderator.unconditional(self.config.flow.rules, intent["role"])
-        if decision is not None:
-            self.commit(step, decision)
-        return step
+        payload = self._payload(batch, result)
+        return UncommittedStep(batch, payload, result.result.output, result.tokens + spent)
 
-    def commit(self, step: UncommittedStep, decision: Decision) -> None:
-        """Publishes the step, the move of the head and the next pending step together."""
-        now = self.head.thread
-        step.payload["compact"] = now.record["compact"]  # may have changed since it was built
-        with step.batch as batch:
-            rounds, budget = step_limit(now.record, self.config.start), self.config.budget
-            moved = transitions.commit_step(
-                batch, now, step.payload, decision, rounds, step.tokens, budget
-            )
-        self.head.thread, step.committed = moved, True
+    async def commit(self, build: Callable[[], UncommittedStep], decision: Decision) -> None:
+        """Publishes the step that `build` returns, the move of the head and the next pending step
+        in one transaction."""
+
+        def prepare(now: Thread) -> UncommittedStep:
+            step = build()
+            self._finish(step, now, decision)
+            return step
+
+        step = await self.head.commit(self.queue, prepare)
         self.config.recorded_agents[step.payload["role"]] = step.payload["agent"]
-        self.history.add(moved.hash, step.payload, step.output)
+        self.history.add(step.moved.hash, step.payload, step.output, step.summary)
 
-    def _payload(self, batch: Batch, intent: Intent, step: StepResult) -> dict[str, Any]:
+    def _finish(self, step: UncommittedStep, now: Thread, decision: Decision) -> None:
+        compact = now.record["compact"]  # may have changed since the step was built
+        step.payload["compact"] = compact
+        step.summary = None if compact is None else content.text(self.store, compact)
+        rounds, budget = step_limit(now.record, self.config.start), self.config.budget
+        step.moved = transitions.finish_step(
+            step.batch, now, step.payload, decision, rounds, step.tokens, budget
+        )
+
+    def _payload(self, batch: Batch, step: StepResult) -> dict[str, Any]:
         """The payload of a thread-step; puts its content and its changes into `batch`."""
-        thread, before = self.head.thread, self.history.tree
-        called = thread.record["intent"]["calls"]
+        thread, intent = self.head.thread, self.head.thread.record["intent"]
         artifacts = list(dict.fromkeys([*step.extracted.refs, *step.result.artifacts]))
-        changed = step.workspace != before
-        changes = unified_diff.patch(self.store, before, step.workspace) if changed else b""
         payload: dict[str, Any] = {
             "index": intent["index"],
             "role": intent["role"],
@@ -114,11 +133,11 @@ class StepCommitter:
             "start": thread.record["start"],
             **threads.links(self.history.hashes),
             "compact": thread.record["compact"],
-            "childThreads": calls.child_ends(self.store, thread) if called else [],
+            "childThreads": calls.child_ends(self.store, thread) if intent["calls"] else [],
             "attempts": list(thread.record["attempts"]),
             "extraction": step.extraction,
             "workspace": step.workspace,
-            "changes": batch.put(changes).hash if changes else None,
+            "changes": batch.put(step.changes).hash if step.changes else None,
             "startedAt": intent["since"],
             "completedAt": now_ms(),
         }

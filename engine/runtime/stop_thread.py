@@ -8,7 +8,7 @@ thread's workspace is freed before anything is written: it may be what fills the
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from casfs import daemon_socket, threads
@@ -22,21 +22,22 @@ from engine.runtime.workspace import COPYING, Workspaces, thread_workspace
 from engine.threads import call_stack, suspension, transitions
 from engine.threads.record import UNKNOWN
 
-Action = Callable[[Store, ThreadId, Workspaces], None]
+Action = Callable[[Store, ThreadId, Workspaces, Sequence[str]], None]
 
 
-def cancel(store: Store, id: ThreadId, workspaces: Workspaces) -> None:
-    """Ends a thread and its open children with return code 130. Raises NotFound, Conflict."""
+def cancel(store: Store, id: ThreadId, workspaces: Workspaces, interrupted: Sequence[str]) -> None:
+    """Ends a thread and its open children with return code 130. `interrupted`: details of its
+    programs. Raises NotFound, Conflict."""
     for one in _end_processes(store, id, (RUNNING, SUSPENDED)):
         thread_workspace(store, one, workspaces).remove()
-    transitions.cancel(store, threads.get(store, id))
+    transitions.cancel(store, threads.get(store, id), interrupted)
 
 
-def suspend(store: Store, id: ThreadId, workspaces: Workspaces) -> None:
+def suspend(store: Store, id: ThreadId, workspaces: Workspaces, interrupted: Sequence[str]) -> None:
     """Suspends a running thread and its running children. Raises NotFound, Conflict."""
     _end_processes(store, id, (RUNNING,))
     reason = "suspended by a person"
-    suspension.suspend(store, threads.get(store, id), reason, cause=UNKNOWN)
+    suspension.suspend(store, threads.get(store, id), reason, interrupted, cause=UNKNOWN)
 
 
 def request(root: Path, id: ThreadId, op: str) -> None:
@@ -53,7 +54,7 @@ def without_daemon(root: Path, id: ThreadId, action: Action) -> None:
     try:
         with Store.open(root) as store:
             overlay_workspace.unmount_all(root)
-            action(store, id, COPYING)
+            action(store, id, COPYING, ())
     finally:
         os.close(lock)
 

@@ -27,6 +27,7 @@ from engine.cancellation import reraise_cancellation
 from engine.llm.llm_extractor import Extractor
 from engine.moderator.decision import Evaluator
 from engine.runtime import stop_thread
+from engine.runtime.commit_queue import CommitQueue
 from engine.runtime.single_flight import SingleFlight
 from engine.runtime.thread_head import ThreadHead
 from engine.runtime.thread_run import ThreadRun
@@ -66,6 +67,7 @@ class Supervisor:
         self._workspaces = workspaces
         self._evaluator = evaluator
         self._single_flight = SingleFlight()
+        self._commits = CommitQueue()
         self._tasks: dict[ThreadId, Task] = {}
         self._queue: list[Task] = []  # in the order in which they will run
         self._running: list[Task] = []  # those that count against the limit
@@ -166,7 +168,9 @@ class Supervisor:
             if task is not None:
                 task.scope.cancel()
                 await task.done.wait()
-            await blocking(lambda: action(self._store, id, self._workspaces))
+            detail = task and task.head and task.head.interrupted
+            interrupted = [detail] if detail else []
+            await blocking(lambda: action(self._store, id, self._workspaces, interrupted))
         finally:
             if task is not None:
                 task.stopped.set()
@@ -215,7 +219,8 @@ class Supervisor:
 
     def _thread_run(self, thread: Thread) -> ThreadRun:
         shared = (self._workspaces, self._single_flight, self._evaluator, self.run_child)
-        return ThreadRun(self._store, thread, self._env, self._log, *shared, self._extractor)
+        models = (self._extractor, self._commits)
+        return ThreadRun(self._store, thread, self._env, self._log, *shared, *models)
 
     def _suspend(self, id: ThreadId, reason: str) -> None:
         now = threads.get(self._store, id)

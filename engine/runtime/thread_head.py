@@ -9,21 +9,32 @@ when its task is cancelled, so `thread` never lags behind the store.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import trio
 
 from casfs.threads import Thread
 from engine import processes
+from engine.runtime.commit_queue import CommitQueue, Committable
 
-T = TypeVar("T")
+
+class MovesHead(Committable, Protocol):
+    """`moved`: the thread after its head was moved by `batch`."""
+
+    @property
+    def moved(self) -> Thread: ...
+
+
+M = TypeVar("M", bound=MovesHead)
 
 
 class ThreadHead:
-    """`thread`: as of the last move."""
+    """`thread`: as of the last move; `interrupted`: the detail of the pending step's program, where
+    that was interrupted."""
 
     def __init__(self, thread: Thread) -> None:
         self.thread = thread
+        self.interrupted: str | None = None
         self._lock = trio.Lock()
 
     async def move(self, transition: Callable[[Thread], Thread]) -> Thread:
@@ -33,13 +44,21 @@ class ThreadHead:
             self.thread = transition(self.thread)
             return self.thread
 
-        return await self.run_locked(apply)
-
-    async def run_locked(self, function: Callable[[], T]) -> T:
-        """Runs a function in a worker thread while no other task moves the head; the function
-        may set `thread`."""
         async with self._lock:
-            return await trio.to_thread.run_sync(function)
+            return await trio.to_thread.run_sync(apply)
+
+    async def commit(self, queue: CommitQueue, prepare: Callable[[Thread], M]) -> M:
+        """Commits what `prepare` makes of the current thread. Raises what these raise."""
+        try:
+            self._lock.acquire_nowait()  # without a turn of the loop
+        except trio.WouldBlock:
+            await self._lock.acquire()
+        try:
+            done = await queue.commit(lambda: prepare(self.thread))
+            self.thread = done.moved
+            return done
+        finally:
+            self._lock.release()
 
 
 def end_orphans(thread: Thread) -> None:

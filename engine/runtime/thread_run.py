@@ -14,7 +14,6 @@ attempts; it never ends the thread. A role marked cacheable is looked up in the 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, cast
@@ -33,10 +32,11 @@ from engine.moderator.conditions import LocalEvaluator
 from engine.moderator.decision import Decision, Evaluator, Next
 from engine.runtime import calls, compaction, step_cache
 from engine.runtime.agent_context import AgentContextBuilder
-from engine.runtime.attempt import Attempt, AttemptFailed, BudgetExceeded
+from engine.runtime.attempt import Attempt, AttemptFailed, BudgetExceeded, StepResult
 from engine.runtime.calls import ThreadRunner
+from engine.runtime.commit_queue import CommitQueue
 from engine.runtime.single_flight import SingleFlight
-from engine.runtime.step_commit import StepCommitter, UncommittedStep
+from engine.runtime.step_commit import StepCommitter
 from engine.runtime.thread_config import ThreadConfig
 from engine.runtime.thread_head import ThreadHead, end_orphans
 from engine.runtime.workspace import COPYING, Workspaces, thread_workspace
@@ -60,20 +60,20 @@ class ThreadRun:
         evaluator: Evaluator | None = None,
         run_child: ThreadRunner | None = None,
         extractor: Extractor | None = None,
+        commits: CommitQueue | None = None,
     ) -> None:
-        """`env`: the environment of agents; `single_flight` is shared with other runs. By
-        default the moderator's rules are evaluated in this process, and child threads run in
-        the caller's task."""
+        """`env`: the environment of agents; `single_flight` and `commits` are shared with other
+        runs. By default the moderator's rules are evaluated in this process, and child threads
+        run in the caller's task."""
         self.head = ThreadHead(thread)
         self._store = self._raw_store = store
-        self._log = self._raw_log = log
-        self._env = env
-        self._workspaces = workspaces
-        self._workspace = thread_workspace(store, thread, workspaces)
+        self._log, self._raw_log, self._env = log, log, env
+        self._workspaces, self._workspace = workspaces, thread_workspace(store, thread, workspaces)
         self._single_flight = single_flight or SingleFlight()
         self._evaluator = evaluator or LocalEvaluator()
         self._run_child = run_child or self._run_child_inline
         self._extractor = extractor
+        self._commits = commits or CommitQueue()
 
     @property
     def thread(self) -> Thread:
@@ -99,7 +99,8 @@ class ThreadRun:
 
     async def _run_child_inline(self, child: Thread) -> Thread:
         shared = (self._raw_log, self._workspaces, self._single_flight, self._evaluator)
-        run = ThreadRun(self._raw_store, child, self._env, *shared, extractor=self._extractor)
+        models = (None, self._extractor, self._commits)
+        run = ThreadRun(self._raw_store, child, self._env, *shared, *models)
         return await run()
 
     def _load(self) -> None:
@@ -112,7 +113,8 @@ class ThreadRun:
         path = None if config.start["workspace"] is None else self._workspace.path
         head, workspace = self.head, self._workspace
         self._contexts = AgentContextBuilder(store, head, config, self._env, self._run_child, path)
-        self._committer = StepCommitter(store, head, config, past, workspace, self._workspaces, log)
+        places = (workspace, self._workspaces, self._commits)
+        self._committer = StepCommitter(store, head, config, past, *places, log)
 
     # -- decide ---------------------------------------------------------------------------
 
@@ -160,7 +162,8 @@ class ThreadRun:
         past, hint = self._history.prompt_history, self.thread.record.get("hint")
         prompt = self._config.prompt(intent["role"], past, hint)
         if not role.cacheable:
-            return await self._commit(await self._attempt(intent, prompt))
+            result = await self._attempt(intent, prompt)
+            return None if result is None else await self._commit(result)
         inputs = self._contexts.step_inputs(intent, prompt, self._history.tree)
         action = await blocking(lambda: step_cache.identify(self._store, inputs))
         async with self._single_flight.lock(action.hash):
@@ -171,36 +174,31 @@ class ThreadRun:
                     self._store, action, prompt, schema, self._log, place
                 )
             )
-            if hit is not None:
-                build = partial(self._committer.build, intent, hit, 0)
-                return await self._commit(await self.head.run_locked(build))
-            step = await self._attempt(intent, prompt)
-            following = await self._commit(step)
-            if step is not None:
-                done, ms = self._history.steps[-1], step.duration_ms
+            result = hit or await self._attempt(intent, prompt)
+            if result is None:
+                return None
+            following = await self._commit(result)
+            if hit is None:
+                done, ms = self._history.steps[-1], result.duration_ms
                 thread = {"thread": self.thread.id}
                 await blocking(
                     lambda: step_cache.save_logged(self._store, action, done, ms, self._log, thread)
                 )
             return following
 
-    async def _attempt(self, intent: Intent, prompt: Prompt) -> UncommittedStep | None:
-        """Runs the agent, as often as the role's policy allows. Returns the step of its answer;
-        None when the thread is suspended."""
+    async def _attempt(self, intent: Intent, prompt: Prompt) -> StepResult | None:
+        """Runs the agent, as often as the role's policy allows. Returns its result; None when the
+        thread is suspended."""
         retries = self._config.flow.roles[intent["role"]].retries
         while True:
             context = await self._contexts.context(intent, prompt, self._history.tree)
             agent = self._config.role_agent(intent["role"])
-            build = partial(self._committer.build, intent)
-            attempt = Attempt(self._store, self.head, agent, context, self._config.budget, build)
-            begin = time.monotonic()
+            attempt = Attempt(self._store, self.head, agent, context, self._config.budget)
             try:
                 before = self._history.tree
                 if before is not None:
                     await blocking(partial(self._workspace.reset, before))
-                step = await attempt()
-                step.duration_ms = round((time.monotonic() - begin) * 1000)
-                return step
+                return await attempt()
             except Waiting as why:
                 await self._suspend(
                     why.cause, str(why), None, attempt.tokens, cast("NodeHash | None", why.question)
@@ -230,15 +228,23 @@ class ThreadRun:
         self._log_step(again)
         return again
 
-    async def _commit(self, step: UncommittedStep | None) -> Intent | None:
-        """Decides what follows a step and commits it, unless that is done. Returns the next
-        intent; None where there is no step."""
-        if step is None:
-            return None
-        if not step.committed:
-            with step.batch:
+    async def _commit(self, result: StepResult) -> Intent | None:
+        """Records a result, decides what follows its step and commits both. Returns the next
+        intent."""
+        await self._committer.record(result)
+        build = partial(self._committer.build, result)
+        role = self.thread.record["intent"]["role"]
+        decision = moderator.unconditional(self._config.flow.rules, role)
+        if decision is not None:
+            await self._committer.commit(build, decision)
+        else:
+            step = await blocking(build)
+            try:
                 decision = await self._decide([*self._history.steps, step.payload])
-                await self.head.run_locked(lambda: self._committer.commit(step, decision))
+                await self._committer.commit(lambda: step, decision)
+            except BaseException:
+                step.batch.discard()
+                raise
         return self._next_intent()
 
     async def _compact(self, intent: Intent) -> None:

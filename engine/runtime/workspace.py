@@ -27,6 +27,7 @@ from casfs.trees.restore.target import Target
 from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
+from casfs.trees.snapshot.stat_cache import StatCache
 
 FOLDER = "workspaces"
 # The workspace of a thread, or a staging directory beside it.
@@ -46,6 +47,7 @@ class Workspace:
         self.root: TreeHash | None = None
         self._report = SnapshotReport()  # of all that was recorded
         self._named: set[bytes] = set()
+        self._stats = StatCache()
 
     def reset(self, root: TreeHash) -> None:
         """Replaces its content by the tree `root`. Raises as `casfs.trees.restore`."""
@@ -59,9 +61,11 @@ class Workspace:
         (over `max_bytes`) as `casfs.trees.snapshot`."""
         options = SnapshotOptions(limit=self.max_bytes)
         with self._store.batch() as batch:
+            rules, report = IgnoreRules(), self._report
             self.root = walker.snapshot(
-                batch, self.path, IgnoreRules(), self._report, options=options
+                batch, self.path, rules, report, options=options, cache=self._stats
             ).hash
+        self._stats.advance()
         return self.root
 
     def new_secrets(self) -> list[str]:
@@ -74,7 +78,7 @@ class Workspace:
     def remove(self) -> None:
         """Deletes it, write-protected directories included, and the restore state of it.
         Raises Failed."""
-        self.root = None
+        self.root, self._stats = None, StatCache()
         rmtree.delete(self.path)
         Target(self._store, self.path).forget()
 

@@ -63,10 +63,10 @@ class PromptHistory:
         size += sum(len(step.output) + len(str(step.meta)) for step in self.steps)
         return size // CHARS_PER_TOKEN
 
-    def then(self, step: EarlierStep, compact: str | None) -> PromptHistory:
-        """Returns the history with one more step, whose `compact` is this text."""
-        if compact is not None:
-            return PromptHistory(compact, EarlierSteps([step]))
+    def then(self, step: EarlierStep, summary: str | None) -> PromptHistory:
+        """Returns the history with one more step; `summary`: of all steps before that."""
+        if summary is not None:
+            return PromptHistory(summary, EarlierSteps([step]))
         return PromptHistory(self.summary, self.steps.then(step))
 
 
@@ -77,23 +77,21 @@ class ThreadHistory:
 
     def __init__(self, store: Store, thread: Thread, start: Mapping[str, Any]) -> None:
         nodes = list(threads.backwards(store, thread))[::-1]
-        self._store = store
         self.steps: list[Mapping[str, Any]] = [node.payload for node in nodes]
         self.tree: TreeHash | None = (self.steps[-1] if self.steps else start)["workspace"]
         self.prompt_history = prompt_history(store, thread, nodes[::-1])
         self.hashes = [node.hash for node in nodes]
 
-    def add(self, hash: NodeHash, step: Mapping[str, Any], output: str) -> None:
+    def add(
+        self, hash: NodeHash, step: Mapping[str, Any], output: str, summary: str | None
+    ) -> None:
         """Adds a committed step; `hash`: of the thread's newest node, which is the thread-end
-        after its last step."""
+        after its last step; `summary`: the text of the step's `compact`."""
         self.hashes.append(hash)
         self.steps.append(step)
         self.tree = step["workspace"]
         shown = EarlierStep(step["index"], step["role"], output, step["meta"])
-        compact = step["compact"]
-        self.prompt_history = self.prompt_history.then(
-            shown, compact and text(self._store, compact)
-        )
+        self.prompt_history = self.prompt_history.then(shown, summary)
 
 
 def prompt_history(

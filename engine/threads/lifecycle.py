@@ -150,17 +150,17 @@ def fork(
     max_steps: int | None = None,
     workflow: NodeHash | None = None,
     hint: NodeHash | None = None,
+    name: str | None = None,
 ) -> Thread:
     """Creates a thread that continues from a step of this one, with that step's workspace. `at`:
     index of the step (0: the start), its hash, or None for the last. No node is copied.
     `replacements`: agents that play their roles from there on; `max_steps`: its step limit, that
     of this thread by default; `workflow`: the node of one that decides from there on; `hint`: for
     the next step. Raises NotFound where there is no such step, Invalid for a workflow without a
-    role that was played until there, and as `create` for roles and agents.
-    """
+    role that was played until there, and as `create` for roles, agents and the name."""
     origin, index = _fork_point(store, thread, at)
     kept, agents = threads.agents(store, thread), thread.record.get("agents")
-    name, inherited = thread.record["workflow"], ("rounds", "onLimit", "definition")
+    flow_name, inherited = thread.record["workflow"], ("rounds", "onLimit", "definition")
     fields = {key: thread.record[key] for key in inherited if key in thread.record}
     fields |= {key: one for key, one in (("rounds", max_steps), ("hint", hint)) if one is not None}
     if workflow is None:
@@ -170,17 +170,17 @@ def fork(
         _check_history(store, origin, flow)
         kept = {role: agent for role, agent in kept.items() if role in flow.roles}
         _check_roles(flow, {**kept, **replacements})
-        name, fields["definition"] = flow.name, workflow
-    with store.batch() as batch:
+        flow_name, fields["definition"] = flow.name, workflow
+    with naming.one_at_a_time(name), store.batch() as batch:
         if replacements or workflow is not None:
             agents = agent_binding.put_replaced(batch, kept, replacements)
         created = _new_thread(
             thread.record["start"],
-            name,
+            flow_name,
             origin,
             fork={"thread": thread.id, "step": index},
             agents=agents,
-            **fields,
+            **{**fields, **naming.fields(store, name)},
         )
         batch.swap(created.name, None, created.head)
     return created

@@ -37,7 +37,7 @@ def begin(
         return _advance(batch, thread, thread.hash, decision, done, rounds, attempt)
 
 
-def commit_step(
+def finish_step(
     batch: Batch,
     thread: Thread,
     payload: Mapping[str, Any],
@@ -46,8 +46,8 @@ def commit_step(
     tokens: int = 0,
     budget: Budget = UNLIMITED,
 ) -> Thread:
-    """Publishes a finished step, which took `tokens`, the move of the head and the decision
-    after it; commits `batch`. A spent budget suspends the thread before its next step."""
+    """Adds a finished step, which took `tokens`, the move of the head and the decision after it
+    to `batch`. A spent budget suspends the thread before its next step."""
     step = batch.put_node("thread-step", payload)
     spent = record.spent(thread.record, tokens)
     clear_hint: dict[str, Any] = {"hint": None} if "hint" in thread.record else {}
@@ -55,22 +55,19 @@ def commit_step(
     if out is not None and isinstance(decision, Next) and payload["index"] < rounds:
         state = {"status": SUSPENDED, "cause": BUDGET, "reason": out}
         clear: dict[str, Any] = {"intent": None, "attempts": [], "answer": None, "compact": None}
-        moved = move_head(batch, thread, step.hash, spent=spent, **state, **clear, **clear_hint)
-    else:
-        moved = _advance(
-            batch,
-            thread,
-            step.hash,
-            decision,
-            payload["index"],
-            rounds,
-            spent=spent,
-            answer=None,
-            compact=None,
-            **clear_hint,
-        )
-    batch.commit()
-    return moved
+        return move_head(batch, thread, step.hash, spent=spent, **state, **clear, **clear_hint)
+    return _advance(
+        batch,
+        thread,
+        step.hash,
+        decision,
+        payload["index"],
+        rounds,
+        spent=spent,
+        answer=None,
+        compact=None,
+        **clear_hint,
+    )
 
 
 def retry(
@@ -121,17 +118,25 @@ def correct(store: Store, thread: Thread, detail: str, fault: str) -> Thread:
         return move_head(batch, thread, thread.hash, intent=intent, attempts=attempts)
 
 
-def cancel(store: Store, thread: Thread) -> Thread:
-    """Ends a thread and its open children with return code 130. Raises Conflict where it has
-    ended already."""
+def cancel(store: Store, thread: Thread, interrupted: Sequence[str] = ()) -> Thread:
+    """Ends a thread and its open children with return code 130; the failed attempts at a pending
+    step stay in its record, with the details of `interrupted` programs. Raises Conflict where it
+    has ended already."""
     if thread.record["status"] not in (RUNNING, SUSPENDED):
         raise Conflict(f"thread {thread.id} {says(thread)} already")
     with store.batch() as batch:
-        with_caller = End(RETURN_CANCELLED, f"cancelled with thread {thread.id}")
         for child in call_stack.open_children(store, thread):
-            _end(batch, child, threads.last_step(store, child), with_caller, CANCELLED)
-        last = threads.last_step(store, thread)
-        return _end(batch, thread, last, End(RETURN_CANCELLED, "cancelled"), CANCELLED)
+            _cancel(store, batch, child, f"cancelled with thread {thread.id}")
+        return _cancel(store, batch, thread, "cancelled", interrupted)
+
+
+def _cancel(
+    store: Store, batch: Batch, thread: Thread, summary: str, interrupted: Sequence[str] = ()
+) -> Thread:
+    end, last = End(RETURN_CANCELLED, summary), threads.last_step(store, thread)
+    traces = attempt_traces(batch, thread, "was cancelled", False)
+    attempts = record.add_attempts(thread.record, [*traces, *interrupted])
+    return _end(batch, thread, last, end, CANCELLED, attempts=attempts)
 
 
 def compact(
@@ -204,7 +209,8 @@ def _end(
         "completedAt": now_ms(),
     }
     node = batch.put_node("thread-end", payload)
-    rest = {"reason": None, "cause": None, "question": None, "answer": None, "compact": None}
+    cleared = ("reason", "cause", "question", "answer", "compact")
+    rest: dict[str, Any] = {**dict.fromkeys(cleared), "attempts": []}
     return move_head(
         batch,
         thread,
@@ -212,7 +218,6 @@ def _end(
         **{**rest, **changes},
         status=status,
         intent=None,
-        attempts=[],
         updatedAt=payload["completedAt"],
         returnCode=end.return_code,
     )

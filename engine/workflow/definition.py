@@ -22,6 +22,8 @@ from engine.moderator import rules as moderator_rules
 WORKFLOW_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 ROLE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
+NO_ROLES = "$.roles: no role; add one by its name, such as roles: {writer: {systemPrompt: Write.}}"
+
 _WORKFLOW = {"name": str, "description": str, "roles": Mapping, "moderator": list}
 _ROLE = {
     "name": str,
@@ -52,6 +54,9 @@ def check(definition: object) -> CheckReport:
     faults = list(_members(definition, "$", _WORKFLOW))
     if not isinstance(definition, Mapping):
         return CheckReport(faults, [])
+    if definition.get("roles") in (None, {}):
+        rest = [one for one in faults if not one.startswith("$.roles: ")]
+        return CheckReport([NO_ROLES, *rest], [])
     name = definition.get("name")
     if isinstance(name, str) and not WORKFLOW_NAME.fullmatch(name):
         faults.append(f"$.name: {name!r} does not fit {WORKFLOW_NAME.pattern}")

@@ -47,11 +47,11 @@ class Callers:
         self._threads: list[threading.Thread] = []
         self._entered, self._go_on = threading.Event(), threading.Event()
 
-    def hold(self, x: int) -> None:
-        def action(connection: Connection) -> int:
+    def hold(self, x: int, then: Callable[[Connection], Any] | None = None) -> None:
+        def action(connection: Connection) -> Any:
             self._entered.set()
             assert self._go_on.wait(WAIT_S)
-            return insert(x)(connection)
+            return (then or insert(x))(connection)
 
         self._start(x, action)
         assert self._entered.wait(WAIT_S)
@@ -133,6 +133,27 @@ def test_an_action_that_raises_is_rolled_back_alone(db: Database) -> None:
     assert callers.outcomes == {0: 0, 1: 1, 3: 3}
 
 
+def test_a_first_action_that_raises_is_rolled_back_alone(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_commit, "GROUP_MAX_S", WAIT_S)  # all in its group
+    callers = Callers(GroupCommit(db))
+
+    def fail(connection: Connection) -> None:
+        insert(99)(connection)
+        raise Conflict("moved meanwhile")
+
+    callers.hold(0, fail)
+    callers.start(1, insert(1))
+    callers.start(2, fail)
+    callers.start(3, insert(3))
+    callers.finish()
+    assert rows(db) == [1, 3]
+    assert isinstance(callers.outcomes.pop(0), Conflict)
+    assert isinstance(callers.outcomes.pop(2), Conflict)
+    assert callers.outcomes == {1: 1, 3: 3}
+
+
 def test_nobody_is_told_success_where_the_commit_fails(db: Database) -> None:
     """A transaction that SQLite ends inside an action takes its whole group along."""
 
@@ -163,7 +184,9 @@ def test_where_the_transaction_cannot_begin(tmp_path: Path) -> None:
     db.close()
 
 
-def test_a_caller_that_is_interrupted_hands_the_lead_on(db: Database) -> None:
+def test_a_caller_that_is_interrupted_hands_the_lead_on(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ctrl-C while it waits: those behind it must not wait for ever."""
     commits = GroupCommit(db)
     callers = Callers(commits)
@@ -183,21 +206,35 @@ def test_a_caller_that_is_interrupted_hands_the_lead_on(db: Database) -> None:
         def release(self) -> None:
             self._lock.release()
 
-    def run() -> None:
-        request: Any = group_commit._Request(insert(50))
-        request.wake = Interrupted(request.wake)
-        with commits._lock:
-            commits._queue.append(request)
-        try:
-            commits._wait(request)
-        except KeyboardInterrupt as error:
-            interrupted.append(error)
+    class Request(group_commit._Request):
+        def __init__(self, action: Any) -> None:
+            super().__init__(action)
+            self.wake: Any = Interrupted(self.wake)
 
-    run()
-    assert len(interrupted) == 2
+    monkeypatch.setattr(group_commit, "_Request", Request)
+    with pytest.raises(KeyboardInterrupt):
+        commits.run_all([insert(50), insert(51)])
+    monkeypatch.undo()
     callers.start(1, insert(1))
     callers.finish()
     assert rows(db) == [0, 1]
+
+
+def test_the_actions_of_one_caller(db: Database) -> None:
+    """More than a group holds, each on its own; another caller's are in between."""
+    commits = GroupCommit(db)
+    callers = Callers(commits)
+    callers.hold(0)
+    callers.start(1, insert(1))
+    many = [insert(x) for x in (2, 3, 2, *range(4, 40))]
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.extend(commits.run_all(many)))
+    thread.start()
+    callers.finish()
+    thread.join(WAIT_S)
+    assert [isinstance(one, Corrupt) for one in found].count(True) == 1
+    assert isinstance(found[2], Corrupt)
+    assert rows(db) == list(range(40))
 
 
 def test_many_threads(db: Database) -> None:

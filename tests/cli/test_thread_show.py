@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from casfs import threads
 from casfs.backend.protocols import Head, Swap
 from casfs.store import Store
 from casfs.system.clock import rfc3339
@@ -53,7 +54,10 @@ def test_threads(cli: Cli, opened: Store) -> None:
     shown = cli("thread", "show", ended.id.lower(), "--json").json
     assert [step["index"] for step in shown["steps"]] == [1, 2, 3]
     assert (shown["input"], shown["summary"]) == ("Do it.", "ended after a")
+    (agent,) = shown["agents"].values()
+    assert (agent["package"], agent["hash"]) == ("command", threads.agents(opened, ended)["a"])
     text = cli("thread", "show", ended.id).text
+    assert "\nagents: a=command\n" in text
     assert text.startswith(f"{ended.id}  sample  succeeded\nreturnCode: 0\nsummary: ended after")
     assert "reason: a: sh exited with 1" in cli("thread", "show", suspended.id).text
 

@@ -266,7 +266,7 @@ def _commit(writer: Writer, store: Store, thread: Thread, last: str | None, inde
             "startedAt": now_ms(),
             "completedAt": now_ms(),
         }
-        return transitions.commit_step(new, thread, payload, decision, ROUNDS)
+        return transitions.finish_step(new, thread, payload, decision, ROUNDS)
 
 
 # -- batches of several threads, whose commits share transactions ----------------------------

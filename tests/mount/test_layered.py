@@ -17,7 +17,7 @@ from casfs.native import images
 from casfs.store import Store
 from casfs.system import mounts
 from casfs.trees.restore.restore import restore
-from casfs.workspaces import strategies
+from casfs.workspaces import overlay_snapshot, strategies
 from engine.runtime import overlay_workspace
 from engine.runtime.overlay_workspace import OverlayWorkspace
 from engine.workflow import registry as workflows
@@ -102,6 +102,32 @@ def test_every_step_begins_with_an_empty_upper(
     number = workspace.path.stat().st_dev
     workspace.reset(after)
     assert workspace.path.stat().st_dev == number, "nothing was changed: nothing to be done"
+
+
+def test_a_step_that_wrote_nothing_does_not_read_the_tree(
+    workspace: OverlayWorkspace, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, snapshots = overlay_snapshot.snapshot, []
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        snapshots.append(1)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(overlay_workspace.overlay_snapshot, "snapshot", counted)
+    for _ in range(2):
+        workspace.reset(root)
+        (workspace.path / "a/f").read_bytes()
+        assert workspace.record() == root
+    assert snapshots == []
+    workspace.reset(root)
+    workspace.path.chmod(0o700)
+    private = workspace.record()
+    assert private != root
+    workspace.reset(private)
+    assert workspace.record() == private
+    (workspace.path / "new").write_bytes(b"1")
+    assert workspace.record() != private
+    assert len(snapshots) == 2
 
 
 def test_a_process_that_stays_behind_keeps_nothing(

@@ -35,6 +35,7 @@ agent_option = click.option(
     metavar="[ROLE=]NAME[:TEXT]",
     help="Agent for a role, or for all: a profile or package; a version may follow (mine>=1.2).",
 )
+name_option = click.option("--name", help="Name of the thread, usable in place of its id.")
 wait_option = click.option(
     "--wait", is_flag=True, help="Wait until it finishes or is suspended: exit 0, 1 (failed), 7."
 )
@@ -91,7 +92,7 @@ for one in (list_, show, log, diff, apply, prompt, context, replay, graph, rm):
     help="Context size that starts --compact-by.",
 )
 @click.option("--compact-by", metavar="NAME[:JSON]", help="Agent that summarises earlier steps.")
-@click.option("--name", help="Name of the thread, usable in place of its id.")
+@name_option
 @click.option("--idempotency-key", metavar="KEY", help="Return the existing thread for this key.")
 @wait_option
 @json_option
@@ -200,6 +201,7 @@ def compact(
 @click.option("--max-steps", type=Count(1), help="Step limit.")
 @click.option("--workflow", metavar="NAME|HASH", help="Workflow that decides from there on.")
 @click.option("--hint", metavar="TEXT|@FILE", help="Text for the next step.")
+@name_option
 @wait_option
 @json_option
 @click.pass_context
@@ -211,6 +213,7 @@ def fork(
     max_steps: int | None,
     workflow: str | None,
     hint: str | None,
+    name: str | None,
     wait: bool,
     as_json: bool,
 ) -> int:
@@ -225,7 +228,7 @@ def fork(
     casfs thread fork 01K2 --at 3 --agent coder='command:{"argv": ["./other"]}'
     """
     text = None if hint is None else text_or_file(hint)
-    options = {"at": at, "max_steps": max_steps, "workflow": workflow, "hint": text}
+    options = {"at": at, "max_steps": max_steps, "workflow": workflow, "hint": text, "name": name}
     return _ask(ctx, "fork", id, wait, as_json, **options, **agent_fields(agents))
 
 

@@ -15,7 +15,8 @@ from casfs.cli.output import echo_lines
 from casfs.cli.table import date
 from casfs.cli.terminal import paint
 from casfs.cli.thread.queue import Queue
-from casfs.digest import TreeHash
+from casfs.digest import NodeHash, TreeHash
+from casfs.errors import CasfsError
 from casfs.nodes.node import Node
 from casfs.store import Store
 from casfs.system.paths import printable
@@ -83,7 +84,8 @@ def coloured(text: str, status: str) -> str:
 def _details(store: Store, found: Thread, count: int | None) -> dict[str, Any]:
     if found.fault is not None:
         unknown = dict.fromkeys(("input", "summary", "question", "budget"))
-        return {**unknown, "attempts": [], "steps": [], "calls": _calls(store, found)}
+        empty: dict[str, Any] = {"agents": {}, "attempts": [], "steps": []}
+        return {**unknown, **empty, "calls": _calls(store, found)}
     end = threads.end(store, found)
     start = threads.start(store, found).payload
     question = found.fields.get("question") if found.status == SUSPENDED else None
@@ -93,6 +95,9 @@ def _details(store: Store, found: Thread, count: int | None) -> dict[str, Any]:
         "question": question and content_text(store, question),
         "attempts": [attempts.read(store, hash) for hash in found.fields.get("attempts") or ()],
         "budget": start["budget"],
+        "agents": {
+            role: _agent(store, hash) for role, hash in threads.agents(store, found).items()
+        },
         "steps": list(_steps(store, found, start["workspace"], count)),
         "calls": _calls(store, found),
     }
@@ -129,6 +134,14 @@ def _changes(store: Store, before: TreeHash | None, node: Node) -> Iterable[tree
     return () if after is None or after == before else tree.diff(store, before, after)
 
 
+def _agent(store: Store, hash: NodeHash) -> dict[str, str | None]:
+    try:
+        agent = store.node(hash, "agent").payload
+    except CasfsError:
+        agent = {}
+    return {"hash": hash, "package": agent.get("package"), "version": agent.get("version")}
+
+
 def _calls(store: Store, found: Thread) -> list[dict[str, Any]]:
     """Returns the tree of callees, oldest first."""
     below: dict[str, list[Thread]] = {}
@@ -148,6 +161,8 @@ def _page(value: Mapping[str, Any], queued: str | None) -> Iterator[str]:
     for name in ("reason", "returnCode", "summary", "parent"):
         if value.get(name) is not None:
             yield from f"{name}: {value[name]}".split("\n")
+    if agents := [f"{role}={one['package'] or '?'}" for role, one in value["agents"].items()]:
+        yield f"agents: {' '.join(agents)}"
     yield f"last activity: {date(value['updatedAt'])}"
     if value["spent"] and value["budget"]:
         yield f"spent: {value['spent']['tokens']} tokens, {value['spent']['wallMs'] / 1000:.1f} s"

@@ -65,43 +65,34 @@ def file_name(text: str) -> bytes:
 
 
 class NodeDirectory(ComposedDirectory):
-    """`depth`: the number of directories between it and the mount, for its relative links."""
+    """`depth`: the number of directories between it and the mount, for its relative links;
+    `more`: entries beside the node's own."""
 
-    __slots__ = ("_depth", "_hash", "_mtime_ns", "_reader")
+    __slots__ = ("_depth", "_hash", "_more", "_mtime_ns", "_reader")
 
     def __init__(
-        self, key: bytes, reader: StoreReader, hash: NodeHash, depth: int, mtime_ns: int = Y2000_NS
+        self,
+        key: bytes,
+        reader: StoreReader,
+        hash: NodeHash,
+        depth: int,
+        mtime_ns: int = Y2000_NS,
+        **more: VnodeFactory,
     ) -> None:
         super().__init__(key)
         self._reader = reader
         self._hash = hash
         self._depth = depth
         self._mtime_ns = mtime_ns
+        self._more = {name.encode(): factory for name, factory in more.items()}
 
     @property
     def digest(self) -> str:
         return self._hash
 
     def factories(self) -> Mapping[bytes, VnodeFactory]:
-        return _Fields(self._reader, self._hash, self._depth, self._mtime_ns).factories()
-
-
-class _NamedNode(NodeDirectory):
-    """`nodes/<hash>`: a node with its referrers."""
-
-    __slots__ = ("_index",)
-
-    def __init__(
-        self, key: bytes, reader: StoreReader, hash: NodeHash, index: ReferrerIndex
-    ) -> None:
-        super().__init__(key, reader, hash, depth=2)
-        self._index = index
-
-    def factories(self) -> Mapping[bytes, VnodeFactory]:
-        referrers = partial(
-            ReferrersDirectory, reader=self._reader, index=self._index, hash=self._hash
-        )
-        return {**super().factories(), b"referrers": referrers}
+        fields = _Fields(self._reader, self._hash, self._depth, self._mtime_ns).factories()
+        return {**fields, **self._more}
 
 
 class _Fields:
@@ -261,6 +252,7 @@ def nodes(key: bytes, reader: StoreReader, index: ReferrerIndex) -> HashDirector
         info = reader.info([hash]).get(hash)
         if info is None or info.type is None:
             return None
-        return _NamedNode(key, reader, cast(NodeHash, hash), index)
+        referrers = partial(ReferrersDirectory, reader=reader, index=index, hash=hash)
+        return NodeDirectory(key, reader, cast(NodeHash, hash), depth=2, referrers=referrers)
 
     return HashDirectory(key, find)

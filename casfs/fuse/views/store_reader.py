@@ -29,6 +29,7 @@ NODE_CACHE_BYTES = 1 << 24  # of memory, approximately
 STEP_LISTS = 16
 AGGREGATES = 256
 PROMPT_CACHE_BYTES = 1 << 22
+PROMPT_FIELDS = ("compact", "hint", "answer", "parent", "definition")  # of a thread's record
 
 Value = TypeVar("Value")
 
@@ -106,21 +107,25 @@ class StoreReader:
         return found
 
     def prompt(self, id: ThreadId, step: str) -> bytes:
-        """Returns the prompt of a step, rebuilt, with its fault on top where it has one. Raises
+        """Returns the prompt of a step, rebuilt, with its fault on top where it has one. A fault is
+        cached until a thread's head moves: it may be that another thread was missing. Raises
         Corrupt, NotFound (the thread)."""
-        found: bytes | None = self._prompts.get(step)
+        faulty = f"{step} {id} {self.change_times.latest(threads.HEADS).seq}"
+        found: bytes | None = self._prompts.get(step) or self._prompts.get(faulty)
         if found is None:
             node, thread = self.node(step, "thread-step"), threads.get(self.store, id)
             prompt = self._load(lambda: prompts.of_step(self.store, thread, node), step)
             found = prompt.marked().encode()
-            if prompt.fault is None:
-                self._prompts.put(step, found, len(found))
+            self._prompts.put(faulty if prompt.fault else step, found, len(found))
         return found
 
     def pending_prompt(self, thread: Thread) -> bytes:
         """Returns the prompt of a thread's pending step; empty where there is none. Raises
         NotFound, Corrupt."""
-        key = f"{thread.id} {thread.hash} {thread.fields.get('updatedAt')}"
+        fields = thread.fields
+        intent = fields.get("intent") or {}
+        parts = [fields.get(name) for name in PROMPT_FIELDS]
+        key = f"{thread.id} {thread.hash} {intent.get('role')} {intent.get('correction')} {parts}"
         found: bytes | None = self._prompts.get(key)
         if found is None:
             prompt = prompts.of_pending_step(self.store, thread)

@@ -19,7 +19,7 @@ import stat
 import struct
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -83,13 +83,13 @@ class CachedDirectory(NamedTuple):
 
 @dataclass(slots=True)
 class StatCache:
-    """The rows of one workspace: `load`, use, `save`."""
+    """The rows of one workspace: `load`, use, `save`; in memory: use, `advance`, use again."""
 
-    path: Path
-    root: bytes
-    rows: dict[bytes, CachedDirectory]
-    updated: dict[bytes, CachedDirectory]
-    seen: set[bytes]
+    path: Path = Path()
+    root: bytes = b""
+    rows: dict[bytes, CachedDirectory] = field(default_factory=dict)
+    updated: dict[bytes, CachedDirectory] = field(default_factory=dict)
+    seen: set[bytes] = field(default_factory=set)
 
     def get(self, path: bytes) -> CachedDirectory | None:
         self.seen.add(path)
@@ -97,6 +97,11 @@ class StatCache:
 
     def put(self, path: bytes, row: CachedDirectory) -> None:
         self.updated[path] = row
+
+    def advance(self) -> None:
+        """Makes what was recorded the rows of the next snapshot."""
+        kept = {path: row for path, row in self.rows.items() if path in self.seen}
+        self.rows, self.updated, self.seen = kept | self.updated, {}, set()
 
     def save(self) -> None:
         """Writes new rows, deletes those of directories that are gone."""
@@ -136,7 +141,7 @@ def load(store: Store, directory: Path, rules: IgnoreRules, variant: str) -> Sta
             " WHERE root = ?",
             (root,),
         ).fetchall()
-    return StatCache(path, root, {row[0]: CachedDirectory(*row[1:]) for row in rows}, {}, set())
+    return StatCache(path, root, {row[0]: CachedDirectory(*row[1:]) for row in rows})
 
 
 def forget(store: Store, hash: str) -> None:

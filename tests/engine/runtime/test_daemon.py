@@ -302,6 +302,23 @@ def test_cancelling_ends_the_agent_and_removes_the_workspace(root: Path, tmp_pat
     assert os.listdir(root / "workspaces") == []
 
 
+@pytest.mark.parametrize("op", ["cancel", "suspend"])
+def test_what_a_program_wrote_before_it_was_stopped_is_kept(
+    root: Path, tmp_path: Path, op: str
+) -> None:
+    side = tmp_path / "side"
+    with daemon(root):
+        agent = says({}, f"echo half the work; echo $$ >>{side}; sleep 600")
+        id = start_thread(root, "sample", {"a": agent})
+        until(lambda: pids(side), "the agent")
+        ask(root, op, id=id)
+    with Store.open(root) as store:
+        attempts = threads.get(store, threads.ThreadId(id)).record["attempts"]
+        details = [store.node(hash) for hash in attempts]
+        (detail,) = (one.payload for one in details if one.type == "command-detail")
+        assert store.get(detail["stdout"]) == b"half the work\n"
+
+
 def test_threads_run_beside_each_other_up_to_the_limit(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -150,5 +150,5 @@ def test_the_workspace_is_freed_before_the_head_moves(
         return cancel(*arguments)
 
     monkeypatch.setattr(stop_thread.transitions, "cancel", look)
-    stop_thread.cancel(disk_store, thread.id, COPYING)
+    stop_thread.cancel(disk_store, thread.id, COPYING, ())
     assert there == [False]

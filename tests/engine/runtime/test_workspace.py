@@ -12,7 +12,7 @@ from casfs import threads
 from casfs.errors import NotFound
 from casfs.store import Store
 from casfs.trees.restore.restore_state import RestoreStates
-from casfs.trees.snapshot import walker
+from casfs.trees.snapshot import stat_cache, walker
 from casfs.trees.snapshot.ignore import IgnoreRules
 from engine.runtime.workspace import Workspace, sweep
 from engine.threads import suspension, transitions
@@ -67,6 +67,20 @@ def test_files_that_look_like_secrets_are_named_once(workspace: Workspace) -> No
     assert workspace.new_secrets() == ["id_rsa"]
     workspace.record()
     assert workspace.new_secrets() == []
+
+
+def test_what_did_not_change_is_not_read_again(
+    workspace: Workspace, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stat_cache, "RACY_WINDOW_NS", -(10**12))  # as if all were old
+    assert workspace.record() == root
+    workspace.new_secrets()
+    (workspace.path / "new").write_text("new\n")
+    changed = workspace.record()
+    assert changed != root
+    assert workspace._report.read == 1
+    workspace.reset(root)
+    assert workspace.record() == root
 
 
 def test_reset_takes_back_every_change(workspace: Workspace, root: str) -> None:

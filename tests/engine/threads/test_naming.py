@@ -58,6 +58,11 @@ def test_the_command_line(cli: Cli) -> None:
     with daemon(cli.root):
         id = cli(*start, "--name", "mend", "--no-workspace", "--wait", code=7).word
         cli(*start, "--name", "mend", code=4)
+        other = cli("thread", "fork", "mend", "--at", "0", "--name", "again").word
+        cli("thread", "fork", "mend", "--at", "0", "--name", "again", code=4)
+        cli("thread", "fork", "mend", "--at", "0", "--name", "a b", code=4)
+        assert cli("thread", "show", "again", "--json").json["id"] == other
+        cli("thread", "cancel", "again")
         assert cli("thread", "cancel", "mend").word == id
     assert cli("thread", "show", "mend", "--json").json["id"] == id
-    assert cli("thread", "rm", "@last").word == id
+    assert {cli("thread", "rm", name).word for name in ("mend", "@last")} == {id, other}

@@ -14,7 +14,7 @@ from casfs.backend.protocols import MAX_RECORD_BYTES, Head
 from casfs.errors import Conflict, Invalid, NotFound, Refused
 from casfs.store import Store
 from casfs.threads import CANCELLED, ENDED, RUNNING, SUSPENDED, Thread
-from engine.moderator.decision import End, Next, RuleFailed
+from engine.moderator.decision import Decision, End, Next, RuleFailed
 from engine.threads import lifecycle, suspension, transitions
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest
@@ -38,6 +38,13 @@ def end_of(store: Store, thread: Thread) -> Any:
     found = threads.end(store, thread)
     assert found is not None
     return found.payload
+
+
+def commit_step(
+    store: Store, thread: Thread, payload: dict[str, Any], decision: Decision, rounds: int
+) -> Thread:
+    with store.batch() as batch:
+        return transitions.finish_step(batch, thread, payload, decision, rounds)
 
 
 def put_step(store: Store, thread: Thread, **changes: Any) -> dict[str, Any]:
@@ -180,9 +187,7 @@ def test_every_try_has_a_token_of_its_own(store: Store, thread: Thread) -> None:
 def test_a_step_its_head_and_the_next_intent_are_one(store: Store, thread: Thread) -> None:
     running = transitions.begin(store, thread, Next("a"), 0, 100, 1)
     before = version_of(store.backend)()
-    moved = transitions.commit_step(
-        store.batch(), running, put_step(store, running), Next("a"), 100
-    )
+    moved = commit_step(store, running, put_step(store, running), Next("a"), 100)
     assert version_of(store.backend)() != before
     assert threads.get(store, thread.id) == moved
     assert store.node(moved.hash).type == "thread-step"
@@ -192,9 +197,9 @@ def test_a_step_its_head_and_the_next_intent_are_one(store: Store, thread: Threa
 def test_a_step_is_not_recorded_twice(store: Store, thread: Thread) -> None:
     running = transitions.begin(store, thread, Next("a"), 0, 100, 1)
     payload = put_step(store, running)
-    first = transitions.commit_step(store.batch(), running, payload, Next("a"), 100)
+    first = commit_step(store, running, payload, Next("a"), 100)
     with pytest.raises(Conflict):
-        transitions.commit_step(store.batch(), running, payload, Next("a"), 100)
+        commit_step(store, running, payload, Next("a"), 100)
     assert threads.get(store, thread.id) == first
 
 
@@ -212,9 +217,7 @@ def test_endings(
 ) -> None:
     thread = transitions.update_record(store, thread, onLimit="end")
     running = transitions.begin(store, thread, Next("a"), 0, rounds, 1)
-    ended = transitions.commit_step(
-        store.batch(), running, put_step(store, running), decision, rounds
-    )
+    ended = commit_step(store, running, put_step(store, running), decision, rounds)
     assert (ended.status, ended.record["returnCode"], ended.record["intent"]) == (ENDED, code, None)
     payload = end_of(store, ended)
     assert (payload["returnCode"], payload["summary"]) == (code, summary)
@@ -244,10 +247,22 @@ def test_suspending_keeps_the_intent_and_the_failed_tries(store: Store, thread: 
     assert suspended.record["intent"] == {**running.record["intent"], "correction": fault}
     again = transitions.begin(store, suspension.resume(store, suspended), Next("a"), 0, 100, 2)
     assert (again.record["attempts"], again.record["reason"]) == (blobs, None)
-    done = transitions.commit_step(
-        store.batch(), again, put_step(store, again, attempts=blobs), Next("a"), 100
-    )
+    done = commit_step(store, again, put_step(store, again, attempts=blobs), Next("a"), 100)
     assert done.record["attempts"] == []
+
+
+def test_cancelling_keeps_the_failed_attempts_and_the_turns(store: Store, thread: Thread) -> None:
+    running = transitions.begin(store, thread, Next("a"), 0, 100, 1)
+    failed = store.put(b"failed").hash
+    corrected = transitions.correct(store, running, failed, "no block")
+    turn = store.put_node("content", {"text": "thought", "artifacts": []}).hash
+    cancelled = transitions.cancel(store, transitions.add_turn(store, corrected, turn))
+    first, last = cancelled.record["attempts"]
+    assert (first, cancelled.record["intent"]) == (failed, None)
+    assert store.node(last, "content").payload == {
+        "text": "attempt 1 of a was cancelled",
+        "artifacts": [turn],
+    }
 
 
 @pytest.mark.parametrize("letter", ["\U0001f525", "\x01", "\n", "\udcff", '"', "\u2028"])

@@ -9,7 +9,7 @@ import pytest
 
 from casfs.errors import Invalid
 from engine.workflow import file, shipped
-from engine.workflow.definition import CheckReport, check
+from engine.workflow.definition import NO_ROLES, CheckReport, check
 
 SHORT = b"""
 roles:
@@ -51,6 +51,16 @@ FULL = {
         {"from": "no", "to": "__end__", "when": None},
     ],
 }
+
+
+@pytest.mark.parametrize("roles", [b"", b"roles:\n", b"roles: {}\n"])
+def test_a_file_without_roles_says_what_to_add(roles: bytes) -> None:
+    found = file.read(roles + b"moderator:\n  - {from: __start__, to: writer}\n", "mine.yaml")
+    (fault,) = found.check().errors
+    assert fault == NO_ROLES
+    added = b"roles: " + fault.rpartition("such as roles: ")[2].encode() + b"\n"
+    rules = b"moderator: [{from: __start__, to: writer}, {from: writer, to: __end__}]\n"
+    assert file.read(added + rules, "mine.yaml").check() == CheckReport([], [])
 
 
 @pytest.mark.parametrize("name", ["mine.yaml", "./deep/mine.yml", "mine.txt", "mine"])
