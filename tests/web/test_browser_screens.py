@@ -22,8 +22,13 @@ SAMPLES: dict[str, Callable[[Site], list[str]]] = {
     "compare": lambda site: [
         f"/compare?a={site.ended.id}@0&b={site.ended.id}&view={view}" for view in VIEWS
     ],
+    "thread": lambda site: [
+        *(f"/threads/{one.id}" for one in (site.ended, site.asks, site.failed, site.runs)),
+        f"/threads/{site.ended.id}?from=2&count=1",
+    ],
 }
 PLAIN: set[str] = set()
+FILES = {"blob", "tree"}  # downloads, tests/web/test_download.py
 
 # What no page has but a page into which something was injected.
 INJECTED = """
@@ -66,10 +71,6 @@ def look(site: Site, chromium: Browser) -> Iterator[Callable[[str], Browser]]:
         yield look
 
 
-def screens(test: Callable[..., None]) -> Callable[..., None]:
-    return pytest.mark.parametrize("screen", [name for _, _, name in PAGES])(test)
-
-
 def without_ages(page: Browser) -> str:
     page.run("for (const age of document.querySelectorAll('time')) age.textContent = ''")
     return page.text()
@@ -86,7 +87,7 @@ def test_the_payloads() -> None:
     assert found == set(range(1, 51))
 
 
-@screens
+@pytest.mark.parametrize("screen", [name for _, _, name in PAGES if name not in FILES])
 def test_a_screen(screen: str, site: Site, look: Callable[[str], Browser]) -> None:
     """Markup stays text, the console stays empty, and everybody can use it."""
     for path in SAMPLES[screen](site):
@@ -94,6 +95,7 @@ def test_a_screen(screen: str, site: Site, look: Callable[[str], Browser]) -> No
         shown = without_ages(page)
         assert page.run(INJECTED) == []
         assert screen in PLAIN or SEEN.search(shown), "the payloads are seen as text"
+        page.run("for (const one of document.querySelectorAll('details')) one.open = true")
         assert page.tab_through() == ([], []), "what the keyboard does not reach, or not visibly"
         for scheme in ("dark", "light"):
             page.scheme(scheme)
