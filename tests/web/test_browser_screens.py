@@ -19,6 +19,20 @@ AXE_DIGEST = "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c" 
 # Paths of each screen of `PAGES`, by its name; and whether it shows what an agent said.
 SAMPLES: dict[str, Callable[[Site], list[str]]] = {
     "board": lambda site: ["/", "/?q=XSS&state=suspended"],
+    "thread": lambda site: [
+        *(f"/threads/{one.id}" for one in (site.ended, site.asks, site.failed, site.calls)),
+        f"/threads/{site.ended.id}?from=2&count=2",
+    ],
+    "step": lambda site: [
+        *(f"/threads/{site.ended.id}/steps/{step.payload['index']}" for step in site.steps),
+        *(f"/threads/{one.id}/steps/1" for one in (site.asks, site.failed, site.runs, site.calls)),
+    ],
+    "trace": lambda site: [
+        *(f"/threads/{site.ended.id}/steps/{index}/trace" for index in (2, 3)),
+        f"/threads/{site.ended.id}/steps/2/trace?attempt=1",
+        f"/threads/{site.failed.id}/steps/1/trace?attempt=1",
+    ],
+    "answer": lambda site: [f"/threads/{site.asks.id}/answer"],
     "compare": lambda site: [
         f"/compare?a={site.ended.id}@0&b={site.ended.id}&view={view}" for view in VIEWS
     ],
