@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from casfs.web import actions, board, compare, download, thread
+from casfs.web import actions, answer, board, compare, download, step, thread, trace
 from casfs.web.access import Access, Key
 from casfs.web.events import Follower
 from casfs.web.events import endpoint as events
@@ -20,6 +20,9 @@ from casfs.web.site import IMMUTABLE, Handler, Site, endpoint, error_page
 PAGES: list[tuple[str, Handler, str]] = [
     ("/", board.show, "board"),
     ("/threads/{id}", thread.show, "thread"),
+    ("/threads/{id}/steps/{index}", step.show, "step"),
+    ("/threads/{id}/steps/{index}/trace", trace.show, "trace"),
+    ("/threads/{id}/answer", answer.show, "answer"),
     ("/compare", compare.show, "compare"),
 ]
 DOWNLOADS: list[tuple[str, Handler, str]] = [
@@ -29,6 +32,7 @@ DOWNLOADS: list[tuple[str, Handler, str]] = [
 ACTIONS: list[tuple[str, Handler, str]] = [
     ("/threads/{id}/resume", actions.resume, "resume"),
     ("/threads/{id}/cancel", actions.cancel, "cancel"),
+    ("/threads/{id}/answer", answer.send, "send"),
     ("/threads/{id}/fork", actions.fork, "fork"),
     ("/threads/{id}/compact", actions.compact, "compact"),
 ]

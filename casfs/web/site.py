@@ -142,12 +142,15 @@ def _run(
             raise Refused("the form is too large, or no form")
         return handler(call)
     except CasfsError as error:
-        status = next((code for kind, code in STATUS if isinstance(error, kind)), 500)
-        return error_page(site, status, str(error))
+        return error_page(site, status_of(error), str(error))
     except Exception as error:
         lines = "".join(traceback.format_exception(error))
         site.log("request failed", error=repr(error), trace=lines)
         return error_page(site, 500, "This page failed; log/web.jsonl of the store says why.")
+
+
+def status_of(error: CasfsError) -> int:
+    return next((code for kind, code in STATUS if isinstance(error, kind)), 500)
 
 
 def error_page(site: Site, status: int, message: str) -> Response:

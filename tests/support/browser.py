@@ -71,8 +71,9 @@ class Browser:
         return len(self.driver.find_elements(By.CSS_SELECTOR, selector))
 
     def text(self, selector: str = "body") -> str:
-        """The text that a person sees, with one blank between words."""
-        return " ".join(self.find(selector).text.split())
+        """The text that a person sees, with one blank between words; empty where it is not."""
+        script = "return document.querySelector(arguments[0])?.innerText ?? ''"
+        return " ".join(self.run(script, selector).split())
 
     def until(self, condition: Callable[[], Any], what: str) -> Any:
         """Waits until `condition` returns something true, and returns that."""
@@ -109,17 +110,20 @@ class Browser:
 
     # -- the keyboard ----------------------------------------------------------------------
 
-    def press(self, key: str, text: str = "") -> None:
-        """Presses a key that is named as in `KeyboardEvent.key`."""
-        code = {"Tab": 9, "Enter": 13, " ": 32}[key]
+    def press(self, key: str) -> None:
+        """Presses Tab, Enter or the space bar."""
+        code, text = {"Tab": (9, ""), "Enter": (13, "\r"), " ": (32, " ")}[key]
         fields = {"key": key, "windowsVirtualKeyCode": code, "text": text}
         self._do("Input.dispatchKeyEvent", type="keyDown", **fields)
         self._do("Input.dispatchKeyEvent", type="keyUp", **fields)
 
-    def tab_to(self, element: WebElement) -> None:
+    def type(self, text: str) -> None:
+        self._do("Input.insertText", text=text)
+
+    def tab_to(self, selector: str) -> None:
         """Moves the focus to an element by the tabulator alone."""
         for _ in range(500):
-            if self.run("return document.activeElement === arguments[0]", element):
+            if self.run("return document.activeElement.matches(arguments[0])", selector):
                 return
             self.press("Tab")
         raise AssertionError("the tabulator does not reach it")

@@ -19,11 +19,30 @@ AXE_DIGEST = "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c" 
 # Paths of each screen of `PAGES`, by its name; and whether it shows what an agent said.
 SAMPLES: dict[str, Callable[[Site], list[str]]] = {
     "board": lambda site: ["/", "/?q=XSS&state=suspended"],
+    "thread": lambda site: [
+        *(f"/threads/{one.id}" for one in (site.ended, site.asks, site.failed, site.calls)),
+        f"/threads/{site.ended.id}?from=2&count=2",
+    ],
+    "step": lambda site: [
+        *(f"/threads/{site.ended.id}/steps/{step.payload['index']}" for step in site.steps),
+        *(f"/threads/{one.id}/steps/1" for one in (site.asks, site.failed, site.runs, site.calls)),
+    ],
+    "trace": lambda site: [
+        *(f"/threads/{site.ended.id}/steps/{index}/trace" for index in (2, 3)),
+        f"/threads/{site.ended.id}/steps/2/trace?attempt=1",
+        f"/threads/{site.failed.id}/steps/1/trace?attempt=1",
+    ],
+    "answer": lambda site: [f"/threads/{site.asks.id}/answer"],
     "compare": lambda site: [
         f"/compare?a={site.ended.id}@0&b={site.ended.id}&view={view}" for view in VIEWS
     ],
+    "thread": lambda site: [
+        *(f"/threads/{one.id}" for one in (site.ended, site.asks, site.failed, site.runs)),
+        f"/threads/{site.ended.id}?from=2&count=1",
+    ],
 }
 PLAIN: set[str] = set()
+FILES = {"blob", "tree"}  # downloads, tests/web/test_download.py
 
 # What no page has but a page into which something was injected.
 INJECTED = """
@@ -66,10 +85,6 @@ def look(site: Site, chromium: Browser) -> Iterator[Callable[[str], Browser]]:
         yield look
 
 
-def screens(test: Callable[..., None]) -> Callable[..., None]:
-    return pytest.mark.parametrize("screen", [name for _, _, name in PAGES])(test)
-
-
 def without_ages(page: Browser) -> str:
     page.run("for (const age of document.querySelectorAll('time')) age.textContent = ''")
     return page.text()
@@ -86,7 +101,7 @@ def test_the_payloads() -> None:
     assert found == set(range(1, 51))
 
 
-@screens
+@pytest.mark.parametrize("screen", [name for _, _, name in PAGES if name not in FILES])
 def test_a_screen(screen: str, site: Site, look: Callable[[str], Browser]) -> None:
     """Markup stays text, the console stays empty, and everybody can use it."""
     for path in SAMPLES[screen](site):
@@ -94,6 +109,7 @@ def test_a_screen(screen: str, site: Site, look: Callable[[str], Browser]) -> No
         shown = without_ages(page)
         assert page.run(INJECTED) == []
         assert screen in PLAIN or SEEN.search(shown), "the payloads are seen as text"
+        page.run("for (const one of document.querySelectorAll('details')) one.open = true")
         assert page.tab_through() == ([], []), "what the keyboard does not reach, or not visibly"
         for scheme in ("dark", "light"):
             page.scheme(scheme)

@@ -1,0 +1,190 @@
+"""The answer to a thread's question: a form made from the role's schema, checked by that schema.
+
+The answer to the `human` agent is the meta of its step, so it has a field for each property. Where
+another agent asks, or the schema names no properties, the answer is a text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from starlette.responses import RedirectResponse, Response
+
+from casfs import canonical, thread_lookup, threads
+from casfs.errors import CasfsError, Conflict, Invalid, NoDaemon
+from casfs.nodes.schema import Schema
+from casfs.store import Store
+from casfs.thread_state import says
+from casfs.threads import SUSPENDED, Thread
+from casfs.trees.diff import unified_diff
+from casfs.web import patch, texts
+from casfs.web.actions import ask
+from casfs.web.patch import FilePatch
+from casfs.web.site import Call, status_of
+from casfs.web.texts import Text
+
+MAX_DIFF_BYTES = 64 << 10
+MAX_RADIOS = 5  # choices of a required field; others are a list
+WHOLE = ""  # name of the only field of a text, or of JSON
+PREFIX = "field-"  # of the others: before the name of the property
+ROLE_KEYWORDS = frozenset({"name", "$id"})  # of a role-schema; they assert nothing
+ASSERTS_NOTHING = ROLE_KEYWORDS | {"type", "title", "description", "$schema", "$comment"}
+
+
+@dataclass(frozen=True)
+class Field:
+    """`kind`: choice, boolean, number, text, lines (of an array), json; `choices`: (value, label);
+    `value`: what was typed; `fault`: of that."""
+
+    name: str
+    kind: str
+    label: str
+    help: str = ""
+    required: bool = False
+    choices: Sequence[tuple[str, str]] = ()
+    value: str = ""
+    fault: str = ""
+
+
+@dataclass(frozen=True)
+class Question:
+    """`reason`: the question in a line; `prompt`: the whole of it; `schema`: of the answer, None
+    for a text."""
+
+    thread: Thread
+    role: str
+    reason: str
+    prompt: Text
+    task: Text
+    files: Sequence[FilePatch]
+    fields: Sequence[Field]
+    schema: Mapping[str, Any] | None
+
+
+def show(call: Call) -> Response:
+    return _page(call, question(call.store, thread_lookup.find(call.store, call.path["id"])))
+
+
+def send(call: Call) -> Response:
+    """Sends the answer to the daemon; shows the form again with the fault of one that does not
+    fit."""
+    found = question(call.store, thread_lookup.find(call.store, call.path["id"]))
+    filled = [replace(one, value=call.form.get(PREFIX + one.name, "")) for one in found.fields]
+    try:
+        text = answer(found.schema, filled)
+        ask(call, "resume", id=found.thread.id, input=text)
+    except (Invalid, NoDaemon) as error:
+        return _page(call, replace(found, fields=marked(filled, str(error))), error)
+    return RedirectResponse(f"/threads/{found.thread.id}", 303)
+
+
+def _page(call: Call, found: Question, fault: CasfsError | None = None) -> Response:
+    status = status_of(fault) if fault else 200
+    more: dict[str, Any] = {"prefix": PREFIX, "radios": MAX_RADIOS}
+    return call.page("answer.html", status=status, question=found, fault=fault, **more)
+
+
+def question(store: Store, thread: Thread) -> Question:
+    """Returns the open question of a thread. Raises Conflict where it has none."""
+    record = thread.record
+    if thread.status != SUSPENDED or not record.get("question"):
+        raise Conflict(f"thread {thread.id} {says(thread)}, and asks nothing")
+    role = record["intent"]["role"]
+    agent = store.node(threads.agents(store, thread)[role], "agent").payload
+    start = threads.start(store, thread).payload
+    schema = None
+    if agent["package"] == "human":
+        flow = store.node(threads.workflow(store, thread), "workflow").payload
+        held = store.node(flow["roles"][role], "role").payload["schema"]
+        schema = store.node(held, "role-schema").payload
+        if schema.keys() <= ASSERTS_NOTHING:
+            schema = None
+    last = threads.last_step(store, thread)
+    files: list[FilePatch] = []
+    if last is not None and start["workspace"] is not None:
+        after = store.node(last, "thread-step").payload["workspace"]
+        files = patch.parse(unified_diff.patch(store, start["workspace"], after, MAX_DIFF_BYTES))
+    return Question(
+        thread,
+        role,
+        str(record["reason"]).removeprefix(f"{role}: "),
+        texts.content(store, record["question"]),
+        texts.content(store, start["input"]),
+        files,
+        form(schema),
+        schema,
+    )
+
+
+def form(schema: Mapping[str, Any] | None) -> list[Field]:
+    """Returns the fields of an answer that fits a schema; one for a text, or for JSON."""
+    if schema is None:
+        return [Field(WHOLE, "text", "Answer", required=True)]
+    properties = schema.get("properties")
+    if not isinstance(properties, dict) or not properties:
+        return [Field(WHOLE, "json", "Answer, a JSON object", required=True)]
+    required = schema.get("required", ())
+    fields = [_field(name, one, name in required) for name, one in properties.items()]
+    return sorted(fields, key=lambda one: not one.required)
+
+
+def _field(name: str, schema: Any, required: bool) -> Field:
+    schema = schema if isinstance(schema, dict) else {}
+    label, help = str(schema.get("title", name)), str(schema.get("description", ""))
+    found = Field(name, "json", label, help, required)
+    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    if values is not None:
+        choices = [
+            (json.dumps(one), one if isinstance(one, str) else json.dumps(one)) for one in values
+        ]
+        return replace(found, kind="choice", choices=choices)
+    match schema.get("type"):
+        case "boolean":
+            return replace(found, kind="choice", choices=[("true", "yes"), ("false", "no")])
+        case "number" | "integer":
+            return replace(found, kind="number")
+        case "string":
+            return replace(found, kind="text")
+        case "array" if (schema.get("items") or {}) == {"type": "string"}:
+            return replace(found, kind="lines")
+    return found
+
+
+def answer(schema: Mapping[str, Any] | None, fields: Sequence[Field]) -> str:
+    """Returns what was filled in, as the text of an answer. Raises Invalid."""
+    if schema is None:
+        if not fields[0].value.strip():
+            raise Invalid("the answer is empty")
+        return fields[0].value
+    found = {one.name: _value(one) for one in fields if one.value.strip()}
+    meta = found.get(WHOLE, {}) if fields[0].name == WHOLE else found
+    Schema(dict(schema), extra=ROLE_KEYWORDS).check(meta)
+    return json.dumps(meta, ensure_ascii=False)
+
+
+def _value(one: Field) -> Any:
+    """Returns what was filled into a field, as JSON. Raises Invalid."""
+    if one.kind == "text":
+        return one.value
+    if one.kind == "lines":
+        return one.value.strip("\n").split("\n")
+    try:
+        return canonical.parse(one.value)
+    except Invalid as error:
+        fault = "not a number" if one.kind == "number" else str(error)
+        raise Invalid(f"{canonical.member('$', one.name)}: {fault}") from None
+
+
+def marked(fields: Sequence[Field], fault: str) -> list[Field]:
+    """Returns the fields with the fault beside the one that it is about."""
+
+    def about(one: Field) -> bool:
+        path = canonical.member("$", one.name)
+        rest = fault.removeprefix(path)
+        missing = fault.startswith("$: ") and f"{json.dumps(one.name)} is a required" in fault
+        return (rest != fault and rest[:1] in (":", ".", "[")) or missing
+
+    return [replace(one, fault=fault if about(one) else "") for one in fields]

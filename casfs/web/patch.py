@@ -1,0 +1,62 @@
+"""A unified diff, as `casfs.trees.diff.unified_diff` writes it, by file and line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+MAX_LINES = 4000  # that a page shows
+MAX_OPEN_LINES = 400  # of a file that is shown unfolded
+KINDS = {"+": "added", "-": "removed", "@": "hunk", " ": "same", "\\": "note"}
+HEADER = "diff --git "
+MODES = ("old mode ", "new mode ", "new file mode ", "deleted file mode ")
+
+
+@dataclass
+class FilePatch:
+    """`lines`: (kind, text); kind: added, removed, same, hunk, note. `added`, `removed`: numbers of
+    lines, also of those that are not shown (`cut`)."""
+
+    name: str
+    lines: list[tuple[str, str]] = field(default_factory=list)
+    added: int = 0
+    removed: int = 0
+    cut: bool = False
+
+    @property
+    def open(self) -> bool:
+        return 0 < len(self.lines) <= MAX_OPEN_LINES
+
+
+def parse(patch: bytes) -> list[FilePatch]:
+    """Returns the files of a patch; a line about one without a text is a file without lines."""
+    files: list[FilePatch] = []
+    left, place = MAX_LINES, ""
+    for line in patch.decode("utf-8", "replace").removesuffix("\n").split("\n") if patch else ():
+        kind = KINDS.get(line[:1], "")
+        if line.startswith(HEADER):
+            files.append(FilePatch(_name(line.removeprefix(HEADER))))
+            place = "header"
+        elif place == "header" and line.startswith(MODES):
+            files[-1].lines.append(("note", line))
+        elif place == "header" and line.startswith(("--- ", "+++ ")):
+            pass
+        elif kind and (place == "hunk" or (place == "header" and kind == "hunk")):
+            file, place = files[-1], "hunk"
+            file.added += kind == "added"
+            file.removed += kind == "removed"
+            if left:
+                file.lines.append((kind, line))
+                left -= 1
+            else:
+                file.cut = True
+        else:
+            files.append(FilePatch(line))
+            place = ""
+    return files
+
+
+def _name(both: str) -> str:
+    """Returns PATH of `a/PATH b/PATH`, or of the same in quotes."""
+    quote = both.startswith('"')
+    start = 3 if quote else 2
+    return both[start : start + (len(both) - (9 if quote else 5)) // 2]

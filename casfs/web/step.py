@@ -1,0 +1,125 @@
+"""A step: prompt, output, meta, what it changed, its cost and where it came from; of the pending
+one, the turns and the output of its program so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.responses import Response
+
+from casfs import attempt_details, live_output, prompts, thread_lookup, threads
+from casfs.errors import CasfsError
+from casfs.nodes.node import Node
+from casfs.store import Store
+from casfs.threads import Thread
+from casfs.web import patch, texts
+from casfs.web.patch import FilePatch
+from casfs.web.site import Call
+from casfs.web.texts import Text
+from casfs.web.thread import agent_name, step_line
+from casfs.web.thread_table import row_of
+from casfs.web.trace import Turn, attempts, number, turn
+
+MAX_PROMPT_STEPS = 100  # from the start on; a later prompt is rebuilt when it is asked for
+MAX_TURNS = 20  # the newest of the pending step
+MAX_OUTPUT_CHARS = 100_000
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """`type`: of a node; None: a blob."""
+
+    hash: str
+    type: str | None
+    size: int
+
+
+@dataclass(frozen=True)
+class Record:
+    """What the hash of a step decides."""
+
+    payload: Any
+    output: Text
+    meta: Text
+    artifacts: Sequence[Artifact]
+    summary: Text | None
+    files: Sequence[FilePatch]
+
+
+@dataclass(frozen=True)
+class Pending:
+    """`turns`: the newest ones; `printed`: the end of what its program has printed."""
+
+    turns: Sequence[Turn]
+    printed: str
+
+
+def show(call: Call) -> Response:
+    store, found = call.store, thread_lookup.find(call.store, call.path["id"])
+    index = number(call.path["index"])
+    total, intent = threads.length(store, found), found.record.get("intent") or {}
+    is_pending = intent.get("index") == index > total
+    node = None if is_pending else threads.step_at(store, found, index)
+    if node is not None and call.query.get("fragment") == "record":
+        return call.page("step.html", etag=node.hash, record=record(store, node.payload))
+    wanted = index <= MAX_PROMPT_STEPS or "prompt" in call.query
+    line = node and step_line(store, node, call.site.threads.children(found.id))
+    return call.page(
+        "step.html",
+        row=row_of(found.name, found.head),
+        index=index,
+        total=total,
+        line=line,
+        role=line.role if line else intent["role"],
+        intent=intent if is_pending else None,
+        record=node and record(store, node.payload),
+        pending=pending(store, found) if is_pending else None,
+        prompt=prompt(store, found, node) if wanted else None,
+        failed=failed(store, attempts(store, found, index)),
+        agents={role: agent_name(store, one) for role, one in threads.agents(store, found).items()},
+    )
+
+
+def record(store: Store, payload: Any) -> Record:
+    """Returns what a recorded step holds."""
+    content = store.node(payload["content"], "content").payload
+    hashes, summary, changes = content["artifacts"], payload["compact"], payload["changes"]
+    return Record(
+        payload,
+        texts.bounded(content["text"], payload["content"], MAX_OUTPUT_CHARS),
+        texts.as_json(payload["meta"]),
+        [
+            Artifact(hash, one.type and store.registry.compiled(one.type)[0], one.size)
+            for hash, one in store.blobs.info(hashes).items()
+        ],
+        None if summary is None else texts.content(store, summary),
+        [] if changes is None else patch.parse(store.get(changes)),
+    )
+
+
+def pending(store: Store, found: Thread) -> Pending:
+    """Returns what the pending step has done so far."""
+    intent = found.record["intent"]
+    hashes = threads.turns(store, {"turns": [], "turnCount": 0, **intent})
+    first = max(0, len(hashes) - MAX_TURNS)
+    turns = [turn(store, at, hash) for at, hash in enumerate(hashes[first:], start=first + 1)]
+    tail = live_output.tail(store.root, intent.get("run"), texts.MAX_CHARS)
+    return Pending(turns, "" if tail is None else tail[0].decode("utf-8", "replace"))
+
+
+def prompt(store: Store, found: Thread, node: Node | None) -> Text:
+    """Returns the prompt that the agent of a step got, or gets, with its fault if it has one."""
+    try:
+        made = (
+            prompts.of_step(store, found, node) if node else prompts.of_pending_step(store, found)
+        )
+    except CasfsError as error:
+        return texts.bounded(f"[this prompt cannot be rebuilt: {error}]")
+    return texts.bounded(made.marked() if made else "", None, MAX_OUTPUT_CHARS)
+
+
+def failed(store: Store, hashes: Sequence[str]) -> list[str]:
+    """Returns a line on how each failed attempt ended."""
+    return [attempt_details.line(attempt_details.read(store, hash)) for hash in hashes]

@@ -1,0 +1,173 @@
+"""The trace of a step, or of a failed attempt: a session, its turns, their tool calls.
+
+Each agent writes a detail of its own type. `trace` reads those of casfs; of any other it shows the
+payload.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.responses import Response
+
+from casfs import thread_lookup, threads
+from casfs.errors import CasfsError, NotFound
+from casfs.nodes.node import Node
+from casfs.store import Store
+from casfs.web import texts
+from casfs.web.site import Call
+from casfs.web.texts import Text
+
+WINDOW = 50  # turns
+FACTS = {"model": "Model", "sessionId": "Session", "totalTokens": "Tokens", "exitCode": "Exit code"}
+STREAMS, CONTENTS = ("stdout", "stderr"), ("question", "answer")
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    name: str
+    arguments: Text
+    result: Text | None = None
+    duration_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A model call, or a message of a session. `tokens`: (input, output)."""
+
+    number: int
+    title: str
+    said: Sequence[tuple[str, Text]]
+    calls: Sequence[ToolCall] = ()
+    tokens: tuple[int, int] | None = None
+    latency_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class Trace:
+    """`turns`: from index `first` on, of `total`."""
+
+    hash: str
+    type: str
+    facts: Mapping[str, str]
+    texts: Sequence[tuple[str, Text]]
+    turns: Sequence[Turn]
+    first: int
+    total: int
+    size: int = WINDOW
+
+
+def show(call: Call) -> Response:
+    """Shows the trace of a step, or of the failed attempt with that number."""
+    found = thread_lookup.find(call.store, call.path["id"])
+    index, attempt = number(call.path["index"]), call.index("attempt")
+    if attempt:
+        hashes = attempts(call.store, found, index)
+        if attempt > len(hashes):
+            raise NotFound(f"step {index} has no failed attempt {attempt}")
+        hash = hashes[attempt - 1]
+    else:
+        hash = threads.step_at(call.store, found, index).payload["detail"]
+    model = trace(call.store, hash, call.index("from"))
+    where: dict[str, Any] = {"id": found.id, "index": index, "attempt": attempt}
+    etag = hash if call.query.get("fragment") == "trace" else None
+    return call.page("trace.html", etag=etag, trace=model, **where)
+
+
+def number(text: str) -> int:
+    """Returns the index of a step in a path. Raises NotFound."""
+    if not (text.isascii() and text.isdigit() and len(text) < 16):
+        raise NotFound(f"no step {text!r}")
+    return int(text)
+
+
+def attempts(store: Store, found: threads.Thread, index: int) -> Sequence[str]:
+    """Returns the details of the failed attempts at a step, also at the pending one."""
+    intent = found.record.get("intent")
+    if intent and intent["index"] == index:
+        return found.record.get("attempts") or ()
+    hashes: Sequence[str] = threads.step_at(store, found, index).payload["attempts"]
+    return hashes
+
+
+def trace(store: Store, hash: str, first: int = 0) -> Trace:
+    """Returns what a detail says; `first`: index of the first turn."""
+    node = _node(store, hash)
+    if node is None:
+        return Trace(hash, "blob", {}, [("Content", texts.blob(store, hash))], [], 0, 0)
+    payload = node.payload if isinstance(node.payload, dict) else {}
+    facts = {label: str(payload[key]) for key, label in FACTS.items() if payload.get(key)}
+    if "durationMs" in payload:
+        facts["Duration"] = f"{payload['durationMs'] / 1000:.1f} s"
+    said: list[tuple[str, Text]] = []
+    found: Sequence[Any] = ()
+    match node.type:
+        case "react-session" | "hermes-detail" | "cursor-detail":
+            found = payload["turns"]
+        case "content":
+            said, found = [("", texts.content(store, hash))], _recorded_turns(store, node)
+        case "command-detail":
+            facts |= {"Command": shlex.join(payload["argv"]), "Exit code": str(payload["exitCode"])}
+            said = [(name, texts.blob(store, payload[name], end=True)) for name in STREAMS]
+        case "human-detail":
+            said = [(name, texts.content(store, payload[name])) for name in CONTENTS]
+        case _:
+            said = [("Payload", texts.as_json(node.payload, hash))]
+    shown = found[first : first + WINDOW]
+    turns = [turn(store, at, one) for at, one in enumerate(shown, start=first + 1)]
+    return Trace(hash, node.type, facts, said, turns, first, len(found))
+
+
+def _recorded_turns(store: Store, node: Node) -> list[str]:
+    """Returns the turns of an attempt that is over: the artifacts of a content node, whose first
+    may be such a node again, with the earlier ones."""
+    found: list[str] = []
+    while held := node.payload["artifacts"]:
+        earlier = _node(store, held[0])
+        if earlier is None or earlier.type != "content":
+            return [*held, *found]
+        found = [*held[1:], *found]
+        node = earlier
+    return found
+
+
+def turn(store: Store, number: int, one: str | Mapping[str, Any]) -> Turn:
+    """Returns a turn: a node, or of a `cursor-detail` an object."""
+    if not isinstance(one, str):
+        text = texts.content(store, one["text"])
+        if one["kind"] == "text":
+            return Turn(number, "text", [("", text)])
+        result = one["result"] and texts.content(store, one["result"])
+        return Turn(number, "tool", [], [ToolCall(one["name"] or "tool", text, result)])
+    node = _node(store, one)
+    if node is None:
+        return Turn(number, "blob", [("", texts.blob(store, one))])
+    payload = node.payload
+    if node.type == "react-turn":
+        said = [(name, texts.content(store, payload[name])) for name in ("input", "output")]
+        calls = [_tool_call(store, hash) for hash in payload["toolCalls"]]
+        tokens = payload["tokens"]["input"], payload["tokens"]["output"]
+        return Turn(number, "model call", said, calls, tokens, payload["latencyMs"])
+    if node.type == "hermes-turn":
+        named = ((name, payload[name]) for name in ("reasoning", "content") if payload[name])
+        said = [(name, texts.bounded(text, one)) for name, text in named]
+        made = ((call["name"], texts.bounded(call["args"], one)) for call in payload["toolCalls"])
+        return Turn(number, payload["role"], said, [ToolCall(*call) for call in made])
+    return Turn(number, node.type, [("", texts.as_json(payload, one))])
+
+
+def _tool_call(store: Store, hash: str) -> ToolCall:
+    call = store.node(hash, "react-tool-call").payload
+    given, result = (texts.content(store, call[name]) for name in ("arguments", "result"))
+    return ToolCall(call["name"], given, result, call["durationMs"])
+
+
+def _node(store: Store, hash: str) -> Node | None:
+    """Returns a node; None for a blob, and for one that is damaged."""
+    try:
+        return store.node(hash)
+    except CasfsError:
+        return None

@@ -1,0 +1,110 @@
+"""The page of a step: a recorded one, the pending one, one with failed attempts."""
+
+from __future__ import annotations
+
+import pytest
+
+from casfs.digest import hash_bytes
+from casfs.store import Store
+from casfs.web import step as steps
+from casfs.web.rendering import Rendering
+from tests.support.thread_example import STARTED, make_thread
+from tests.support.web import Web, visible
+from tests.web.test_trace import content, react_turn
+
+HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>'\"&lt;\x1b[2J"
+DIFF = b"diff --git a/a b/a\n--- a/a\n+++ b/a\n@@ -1 +1 @@\n-one\n+<two>\n"
+INTENT = {"role": "planner", "index": 1, "attempt": 2, "since": STARTED, "turnCount": 0}
+
+
+def test_a_recorded_step(web: Web, disk_store: Store) -> None:
+    store, thread = disk_store, make_thread(disk_store)
+    blob, node = store.put(b"\0" * 2048).hash, content(store, "more")
+    failed = content(store, f"attempt 1 of planner failed: {HOSTILE}")
+    thread.step(
+        "planner",
+        f"# Plan\n\n- **do** it\n\n{HOSTILE}\n",
+        changes=store.put(DIFF).hash,
+        artifacts=[blob, node],
+        attempts=[failed],
+        compact=content(store, "What was."),
+    )
+    thread.step("planner", "Again.")
+    path = f"/threads/{thread.id}/steps/1"
+    html = web.get(path).text
+    assert "<li><strong>do</strong> it</li>" in html
+    assert html.count("<script") == 1
+    assert "<img" not in html
+    assert "\x1b" not in html
+    assert '<span class="removed">-one\n</span><span class="added">+&lt;two&gt;\n</span>' in html
+    text = visible(html)
+    for part in ("1 · planner planned", "from run", "meta by block", "What was.", "a +1 −1"):
+        assert part in text
+    assert "attempt 1 of planner failed: &lt;script&gt;" in html
+    for link in (f"{path}/trace", f"{path}/trace?attempt=1", f"/nodes/{node}", f"/blobs/{blob}"):
+        assert f'href="{link}"' in html
+    assert f'href="/threads/{thread.id}/steps/2" rel="next"' in html
+    assert "You are" not in html
+    assert "Plan.\n\n# Task\n\nFix the parser." in html, "its prompt"
+    for other in ("0", "3", "x", "99999999999999999"):
+        web.get(f"/threads/{thread.id}/steps/{other}", 404)
+
+
+def test_what_its_hash_decides_is_immutable(web: Web, disk_store: Store) -> None:
+    thread = make_thread(disk_store)
+    hash = thread.step("planner", "Said.")
+    path = f"/threads/{thread.id}/steps/1?fragment=record"
+    found = web.get(f"{path}&v={Rendering().version}")
+    assert (found.headers["etag"], "immutable" in found.headers["cache-control"]) == (
+        f'"{hash}"',
+        True,
+    )
+    assert found.text.lstrip().startswith('<div id="record"')
+    for other in (path, f"{path}&v=old", f"/threads/{thread.id}/steps/1"):
+        assert web.get(other).headers["cache-control"] == "private, no-store"
+
+
+def test_where_an_output_came_from(web: Web, disk_store: Store) -> None:
+    cached = {"action": hash_bytes(b"action"), "savedMs": 61_000}
+    thread = make_thread(disk_store)
+    thread.step("planner", "Said.", cached=cached)
+    replay = disk_store.put_node("agent", {"package": "replay", "version": "", "config": {}}).hash
+    thread.step("planner", "Said.", agent=replay)
+    text = visible(web.get(f"/threads/{thread.id}/steps/1").text)
+    assert "from cache , 1 min 1 s saved" in text or "from cache, 1 min 1 s saved" in text
+    assert "from replay" in visible(web.get(f"/threads/{thread.id}/steps/2").text)
+    assert "from replay" in visible(web.get(f"/threads/{thread.id}").text)
+
+
+def test_the_pending_step_is_live(web: Web, disk_store: Store) -> None:
+    store = disk_store
+    turns = [react_turn(store, f"turn {number}") for number in range(2)]
+    intent = {**INTENT, "run": "0" * 32, "turns": turns, "turnCount": 2}
+    failed = content(store, "attempt 1 of planner failed: it broke")
+    thread = make_thread(store, intent=intent, attempts=[failed])
+    assert store.root is not None
+    (store.root / "live").mkdir()
+    (store.root / "live" / ("0" * 32)).write_bytes(b"now <this>\x1b[2J\n")
+    path = f"/threads/{thread.id}/steps/1"
+    html = web.get(path).text
+    assert f'data-live="threads/{thread.id}" data-fragment="{path}?fragment=step"' in html
+    text = visible(html)
+    for part in ("Attempt 2", "Turns 2", "turn 1", "it broke", "now &lt;this&gt;\\x1b[2J"):
+        assert part in text
+    assert "Fix the parser." in text, "its prompt"
+    assert "it broke" in web.get(f"{path}/trace?attempt=1").text
+    thread.step("planner", "Said.")
+    assert "Said." in web.get(f"{path}?fragment=step").text
+
+
+def test_the_prompt_of_a_late_step_is_rebuilt_when_asked_for(
+    disk_store: Store, web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = steps.MAX_PROMPT_STEPS + 1
+    thread = make_thread(disk_store)
+    thread.steps_at_once(late)
+    path = f"/threads/{thread.id}/steps/{late}"
+    html = web.get(path).text
+    assert f'href="{path}?prompt#prompt"' in html
+    assert "# Task" not in html
+    assert "# Task" in web.get(f"{path}?prompt").text
