@@ -1,11 +1,11 @@
 """Group commit: the write transactions of a process's threads share a BEGIN and a COMMIT.
 
-A caller that finds no commit in progress commits by itself. Callers that arrive meanwhile queue; the
-first of them leads the next group: it runs what is queued in one transaction, commits once, and
-wakes the others. So no timer and no hand-over to another thread delays a lone writer. An action
-that raises is rolled back alone. No caller returns before the COMMIT that holds its action, so
-nothing is acknowledged that is not durable. The queue is bounded by the number of calling threads:
-each waits for its own actions.
+A caller that finds no commit in progress commits by itself. Callers that arrive meanwhile queue;
+the first of them leads the next group: it runs what is queued in one transaction, commits once,
+and wakes the others. So no timer and no hand-over to another thread delays a lone writer. An
+action that raises is rolled back alone. No caller returns before the COMMIT that holds its action,
+so nothing is acknowledged that is not durable. The queue is bounded by the number of calling
+threads: each waits for its own actions.
 """
 
 from __future__ import annotations
