@@ -20,7 +20,8 @@ AXE_DIGEST = "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c" 
 SAMPLES: dict[str, Callable[[Site], list[str]]] = {
     "board": lambda site: ["/", "/?q=XSS&state=suspended"],
     "thread": lambda site: [
-        *(f"/threads/{one.id}" for one in (site.ended, site.asks, site.failed, site.calls)),
+        *(f"/threads/{one.id}" for one in (site.ended, site.asks, site.failed, site.runs)),
+        f"/threads/{site.calls.id}",
         f"/threads/{site.ended.id}?from=2&count=2",
     ],
     "step": lambda site: [
@@ -35,10 +36,6 @@ SAMPLES: dict[str, Callable[[Site], list[str]]] = {
     "answer": lambda site: [f"/threads/{site.asks.id}/answer"],
     "compare": lambda site: [
         f"/compare?a={site.ended.id}@0&b={site.ended.id}&view={view}" for view in VIEWS
-    ],
-    "thread": lambda site: [
-        *(f"/threads/{one.id}" for one in (site.ended, site.asks, site.failed, site.runs)),
-        f"/threads/{site.ended.id}?from=2&count=1",
     ],
 }
 PLAIN: set[str] = set()
