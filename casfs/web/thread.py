@@ -29,7 +29,8 @@ MAX_LIVE_CHILDREN = 20  # whose moves refresh the page
 
 @dataclass(frozen=True)
 class StepLine:
-    """A step in the rail. `status`: of its meta; `attempts`: number of failed ones before it."""
+    """A step in the rail. `status`: of its meta; `attempts`: number of failed ones before it;
+    `origin`: of its output: run, cache or replay."""
 
     hash: str
     index: int
@@ -147,18 +148,18 @@ def window(store: Store, found: Thread, first: int, last: int) -> list[Node]:
 
 def step_line(store: Store, node: Node, children: Sequence[Row]) -> StepLine:
     step = node.payload
-    ends = set(step["childThreads"])
+    ends, agent = set(step["childThreads"]), agent_name(store, step["agent"])
     return StepLine(
         node.hash,
         step["index"],
         step["role"],
-        agent_name(store, step["agent"]),
+        agent,
         str(step["meta"].get("status", "")),
         first_line(texts.content(store, step["content"]).text),
         step["completedAt"] - step["startedAt"],
         detail_tokens(store, step["detail"]),
         len(step["attempts"]),
-        origin(store, step),
+        "cache" if "cached" in step else "replay" if agent == "replay" else "run",
         step["compact"] is not None,
         [one for one in children if one.head in ends] if ends else [],
     )
@@ -172,10 +173,3 @@ def agent_name(store: Store, hash: str) -> str:
         return str(error)
     model = agent["config"].get("model")
     return f"{agent['package']} ({model})" if isinstance(model, str) else str(agent["package"])
-
-
-def origin(store: Store, step: Mapping[str, Any]) -> str:
-    """Returns where the output of a step came from: run, cache or replay."""
-    if "cached" in step:
-        return "cache"
-    return "replay" if agent_name(store, step["agent"]) == "replay" else "run"

@@ -19,11 +19,6 @@ AXE_DIGEST = "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c" 
 # Paths of each screen of `PAGES`, by its name; and whether it shows what an agent said.
 SAMPLES: dict[str, Callable[[Site], list[str]]] = {
     "board": lambda site: ["/", "/?q=XSS&state=suspended"],
-    "thread": lambda site: [
-        *(f"/threads/{one.id}" for one in (site.ended, site.asks, site.failed, site.runs)),
-        f"/threads/{site.calls.id}",
-        f"/threads/{site.ended.id}?from=2&count=2",
-    ],
     "step": lambda site: [
         *(f"/threads/{site.ended.id}/steps/{step.payload['index']}" for step in site.steps),
         *(f"/threads/{one.id}/steps/1" for one in (site.asks, site.failed, site.runs, site.calls)),
@@ -36,6 +31,13 @@ SAMPLES: dict[str, Callable[[Site], list[str]]] = {
     "answer": lambda site: [f"/threads/{site.asks.id}/answer"],
     "compare": lambda site: [
         f"/compare?a={site.ended.id}@0&b={site.ended.id}&view={view}" for view in VIEWS
+    ],
+    "thread": lambda site: [
+        *(
+            f"/threads/{one.id}"
+            for one in (site.ended, site.asks, site.failed, site.runs, site.calls)
+        ),
+        f"/threads/{site.ended.id}?from=2&count=1",
     ],
 }
 PLAIN: set[str] = set()
