@@ -101,14 +101,19 @@ def create_before_restore(
 ) -> Checkpoint:
     """Record the stored tree `root` of all that is in `directory`, some of which a restore is about
     to overwrite or delete."""
+    return create_of_tree(store, BEFORE_RESTORE, root, f"before {what}: {_short(directory)}")
+
+
+def create_of_tree(store: Store, name: str, root: TreeHash, message: str = "") -> Checkpoint:
+    """Record the stored tree `root` under `name`. Raises Invalid (the name), NotFound."""
+    checkpoint.check_name(name)
     files = [one for _, one in tree.walk(store, root) if isinstance(one, File)]
-    previous = checkpoint.latest(store, BEFORE_RESTORE)
+    previous = checkpoint.latest(store, name)
     counts, paths = compare(store, previous.root if previous else None, root)
     size = sum(one.digest.size_bytes for one in files)
-    message = f"before {what}: {_short(directory)}"
     content = Content(root, message, {"files": len(files), "bytes": size, **counts}, paths)
     with store.batch() as batch:
-        return put(batch, BEFORE_RESTORE, previous, content)
+        return put(batch, name, previous, content)
 
 
 def _short(directory: Path) -> str:

@@ -33,6 +33,7 @@ from casfs.errors import CasfsError, Conflict, Corrupt, Invalid
 from casfs.native import images
 from casfs.nodes import head_kinds
 from casfs.store import Store
+from casfs.system import interruption
 from casfs.workspaces import lifecycle
 
 GRACE_S = 24 * 3600
@@ -132,6 +133,7 @@ def why(store: Store, hash: str) -> list[str] | None:
     level = [hash]
     with referrers.Referrers(store) as index:
         while level:
+            interruption.check()
             above: list[str] = []
             for one in level:
                 if one in roots:
@@ -161,6 +163,7 @@ class _Marker:
         unreadable node."""
         stack = self._mark(set(hashes))
         while stack:
+            interruption.check()
             batch, stack = stack[-MARK_BATCH_NODES:], stack[:-MARK_BATCH_NODES]
             refs: set[str] = set()
             for hash in batch:

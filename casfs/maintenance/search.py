@@ -26,6 +26,7 @@ from casfs.digest import is_hash
 from casfs.errors import CasfsError, Corrupt, Failed
 from casfs.nodes.node import Node
 from casfs.store import Store
+from casfs.system import interruption
 from casfs.threads import Thread, ThreadId
 
 SCHEMA = """
@@ -93,6 +94,7 @@ class Index:
         """Indexes the nodes that have arrived since the last time; returns their number."""
         done = 0
         while True:
+            interruption.check()
             with self._db.write() as db:
                 count, more = self._index_batch(db)
             done += count

@@ -49,6 +49,13 @@ def compact(call: Call) -> Response:
     return call.back(f"/threads/{quote(call.path['id'])}")
 
 
+def promote(call: Call) -> Response:
+    """Makes a checkpoint of a tree, and shows it."""
+    given = {name: call.form.get(name, "").strip() for name in ("name", "tree", "message")}
+    made = ask(call, "checkpoint", **given)
+    return RedirectResponse(f"/nodes/{quote(made['hash'])}", 303)
+
+
 def _given(call: Call, *names: str) -> dict[str, str | None]:
     return {name: call.form.get(name, "").strip() or None for name in names}
 

@@ -9,7 +9,18 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from casfs.web import actions, answer, board, compare, download, step, thread, trace
+from casfs.web import (
+    actions,
+    answer,
+    board,
+    compare,
+    download,
+    file_history,
+    node,
+    step,
+    thread,
+    trace,
+)
 from casfs.web.access import Access, Key
 from casfs.web.events import Follower
 from casfs.web.events import endpoint as events
@@ -23,7 +34,9 @@ PAGES: list[tuple[str, Handler, str]] = [
     ("/threads/{id}/steps/{index}", step.show, "step"),
     ("/threads/{id}/steps/{index}/trace", trace.show, "trace"),
     ("/threads/{id}/answer", answer.show, "answer"),
+    ("/threads/{id}/files", file_history.show, "files"),
     ("/compare", compare.show, "compare"),
+    ("/nodes/{hash}", node.show, "node"),
 ]
 DOWNLOADS: list[tuple[str, Handler, str]] = [
     ("/blobs/{hash}", download.blob, "blob"),
@@ -35,6 +48,7 @@ ACTIONS: list[tuple[str, Handler, str]] = [
     ("/threads/{id}/answer", answer.send, "send"),
     ("/threads/{id}/fork", actions.fork, "fork"),
     ("/threads/{id}/compact", actions.compact, "compact"),
+    ("/checkpoints", actions.promote, "promote"),
 ]
 
 

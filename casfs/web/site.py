@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl
@@ -17,6 +18,7 @@ from casfs import daemon_socket, errors
 from casfs.backend.derived import newest_move
 from casfs.errors import CasfsError, Invalid, Refused
 from casfs.store import Store
+from casfs.system.interruption import interruptible
 from casfs.system.log import Log, silent
 from casfs.web.rendering import Rendering
 from casfs.web.thread_table import ThreadTable
@@ -106,6 +108,19 @@ class Call:
 
 
 Handler = Callable[[Call], Response]
+
+
+@contextmanager
+def time_limit(seconds: float, message: str) -> Iterator[None]:
+    """Long work inside ends after some seconds: raises Refused with the message."""
+    end = time.monotonic() + seconds
+
+    def check() -> None:
+        if time.monotonic() > end:
+            raise Refused(message)
+
+    with interruptible(check):
+        yield
 
 
 def local_path(text: str | None, default: str = "/") -> str:

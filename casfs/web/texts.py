@@ -46,5 +46,5 @@ def blob(store: Store, hash: str, limit: int = MAX_CHARS, *, end: bool = False) 
         return Text(f"[{error}]", hash)
 
 
-def as_json(value: Any, hash: str | None = None) -> Text:
-    return bounded(json.dumps(value, ensure_ascii=False, indent=2), hash)
+def as_json(value: Any, hash: str | None = None, limit: int = MAX_CHARS) -> Text:
+    return bounded(json.dumps(value, ensure_ascii=False, indent=2), hash, limit)

@@ -1,4 +1,4 @@
-"""The daemon's operations: start, fork, resume, suspend, cancel, compact, wait, status.
+"""The daemon's operations: start, fork, resume, suspend, cancel, compact, wait, checkpoint, status.
 
 Each takes the members of a request and returns those of an answer, or raises an error of
 `casfs.errors`. Every change of a thread from outside goes through here, so that it is serialised
@@ -13,8 +13,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Literal
 
-from casfs import threads
+from casfs import revisions, threads
 from casfs.agents.notation import AgentSpec
+from casfs.checkpoints.checkpoint import Checkpoint
+from casfs.checkpoints.create import create_of_tree
 from casfs.digest import NodeHash, TreeHash
 from casfs.errors import Conflict
 from casfs.nodes import directory
@@ -58,6 +60,7 @@ class DaemonApi:
             "suspend": partial(self._stop, stop_thread.suspend),
             "compact": self._compact,
             "wait": self._wait,
+            "checkpoint": self._checkpoint,
         }
 
     def find(self, op: object) -> Callable[..., Awaitable[Answer]] | None:
@@ -228,6 +231,16 @@ class DaemonApi:
         redacting = await blocking(lambda: agent_binding.redacting_store(store, bound, self._env))
         agent, given = await blocking(prepare)
         return await compaction.summarise(redacting, agent, given, self._env)
+
+    async def _checkpoint(self, name: str, tree: str, message: str = "") -> Answer:
+        """Makes a checkpoint of a stored tree; `tree`: a revision."""
+
+        def create() -> Checkpoint:
+            root = revisions.resolve_tree(self._store, tree)
+            return create_of_tree(self._store, name, root, message)
+
+        made = await blocking(create)
+        return {"name": made.name, "id": made.id, "hash": made.hash}
 
     async def _wait(self, id: ThreadId) -> Answer:
         """Answers when the thread has ended or is suspended."""

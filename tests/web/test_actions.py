@@ -7,6 +7,7 @@ import json
 import pytest
 
 from casfs import daemon_socket, threads
+from casfs.checkpoints import checkpoint
 from casfs.store import Store
 from casfs.thread_state import state
 from casfs.thread_summary import content_text
@@ -123,3 +124,22 @@ def test_a_summary_is_given_or_made(web: Web, disk_store: Store) -> None:
         assert content_text(disk_store, made) == "So far:\nnothing."
         for form in ({}, {"text": "a", "agent": "b"}):
             assert "either the summary" in web.post(path, 400, **form).text
+
+
+def test_a_tree_is_made_a_checkpoint_by_the_daemon(web: Web, disk_store: Store) -> None:
+    assert disk_store.root is not None
+    thread = make_thread(disk_store)
+    step = thread.step("planner", "text")
+    form = {"name": "kept", "tree": thread.tree, "message": " of a <step> "}
+    assert "start one with `casfs daemon`" in web.post("/checkpoints", 503, **form).text
+    with daemon(disk_store.root):
+        made = web.post("/checkpoints", **form)
+        found = checkpoint.find(disk_store, "kept")
+        assert made.headers["location"] == f"/nodes/{found.hash}"
+        assert (found.root, found.message) == (thread.tree, "of a <step>")
+        assert disk_store.node(found.hash).payload["stats"]["files"] == 5
+        web.post("/checkpoints", name="kept", tree=f"{thread.id}@1")
+        assert [one.root for one in checkpoint.listing(disk_store, "kept")] == [thread.tree] * 2
+        for name, tree, status in (("../x", step, 400), ("kept", "nothing", 404), ("", step, 400)):
+            web.post("/checkpoints", status, name=name, tree=tree)
+    assert len(checkpoint.listing(disk_store)) == 2

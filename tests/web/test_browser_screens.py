@@ -39,9 +39,12 @@ SAMPLES: dict[str, Callable[[Site], list[str]]] = {
         ),
         f"/threads/{site.ended.id}?from=2&count=1",
     ],
+    "files": lambda site: [f"/threads/{site.ended.id}/files"],
+    "node": lambda site: [
+        f"/nodes/{hash}?why=1" for hash in (site.steps[0].hash, site.steps[-1].payload["workspace"])
+    ],
 }
 PLAIN: set[str] = set()
-FILES = {"blob", "tree"}  # downloads, tests/web/test_download.py
 
 # What no page has but a page into which something was injected.
 INJECTED = """
@@ -100,7 +103,7 @@ def test_the_payloads() -> None:
     assert found == set(range(1, 51))
 
 
-@pytest.mark.parametrize("screen", [name for _, _, name in PAGES if name not in FILES])
+@pytest.mark.parametrize("screen", [name for _, _, name in PAGES])
 def test_a_screen(screen: str, site: Site, look: Callable[[str], Browser]) -> None:
     """Markup stays text, the console stays empty, and everybody can use it."""
     for path in SAMPLES[screen](site):

@@ -1,0 +1,86 @@
+"""The history of a file, or of a directory, over the steps of a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice, pairwise
+
+from starlette.responses import Response
+
+from casfs import thread_lookup, threads
+from casfs.digest import TreeDigest, TreeHash
+from casfs.nodes.directory import Entry, Subdirectory
+from casfs.nodes.node import Node
+from casfs.store import Store
+from casfs.threads import Thread, ThreadId
+from casfs.trees import tree
+from casfs.trees.tree import Change
+from casfs.web.compare import CHANGED, KINDS, kind_of
+from casfs.web.site import Call
+
+WINDOW = 500  # steps that a page looks at
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step that changed what is at the path."""
+
+    index: int
+    role: str
+    completed_ms: int
+    kind: str
+    change: Change
+
+
+@dataclass(frozen=True)
+class History:
+    """The changes in a window of steps, from index `first` to `last` of `total`, newest first."""
+
+    id: ThreadId
+    path: bytes
+    steps: list[Step]
+    first: int
+    last: int
+    total: int
+
+
+def show(call: Call) -> Response:
+    found = thread_lookup.find(call.store, call.path["id"])
+    path = b"/".join(tree.split_path(call.octets("path")))
+    model = history(call.store, found, path, call.index("upto") or None)
+    return call.page("file_history.html", found=model, kinds=KINDS)
+
+
+def history(store: Store, thread: Thread, path: bytes, upto: int | None = None) -> History:
+    """Returns what a window of steps, the newest or that up to the index `upto`, changed at `path`
+    (empty: the root). Raises NotFound."""
+    total = threads.length(store, thread)
+    last = min(upto or total, total)
+    first = max(1, last - WINDOW + 1)
+    changes = list(_changes(store, thread, path, first, last)) if total else []
+    return History(thread.id, path, changes, first, last, total)
+
+
+def _changes(store: Store, thread: Thread, path: bytes, first: int, last: int) -> Iterator[Step]:
+    """Yields the steps; equal trees are not looked into."""
+    newest = threads.step_at(store, thread, last).hash
+    nodes: list[Node] = list(islice(threads.backwards_from(store, newest), last - first + 2))
+    if first == 1:
+        nodes.append(threads.start(store, thread))
+    for node, before in pairwise(nodes):
+        new, old = node.payload["workspace"], before.payload["workspace"]
+        if new == old:
+            continue
+        change = Change(path, _entry(store, old, path), _entry(store, new, path))
+        if change.old != change.new:
+            step = node.payload
+            both = isinstance(change.old, Subdirectory) and isinstance(change.new, Subdirectory)
+            kind = CHANGED if both else kind_of(change)
+            yield Step(step["index"], step["role"], step["completedAt"], kind, change)
+
+
+def _entry(store: Store, root: TreeHash | None, path: bytes) -> Entry | None:
+    if root is None:
+        return None
+    return tree.find(store, root, path) if path else Subdirectory(b".", TreeDigest(root, 0))

@@ -1,0 +1,171 @@
+"""A node or blob: what it holds, what it refers to, what refers to it, why it is kept."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple
+
+from starlette.responses import Response
+
+from casfs import graph
+from casfs.digest import TreeHash
+from casfs.errors import CasfsError, NotFound, Refused
+from casfs.maintenance import gc
+from casfs.nodes.directory import File, Symlink
+from casfs.referrers import Referrers
+from casfs.revisions import TREE_FIELDS
+from casfs.store import Store
+from casfs.trees import tree
+from casfs.web import texts
+from casfs.web.site import Call, time_limit
+from casfs.web.texts import Text
+
+PAGE = 100  # references
+MAX_REFS = 10_000  # that are counted
+MAX_CHARS = 65_536  # of the content
+BLOB = "blob"  # in place of a type
+INDEX_LIMIT_S, WHY_LIMIT_S = 2.0, 10.0
+LATER = "not all nodes are in the index of references yet: load this page again to go on with it"
+TOO_LONG = "this takes longer than a page may; `casfs gc --why` goes on to the end"
+
+
+class Ref(NamedTuple):
+    """`name`: of an entry of a directory, in bytes."""
+
+    hash: str | None
+    type: str
+    name: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Refs:
+    """A window of references from index `first` on, of `total`; `types`: how many of each. `cut`:
+    there are more than MAX_REFS; `fault`: why some are not listed."""
+
+    links: Sequence[Ref] = ()
+    types: Mapping[str, int] = field(default_factory=dict)
+    first: int = 0
+    total: int = 0
+    cut: bool = False
+    fault: str | None = None
+
+
+@dataclass(frozen=True)
+class Page:
+    """`tree`: the directory that it is, or leads to; `fault`: what is wrong with its content."""
+
+    hash: str
+    type: str
+    size: int
+    content: Text | None
+    fault: str | None
+    tree: str | None
+    out: Refs
+    into: Refs
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a blob is kept: the head from which it is reached, and the path; no head: by nothing."""
+
+    head: str | None = None
+    path: Sequence[Ref] = ()
+    fault: str | None = None
+
+
+def show(call: Call) -> Response:
+    store = call.store
+    hash = store.expand(call.path["hash"])
+    model = page(store, hash, call.index("out"), call.index("in"))
+    reason = why(store, hash) if call.query.get("why") == "1" else None
+    etag = hash if call.query.get("fragment") == "content" and not model.fault else None
+    return call.page("node.html", etag=etag, page=model, reason=reason, size=PAGE)
+
+
+def page(store: Store, hash: str, out: int = 0, into: int = 0) -> Page:
+    """`out`, `into`: indices of the first reference that is listed. Raises NotFound."""
+    info = store.blobs.info([hash]).get(hash)
+    if info is None:
+        raise NotFound(f"no blob {hash} in this store")
+    content, fault, root, refs = None, None, None, Refs()
+    [ref] = _typed(store, [hash])
+    try:
+        if info.purged:
+            fault = "Its content was purged: deleted for good."
+        elif info.type is None:
+            content = texts.blob(store, hash, MAX_CHARS)
+        else:
+            node = store.node(hash)
+            content = texts.as_json(node.payload, hash, MAX_CHARS)
+            root = hash if node.type == "directory" else None
+            root = node.payload[TREE_FIELDS[node.type]] if node.type in TREE_FIELDS else root
+            refs = _refs(
+                _entries(store, TreeHash(node.hash)) if root == hash else _out(store, hash), out
+            )
+    except CasfsError as error:
+        fault = str(error)
+    return Page(hash, ref.type, info.size, content, fault, root, refs, _into(store, hash, into))
+
+
+def _entries(store: Store, hash: TreeHash) -> list[Ref]:
+    """Returns what a directory has, with names."""
+    found = []
+    for name, entry in tree.load(store, hash).items():
+        if isinstance(entry, Symlink):
+            found.append(Ref(None, "symlink", name))
+        else:
+            type = BLOB if isinstance(entry, File) else "directory"
+            found.append(Ref(entry.digest.hash, type, name))
+    return found
+
+
+def _out(store: Store, hash: str) -> list[Ref]:
+    return _typed(store, graph.refs(store, hash))
+
+
+def _into(store: Store, hash: str, first: int) -> Refs:
+    end = time.monotonic() + INDEX_LIMIT_S
+    with Referrers(store) as index:
+        index.catch_up(lambda: time.monotonic() < end)
+        found = list(islice(index.iterate(hash), MAX_REFS + 1))
+    fault = LATER if time.monotonic() >= end else None
+    return _refs(_typed(store, found), first, fault)
+
+
+def _refs(found: list[Ref], first: int, fault: str | None = None) -> Refs:
+    cut, found = len(found) > MAX_REFS, found[:MAX_REFS]
+    if not any(one.name for one in found):
+        found.sort(key=lambda one: one.type)
+    first = min(first, max(0, len(found) - 1) // PAGE * PAGE)
+    types = Counter(one.type for one in found)
+    return Refs(found[first : first + PAGE], types, first, len(found), cut, fault)
+
+
+def _typed(store: Store, hashes: Sequence[str]) -> list[Ref]:
+    """Returns the hashes with the names of their types."""
+    infos, names = store.blobs.info(hashes), dict[str, str]()
+    found = []
+    for hash in hashes:
+        type = infos[hash].type if hash in infos else None
+        if type is not None and type not in names:
+            try:
+                names[type] = store.registry.name(type)
+            except CasfsError:
+                names[type] = "node of an unknown type"
+        missing = "not in this store" if hash not in infos else BLOB
+        found.append(Ref(hash, missing if type is None else names[type]))
+    return found
+
+
+def why(store: Store, hash: str) -> Reason:
+    """Returns as `casfs gc --why`, within a time limit."""
+    try:
+        with time_limit(WHY_LIMIT_S, TOO_LONG):
+            found = gc.why(store, hash)
+    except Refused as error:
+        return Reason(fault=str(error))
+    return Reason() if found is None else Reason(found[0], _typed(store, found[1:]))
