@@ -15,7 +15,7 @@ from typing import Any
 from casfs.workflow_path import END, START
 
 BOX_HEIGHT, LAYER_HEIGHT = 34, 84
-CHAR_WIDTH, GAP, LANE_WIDTH = 8, 28, 40
+CHAR_WIDTH, LABEL_WIDTH, GAP, LANE_WIDTH = 8, 7, 28, 40
 LEFT = 64  # of loops and their labels
 MAX_NAME_CHARS, MAX_ROLES, MAX_EDGES = 24, 60, 200
 NAMES = {START: "start", END: "end"}
@@ -37,7 +37,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Edge:
-    """`path`: as in SVG; `label`: the numbers of its rules; `count`: how often it was taken."""
+    """`path`: as in SVG; `label`: the numbers of its rules, and `count`: how often it was taken."""
 
     path: str
     label: str
@@ -80,12 +80,12 @@ def layout(
     edges, lanes = [], 0
     places = {state: place for place, layer in enumerate(layers) for state in layer}
     for (origin, to), found in numbers.items():
-        a, b, label = boxes[origin], boxes[to], ",".join(map(str, found))
-        count = taken[origin, to]
+        a, b, count = boxes[origin], boxes[to], taken[origin, to]
+        label = ",".join(map(str, found)) + (f" ×{count}" if count > 1 else "")
         if origin == to:
             x = a.x - a.width // 2
             path = f"M{x} {a.y - 8}C{x - 34} {a.y - 24} {x - 34} {a.y + 24} {x} {a.y + 8}"
-            edges.append(Edge(path, label, x - LEFT + 4, a.y + 4, count))
+            edges.append(Edge(path, label, x - 32 - LABEL_WIDTH * len(label), a.y + 4, count))
         elif places[to] == places[origin] + 1:
             top, bottom = a.y + BOX_HEIGHT // 2, b.y - BOX_HEIGHT // 2
             middle = (top + bottom) // 2

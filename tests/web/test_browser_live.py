@@ -25,6 +25,7 @@ from tests.support.engine import (
     until,
     workflow,
 )
+from tests.support.thread_example import make_thread
 from tests.support.web import Web, serving
 
 TWO = workflow(
@@ -175,3 +176,19 @@ def test_ten_tabs(web: Web, chromium: Browser, disk_store: Store) -> None:
     finally:
         for _ in tabs():
             driver.close()
+
+
+def test_what_a_step_said_is_unfolded_and_stays(page: Browser, web: Web, disk_store: Store) -> None:
+    thread = make_thread(disk_store)
+    thread.step("planner", "first\n\nIt *goes on*.")
+    page.open(f"{web.origin}/threads/{thread.id}")
+    page.run("window.kept = true")
+    assert "It goes on" not in page.text()
+    page.tab_to("#output-1 summary")
+    page.press("Enter")
+    shows(page, "It goes on", "#output-1")
+    thread.step("planner", "second")
+    shows(page, "second", "#output-2")
+    assert "It goes on" in page.text("#output-1"), "it was not fetched again"
+    assert page.run("return document.activeElement.closest('details').id") == "output-1"
+    assert page.faults() == []

@@ -35,7 +35,7 @@ def test_edges_have_the_numbers_of_their_rules_and_how_often_they_were_taken() -
     path = ("planner", "coder", "coder", "planner")
     found = drawn(*path, pending="coder")
     counts = {edge.label: edge.count for edge in found.edges}
-    assert counts == {"1": 1, "2,3": 2, "4": 1, "5": 1, "6": 0}
+    assert counts == {"1": 1, "2,3 ×2": 2, "4": 1, "5": 1, "6": 0}
     boxes = {box.name: (box.count, box.pending) for box in found.boxes}
     assert boxes["planner"] == (2, False)
     assert boxes["coder"] == (2, True), "the pending step is no step yet"

@@ -59,7 +59,7 @@ def test_what_its_hash_decides_is_immutable(web: Web, disk_store: Store) -> None
         f'"{hash}"',
         True,
     )
-    assert found.text.lstrip().startswith('<div id="record"')
+    assert found.text.lstrip().startswith('<div id="record-1"')
     for other in (path, f"{path}&v=old", f"/threads/{thread.id}/steps/1"):
         assert web.get(other).headers["cache-control"] == "private, no-store"
 

@@ -81,7 +81,12 @@
     const find = (one) => fresh.querySelector(`#${CSS.escape(one.id)}`);
     for (const one of old.querySelectorAll("details[id]")) {
       const other = find(one);
-      if (other) other.open = one.open;
+      if (!other) continue;
+      other.open = one.open;
+      if ("loaded" in one.dataset && other.dataset.part === one.dataset.part) {
+        other.dataset.loaded = "";
+        other.append(one.lastElementChild);
+      }
     }
     for (const one of old.querySelectorAll("input[id], textarea[id], select[id]")) {
       const other = find(one);
@@ -102,6 +107,20 @@
     target?.focus({ preventScroll: true });
     if (target && place) target.setSelectionRange(...place);
   }
+
+  // What never changes is fetched when its details are unfolded for the first time.
+  async function unfold({ target }) {
+    if (!target.open || !target.dataset.part || "loaded" in target.dataset) return;
+    target.dataset.loaded = "";
+    try {
+      const answer = await fetch(target.dataset.part);
+      const parsed = new DOMParser().parseFromString(await answer.text(), "text/html");
+      if (answer.ok) target.append(document.adoptNode(parsed.body.firstElementChild));
+    } catch {
+      delete target.dataset.loaded;
+    }
+  }
+  document.addEventListener("toggle", unfold, true);
 
   // -- events ------------------------------------------------------------------------------
 
