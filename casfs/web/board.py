@@ -20,6 +20,7 @@ from casfs.web.thread_table import ENDED, NEEDS, Row, ThreadTable
 PAGE = 25  # rows of a section
 TAIL_BYTES = 4096  # of a program's output, for its last line
 MAX_SAID_CHARS = 160
+FENCE = "```"
 NEWEST = attrgetter("updated_ms", "id"), attrgetter("since_ms", "id")  # of others, of running ones
 TITLES = {NEEDS: "Needs you", RUNNING: "Running", QUEUED: "Queued", ENDED: "Ended today"}
 
@@ -142,8 +143,18 @@ def last_said(store: Store, row: Row) -> str:
     text = "" if tail is None else tail[0].decode("utf-8", "replace")
     if not text.strip():
         text = _last_output(store, row.id)
-    last = next((line for line in reversed(text.splitlines()) if line.strip()), "").strip()
+    last = next((line for line in reversed(_prose(text)) if line.strip()), "").strip()
     return last if len(last) <= MAX_SAID_CHARS else last[: MAX_SAID_CHARS - 1] + "…"
+
+
+def _prose(text: str) -> list[str]:
+    """Returns the lines of a text without the fenced blocks that end it, its meta among them; all
+    where nothing else is left."""
+    lines = kept = text.rstrip().splitlines()
+    while kept and kept[-1].strip() == FENCE:
+        opening = [n for n, line in enumerate(kept[:-1]) if line.strip().startswith(FENCE)]
+        kept = "\n".join(kept[: opening[-1] if opening else -1]).rstrip().splitlines()
+    return kept or lines
 
 
 def _last_output(store: Store, id: ThreadId) -> str:

@@ -96,7 +96,7 @@ def test_windows_go_by_index_and_are_bounded(store: Store) -> None:
 def test_it_says_the_task_the_last_line_and_what_was_spent(disk_store: Store) -> None:
     spent = {"tokens": 1500, "wallMs": 61_000}
     thread = make(disk_store, intent={**INTENT, "run": "0" * 32}, spent=spent)
-    thread.step("planner", "first\nI have a plan.\n\n")
+    thread.step("planner", "first\nI have a plan.\n\n```py\nx = 1\n```\n```json\n{}\n```\n")
     table = ThreadTable(disk_store)
 
     def line() -> boards.Line:
