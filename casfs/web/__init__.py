@@ -21,6 +21,8 @@ the block holds the whole element); focus, scroll, open `<details>` with an id a
 into fields with an id stay.
 
 `data-every="2"`: fetched every 2 seconds too, for what no head says (a program's output).
+`<details id="…" data-part="URL">`: gets the fragment at URL, which never changes, when it is
+unfolded for the first time; what is in it already is for those without the script.
 
 Macros are in `macros.html`, called as `ui.badge(…)`; a block sees what the handler gave, not what a
 template `set` outside of it. What an agent said is escaped by the environment, or
