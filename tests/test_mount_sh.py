@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from casfs import daemon_socket, threads
-from casfs.mount import mount_points, registry
+from casfs import daemon_socket, store_mounts, threads
+from casfs.mount import registry
 from casfs.store import Store
 from tests.support.engine import alive
 from tests.support.programs import needs_device
@@ -91,7 +91,7 @@ def test_the_demo_and_its_end(run: Checkout, tmp_path: Path) -> None:
         found = daemon_socket.find(store)
         assert found is not None
         pid = found["pid"]
-        assert mount_points.mounted(store) == [point]
+        assert store_mounts.mounted(store) == [point]
         with Store.open(store) as opened:
             (thread,) = threads.list_threads(opened)
         assert (point / "threads" / thread.id / "status").read_text().strip() == "succeeded"
@@ -109,7 +109,7 @@ def test_the_demo_and_its_end(run: Checkout, tmp_path: Path) -> None:
     assert "dashboard stopped\n" in ended.stdout
     with pytest.raises(ConnectionRefusedError):
         web.get("/")
-    assert mount_points.mounted(store) == []
+    assert store_mounts.mounted(store) == []
     assert daemon_socket.find(store) is None
     assert pid is not None
     assert not alive(pid)
@@ -137,7 +137,7 @@ def test_stop_with_other_settings(run: Checkout, tmp_path: Path, name: str) -> N
         run("stop", store=store)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.splitlines() == ["daemon stopped", f"unmounted {run.point}"]
-    assert mount_points.mounted(store) == []
+    assert store_mounts.mounted(store) == []
     assert daemon_socket.find(store) is None
     for pid in (started["pid"], served.supervisor, served.worker):
         assert not alive(pid)
@@ -153,5 +153,5 @@ def test_stop_where_the_store_is_gone(run: Checkout, tmp_path: Path) -> None:
         with serving(opened, run.point):
             ended = run("stop", store=tmp_path / "other")
             assert "its store is not known here" in ended.stdout
-            assert mount_points.mounted(store) == []
+            assert store_mounts.mounted(store) == []
     assert not run.point.exists()

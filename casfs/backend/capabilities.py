@@ -47,6 +47,8 @@ class Indexed(Protocol):
 
     def types(self) -> dict[str, int]: ...
 
+    def room(self) -> dict[str | None, Total]: ...
+
 
 @runtime_checkable
 class UsageTracking(Protocol):

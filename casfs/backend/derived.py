@@ -62,6 +62,17 @@ def count_by_type(blobs: Blobs) -> dict[str, int]:
     return dict(Counter(info.type for _, _, info in blobs.iterate() if info.type is not None))
 
 
+def room_by_type(blobs: Blobs) -> dict[str | None, Total]:
+    """Returns what is stored of each type, by the type's hash; None: plain bytes."""
+    if isinstance(blobs, capabilities.Indexed):
+        return blobs.room()
+    found: dict[str | None, Total] = {}
+    for _, _, info in blobs.iterate():
+        total = found.setdefault(info.type, Total())
+        total.blobs, total.bytes = total.blobs + 1, total.bytes + info.size
+    return found
+
+
 def stager(blobs: Blobs) -> Callable[[Digest, bytes], Staged]:
     """Returns the function that stages bytes whose digest is known."""
     if isinstance(blobs, capabilities.LocalStaging):

@@ -209,6 +209,16 @@ class DiskBlobs:
             ).fetchall()
         return {type: count for key, count in rows if (type := type_of(key)) is not None}
 
+    def room(self) -> dict[str | None, Total]:
+        with self._db.read() as db:
+            rows = db.execute(
+                "SELECT t.hash, count(*), sum(size), sum(data IS NULL) FROM blobs b"
+                " LEFT JOIN types t ON t.id = b.type GROUP BY b.type"
+            ).fetchall()
+        return {
+            None if key is None else type_of(key): Total(*map(int, total)) for key, *total in rows
+        }
+
     # -- repair ---------------------------------------------------------------------------
 
     def faults(self) -> Iterator[str]:

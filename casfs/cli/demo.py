@@ -67,13 +67,12 @@ class _Demo:
         echo("To write a workflow of your own: casfs workflow new mine")
 
     def _start(self) -> None:
-        from casfs import daemon_socket
-        from casfs.mount import mount_points
+        from casfs import daemon_socket, store_mounts
 
         self._shell("casfs init")
         if not daemon_socket.runs(self._root):
             self._shell("casfs daemon")
-        if self._point.absolute() not in mount_points.mounted(self._root):
+        if self._point.absolute() not in store_mounts.mounted(self._root):
             self._point.mkdir(parents=True, exist_ok=True)
             self._shell(f"casfs mount {shlex.quote(str(self._point))}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,12 +10,13 @@ import click
 
 from casfs.backend.derived import total_stored
 from casfs.backend.protocols import Total
-from casfs.cli.common import json_option, open_store
+from casfs.cli.common import json_option, open_store, store_root
 from casfs.cli.json_values import record
 from casfs.cli.output import echo, echo_json, echo_line
 from casfs.cli.progress import progress
 from casfs.errors import CasfsError, Failed, NotFound
 from casfs.store import Store
+from casfs.system.log import FSCK_LOG, to_file
 
 if TYPE_CHECKING:
     from casfs.maintenance.fsck import Report
@@ -51,6 +53,10 @@ def fsck(ctx: click.Context, source: str | None, as_json: bool) -> int:
         report, repaired = check(), list[str]()
         if source is not None:
             report, repaired = repair.repair_all(store, report, Path(source), check)
+        with suppress(OSError):
+            log = to_file(store_root(ctx) / "log" / FSCK_LOG)
+            counts = {"blobs": report.blobs, "nodes": report.nodes, "bytes": report.bytes}
+            log("checked", faults=len(report.faults), **counts)
     if as_json:
         echo_json({**record(report), "repaired": repaired})
     else:

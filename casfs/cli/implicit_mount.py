@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from casfs import daemon_socket
+from casfs import daemon_socket, store_mounts
 from casfs.cli import background
 from casfs.digest import TreeHash
 from casfs.errors import CasfsError, Failed, NotFound, Refused
@@ -53,7 +53,7 @@ def tree_provider(store: Store, env: Mapping[str, str]) -> TreeLocator:
 def end(root: Path, env: Mapping[str, str]) -> None:
     """Unmounts the workspaces' own mount, if there is one."""
     point = mount_point(root, env)
-    if point in mount_points.mounted(root):
+    if point in store_mounts.mounted(root):
         mount_points.unmount(point, lazy=True)
     with suppress(OSError):
         point.rmdir()
@@ -78,7 +78,7 @@ def end_unused(store: Store, env: Mapping[str, str]) -> None:
     daemon runs, a workspace is being opened, an open workspace is on it, or a process uses it."""
     assert store.root is not None
     point = mount_point(store.root, env)
-    if point not in mount_points.mounted(store.root) or daemon_socket.runs(store.root):
+    if point not in store_mounts.mounted(store.root) or daemon_socket.runs(store.root):
         return
     fd = locks.lock_file(store.root / LOCK)
     if fd is None:
@@ -93,7 +93,7 @@ def end_unused(store: Store, env: Mapping[str, str]) -> None:
 
 
 def _find(root: Path, hash: str) -> Path | None:
-    for point in mount_points.mounted(root):
+    for point in store_mounts.mounted(root):
         path = point / "trees" / hash
         if path.is_dir():  # false for a dead mount and for one that this user may not enter
             return path
@@ -109,5 +109,5 @@ def _start(root: Path, point: Path) -> None:
         mount_points.check(root, point)
         background.start(root, ["mount", str(point)], "mount.err")
     except (Refused, background.StartFailed):
-        if point not in mount_points.mounted(root):  # else a concurrent start came first
+        if point not in store_mounts.mounted(root):  # else a concurrent start came first
             raise

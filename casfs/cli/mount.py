@@ -106,6 +106,7 @@ def _made(point: Path) -> Iterator[None]:
 def _options(
     root: Path, point: Path, transport: str | None, allow_other: bool, xattr: bool, mounted: bool
 ) -> MountOptions:
+    from casfs import store_mounts
     from casfs.mount import mount_points
     from casfs.mount.worker import MountOptions
 
@@ -119,7 +120,7 @@ def _options(
         if transport not in TRANSPORTS:
             known = ", ".join(TRANSPORTS)
             raise Invalid(f"{found.origin}: no transport {transport!r}; there are {known}")
-    return MountOptions(root, point, mount_points.source(root), transport, allow_other, xattr)
+    return MountOptions(root, point, store_mounts.source(root), transport, allow_other, xattr)
 
 
 def _serve(

@@ -64,8 +64,8 @@ def _directory_status(
 
 
 def _store_status(ctx: click.Context, as_json: bool) -> None:
-    from casfs import daemon_socket
-    from casfs.mount import mount_points, registry
+    from casfs import daemon_socket, store_mounts
+    from casfs.mount import registry
 
     with open_store(ctx) as store:
         assert store.root is not None
@@ -75,7 +75,7 @@ def _store_status(ctx: click.Context, as_json: bool) -> None:
             "store": str(store.root),
             "version": VERSION,
             "daemon": daemon_socket.status(store.root),
-            "mounts": [str(point) for point in mount_points.mounted(store.root)],
+            "mounts": [str(point) for point in store_mounts.mounted(store.root)],
             "serving": [record(one) for one in serving.values()],
             "blobs": total.blobs,
             "bytes": total.bytes,

@@ -23,9 +23,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from casfs.errors import Failed
+from casfs.store_mounts import TYPE
 from casfs.system import mounts
 
-TYPE = "fuse.casfs"
 DEVICE = Path("/dev/fuse")
 FUSE_CONF = Path("/etc/fuse.conf")
 HELPER = "fusermount3"

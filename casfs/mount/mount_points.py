@@ -9,28 +9,15 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from contextlib import ExitStack
 from pathlib import Path
 
-from casfs.digest import hash_bytes
 from casfs.errors import Failed, NotFound, Refused
 from casfs.mount import attach, registry, users
+from casfs.store_mounts import TYPE, source
 from casfs.system import mounts
 
-TYPE = attach.TYPE
-SAFE_SOURCE_NAME = re.compile(r"[A-Za-z0-9/._+@:-]+\Z")
 MAX_USERS_NAMED = 8  # in the message about a busy mount
-
-
-def source(root: Path | None) -> str:
-    """Returns the source of a store's mounts in the mount table: the store's path, or a hash of
-    it if the path has characters that the table would escape."""
-    if root is None:
-        return "casfs"
-    path = os.fsencode(root.resolve())
-    text = path.decode("ascii", "replace")
-    return text if SAFE_SOURCE_NAME.match(text) else f"casfs-{hash_bytes(path)[:16]}"
 
 
 def check(root: Path | None, mountpoint: Path) -> Path:
@@ -58,12 +45,6 @@ def check(root: Path | None, mountpoint: Path) -> Path:
         if path.is_relative_to(root):
             raise Refused(f"the mount point {path} is inside the store {root}")
     return path
-
-
-def mounted(root: Path) -> list[Path]:
-    """Returns the mount points of the store at `root`, in the order of mounting."""
-    name = source(root)
-    return [one.point for one in mounts.mounts() if (one.type, one.source) == (TYPE, name)]
 
 
 def find(mountpoint: Path) -> mounts.Mounted:

@@ -23,6 +23,7 @@ from casfs.errors import Failed
 from casfs.fuse.inode_table import InodeTable
 from casfs.mount import attach, worker
 from casfs.mount.worker import BUILTIN, LIBFUSE, MountOptions
+from casfs.store_mounts import TYPE
 from casfs.system import mounts
 from casfs.system.log import Log
 
@@ -149,7 +150,7 @@ TRANSPORTS: dict[str, Callable[[MountOptions, Mapping[str, int] | None], MountTr
 
 def _device(options: MountOptions) -> str:
     found = mounts.mounted_at(options.point)
-    return found.device if found is not None and found.type == attach.TYPE else ""
+    return found.device if found is not None and found.type == TYPE else ""
 
 
 def _unmount_dead(options: MountOptions, device: str) -> None:

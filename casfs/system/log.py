@@ -6,13 +6,18 @@ same reason). A line is written whole or not at all.
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 from casfs import canonical
 from casfs.system.clock import now_ms
+
+FSCK_LOG = "fsck.jsonl"  # a line for each integrity check
+MAX_LINE_BYTES = 4096
 
 
 class Log(Protocol):
@@ -34,6 +39,18 @@ def to_file(path: Path) -> Log:
             os.write(fd, canonical.encode(line) + b"\n")
 
     return log
+
+
+def last_event(path: Path, fields: Collection[str]) -> dict[str, Any] | None:
+    """Returns the last line of a log, which must have these fields with numbers; else None."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - MAX_LINE_BYTES))
+            found = json.loads(file.read().splitlines()[-1])
+    except (OSError, ValueError, IndexError):
+        return None
+    is_sound = isinstance(found, dict) and all(type(found.get(one)) is int for one in fields)
+    return found if is_sound else None
 
 
 def _json_value(value: Any) -> Any:

@@ -17,9 +17,12 @@ from casfs.web import (
     download,
     file_history,
     node,
+    search,
     step,
+    store,
     thread,
     trace,
+    workflow,
 )
 from casfs.web.access import Access, Key
 from casfs.web.events import Follower
@@ -37,6 +40,10 @@ PAGES: list[tuple[str, Handler, str]] = [
     ("/threads/{id}/files", file_history.show, "files"),
     ("/compare", compare.show, "compare"),
     ("/nodes/{hash}", node.show, "node"),
+    ("/search", search.show, "search"),
+    ("/store", store.show, "store"),
+    ("/workflows", workflow.show_list, "workflows"),
+    ("/workflows/{name:path}", workflow.show, "workflow"),
 ]
 DOWNLOADS: list[tuple[str, Handler, str]] = [
     ("/blobs/{hash}", download.blob, "blob"),

@@ -25,7 +25,13 @@ TYPES = {
     "svg": "image/svg+xml",
 }
 SHORT_HASH = 12
-SCREENS = [("/", "Board"), ("/compare", "Compare")]  # of the navigation: path, title
+SCREENS = [  # of the navigation: path, title
+    ("/", "Board"),
+    ("/workflows", "Workflows"),
+    ("/search", "Search"),
+    ("/compare", "Compare"),
+    ("/store", "Store"),
+]
 
 
 def name(path: bytes) -> str:

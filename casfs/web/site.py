@@ -17,6 +17,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from casfs import daemon_socket, errors
 from casfs.backend.derived import newest_move
 from casfs.errors import CasfsError, Invalid, Refused
+from casfs.lru_cache import LruCache
 from casfs.store import Store
 from casfs.system.interruption import interruptible
 from casfs.system.log import Log, silent
@@ -25,6 +26,7 @@ from casfs.web.thread_table import ThreadTable
 
 MAX_FORM_BYTES = 1 << 20
 MAX_FIELDS = 200
+MAX_PATHS = 200_000
 WORKERS = 8  # threads that read the store at once
 IMMUTABLE = "private, max-age=31536000, immutable"
 STATUS = (
@@ -37,13 +39,15 @@ STATUS = (
 
 
 class Site:
-    """`threads`: the records of all threads; `limiter`: bounds the handlers that run at once."""
+    """`threads`: the records of all threads; `paths`: those that ended threads took through their
+    workflows; `limiter`: bounds the handlers that run at once."""
 
     def __init__(self, store: Store, log: Log = silent) -> None:
         self.store = store
         self.log = log
         self.rendering = Rendering()
         self.threads = ThreadTable(store)
+        self.paths = LruCache(MAX_PATHS)
         self.limiter = trio.CapacityLimiter(WORKERS)
 
 

@@ -41,13 +41,20 @@ SAMPLES: dict[str, Callable[[Site], list[str]]] = {
     "files": lambda site: [
         f"/threads/{site.ended.id}/files{query}" for query in ("", f"?path={quote(NAMES[1])}")
     ],
+    "search": lambda site: [f"/search?q=XSS07&thread={site.ended.id}", "/search?q=XSS07"],
+    "workflows": lambda site: ["/workflows"],
+    "workflow": lambda site: [
+        "/workflows/hostile",
+        f"/workflows/{quote(site.ended.record['workflow'])}",
+    ],
+    "store": lambda site: ["/store", "/store?gc=1"],
     "node": lambda site: [
         f"/nodes/{hash}?why=1" for hash in (site.steps[0].hash, site.steps[-1].payload["workspace"])
     ],
 }
 
 # How many of the payloads a screen shows, where not all.
-SHOWN = {"files": 1}
+SHOWN = {"files": 1, "search": 5, "store": 0, "workflows": 1}
 
 # What no page has but a page into which something was injected.
 INJECTED = """

@@ -1,0 +1,47 @@
+"""Full-text search over what threads said, as `casfs search`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+
+from starlette.responses import Response
+
+from casfs import thread_lookup
+from casfs.maintenance.search import Hit, Index
+from casfs.store import Store
+from casfs.web.site import Call, time_limit
+
+PAGE = 25
+MAX_HITS = 10_000
+LIMIT_S = 5.0
+LATER = "not all nodes are in the search index yet: load this page again to go on with it"
+
+
+@dataclass(frozen=True)
+class Hits:
+    """A window of hits from index `first` on, the best first; `more`: there are some after it."""
+
+    hits: list[Hit]
+    first: int
+    more: bool
+
+
+def show(call: Call) -> Response:
+    text, type, thread = (call.query.get(name, "").strip() for name in ("q", "type", "thread"))
+    found = search(call.store, text, type, thread, call.index("first")) if text else None
+    types = sorted(call.store.registry.names())
+    return call.page(
+        "search.html", found=found, text=text, type=type, thread=thread, types=types, size=PAGE
+    )
+
+
+def search(store: Store, text: str, type: str = "", thread: str = "", first: int = 0) -> Hits:
+    """Returns the nodes that have all words of `text`; `type`, `thread`: of these alone. Raises
+    Refused while the index is being made, NotFound, Conflict (the thread)."""
+    id = thread_lookup.find(store, thread).id if thread else None
+    first = min(first, MAX_HITS)
+    with Index(store) as index, time_limit(LIMIT_S, LATER):
+        hits = index.search(text, type=type or None, thread=id, limit=first + PAGE + 1)
+        found = list(islice(hits, first, None))
+    return Hits(found[:PAGE], first, len(found) > PAGE)
