@@ -84,8 +84,11 @@ def show(call: Call) -> Response:
 
 def record(store: Store, payload: Any) -> Record:
     """Returns what a recorded step holds."""
-    content = store.node(payload["content"], "content").payload
-    hashes, summary, changes = content["artifacts"], payload["compact"], payload["changes"]
+    try:
+        content = store.node(payload["content"], "content").payload
+    except CasfsError as error:
+        content = {"text": f"`{error}`", "artifacts": []}
+    hashes, summary = content["artifacts"], payload["compact"]
     return Record(
         payload,
         texts.bounded(content["text"], payload["content"], MAX_OUTPUT_CHARS),
@@ -95,8 +98,16 @@ def record(store: Store, payload: Any) -> Record:
             for hash, one in store.blobs.info(hashes).items()
         ],
         None if summary is None else texts.content(store, summary),
-        [] if changes is None else patch.parse(store.get(changes)),
+        changes(store, payload["changes"]),
     )
+
+
+def changes(store: Store, hash: str | None) -> list[FilePatch]:
+    """Returns the files of a stored patch; where it is damaged, its fault."""
+    try:
+        return [] if hash is None else patch.parse(store.get(hash))
+    except CasfsError as error:
+        return [FilePatch(str(error))]
 
 
 def pending(store: Store, found: Thread) -> Pending:

@@ -160,7 +160,10 @@ def turn(store: Store, number: int, one: str | Mapping[str, Any]) -> Turn:
 
 
 def _tool_call(store: Store, hash: str) -> ToolCall:
-    call = store.node(hash, "react-tool-call").payload
+    node = _node(store, hash)
+    if node is None:
+        return ToolCall("?", texts.blob(store, hash))
+    call = node.payload
     given, result = (texts.content(store, call[name]) for name in ("arguments", "result"))
     return ToolCall(call["name"], given, result, call["durationMs"])
 

@@ -8,9 +8,10 @@ from casfs.digest import hash_bytes
 from casfs.store import Store
 from casfs.web import step as steps
 from casfs.web.rendering import Rendering
+from tests.support.maintenance import sql
 from tests.support.thread_example import STARTED, make_thread
 from tests.support.web import Web, visible
-from tests.web.test_trace import content, react_turn
+from tests.web.test_trace import content, react_session, react_turn
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>'\"&lt;\x1b[2J"
 DIFF = b"diff --git a/a b/a\n--- a/a\n+++ b/a\n@@ -1 +1 @@\n-one\n+<two>\n"
@@ -108,3 +109,23 @@ def test_the_prompt_of_a_late_step_is_rebuilt_when_asked_for(
     assert f'href="{path}?prompt#prompt"' in html
     assert "# Task" not in html
     assert "# Task" in web.get(f"{path}?prompt").text
+
+
+def test_what_is_lost_is_said_in_its_place(web: Web, disk_store: Store) -> None:
+    store, thread = disk_store, make_thread(disk_store)
+    call = react_turn(store, "Hi.", ("ls", "{}", "ok"))
+    tool = store.node(call).payload["toolCalls"][0]
+    session = react_session(store, [call])
+    diff = store.put(DIFF).hash
+    thread.step("planner", "Said.", changes=diff, attempts=[session], detail=session)
+    lost = [store.node(thread.steps[0]).payload["content"], diff, tool]
+    for hash in lost:
+        sql(store, "DELETE FROM blobs WHERE hash = ?", bytes.fromhex(hash))
+    path = f"/threads/{thread.id}/steps/1"
+    html = web.get(path).text
+    assert all(hash in html for hash in lost[:2])
+    assert tool in web.get(f"{path}/trace").text
+    assert lost[0][:30] in web.get(f"/threads/{thread.id}").text, "in the line of the rail"
+    sql(store, "DELETE FROM blobs WHERE hash = ?", bytes.fromhex(session))
+    assert session in web.get(f"{path}/trace?attempt=1").text
+    web.get(path)
