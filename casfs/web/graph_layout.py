@@ -17,7 +17,7 @@ from casfs.workflow_path import END, START
 BOX_HEIGHT, LAYER_HEIGHT = 34, 84
 CHAR_WIDTH, LABEL_WIDTH, GAP, LANE_WIDTH = 8, 7, 28, 40
 LEFT = 64  # of loops and their labels
-MAX_NAME_CHARS, MAX_ROLES, MAX_EDGES = 24, 60, 200
+MAX_NAME_CHARS, MAX_ROLES, MAX_EDGES, MAX_RULES = 24, 60, 200, 200
 NAMES = {START: "start", END: "end"}
 
 
@@ -52,6 +52,24 @@ class Graph:
     edges: list[Edge]
     width: int
     height: int
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`taken`: how often threads went from `origin` to `to`, by any rule between the two."""
+
+    origin: str
+    to: str
+    when: str
+    taken: int
+
+
+def counted(rules: Sequence[Mapping[str, Any]], taken: Counter[tuple[str, str]]) -> list[Rule]:
+    """Returns the first MAX_RULES rules of a workflow with how often they were taken."""
+    return [
+        Rule(one["from"], one["to"], one["when"] or "", taken[one["from"], one["to"]])
+        for one in rules[:MAX_RULES]
+    ]
 
 
 def layout(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-MAX_LINES = 4000  # that a page shows
+MAX_LINES, MAX_LINE_CHARS = 4000, 2000  # that a page shows
 MAX_OPEN_LINES = 400  # of a file that is shown unfolded
 KINDS = {"+": "added", "-": "removed", "@": "hunk", " ": "same", "\\": "note"}
 HEADER = "diff --git "
@@ -44,11 +44,10 @@ def parse(patch: bytes) -> list[FilePatch]:
             file, place = files[-1], "hunk"
             file.added += kind == "added"
             file.removed += kind == "removed"
+            file.cut |= not left or len(line) > MAX_LINE_CHARS
             if left:
-                file.lines.append((kind, line))
+                file.lines.append((kind, line[:MAX_LINE_CHARS]))
                 left -= 1
-            else:
-                file.cut = True
         else:
             files.append(FilePatch(line))
             place = ""

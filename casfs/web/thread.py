@@ -16,14 +16,13 @@ from casfs.store import Store
 from casfs.thread_summary import detail_tokens, first_line
 from casfs.threads import Thread
 from casfs.web import texts
-from casfs.web.graph_layout import Graph, layout
+from casfs.web.graph_layout import Graph, Rule, counted, layout
 from casfs.web.site import Call
 from casfs.web.texts import Text
 from casfs.web.thread_table import Row, ThreadTable, row_of
 from casfs.workflow_path import START, edges_taken
 
 WINDOW, MAX_WINDOW = 50, 200  # steps
-MAX_RULES = 200  # that are listed
 MAX_LIVE_CHILDREN = 20  # whose moves refresh the page
 
 
@@ -44,16 +43,6 @@ class StepLine:
     origin: str
     compacted: bool
     children: list[Row]
-
-
-@dataclass(frozen=True)
-class Rule:
-    """`taken`: how often the thread went from `origin` to `to`, by any rule between the two."""
-
-    origin: str
-    to: str
-    when: str
-    taken: int
 
 
 @dataclass(frozen=True)
@@ -129,10 +118,7 @@ def page(store: Store, table: ThreadTable, found: Thread, first: int | None, cou
         start["workspace"],
         found.record.get("fork"),
         None if end is None else end.payload["summary"],
-        [
-            Rule(one["from"], one["to"], one["when"] or "", taken[one["from"], one["to"]])
-            for one in rules[:MAX_RULES]
-        ],
+        counted(rules, taken),
         layout(list(flow["roles"]), rules, taken, pending),
     )
 

@@ -21,7 +21,7 @@ from casfs.web import texts
 from casfs.web.site import Call
 from casfs.web.texts import Text
 
-WINDOW = 50  # turns
+WINDOW = 20  # turns
 FACTS = {"model": "Model", "sessionId": "Session", "totalTokens": "Tokens", "exitCode": "Exit code"}
 STREAMS, CONTENTS = ("stdout", "stderr"), ("question", "answer")
 

@@ -20,10 +20,10 @@ from casfs.nodes import head_kinds
 from casfs.store import Store
 from casfs.thread_state import FAILED, STOPPED, SUCCEEDED
 from casfs.web import texts
-from casfs.web.graph_layout import Graph, layout
+from casfs.web.graph_layout import MAX_RULES, Graph, Rule, counted, layout
 from casfs.web.site import Call
 from casfs.web.texts import Text
-from casfs.web.thread import MAX_RULES, Rule, agent_name
+from casfs.web.thread import agent_name
 from casfs.web.thread_table import ENDED, Row
 from casfs.workflow_path import START, edges_taken
 
@@ -128,10 +128,7 @@ def definition(store: Store, head: Head, taken: Counter[Edge]) -> Definition:
             _role(store, name, hash, agents.get(name))
             for name, hash in islice(flow["roles"].items(), MAX_ROLES)
         ],
-        [
-            Rule(one["from"], one["to"], one["when"] or "", taken[one["from"], one["to"]])
-            for one in flow["moderator"][:MAX_RULES]
-        ],
+        counted(flow["moderator"], taken),
         layout(list(flow["roles"]), flow["moderator"], taken),
     )
 

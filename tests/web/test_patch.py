@@ -61,3 +61,9 @@ def test_a_large_patch_is_cut_and_counted(store: Store, monkeypatch: pytest.Monk
     assert sum(len(one.lines) for one in found.values() if one.name != "mode") == 3 + 2
     assert found["a"].cut
     assert (found["a"].added, found["new"].added) == (2, 1)
+
+
+def test_a_long_line_is_cut() -> None:
+    head = b"diff --git a/a b/a\n--- /dev/null\n+++ b/a\n@@ -0,0 +1 @@\n"
+    (file,) = parse(head + b"+" + b"x" * 10_000 + b"\n")
+    assert (len(file.lines[1][1]), file.cut) == (patch.MAX_LINE_CHARS, True)
