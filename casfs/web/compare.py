@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from casfs.checkpoints import checkpoint
 from casfs.digest import TreeHash
+from casfs.errors import CasfsError
 from casfs.nodes.directory import Entry, Symlink
 from casfs.revisions import Revision, resolve
 from casfs.store import Store
@@ -108,7 +109,7 @@ def show(call: Call) -> Response:
         sides = resolve(call.store, a), resolve(call.store, b)
         path = b"/".join(tree.split_path(call.octets("path")))
         found = compare(call.store, *sides, path, view, call.index("first"))
-    names = checkpoint.names(call.store)[:MAX_NAMES]
+    names = [] if found else checkpoint.names(call.store)[:MAX_NAMES]
     return call.page("compare.html", found=found, a=a, b=b, names=names, views=VIEWS, kinds=KINDS)
 
 
@@ -166,7 +167,10 @@ def _files(store: Store, chosen: list[tuple[Change, str]], view: str) -> Iterato
 
 def diff(store: Store, old: Entry | None, new: Entry | None, limit: int = MAX_LINES) -> Diff:
     """Returns the diff of two entries, of `limit` lines at most."""
-    before, after = unified_diff.text_lines(store, old), unified_diff.text_lines(store, new)
+    try:
+        before, after = unified_diff.text_lines(store, old), unified_diff.text_lines(store, new)
+    except CasfsError as error:  # purged, or damaged
+        return Diff(str(error), [])
     for why in (after, before):
         if isinstance(why, str):
             return Diff(why, [])

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from casfs import graph
 from casfs.digest import TreeHash
-from casfs.errors import CasfsError, NotFound, Refused
+from casfs.errors import CasfsError, NotFound
 from casfs.maintenance import gc
 from casfs.nodes.directory import File, Symlink
 from casfs.referrers import Referrers
@@ -129,9 +129,12 @@ def _out(store: Store, hash: str) -> list[Ref]:
 
 def _into(store: Store, hash: str, first: int) -> Refs:
     end = time.monotonic() + INDEX_LIMIT_S
-    with Referrers(store) as index:
-        index.catch_up(lambda: time.monotonic() < end)
-        found = list(islice(index.iterate(hash), MAX_REFS + 1))
+    try:
+        with Referrers(store) as index:
+            index.catch_up(lambda: time.monotonic() < end)
+            found = list(islice(index.iterate(hash), MAX_REFS + 1))
+    except CasfsError as error:  # the index cannot be written
+        return Refs(fault=str(error))
     fault = LATER if time.monotonic() >= end else None
     return _refs(_typed(store, found), first, fault)
 
@@ -166,6 +169,6 @@ def why(store: Store, hash: str) -> Reason:
     try:
         with time_limit(WHY_LIMIT_S, TOO_LONG):
             found = gc.why(store, hash)
-    except Refused as error:
+    except CasfsError as error:
         return Reason(fault=str(error))
     return Reason() if found is None else Reason(found[0], _typed(store, found[1:]))

@@ -9,6 +9,7 @@ import pytest
 
 from casfs.checkpoints.create import create
 from casfs.digest import TreeHash
+from casfs.maintenance import purge
 from casfs.nodes import directory
 from casfs.nodes.directory import File, Properties
 from casfs.revisions import Revision
@@ -222,3 +223,16 @@ def test_names_that_are_not_utf8_lead_to_their_files(web: Web, disk_store: Store
     assert "name=%FF%3Cb%3E/a%0A%26%1B%5B2J%FE" in page
     assert not set(page) & {"\x1b", "\u202e"}
     assert "no differences" in web.get(f"{base}&path=%EF%BF%BD").text
+
+
+def test_what_is_purged_is_said_in_its_place(disk_store: Store) -> None:
+    old, new = both(disk_store)
+    purge.purge(disk_store, disk_store.put(b"one\ntwo\nthree\n").hash)
+    found = {
+        one.change.path: one.diff for one in compared(disk_store, old, new, view="split").files
+    }
+    lost, kept = found[b"src/a.py"], found[b"src/new.py"]
+    assert lost is not None
+    assert "its content was purged" in str(lost.why)
+    assert kept is not None
+    assert kept.hunks
