@@ -14,7 +14,7 @@ from starlette.responses import RedirectResponse, Response
 from casfs import daemon_socket
 from casfs.agents import notation
 from casfs.errors import Invalid, Refused
-from casfs.web.site import Call
+from casfs.web.site import Call, is_number
 
 
 def resume(call: Call) -> Response:
@@ -31,7 +31,7 @@ def cancel(call: Call) -> Response:
 def fork(call: Call) -> Response:
     """Starts a thread from a step of another, and shows it."""
     at = call.form.get("at", "")
-    if not (at.isascii() and at.isdigit() and len(at) < 16):
+    if not is_number(at):
         raise Invalid("after which step? Give its number, 0 for the start")
     given = _given(call, "hint", "workflow")
     made = ask(call, "fork", id=call.path["id"], at=int(at), **given, **_agents(call))

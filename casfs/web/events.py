@@ -11,9 +11,10 @@ the journal's move N and loses nothing. Its first event comes at once.
     data: {"daemon": true}
 
 `daemon` says whether one runs; an event comes when that changes, too.
-Moves within TICK_S become one event that names each head once. A viewer that does not take its
-events gets `reload` in place of them, so what is kept for it is bounded. A comment every
-HEARTBEAT_S shows that the server lives. While nobody looks, nothing is polled.
+Moves within TICK_S, or VIEWER_S for each viewer where that is longer, become one event that names
+each head once. A viewer that does not take its events gets `reload` in place of them, so what is
+kept for it is bounded. A comment every HEARTBEAT_S shows that the server lives. While nobody looks,
+nothing is polled.
 
 `request.is_disconnected()` never turns true under Hypercorn; a stream ends by `receive` and by
 cancellation.
@@ -41,10 +42,11 @@ from casfs.backend.journal import JournalReader
 from casfs.backend.protocols import Move
 from casfs.errors import CasfsError
 from casfs.store import Store
-from casfs.web.site import Site
+from casfs.web.site import Site, is_number
 
 POLL_S = 0.025  # reading the store's version takes microseconds
 TICK_S = 0.05
+VIEWER_S = 0.01
 HEARTBEAT_S = 15.0
 RETRY_S = 1.0
 DAEMON_S = 0.5  # between two checks of whether a daemon runs
@@ -112,7 +114,7 @@ class Follower:
                     continue
                 for viewer in self._viewers if event else ():
                     viewer.push(event, self._reload())
-                await trio.sleep(TICK_S)
+                await trio.sleep(max(TICK_S, VIEWER_S * len(self._viewers)))
             self._following = trio.Event()
 
     @asynccontextmanager
@@ -231,7 +233,7 @@ def endpoint(site: Site, follower: Follower) -> Callable[[Request], Awaitable[Re
         if request.method == "HEAD":
             return Response()
         text = request.headers.get("last-event-id") or request.query_params.get("after", "")
-        after = int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None
+        after = int(text) if is_number(text) else None
         return EventStream(site, follower, after)
 
     return events

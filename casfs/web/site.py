@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -22,6 +23,7 @@ from casfs.store import Store
 from casfs.system.interruption import interruptible
 from casfs.system.log import Log, silent
 from casfs.web.rendering import Rendering
+from casfs.web.shared_answers import SharedAnswers
 from casfs.web.thread_table import ThreadTable
 
 MAX_FORM_BYTES = 1 << 20
@@ -48,6 +50,7 @@ class Site:
         self.rendering = Rendering()
         self.threads = ThreadTable(store)
         self.paths = LruCache(MAX_PATHS)
+        self.shared = SharedAnswers()
         self.limiter = trio.CapacityLimiter(WORKERS)
 
 
@@ -80,7 +83,7 @@ class Call:
     def index(self, name: str, default: int = 0) -> int:
         """Returns a number of the query that counts from 0. Raises Invalid."""
         text = self.query.get(name) or str(default)
-        if not (text.isascii() and text.isdigit() and len(text) < 16):
+        if not is_number(text):
             raise Invalid(f"{name} must be a number")
         return int(text)
 
@@ -114,6 +117,10 @@ class Call:
 Handler = Callable[[Call], Response]
 
 
+def is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 16
+
+
 @contextmanager
 def time_limit(seconds: float, message: str) -> Iterator[None]:
     """Long work inside ends after some seconds: raises Refused with the message."""
@@ -140,9 +147,17 @@ def endpoint(site: Site, handler: Handler) -> Callable[[Request], Awaitable[Resp
         form = await _form(request) if request.method == "POST" else {}
         query, text = dict(request.query_params), request.scope["query_string"].decode("latin-1")
         values = request.url.path, dict(request.path_params), query, form, text
-        return await trio.to_thread.run_sync(_run, site, handler, *values, limiter=site.limiter)
+        make = partial(_run, site, handler, *values)
+        seq = request.headers.get("casfs-seq", "")
+        if "fragment" in query and request.method == "GET" and is_number(seq):
+            make = partial(_shared, site, f"{request.url.path}?{text}", int(seq), make)
+        return await trio.to_thread.run_sync(make, limiter=site.limiter)
 
     return answer
+
+
+def _shared(site: Site, url: str, seq: int, make: Callable[[], Response]) -> Response:
+    return site.shared.get(url, seq, lambda: (newest_move(site.store.heads), make()))
 
 
 def _run(

@@ -18,7 +18,7 @@ from casfs.errors import CasfsError, NotFound
 from casfs.nodes.node import Node
 from casfs.store import Store
 from casfs.web import texts
-from casfs.web.site import Call
+from casfs.web.site import Call, is_number
 from casfs.web.texts import Text
 
 WINDOW = 20  # turns
@@ -79,7 +79,7 @@ def show(call: Call) -> Response:
 
 def number(text: str) -> int:
     """Returns the index of a step in a path. Raises NotFound."""
-    if not (text.isascii() and text.isdigit() and len(text) < 16):
+    if not is_number(text):
         raise NotFound(f"no step {text!r}")
     return int(text)
 

@@ -31,7 +31,8 @@
     }
   }
 
-  async function refresh(element) {
+  // `fresh`: not what another viewer was given after the same move.
+  async function refresh(element, fresh = false) {
     const state = states.get(element) ?? { busy: false, again: false, at: 0 };
     states.set(element, state);
     if (state.busy) { state.again = true; return; }
@@ -42,7 +43,8 @@
     state.at = performance.now();
     let now = element;
     try {
-      const answer = await fetch(element.dataset.fragment, { headers: { Accept: "text/html" } });
+      const headers = { Accept: "text/html", ...(fresh ? {} : { "Casfs-Seq": seq }) };
+      const answer = await fetch(element.dataset.fragment, { headers });
       if (answer.ok) now = replace(element, await answer.text());
     } catch {
       stale = true; // the server is away: the connection's return refreshes all
@@ -210,7 +212,7 @@
   setInterval(() => {
     second += 1;
     for (const element of document.querySelectorAll("[data-every]")) {
-      if (!document.hidden && second % Number(element.dataset.every) === 0) refresh(element);
+      if (!document.hidden && second % Number(element.dataset.every) === 0) refresh(element, true);
     }
   }, 1000);
 })();
