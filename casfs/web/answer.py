@@ -89,11 +89,11 @@ def _page(call: Call, found: Question, fault: CasfsError | None = None) -> Respo
 
 def question(store: Store, thread: Thread) -> Question:
     """Returns the open question of a thread. Raises Conflict where it has none."""
-    record = thread.record
-    if thread.status != SUSPENDED or not record.get("question"):
+    record, agents = thread.record, threads.agents(store, thread)
+    role = (record.get("intent") or {}).get("role")
+    if thread.status != SUSPENDED or not record.get("question") or role not in agents:
         raise Conflict(f"thread {thread.id} {says(thread)}, and asks nothing")
-    role = record["intent"]["role"]
-    agent = store.node(threads.agents(store, thread)[role], "agent").payload
+    agent = store.node(agents[role], "agent").payload
     start = threads.start(store, thread).payload
     schema = None
     if agent["package"] == "human":
@@ -120,9 +120,11 @@ def question(store: Store, thread: Thread) -> Question:
 
 
 def form(schema: Mapping[str, Any] | None) -> list[Field]:
-    """Returns the fields of an answer that fits a schema; one for a text, or for JSON."""
+    """Returns the fields of an answer that fits a schema; one for a text, or for JSON. Raises
+    Invalid for what is no schema."""
     if schema is None:
         return [Field(WHOLE, "text", "Answer", required=True)]
+    Schema(dict(schema), extra=ROLE_KEYWORDS)
     properties = schema.get("properties")
     if not isinstance(properties, dict) or not properties:
         return [Field(WHOLE, "json", "Answer, a JSON object", required=True)]
@@ -137,10 +139,10 @@ def _field(name: str, schema: Any, required: bool) -> Field:
     found = Field(name, "json", label, help, required)
     values = schema.get("enum", [schema["const"]] if "const" in schema else None)
     if values is not None:
-        choices = [
-            (json.dumps(one), one if isinstance(one, str) else json.dumps(one)) for one in values
-        ]
+        named = [(json.dumps(one), one) for one in values]
+        choices = [(text, one if isinstance(one, str) else text) for text, one in named]
         return replace(found, kind="choice", choices=choices)
+    items = schema.get("items")
     match schema.get("type"):
         case "boolean":
             return replace(found, kind="choice", choices=[("true", "yes"), ("false", "no")])
@@ -148,7 +150,7 @@ def _field(name: str, schema: Any, required: bool) -> Field:
             return replace(found, kind="number")
         case "string":
             return replace(found, kind="text")
-        case "array" if (schema.get("items") or {}) == {"type": "string"}:
+        case "array" if isinstance(items, dict) and items.get("type") == "string":
             return replace(found, kind="lines")
     return found
 

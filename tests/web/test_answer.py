@@ -29,7 +29,7 @@ VERDICT: dict[str, Any] = {
         "score": {"type": "integer", "maximum": 10},
         "urgent": {"type": "boolean"},
         "summary": {"type": "string", "minLength": 3, "title": "Short <summary>"},
-        "comments": {"type": "array", "items": {"type": "string"}},
+        "comments": {"type": "array", "items": {"type": "string", "maxLength": 9}},
         "more": {"type": "object"},
         "always": True,
         "fixed": {"const": "v1"},
@@ -96,6 +96,7 @@ def test_what_is_filled_in_is_the_meta() -> None:
         ({"status": '"good"', "summary": "yes", "score": "x"}, "score"),
         ({"status": '"good"', "summary": "yes", "score": "11"}, "score"),
         ({"status": '"good"', "summary": "yes", "score": "1.5"}, "score"),
+        ({"status": '"good"', "summary": "yes", "comments": "fine\ntoo long for it"}, "comments"),
         ({"status": '"good"', "summary": "yes", "more": "{"}, "more"),
         ({"status": '"good"', "summary": "yes", "more": "[]"}, "more"),
     ],
@@ -117,6 +118,21 @@ def test_without_properties_there_is_one_field() -> None:
     for text in ("{}", "[]", ""):
         with pytest.raises(Invalid):
             filled(schema, **{"": text})
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"required": 5},
+        {"properties": {"a": {"enum": 5}}},
+        {"properties": {"a": {"type": ["x", 1]}}},
+        {"properties": []},
+        {"unknown": 1},
+    ],
+)
+def test_what_is_no_schema_is_refused(part: dict[str, Any]) -> None:
+    with pytest.raises(Invalid):
+        form({"name": "sent by another store", "properties": {"a": {}}, **part})
 
 
 def asking(store: Store, schema: Any) -> ThreadId:
