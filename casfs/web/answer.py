@@ -90,7 +90,7 @@ def _page(call: Call, found: Question, fault: CasfsError | None = None) -> Respo
 def question(store: Store, thread: Thread) -> Question:
     """Returns the open question of a thread. Raises Conflict where it has none."""
     record, agents = thread.record, threads.agents(store, thread)
-    role = (record.get("intent") or {}).get("role")
+    role = str((record.get("intent") or {}).get("role"))
     if thread.status != SUSPENDED or not record.get("question") or role not in agents:
         raise Conflict(f"thread {thread.id} {says(thread)}, and asks nothing")
     agent = store.node(agents[role], "agent").payload
