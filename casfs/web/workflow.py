@@ -11,7 +11,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from casfs import threads
+from casfs import thread_lookup, threads
 from casfs.backend.protocols import Head, HeadName
 from casfs.errors import CasfsError, NotFound
 from casfs.lru_cache import LruCache
@@ -19,7 +19,7 @@ from casfs.maintenance.head_kinds import WORKFLOWS
 from casfs.nodes import head_kinds
 from casfs.store import Store
 from casfs.thread_state import FAILED, STOPPED, SUCCEEDED
-from casfs.web import texts
+from casfs.web import actions, texts
 from casfs.web.graph_layout import MAX_RULES, Graph, Rule, counted, layout
 from casfs.web.site import Call
 from casfs.web.texts import Text
@@ -97,7 +97,17 @@ def show(call: Call) -> Response:
     found = paths(call.store, rows, call.site.paths)
     model = None if head is None else definition(call.store, head, found.taken)
     one = _summary(name, head.hash if head else None, rows)
-    return call.page("workflow.html", one=one, found=found, definition=model)
+    thread = call.query.get("thread", "").strip()
+    replay = decisions(call, thread, head.hash) if thread and head else None
+    return call.page(
+        "workflow.html", one=one, found=found, definition=model, thread=thread, replay=replay
+    )
+
+
+def decisions(call: Call, thread: str, workflow: str) -> Any:
+    """Returns the rows of `casfs thread replay` with this workflow, which the daemon makes."""
+    id = thread_lookup.find(call.store, thread).id
+    return actions.ask(call, "replay", id=id, workflow=workflow)["rows"]
 
 
 def listing(store: Store, rows: Iterable[Row]) -> list[Summary]:

@@ -1,4 +1,5 @@
-"""The daemon's operations: start, fork, resume, suspend, cancel, compact, wait, checkpoint, status.
+"""The daemon's operations: start, fork, resume, suspend, cancel, compact, wait, checkpoint,
+replay, status.
 
 Each takes the members of a request and returns those of an answer, or raises an error of
 `casfs.errors`. Every change of a thread from outside goes through here, so that it is serialised
@@ -10,20 +11,24 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
 from functools import partial
 from typing import Any, Literal
+
+import trio
 
 from casfs import revisions, threads
 from casfs.agents.notation import AgentSpec
 from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.checkpoints.create import create_of_tree
 from casfs.digest import NodeHash, TreeHash
-from casfs.errors import Conflict
+from casfs.errors import Conflict, Refused
 from casfs.nodes import directory
 from casfs.store import Store
 from casfs.threads import RUNNING, Thread, ThreadId
 from engine import content
 from engine.blocking import blocking
+from engine.moderator.evaluator_pool import WorkerPool
 from engine.runtime import compaction, stop_thread
 from engine.runtime.compaction import CompactionInput, Summary
 from engine.runtime.supervisor import Supervisor
@@ -40,10 +45,12 @@ from engine.threads import (
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import SUMMARISER, CompactPolicy, ThreadRequest
 from engine.threads.record import SUSPEND_ON_LIMIT, Budget
+from engine.threads.reroute import RouteComparison, compare_routes
 from engine.threads.role_agents import AgentNames
 from engine.workflow import registry as workflows
 
 Answer = dict[str, Any]
+MAX_REPLAYED_STEPS = 1000
 
 
 class DaemonApi:
@@ -61,6 +68,7 @@ class DaemonApi:
             "compact": self._compact,
             "wait": self._wait,
             "checkpoint": self._checkpoint,
+            "replay": self._replay,
         }
 
     def find(self, op: object) -> Callable[..., Awaitable[Answer]] | None:
@@ -241,6 +249,25 @@ class DaemonApi:
 
         made = await blocking(create)
         return {"name": made.name, "id": made.id, "hash": made.hash}
+
+    async def _replay(self, id: ThreadId, workflow: str) -> Answer:
+        """Compares the routes of a recorded thread with those that a workflow gives, in a loop of
+        its own, since it reads all steps."""
+
+        def replay() -> list[RouteComparison]:
+            found = threads.get(self._store, id)
+            if threads.length(self._store, found) > MAX_REPLAYED_STEPS:
+                raise Refused("the thread is too long for this; use `casfs thread replay`")
+            hash = workflows.find(self._store, workflow)
+
+            async def compare() -> list[RouteComparison]:
+                async with WorkerPool() as pool:
+                    return await compare_routes(self._store, found, hash, pool)
+
+            return trio.run(compare)
+
+        rows = await blocking(replay)
+        return {"rows": [{**asdict(one), "differs": one.differs} for one in rows]}
 
     async def _wait(self, id: ThreadId) -> Answer:
         """Answers when the thread has ended or is suspended."""
