@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -147,15 +147,16 @@ class Browser:
         console = [str(entry["message"]) for entry in self.driver.get_log("browser")]
         return console + list(self.run("return window.refused ?? []"))
 
-    def axe(self) -> list[str]:
-        """Returns what axe-core finds against WCAG A and AA: rule, and the elements."""
+    def axe(self, rules: Sequence[str] = ()) -> list[str]:
+        """Returns what axe-core finds by these rules, or against WCAG A and AA: rule, and the
+        elements."""
         self.run(self._axe)
         found = self.driver.execute_async_script(  # type: ignore[no-untyped-call]
             """
             const options = { runOnly: arguments[0], resultTypes: ["violations"] };
             axe.run(document, options).then((found) => arguments[1](found.violations));
             """,
-            ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"],
+            list(rules or ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa")),
         )
         return [
             f"{rule['id']}: {rule['help']}: {node['html'][:300]}: {node['failureSummary']}"
