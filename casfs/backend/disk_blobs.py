@@ -215,9 +215,8 @@ class DiskBlobs:
                 "SELECT t.hash, count(*), sum(size), sum(data IS NULL) FROM blobs b"
                 " LEFT JOIN types t ON t.id = b.type GROUP BY b.type"
             ).fetchall()
-        return {
-            None if key is None else type_of(key): Total(*map(int, total)) for key, *total in rows
-        }
+        known = [(key if key is None else type_of(key) or "", total) for key, *total in rows]
+        return {type: Total(*map(int, total)) for type, total in known}
 
     # -- repair ---------------------------------------------------------------------------
 

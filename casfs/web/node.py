@@ -25,7 +25,7 @@ from casfs.web.site import Call, time_limit
 from casfs.web.texts import Text
 
 PAGE = 100  # references
-MAX_REFS = 10_000  # that are counted
+MAX_REFS = 10_000  # to a node, that are counted
 MAX_CHARS = 65_536  # of the content
 BLOB = "blob"  # in place of a type
 INDEX_LIMIT_S, WHY_LIMIT_S = 2.0, 10.0
@@ -136,11 +136,10 @@ def _into(store: Store, hash: str, first: int) -> Refs:
     except CasfsError as error:  # the index cannot be written
         return Refs(fault=str(error))
     fault = LATER if time.monotonic() >= end else None
-    return _refs(_typed(store, found), first, fault)
+    return _refs(_typed(store, found[:MAX_REFS]), first, fault, cut=len(found) > MAX_REFS)
 
 
-def _refs(found: list[Ref], first: int, fault: str | None = None) -> Refs:
-    cut, found = len(found) > MAX_REFS, found[:MAX_REFS]
+def _refs(found: list[Ref], first: int, fault: str | None = None, *, cut: bool = False) -> Refs:
     if not any(one.name for one in found):
         found.sort(key=lambda one: one.type)
     first = min(first, max(0, len(found) - 1) // PAGE * PAGE)

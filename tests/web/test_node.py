@@ -43,6 +43,14 @@ def test_a_directory_lists_its_entries_by_name(store: Store) -> None:
     assert found.links[1].hash is None
 
 
+def test_a_large_directory_is_listed_to_its_end(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodes, "MAX_REFS", 100)
+    found = page(store, put_tree(store, {f"{n:03}": b"" for n in range(250)}), out=200).out
+    assert (found.links[-1].name, found.total, found.cut) == (b"249", 250, False)
+
+
 def test_references_are_windows_by_index(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     blob = store.put(b"shared").hash
     for n in range(230):
