@@ -12,7 +12,7 @@ from starlette.responses import Response
 from casfs import daemon_socket, store_mounts
 from casfs.backend.derived import room_by_type, total_stored
 from casfs.backend.protocols import Total
-from casfs.errors import CasfsError, NoDaemon
+from casfs.errors import CasfsError
 from casfs.maintenance import gc
 from casfs.store import Store
 from casfs.system.log import FSCK_LOG, last_event
@@ -61,7 +61,7 @@ def page(store: Store) -> Page:
         None if root is None else (root / "store.db").stat().st_size,
         rooms(store),
         [] if root is None else store_mounts.mounted(root),
-        None if root is None else daemon(root),
+        None if root is None else daemon_socket.status(root),
         None if root is None else last_event(root / "log" / FSCK_LOG, CHECKED),
     )
 
@@ -79,15 +79,6 @@ def rooms(store: Store) -> list[tuple[str, Total]]:
         into.bytes += room.bytes
         into.files += room.files
     return sorted(found.items(), key=lambda one: -one[1].bytes)
-
-
-def daemon(root: Path) -> dict[str, Any] | None:
-    """Returns what the daemon says of itself; None where none runs."""
-    found = daemon_socket.find(root)
-    try:
-        return None if found is None else {**found, **daemon_socket.request(root, "status")}
-    except NoDaemon:  # it has ended meanwhile
-        return None
 
 
 def garbage(store: Store) -> Garbage:
