@@ -20,7 +20,7 @@ AXE = ROOT / ".venv/axe-core-4.14.1/node_modules/axe-core/axe.min.js"  # by test
 FLAGS = (
     "--headless=new --no-sandbox --disable-dev-shm-usage --disable-gpu --disable-quic"
     " --no-first-run --disable-background-networking --disable-component-update --disable-sync"
-    " --window-size=1280,900"
+    " --window-size=1280,900 --hide-scrollbars"
 ).split()
 DEADLINE_S = 60.0  # for what a page must come to show
 WIDE, PHONE = 1280, 390
