@@ -1,14 +1,16 @@
 """Kill the daemon, agents, and both, at random instants: does the engine keep its word?
 
-A run is one thread of a looping workflow whose agent leaves a trace in a log outside its
-workspace, and one inside. While it goes, SIGKILLs fall; a daemon that was killed is followed by
-another one. What must hold:
+A run is a few threads of a looping workflow, started together in one daemon, so that steps of
+several are committed in one group (`engine.runtime.commit_queue`). An agent leaves a trace in its
+thread's log outside the workspace, and one inside. SIGKILLs fall, some of them while such a group
+is committed; a daemon that was killed is followed by another one. What must hold for each thread:
 
 - no step is lost, doubled or half: the chain counts from 1 to the last, every step has all its
-  nodes, and its workspace has the trace of each step up to it exactly once;
+  nodes, and its workspace has the trace of each step up to it exactly once, and of no other thread;
 - what was seen recorded once stays recorded, and the status is right whenever one looks: running
   with the next step in flight until the end, and then ended;
-- an agent runs once for each step, and once more at most for each kill; and never beside another.
+- an agent runs once for each step, and once more at most for each kill that hit while the step was
+  pending; and never beside another of its thread.
 
     python tests/harness/crash_engine.py --runs 300 --seed 7
 
@@ -28,6 +30,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
@@ -41,24 +44,29 @@ from casfs.graph import walk
 from casfs.store import Store
 from casfs.system import processes
 from casfs.system.log import silent
-from casfs.threads import ENDED, RUNNING
-from engine.runtime import daemon
+from casfs.threads import ENDED, RUNNING, Thread, ThreadId
+from engine.runtime import commit_queue, daemon
 from engine.threads import lifecycle, record
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest
 from tests.support.engine import role, rule, shell, steps
 
 FORK = multiprocessing.get_context("fork")
-LENGTH = 6  # steps of a thread
-KILLS = 4  # of a run, at most
-LONGEST = 0.35  # seconds between two kills
+LENGTH = 10  # steps of a thread
+KILLS = 6  # of a run, at most
+LONGEST = 0.3  # seconds between two kills; a daemon takes some 0.15 to begin
+AIM_S = 0.3  # seconds to wait for a group of several steps to hit
 TIMEOUT_S = 30.0  # seconds that a run may take after its last kill
 TARGETS = ("daemon", "agent", "both")
+PAUSES = ("0", "0", "0.005", "0.03")  # seconds that an agent takes, for one of a thread
+DELAYS = (0.0, 0.004)  # seconds, at most, before and after each commit of a run: a slow disk
+COMMITS, GROUPS, SIZE = range(3)  # commits, those of several steps, steps of the one in progress
 AGENT = r"""
-echo "begin $CASFS_STEP $CASFS_RUN" >>"$1"
-echo "$CASFS_STEP" >>seen
-sleep 0.03
-echo "end $CASFS_STEP $CASFS_RUN" >>"$1"
+log="$1/$CASFS_THREAD"
+echo "begin $CASFS_STEP $CASFS_RUN" >>"$log"
+echo "$CASFS_STEP" >>"seen-$CASFS_THREAD"
+[ "$2" = 0 ] || sleep "$2"
+echo "end $CASFS_STEP $CASFS_RUN" >>"$log"
 printf '%s\n' '```json' '{}' '```'
 """
 RULES = [rule("__start__", "a"), rule("a", "a")]  # maxRounds is the end: nothing to evaluate
@@ -68,104 +76,124 @@ RULES = [rule("__start__", "a"), rule("a", "a")]  # maxRounds is the end: nothin
 class Tally:
     runs: int = 0
     kills: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TARGETS, 0))
+    in_groups: int = 0
     repeated: int = 0
     looks: int = 0
-
-    @property
-    def killed(self) -> int:
-        return sum(self.kills.values())
+    commits: Any = field(default_factory=lambda: FORK.RawArray("i", 3))  # shared with daemons
 
 
 class OneRun:
     def __init__(self, folder: Path, chance: random.Random, tally: Tally) -> None:
-        self.root, self.log = folder / "store", folder / "log"
+        self.root, self.logs = folder / "store", folder / "logs"
         self.socket = folder / "own" / "s"
         self._random = chance
         self._tally = tally
-        self._kills = 0
-        self._known: list[str] = []  # steps that were seen recorded
+        self._pauses = [chance.choice(PAUSES) for _ in range(chance.randint(3, 4))]
+        self._delay = chance.choice(DELAYS)
         self._daemon: BaseProcess | None = None
 
     def __call__(self) -> None:
-        self._in_a_fork(self._prepare)
-        try:
-            for _ in range(self._random.randint(1, KILLS)):
-                self._serve()
-                self._watch(time.monotonic() + self._random.uniform(0, LONGEST))
-                self._kill(self._random.choice(TARGETS))
-            self._serve()
-            self._watch(time.monotonic() + TIMEOUT_S, to_the_end=True)
-        finally:
-            self._end_daemon()
-        with Store.open(self.root) as store:
-            self._verify(store)
-        self._tally.runs += 1
-
-    def _prepare(self) -> None:
-        with Store.init(self.root) as store:
-            hash = put_workflow(store)
-            tree = store.put_node("directory", {"files": [], "directories": [], "symlinks": []})
-            bound = {"a": Binding("command", shell(AGENT, str(self.log)))}
-            lifecycle.create(
-                store, ThreadRequest(hash, "Do it.", bound, tree.hash, LENGTH, on_limit="end")
-            )
-
-    # -- what happens -------------------------------------------------------------------------
-
-    def _in_a_fork(self, action: Any) -> None:
-        """A store must not be open in a process that is forked."""
-        process = FORK.Process(target=action)
+        process = FORK.Process(target=self._prepare)  # no store is open in a process that is forked
         process.start()
         process.join()
         assert process.exitcode == 0, f"exit {process.exitcode}"
+        self._checks = {one.id: ThreadCheck(one.id, self.logs) for one in self._heads()}
+        try:
+            for _ in range(self._random.randint(1, KILLS)):
+                self._serve()
+                if not self._watch(time.monotonic() + self._random.uniform(0, LONGEST)):
+                    break
+                self._kill(self._random.choice(TARGETS))
+            self._serve()
+            assert not self._watch(time.monotonic() + TIMEOUT_S), "a thread did not end"
+        finally:
+            if self._daemon is not None:
+                self._daemon.terminate()
+                self._daemon.join()
+        with Store.open(self.root) as store:
+            for thread in threads.list_threads(store):
+                self._tally.repeated += self._checks[thread.id].verify(store, thread)
+        self._tally.runs += 1
+
+    def _prepare(self) -> None:
+        self.logs.mkdir()
+        with Store.init(self.root) as store:
+            hash = put_workflow(store)
+            tree = store.put_node("directory", {"files": [], "directories": [], "symlinks": []})
+            for pause in self._pauses:
+                bound = {"a": Binding("command", shell(AGENT, str(self.logs), pause))}
+                request = ThreadRequest(hash, "Do it.", bound, tree.hash, LENGTH, on_limit="end")
+                lifecycle.create(store, request)
 
     def _serve(self) -> None:
         if self._daemon is None:
-            self._daemon = FORK.Process(target=serve, args=(self.root, self.socket))
+            given = (self.root, self.socket, self._tally.commits, self._delay)
+            self._daemon = FORK.Process(target=serve, args=given)
             self._daemon.start()
 
-    def _kill(self, target: str) -> None:
-        hit = False
-        if target != "agent" and self._daemon is not None:
-            self._daemon.kill()
-            self._daemon.join()
-            hit = self._daemon.exitcode == -signal.SIGKILL
-            self._daemon = None
-        if target != "daemon":
-            hit |= self._kill_agent()
-        if hit:
-            self._kills += 1
-            self._tally.kills[target] += 1
-
-    def _kill_agent(self) -> bool:
+    def _watch(self, until: float) -> bool:
+        """Looks at all threads until then; returns whether one still runs."""
         with Store.open(self.root) as store:
-            intent = threads.list_threads(store)[0].record["intent"] or {}
-        pid, started = intent.get("pid"), intent.get("pidStart")
-        if not pid or processes.start_time(pid) != started:
-            return False
-        with suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)
-        return True
-
-    def _end_daemon(self) -> None:
-        if self._daemon is not None:
-            self._daemon.terminate()
-            self._daemon.join()
-            self._daemon = None
-
-    # -- what must hold -----------------------------------------------------------------------
-
-    def _watch(self, until: float, *, to_the_end: bool = False) -> None:
-        with Store.open(self.root) as store:
-            while self._look(store) == RUNNING and time.monotonic() < until:
+            while (running := self._look(store)) and time.monotonic() < until:
                 time.sleep(self._random.uniform(0, 0.02))
-            if to_the_end:
-                assert self._look(store) == ENDED, "the thread did not come to its end"
+        return running
 
-    def _look(self, store: Store) -> str:
-        """What one sees now follows from what was seen before, and is whole."""
+    def _look(self, store: Store) -> bool:
         self._tally.looks += 1
-        (thread,) = threads.list_threads(store)
+        found = {thread.id: thread for thread in threads.list_threads(store)}
+        assert found.keys() == self._checks.keys(), "a thread is lost"
+        return RUNNING in [check.look(store, found[id]) for id, check in self._checks.items()]
+
+    def _heads(self) -> list[Thread]:
+        with Store.open(self.root) as store:
+            return threads.list_threads(store)
+
+    def _kill(self, target: str) -> None:
+        hit = set() if target == "agent" else self._kill_daemon()
+        hit |= set() if target == "daemon" else self._kill_agent()
+        for id, index in hit:
+            self._checks[id].kills[index] += 1
+        self._tally.kills[target] += bool(hit)
+
+    def _kill_daemon(self) -> set[tuple[ThreadId, int]]:
+        """Returns the threads with a pending step, and its index."""
+        assert self._daemon is not None
+        commits = self._tally.commits
+        end = time.monotonic() + self._random.choice((0, AIM_S))
+        while commits[SIZE] < 2 and time.monotonic() < end:
+            time.sleep(0.0001)
+        time.sleep(self._random.uniform(0, 0.003))
+        self._daemon.kill()
+        self._daemon.join()
+        assert self._daemon.exitcode == -signal.SIGKILL, "the daemon ended by itself"
+        self._daemon = None
+        self._tally.in_groups += commits[SIZE] > 1
+        commits[SIZE] = 0
+        return {(one.id, step["index"]) for one in self._heads() if (step := one.record["intent"])}
+
+    def _kill_agent(self) -> set[tuple[ThreadId, int]]:
+        """Kills the agent of one thread, where one lives; returns the same of that thread."""
+        for thread in self._random.sample(found := self._heads(), len(found)):
+            intent = thread.record["intent"]
+            pid = intent and intent["pid"]
+            if pid and processes.start_time(pid) == intent["pidStart"]:
+                with suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
+                return {(thread.id, intent["index"])}
+        return set()
+
+
+class ThreadCheck:
+    """What was seen of one thread, and what must hold for it. `kills`: those that hit a step while
+    it was pending, by its index."""
+
+    def __init__(self, id: ThreadId, logs: Path) -> None:
+        self.id, self.log = id, logs / id
+        self.kills: Counter[int] = Counter()
+        self._known: list[str] = []  # steps that were seen recorded
+
+    def look(self, store: Store, thread: Thread) -> str:
+        """What one sees now follows from what was seen before, and is whole."""
         chain = [ref.hash for ref in threads.steps(store, thread)]
         assert chain[: len(self._known)] == self._known, "a recorded step is lost"
         self._known = chain
@@ -177,47 +205,61 @@ class OneRun:
             assert (thread.status, len(chain), intent) == (ENDED, LENGTH, None), thread.record
         return thread.status
 
-    def _verify(self, store: Store) -> None:
-        (thread,) = threads.list_threads(store)
+    def verify(self, store: Store, thread: Thread) -> int:
+        """Checks a thread that has ended; returns how many runs of its agent were repeated."""
         found = steps(store, thread)
         assert [step["index"] for step in found] == list(range(1, LENGTH + 1))
-        for _ in walk(store, [thread.hash]):
-            pass
+        assert [*walk(store, [thread.hash])]
         for step in found:
             (seen,) = store.node(step["workspace"]).payload["files"]
+            assert seen["name"] == f"seen-{self.id}", "the workspace of another thread"
             traces = store.get(seen["digest"]["hash"]).decode().split()
             assert traces == [str(index) for index in range(1, step["index"] + 1)], traces
-        self._verify_log()
+        return self.verify_log()
 
-    def _verify_log(self) -> None:
+    def verify_log(self) -> int:
         lines = [line.split() for line in self.log.read_text().splitlines()]
-        begun = [(int(step), run) for what, step, run in lines if what == "begin"]
-        assert [step for step, _ in begun] == sorted(step for step, _ in begun)
-        missing = set(range(1, LENGTH + 1)) - {step for step, _ in begun}
+        begun = [int(step) for what, step, _ in lines if what == "begin"]
+        assert begun == sorted(begun)
+        missing = set(range(1, LENGTH + 1)) - {*begun}
         assert not missing, f"steps that were never begun: {missing}"
-        assert len({run for _, run in begun}) == len(begun), "a try was started twice"
-        repeated = len(begun) - LENGTH
-        assert repeated <= self._kills, f"{repeated} repeated runs by {self._kills} kills"
-        self._tally.repeated += repeated
+        runs = {run for what, _, run in lines if what == "begin"}
+        assert len(runs) == len(begun), "a try was started twice"
+        repeated = Counter(begun) - Counter(range(1, LENGTH + 1))
+        assert repeated <= self.kills, f"repeated runs: {repeated}, kills: {self.kills}"
         newest = ""
         for what, _, run in lines:
             newest = run if what == "begin" else newest
             assert run == newest, "an agent lived on beside its successor"
+        return len(begun) - LENGTH
 
 
 def put_workflow(store: Store) -> str:
     """One role, again and again. `workflow add` would refuse it: it has no end of its own."""
     body = role("a")
     schema = store.put_node("role-schema", body["schema"]).hash
-    policy = {"retries": KILLS + 1}
-    part = store.put_node("role", {**body, "schema": schema, "policy": policy}).hash
+    more = {"schema": schema, "policy": {"retries": KILLS + 1}}
+    part = store.put_node("role", body | more).hash
     flow = {"name": "looping", "description": "", "roles": {"a": part}, "moderator": RULES}
     return store.put_node("workflow", flow).hash
 
 
-def serve(root: Path, socket: Path) -> None:
+def serve(root: Path, socket: Path, commits: Any, delay: float) -> None:
     """Be a daemon, in a process that was forked."""
     record.MAX_LOST_ATTEMPTS = KILLS + 1  # every kill may hit the same step
+    publish_group = commit_queue.publish_group
+
+    def counted(backend: Any, group: Any) -> Any:
+        commits[COMMITS] += 1
+        commits[GROUPS] += len(group) > 1
+        commits[SIZE] = len(group)
+        time.sleep(random.uniform(0, delay))
+        results = publish_group(backend, group)
+        time.sleep(random.uniform(0, delay))
+        commits[SIZE] = 0
+        return results
+
+    commit_queue.publish_group = counted
     daemon.serve(root, socket, dict(os.environ), 8, None, silent, lambda: None)
 
 
@@ -241,10 +283,12 @@ def main() -> int:
             break
         shutil.rmtree(place)
     kinds = ", ".join(f"{name} {count}" for name, count in tally.kills.items())
+    commits, several, _ = tally.commits
     print(
-        f"runs {tally.runs}, kills {tally.killed} ({kinds}), repeated {tally.repeated},"
-        f" looks {tally.looks}, losses {int(failed)}, {time.monotonic() - begin:.1f} s,"
-        f" seed {wanted.seed}"
+        f"runs {tally.runs}, kills {sum(tally.kills.values())} ({kinds}; {tally.in_groups} within"
+        f" the commit of several steps), commits {commits} ({several} of several steps),"
+        f" repeated {tally.repeated}, looks {tally.looks}, losses {int(failed)},"
+        f" {time.monotonic() - begin:.1f} s, seed {wanted.seed}"
     )
     if not failed:
         shutil.rmtree(folder)
