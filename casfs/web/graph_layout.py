@@ -149,4 +149,4 @@ def _boxes(layers: list[list[str]], played: Counter[str], pending: str | None) -
 
 
 def _width(state: str) -> int:
-    return (min(len(state), MAX_NAME_CHARS) + 5) * CHAR_WIDTH
+    return (min(len(state), MAX_NAME_CHARS) + 7) * CHAR_WIDTH  # with its count
