@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from casfs.mount.mount_points import mounted
 from casfs.store import Store
+from casfs.store_mounts import mounted
 from casfs.system import mounts
 from tests.support.engine import Cli
 from tests.support.lasting import another, lasting

@@ -12,9 +12,10 @@ import pytest
 from casfs import daemon_socket, threads
 from casfs.errors import Failed
 from casfs.mount import registry
-from casfs.mount.mount_points import mounted, unmount
+from casfs.mount.mount_points import unmount
 from casfs.native import images
 from casfs.store import Store
+from casfs.store_mounts import mounted
 from casfs.system import mounts
 from casfs.trees.restore.restore import restore
 from casfs.workspaces import overlay_snapshot, strategies

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from casfs.errors import NotFound, Refused
-from casfs.mount.mount_points import check, mounted, unmount
+from casfs.mount.mount_points import check, unmount
 from casfs.store import Store
+from casfs.store_mounts import mounted
 from casfs.system import mounts
 from casfs.system.processes import start_time
 from tests.support.mount_users import USES, user

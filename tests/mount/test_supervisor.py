@@ -16,9 +16,10 @@ import pytest
 
 from casfs.errors import Refused
 from casfs.mount import registry
-from casfs.mount.mount_points import mounted, unmount
+from casfs.mount.mount_points import unmount
 from casfs.mount.supervisor import replace_program
 from casfs.store import Store
+from casfs.store_mounts import mounted
 from casfs.system import mounts
 from tests.support.programs import needs_device
 from tests.support.served import CASFS, Mount, end, gone, held, kill, start, states

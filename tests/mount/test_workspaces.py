@@ -13,10 +13,11 @@ import pytest
 from casfs.checkpoints import checkpoint, create
 from casfs.errors import Conflict, Failed, Invalid, NotFound, Refused
 from casfs.maintenance import gc
-from casfs.mount.mount_points import mounted, unmount
+from casfs.mount.mount_points import unmount
 from casfs.nodes import directory
 from casfs.nodes.directory import File, Properties
 from casfs.store import Store
+from casfs.store_mounts import mounted
 from casfs.trees import tree
 from casfs.workspaces import lifecycle, overlay_mount, registry, strategies
 from casfs.workspaces.commit import commit_workspace, is_dirty

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from casfs.mount import registry
-from casfs.mount.mount_points import TYPE, unmount
+from casfs.mount.mount_points import unmount
 from casfs.store import Store
+from casfs.store_mounts import TYPE
 from casfs.system import mounts
 from casfs.system.processes import start_time
 from casfs.workspaces import overlay_mount

@@ -61,7 +61,7 @@ async def test_a_cancelled_one_leaves_the_queue(disk_store: Store, tmp_path: Pat
         for one in found:
             supervisor.launch(one.id)
 
-        def cancel(store: Store, id: threads.ThreadId, workspaces: Any) -> None:
+        def cancel(store: Store, id: threads.ThreadId, *_: Any) -> None:
             transitions.cancel(store, threads.get(store, id))
 
         await supervisor.stop(found[1].id, cancel)
