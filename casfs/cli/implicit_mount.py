@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,6 +26,7 @@ from casfs.workspaces import registry
 from casfs.workspaces.strategies import TreeLocator
 
 LOCK = "workspaces.lock"  # in the store; shared while a workspace is opened
+BUSY_WAIT_S = 2.0
 
 
 def mount_point(root: Path, env: Mapping[str, str]) -> Path:
@@ -86,10 +88,22 @@ def end_unused(store: Store, env: Mapping[str, str]) -> None:
     try:
         if not any(one.strategy.over_fuse for one in registry.listing(store)):
             with suppress(CasfsError):
-                mount_points.unmount(point)
+                _unmount(point)
                 point.rmdir()
     finally:
         os.close(fd)
+
+
+def _unmount(point: Path) -> None:
+    """Waits a moment for the server of the last overlay, which ends after that is unmounted."""
+    end = time.monotonic() + BUSY_WAIT_S
+    while True:
+        try:
+            return mount_points.unmount(point)
+        except Refused:
+            if time.monotonic() > end:
+                raise
+        time.sleep(0.05)
 
 
 def _find(root: Path, hash: str) -> Path | None:
