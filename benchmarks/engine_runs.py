@@ -40,9 +40,14 @@ FILES_PER_DIRECTORY = 50
 
 
 def run_threads(
-    store: Store, shape: Shape, workspaces: Workspaces = COPYING, tree: TreeHash | None = None
+    store: Store,
+    shape: Shape,
+    workspaces: Workspaces = COPYING,
+    tree: TreeHash | None = None,
+    agent_s: float = 0,
 ) -> tuple[Sequence[float], Thread]:
-    """Creates threads and runs them to their limit of steps. Returns all turns and a thread."""
+    """Creates threads and runs them to their limit of steps; the agent takes `agent_s`. Returns all
+    turns and a thread."""
     turns: list[float] = []
     detail = store.put_node("content", {"text": "", "artifacts": []})
 
@@ -51,6 +56,7 @@ def run_threads(
 
         async def agent(context: AgentContext) -> AgentResult:
             turns.extend(time.perf_counter() - at for at in returned)
+            await trio.sleep(agent_s)
             result = AgentResult(text() + "\n```json\n{}\n```", detail)
             returned[:] = [time.perf_counter()]
             return result

@@ -169,6 +169,12 @@ class Browser:
         script = "const all = document.scrollingElement; return all.scrollWidth - innerWidth"
         return max(0, int(self.run(script)))
 
+    def heap(self) -> int:
+        """Bytes in use by the scripts and the elements of the page, after a collection."""
+        self._do("HeapProfiler.collectGarbage")
+        found = self._do("Runtime.getHeapUsage")
+        return int(found["usedSize"] + found["embedderHeapUsedSize"] + found["backingStorageSize"])
+
     def picture(self) -> bytes:
         return self.driver.get_screenshot_as_png()
 
