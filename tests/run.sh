@@ -16,7 +16,7 @@ apt_install "${packages[@]}" ||
 
 ./mount.sh env
 axe=.venv/axe-core-4.14.1 # the version is checked by tests/web/test_browser_screens.py
-[ -d "$axe" ] || npm install --silent --no-save --ignore-scripts --no-audit --no-fund \
+[ -f "$axe/node_modules/axe-core/axe.min.js" ] || npm install --silent --no-save --ignore-scripts --no-audit --no-fund \
     --prefix "$axe" axe-core@${axe##*-} || say "no axe-core: the tests in a browser are skipped"
 export PATH="$PWD/.venv/bin:$PATH" # the tests run casfs as a person would
 export SE_OFFLINE=true # Selenium looks for no browser elsewhere

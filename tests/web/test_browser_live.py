@@ -13,7 +13,7 @@ import pytest
 from casfs import daemon_socket, threads
 from casfs.store import Store
 from engine.workflow import registry as workflows
-from tests.support.browser import Browser
+from tests.support.browser import PHONE, WIDE, Browser
 from tests.support.engine import (
     ONE,
     STATUS,
@@ -39,6 +39,7 @@ TWO = workflow(
 @pytest.fixture
 def page(web: Web, chromium: Browser) -> Browser:
     """The board of the empty store."""
+    chromium.size(WIDE)
     chromium.open(web.url)
     chromium.run("window.kept = true")
     chromium.faults()
@@ -100,12 +101,16 @@ def test_a_question_is_answered_by_the_keyboard(page: Browser, disk_store: Store
             "id"
         ]
         shows(page, "Shall it be?", "#needs")
-        page.tab_to(f"#input-{id}")
-        page.type('{"status": "done"}')
-        page.press("Tab")
+        page.size(PHONE)
+        page.tab_to(f"a[href='/threads/{id}/answer']")
+        page.press("Enter")
+        page.until(lambda: page.count("[type=radio]") == 2, "the form of the role")
+        page.tab_to("[type=radio]")
+        page.press(" ")
+        page.tab_to("main form button")
         page.press("Enter")
         until(lambda: threads.get(disk_store, id).status == threads.ENDED, "the end")
-        page.until(lambda: id[-8:] in page.text("#ended"), "the end on the page")
+        page.until(lambda: "succeeded" in page.text("h1"), "the end on the page")
     assert page.faults() == []
 
 
