@@ -126,11 +126,14 @@ def main() -> None:
                 path, names = marshal.loads(pipe.recv_bytes())
                 done, error = _read_batch(reader, int(root_fd), path, names, root_text)
                 staged.update(one.digest.hash for one in done)
+                signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
                 try:
                     pipe.send_bytes(marshal.dumps((error, [_packed(one) for one in done])))
                 except BaseException:
                     discard(done)
                     raise
+                finally:  # what was sent is the parent's, which may end this process at once
+                    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
 def _read_batch(

@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import marshal
 import os
 import signal
+import sys
+from multiprocessing import Pipe, get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -123,6 +128,37 @@ def test_a_reader_that_is_killed_fails_the_snapshot(
     assert private_files(disk_store.root) == []
     monkeypatch.setattr(reader_pool, "ReaderPool", ReaderPool)
     build(disk_store, tree)
+
+
+def test_what_was_sent_is_kept_when_a_reader_is_ended_at_once(
+    disk_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parent ends its readers as soon as it has the last result."""
+    (tmp_path / "file").write_bytes(LARGE)
+    private = staging_directory(disk_store.blobs)
+    ours, theirs = Pipe()
+    real = Connection.send_bytes
+
+    def send_and_be_ended(pipe: Any, data: bytes) -> None:
+        real(pipe, data)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def read() -> None:
+        monkeypatch.setattr(Connection, "send_bytes", send_and_be_ended)
+        monkeypatch.setattr(sys, "argv", ["-c", str(private), str(fd), "", str(theirs.fileno())])
+        reader_pool.main()
+
+    fd = os.open(tmp_path, DIR_FLAGS)
+    process = get_context("fork").Process(target=read)
+    process.start()
+    ours.send_bytes(marshal.dumps((b"", [b"file"])))
+    (found,) = reader_pool._unpacked(ours.recv_bytes())
+    process.join(30)
+    os.close(fd)
+    assert process.exitcode == 0
+    assert found.staged is not None
+    assert found.staged.temp is not None
+    assert Path(found.staged.temp).read_bytes() == LARGE
 
 
 def test_an_abandoned_snapshot_leaves_nothing(
