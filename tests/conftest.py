@@ -6,6 +6,7 @@ from __future__ import annotations
 import inspect
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -20,6 +21,8 @@ from tests.support.engine import Cli
 
 TEST_TIMEOUT_S = 120  # an `async def` test that hangs fails
 
+# Background jobs of a shell start with SIGINT ignored; programs under test would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if programs.IN_CI else "local")
