@@ -138,7 +138,7 @@ async def run(
         communicated = True
     finally:
         with trio.CancelScope(shield=True):
-            await _end(process, env.get(RUN_VARIABLE))
+            await end_process(process, env.get(RUN_VARIABLE))
             if interrupted is not None and not communicated:
                 await interrupted(result())
     if limit.cancelled_caught:
@@ -197,7 +197,7 @@ async def _drain(
                 return
 
 
-async def _end(process: Process, token: str | None) -> None:
+async def end_process(process: Process, token: str | None) -> None:
     """Sends SIGTERM, and after the grace period SIGKILL, to the group, which may outlive its
     leader; then ends the processes that left the group."""
     if process.returncode is None:

@@ -21,6 +21,7 @@ suspended with the error as the reason.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -97,6 +98,8 @@ class AgentContext:
     parent: str | None = None  # hash of the caller's step or start that this thread was called at
     agent: str = ""  # hash of the agent's node
     conversation: dict[str, Any] = field(default_factory=dict)  # kept between attempts of a step
+    # closed when the attempt ends, after its last correction; what is entered must not raise
+    exit_stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     secrets: Secrets = NO_SECRETS  # to redact what is sent elsewhere, such as to a model
 
 

@@ -103,7 +103,7 @@ def _unmount(point: Path) -> None:
         except Refused:
             if time.monotonic() > end:
                 raise
-        time.sleep(0.05)
+        time.sleep(0.2)
 
 
 def _find(root: Path, hash: str) -> Path | None:

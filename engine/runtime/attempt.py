@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
@@ -109,7 +110,8 @@ class Attempt:
         limits = [seconds for seconds in (timeout, left) if seconds is not None]
         begin = time.monotonic()
         with trio.move_on_after(min(limits, default=float("inf"))) as scope:
-            result = await self._until_output_fits()
+            async with AsyncExitStack() as stack:
+                result = await self._until_output_fits(replace(self._context, exit_stack=stack))
             result.tokens = self.tokens
             result.duration_ms = round((time.monotonic() - begin) * 1000)
             return result
@@ -117,12 +119,10 @@ class Attempt:
         if left is not None and (timeout is None or left <= timeout):
             reason = self._budget.exceeded(self._spent())
             raise BudgetExceeded(reason or "budget: no running time is left")
-        raise AttemptFailed(
-            f"{role}: took longer than {timeout:g} s", self._head.interrupted, TIMEOUT
-        )
+        detail, self._head.interrupted = self._head.interrupted, None  # it is recorded once
+        raise AttemptFailed(f"{role}: took longer than {timeout:g} s", detail, TIMEOUT)
 
-    async def _until_output_fits(self) -> StepResult:
-        context = self._context
+    async def _until_output_fits(self, context: AgentContext) -> StepResult:
         for corrections in range(1 + MAX_CORRECTIONS):
             result = await self._ask(context)
             tree = cast("TreeHash | None", result.workspace)
