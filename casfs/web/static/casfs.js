@@ -116,8 +116,9 @@
     target.dataset.loaded = "";
     try {
       const answer = await fetch(target.dataset.part);
+      if (!answer.ok) throw new Error(answer.statusText);
       const parsed = new DOMParser().parseFromString(await answer.text(), "text/html");
-      if (answer.ok) target.append(document.adoptNode(parsed.body.firstElementChild));
+      target.append(document.adoptNode(parsed.body.firstElementChild));
     } catch {
       delete target.dataset.loaded;
     }
