@@ -5,7 +5,8 @@ digest of the prompt that its agent got (`thread-step.prompt`), and refers to wh
 not have: a hint, an answer, a correction. The other parts are in the thread-start, the workflow
 and the steps before. Which of them counted is found by trial: a fork may have another workflow
 than the steps that it shares, a caller's thread may be gone, a summary may have been made while the
-step ran. A text whose digest is not that of the step has a `fault` that says so.
+step ran, and one of several rules with a prompt chose its role. A text whose digest is not that of
+the step has a `fault` that says so.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, TypeAlias
 
-from casfs import threads
+from casfs import rule_prompts, threads
 from casfs.agents.prompt import EarlierStep, Prompt
 from casfs.digest import NodeHash, hash_bytes
 from casfs.errors import NotFound
@@ -76,7 +77,12 @@ def of_pending_step(store: Store, thread: Thread) -> StepPrompt | None:
     workflow, start = threads.workflow(store, thread), threads.start(store, thread).payload
     refs = {**fields, "correction": intent.get("correction")}
     prompt = _prompt(store, workflow, intent["role"], start, shown, refs)
-    return StepPrompt(replace(prompt, origin=origin(store, start, fields.get("parent"))).text())
+    last = threads.last_step(store, thread)
+    step = None if last is None else store.node(last).payload
+    rules = store.node(workflow, "workflow").payload["moderator"]
+    instruction = rule_prompts.at(rules, intent.get("rule"), step)
+    caller = origin(store, start, fields.get("parent"))
+    return StepPrompt(replace(prompt, origin=caller, instruction=instruction).text())
 
 
 def history(store: Store, newest_first: Iterable[Node]) -> History:
@@ -120,11 +126,14 @@ def _candidates(store: Store, thread: Thread, step: Mapping[str, Any]) -> Iterat
     family = list(_family(store, thread))
     flows = dict.fromkeys([*(threads.workflow(store, one) for one in family), start["workflow"]])
     callers = dict.fromkeys([*(one.fields.get("parent") for one in family), None])
+    last = None if step["previous"] is None else store.node(step["previous"]).payload
     for shown, flow in product(_histories(store, step), flows):
-        if step["role"] in store.node(flow, "workflow").payload["roles"]:
+        payload = store.node(flow, "workflow").payload
+        if step["role"] in payload["roles"]:
             prompt = _prompt(store, flow, step["role"], start, shown, step.get("prompt", {}))
-            for caller in callers if start["parentState"] else (None,):
-                yield replace(prompt, origin=origin(store, start, caller))
+            given = rule_prompts.between(payload["moderator"], step["role"], last)
+            for caller, one in product(callers if start["parentState"] else (None,), given):
+                yield replace(prompt, origin=origin(store, start, caller), instruction=one)
 
 
 def _histories(store: Store, step: Mapping[str, Any]) -> Iterator[History]:

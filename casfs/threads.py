@@ -21,7 +21,8 @@ The head `threads/<ULID>` points to the newest of these. Its record holds the mu
                 there are (`turnCount`) and the node that holds the earlier ones (`earlier`);
                 its children (`calls`); the fault that its agent is asked to correct
                 (`correction`); `resumed` where a person had it run again; `lost`: earlier
-                attempts that ended with the daemon
+                attempts that ended with the daemon; `rule`: index of the one that chose the role,
+                where it has a prompt
     spent       {tokens, wallMs} since it began, or was resumed with its budget spent
     rounds      the step limit, where it is not that of the thread-start
     onLimit     `end` where the thread ends at its limit with return code 2

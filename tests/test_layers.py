@@ -25,7 +25,7 @@ TRUNK = """
     casfs.config_edit casfs.lru_cache casfs.system casfs.store_mounts
     casfs.backend casfs.nodes casfs.conflict_retry casfs.write_batch casfs.store casfs.graph
     casfs.referrers casfs.removals casfs.threads casfs.thread_state casfs.thread_lookup
-    casfs.thread_summary casfs.attempt_details casfs.workflow_path
+    casfs.thread_summary casfs.attempt_details casfs.workflow_path casfs.rule_prompts
     casfs.trees casfs.trees.diff casfs.trees.snapshot casfs.trees.restore
     casfs.checkpoints casfs.revisions
     casfs.native.erofs casfs.native casfs.workspaces casfs.actions casfs.plugins

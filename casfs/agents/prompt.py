@@ -36,7 +36,8 @@ class Prompt:
     oldest first, after those that `summary` stands for; `ask`: the facts that the output must
     hold; `schema`: the role-schema of its meta; `correction`: the fault of the last output;
     `origin`: for a child thread, how to read its caller's context; `hint`: of a person who resumed
-    the step; `answer`: of a person to the agent's question."""
+    the step; `answer`: of a person to the agent's question; `instruction`: of the rule that chose
+    the role."""
 
     system: str
     task: str
@@ -48,6 +49,7 @@ class Prompt:
     origin: str | None = None
     hint: str | None = None
     answer: str | None = None
+    instruction: str | None = None
 
     def corrected(self, fault: str) -> Prompt:
         """Returns the same prompt with a correction."""
@@ -79,7 +81,8 @@ class Prompt:
     def after_history(self, output_format: bool = True) -> str:
         """Returns the part of `user_message` that comes after them."""
         report = [self.ask, self._output_format()] if output_format else [self.ask]
-        parts = [BETWEEN.join(["# What to report", *report])]
+        parts = [] if self.instruction is None else ["# Instruction\n\n" + self.instruction]
+        parts.append(BETWEEN.join(["# What to report", *report]))
         if self.hint:
             parts.append("# Hint\n\n" + self.hint)
         if self.correction:
@@ -97,7 +100,8 @@ class Prompt:
         if not secrets:
             return self
         texts = ("system", "task", "ask", "correction", "summary", "origin", "hint", "answer")
-        fields = {name: secrets.redact_json(getattr(self, name)) for name in texts}
+        names = (*texts, "instruction")
+        fields = {name: secrets.redact_json(getattr(self, name)) for name in names}
         history = tuple(
             replace(step, output=secrets.redact(step.output), meta=secrets.redact_json(step.meta))
             for step in self.history

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from casfs import config
+from casfs import config, rule_prompts
 from casfs.agents.prompt import Prompt
 from casfs.cli.common import (
     input_name,
@@ -157,6 +157,8 @@ def show(ctx: click.Context, name: str, role: str | None, as_json: bool) -> None
     for rule in definition["moderator"]:
         condition = f"  when {rule['when']}" if rule["when"] else ""
         echo_line(f"  {rule['from']} -> {rule['to']}{condition}")
+        if "prompt" in rule:
+            echo_line(f"    prompt: {' '.join(rule['prompt'].split())}")
 
 
 @workflow.command()
@@ -185,8 +187,8 @@ def rm(ctx: click.Context, name: str, as_json: bool) -> None:
 def next_(ctx: click.Context, workflow: str, steps_file: str, as_json: bool) -> None:
     """Print the role that comes after STEPS, a JSON list of {role, meta, ...}.
 
-    Prints __end__ where the thread ends by a rule. Exits 1 where no rule matches, 3 for a step of
-    a role that the workflow does not have.
+    What the rule's prompt hands to that role follows. Prints __end__ where the thread ends by a
+    rule. Exits 1 where no rule matches, 3 for a step of a role that the workflow does not have.
 
     \b
     echo '[{"role": "planner", "meta": {"status": "aborted"}}]' |
@@ -202,12 +204,15 @@ def next_(ctx: click.Context, workflow: str, steps_file: str, as_json: bool) -> 
     if isinstance(decision, moderator.RuleFailed):
         raise Failed(decision.reason)
     if isinstance(decision, moderator.Next):
-        echo_result(as_json, {"next": decision.role}, decision.role)
+        last = steps[-1] if steps else None
+        text = rule_prompts.at(definition["moderator"], decision.rule, last)
+        value = {"next": decision.role} | ({} if text is None else {"prompt": text})
+        echo_result(as_json, value, "\n\n".join(value.values()).rstrip())
         return
     ends = decision.return_code == moderator.COMPLETED
-    value = {"next": END if ends else None, "returnCode": decision.return_code}
+    ended = {"next": END if ends else None, "returnCode": decision.return_code}
     if as_json or ends:
-        echo_result(as_json, {**value, "summary": decision.summary}, END)
+        echo_result(as_json, {**ended, "summary": decision.summary}, END)
     if not ends:
         raise Failed(f"{decision.summary}; a thread ends here with return code 1")
 

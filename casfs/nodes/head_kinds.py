@@ -65,6 +65,7 @@ INTENT = _object(
     correction=_ref("content"),
     calls=_list(_id()),
     resumed=FLAG,
+    rule=_count(),
 )
 THREAD = _object(
     {

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, TypedDict
+from typing import Any, NotRequired, Protocol, TypeAlias, TypedDict
 
 from casfs.errors import Invalid
 from casfs.workflow_path import END, START
@@ -23,7 +23,7 @@ COMPLETED = 0
 NO_RULE = 1
 MAX_CONDITION_CHARS = 160  # of an expression in a reason, which is one line
 
-Rule = TypedDict("Rule", {"from": str, "to": str, "when": str | None})
+Rule = TypedDict("Rule", {"from": str, "to": str, "when": str | None, "prompt": NotRequired[str]})
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,10 @@ class DecisionInput:
 
 @dataclass(frozen=True)
 class Next:
-    """Run this role."""
+    """Run this role. `rule`: index of the rule that says so, where it has a prompt."""
 
     role: str
+    rule: int | None = None
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ async def decide(rules: Sequence[Rule], context: DecisionInput, evaluator: Evalu
     for index, rule in _rules_from(rules, role):
         try:
             if rule["when"] is None or await evaluator.holds(rule["when"], context):
-                return _decision(rule)
+                return _decision(index, rule)
         except Invalid as error:
             return RuleFailed(f"{_describe(index, rule)}: {error}")
     return _no_rule_matches(role)
@@ -83,8 +84,8 @@ async def decide(rules: Sequence[Rule], context: DecisionInput, evaluator: Evalu
 def unconditional(rules: Sequence[Rule], role: str) -> Decision | None:
     """Returns the decision after a role that does not depend on the step; None where an
     expression must be evaluated."""
-    for _, rule in _rules_from(rules, role):
-        return _decision(rule) if rule["when"] is None else None
+    for index, rule in _rules_from(rules, role):
+        return _decision(index, rule) if rule["when"] is None else None
     return _no_rule_matches(role)
 
 
@@ -92,10 +93,10 @@ def _rules_from(rules: Sequence[Rule], role: str) -> Iterator[tuple[int, Rule]]:
     return ((index, rule) for index, rule in enumerate(rules) if rule["from"] == role)
 
 
-def _decision(rule: Rule) -> Decision:
+def _decision(index: int, rule: Rule) -> Decision:
     if rule["to"] == END:
         return End(COMPLETED, f"ended after {rule['from']}")
-    return Next(rule["to"])
+    return Next(rule["to"], index if "prompt" in rule else None)
 
 
 def _no_rule_matches(role: str) -> End:

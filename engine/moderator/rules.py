@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from casfs import rule_prompts
 from casfs.errors import Invalid
 from casfs.workflow_path import END, START
 from engine.moderator import jsonata, name_checks, syntax
@@ -85,6 +86,9 @@ def name_errors(rules: Sequence[Rule], schemas: Mapping[str, Any]) -> Iterator[s
     """Yields names that expressions read and that nothing has: variables of the input, fields of
     steps, properties of a meta that its role-schema forbids."""
     for index, rule in enumerate(rules):
+        for path in _prompt_paths(rule):
+            faults = name_checks.unknown_fields(path, rule["from"], schemas)
+            yield from (f"$.moderator[{index}].prompt: {fault}" for fault in faults)
         try:
             expression = jsonata.compile(rule["when"] or "null")
         except Invalid:
@@ -132,6 +136,15 @@ def warnings(rules: Sequence[Rule], schemas: Mapping[str, Any]) -> Iterator[str]
     for index, rule in enumerate(rules):
         for warning in _comparison_warnings(rule, graph, schemas):
             yield f"{_when(index)}: {warning}"
+        for path in _prompt_paths(rule):
+            undeclared = name_checks.undeclared(path, rule["from"], schemas)
+            yield from (f"$.moderator[{index}].prompt: {one}" for one in undeclared)
+
+
+def _prompt_paths(rule: Rule) -> Iterator[syntax.Path]:
+    """Yields the paths that a rule's prompt reads, as an expression would."""
+    for _, names in rule_prompts.fields(rule.get("prompt", "")):
+        yield syntax.Path("$last", rule["from"], (), ("meta", *(names or ())))
 
 
 def _covered(rules: Sequence[Rule], state: str, schemas: Mapping[str, Any]) -> bool:

@@ -82,6 +82,8 @@ def _step_key(store: Store, batch: Batch, inputs: StepInputs) -> dict[str, Any]:
     prompt = inputs.prompt
     parts = {**vars(prompt), "history": [vars(step) for step in prompt.history]}
     del parts["answer"]  # the prompt of a first attempt has none
+    if prompt.instruction is None:
+        del parts["instruction"]  # as in keys of before there were any
     return {
         "role": inputs.role.hash,
         "name": inputs.name,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 
-from casfs import prompts, threads
+from casfs import prompts, rule_prompts, threads
 from casfs.agents import AgentContext, AgentFn, AgentResult
 from casfs.agents.prompt import Prompt
 from casfs.digest import NodeHash
@@ -25,8 +25,8 @@ from engine.output_parser import role_schema
 from engine.runtime.attempt import RoleAgent
 from engine.secrets import redaction
 from engine.threads import call_stack
-from engine.threads.history import PromptHistory
-from engine.threads.record import Budget
+from engine.threads.history import ThreadHistory
+from engine.threads.record import Budget, Intent
 from engine.workflow import registry as workflows
 
 
@@ -59,18 +59,22 @@ class ThreadConfig:
         self.recorded_agents: dict[str, NodeHash] = {}  # by role, of committed steps
         self._functions: dict[str, AgentFn] = {}
 
-    def prompt(self, role: str, history: PromptHistory, hint: NodeHash | None = None) -> Prompt:
-        """Returns the redacted prompt of a role's next step; `hint`: a content node."""
-        part = self.flow.roles[role]
+    def prompt(
+        self, intent: Intent, history: ThreadHistory, hint: NodeHash | None = None
+    ) -> Prompt:
+        """Returns the redacted prompt of a pending step; `hint`: a content node."""
+        part, shown = self.flow.roles[intent["role"]], history.prompt_history
+        last = history.steps[-1] if history.steps else None
         prompt = Prompt(
             part.system_prompt,
             self.task,
-            history.steps,
+            shown.steps,
             part.extract_prompt,
             part.schema,
-            summary=history.summary,
+            summary=shown.summary,
             origin=self._origin,
             hint=hint and text(self._store, hint),
+            instruction=rule_prompts.at(self.flow.rules, intent.get("rule"), last),
         )
         return prompt.redacted(self.secrets)
 

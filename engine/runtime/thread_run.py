@@ -133,7 +133,8 @@ class ThreadRun:
             if lost is not None:
                 await self._suspend(UNKNOWN, lost)
                 return None
-            decision, attempt = Next(pending["role"]), pending["attempt"] + 1
+            decision = Next(pending["role"], pending.get("rule"))
+            attempt = pending["attempt"] + 1
         done, rounds = len(self._history.steps), step_limit(self.thread.record, self._config.start)
         await self.head.move(
             lambda now: transitions.begin(self._store, now, decision, done, rounds, attempt)
@@ -159,8 +160,7 @@ class ThreadRun:
         ended or is suspended."""
         role = self._config.flow.roles[intent["role"]]
         await self._compact(intent)
-        past, hint = self._history.prompt_history, self.thread.record.get("hint")
-        prompt = self._config.prompt(intent["role"], past, hint)
+        prompt = self._config.prompt(intent, self._history, self.thread.record.get("hint"))
         if not role.cacheable:
             result = await self._attempt(intent, prompt)
             return None if result is None else await self._commit(result)

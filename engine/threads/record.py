@@ -84,12 +84,19 @@ def initial(start: NodeHash, workflow: str, **more: Any) -> dict[str, Any]:
 
 
 def new_intent(
-    role: str, index: int, attempt: int, calls: Sequence[str] = (), lost: int = 0
+    role: str,
+    index: int,
+    attempt: int,
+    calls: Sequence[str] = (),
+    lost: int = 0,
+    rule: int | None = None,
 ) -> Intent:
     """Returns the intent of an attempt. Its `run` is the token by which the attempt's processes
-    are found again; `lost`: earlier attempts that ended with the daemon."""
+    are found again; `lost`: earlier attempts that ended with the daemon; `rule`: of the decision
+    (`engine.moderator.decision.Next`)."""
     return {
         **({"lost": lost} if lost else {}),
+        **({"rule": rule} if rule is not None else {}),
         "role": role,
         "index": index,
         "attempt": attempt,

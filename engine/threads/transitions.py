@@ -82,7 +82,12 @@ def retry(
             thread,
             thread.hash,
             intent=record.new_intent(
-                intent["role"], intent["index"], intent["attempt"] + 1, (), intent.get("lost", 0)
+                intent["role"],
+                intent["index"],
+                intent["attempt"] + 1,
+                (),
+                intent.get("lost", 0),
+                intent.get("rule"),
             ),
             attempts=record.add_attempts(thread.record, details),
             spent=record.spent(thread.record, tokens),
@@ -178,7 +183,7 @@ def _advance(
         return move_head(batch, thread, hash, **stop, reason=reason, cause=RULE, **changes)
     last = thread.record["intent"] if attempt > 1 else None
     calls, lost = (last["calls"], record.lost_attempts(last)) if last else ((), 0)
-    intent = record.new_intent(decision.role, done + 1, attempt, calls, lost)
+    intent = record.new_intent(decision.role, done + 1, attempt, calls, lost, decision.rule)
     attempts: list[str] = []
     if last:
         traces = attempt_traces(batch, thread, "was broken off", not last.get("resumed"))

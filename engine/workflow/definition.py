@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from casfs import rule_prompts
 from casfs.canonical import member
 from casfs.errors import Invalid
 from casfs.nodes.schema import Schema
@@ -74,9 +75,11 @@ def _with_rules(faults: list[str], rules: list[Any], roles: Mapping[str, object]
     broken: list[str] = []
     expressions: list[str] = []
     for index, rule in enumerate(rules):
-        broken += _members(rule, f"$.moderator[{index}]", _RULE)
+        broken += _members(rule, f"$.moderator[{index}]", _RULE, ("prompt",))
         if isinstance(rule, Mapping):
             broken += _unknown_ends(index, rule, roles)
+            if "prompt" in rule:
+                broken += _prompt_faults(f"$.moderator[{index}].prompt", rule)
             if isinstance(rule.get("when"), str):
                 expressions += moderator_rules.expression_errors(index, rule["when"])
     if broken:
@@ -168,6 +171,20 @@ def _schema_of(body: object) -> object:
     schema = body.get("schema") if isinstance(body, Mapping) else None
     usable = isinstance(schema, Mapping) and not list(_schema_faults(schema, ""))
     return schema if usable else True
+
+
+def _prompt_faults(path: str, rule: Mapping[str, object]) -> Iterator[str]:
+    text = rule["prompt"]
+    if not isinstance(text, str) or not text.strip():
+        yield f"{path}: must be a text; leave it out where there is none"
+        return
+    if rule.get("to") == END:
+        yield f"{path}: no role comes after {END}; leave it out"
+    for given, names in rule_prompts.fields(text):
+        if names is None:
+            yield f"{path}: {{{{{given}}}}} names no field; write {{{{ status }}}} or {{{{ a.b }}}}"
+        elif rule.get("from") == START:
+            yield f"{path}: {{{{ {given} }}}}: there is no step before {START}"
 
 
 def _unknown_ends(

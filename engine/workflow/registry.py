@@ -84,7 +84,13 @@ def _put(
         for key, role in definition["roles"].items():
             schema = batch.put_node("role-schema", role["schema"])
             roles[key] = batch.put_node("role", {**role, "schema": schema.hash}).hash
-        node = batch.put_node("workflow", {**definition, "roles": roles})
+        try:
+            node = batch.put_node("workflow", {**definition, "roles": roles})
+        except Invalid as error:  # `check` found no fault
+            reason = (
+                "the store's schemas are of an older casfs; `casfs init` brings them up to date"
+            )
+            raise Invalid(f"{error}; {reason}") from None
         record: dict[str, Any] = {"builtin": True} if builtin else {}
         if agents:
             bound = {role: put_agent(batch, spec) for role, spec in agents.items()}
