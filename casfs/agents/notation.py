@@ -13,9 +13,11 @@ from collections.abc import Mapping
 from typing import Any, NotRequired, TypedDict
 
 from casfs import canonical
+from casfs.agents.acp_profiles import PROFILES
 from casfs.errors import Invalid
 
 SHORT_FORMS = {  # package: the field of its config that TEXT is
+    "acp": "argv",
     "command": "argv",
     "llm": "model",
     "react": "model",
@@ -75,7 +77,9 @@ def from_value(value: object) -> AgentSpec:
         raise Invalid("config must be a table")
     plain = dict(config or {})
     canonical.encode(plain)
-    return AgentSpec(name=name, version=version, config=plain)
+    spec = parse(name) if ":" in name else AgentSpec(name=name, version="", config={})
+    config = {**spec["config"], **plain}
+    return {**spec, "version": version or spec["version"], "config": config}
 
 
 def resolved(spec: AgentSpec, profiles: Mapping[str, AgentSpec]) -> AgentSpec:
@@ -98,6 +102,8 @@ def _short_form(package: str, text: str, config: Mapping[str, Any]) -> dict[str,
     field = SHORT_FORMS[package]
     if not text.strip():
         raise Invalid(f"{package}: must be followed by its {field}")
+    if package == "acp" and (profile := PROFILES.get(text.strip())):
+        return {"argv": list(profile.argv)}
     if field == "argv":
         try:
             return {"argv": shlex.split(text)}

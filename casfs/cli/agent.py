@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from casfs import config
+from casfs.agents.acp_profiles import PROFILES
 from casfs.cli.agent_test import test
 from casfs.cli.common import json_option, store_root
 from casfs.cli.output import echo_json
@@ -34,8 +35,8 @@ agent.add_command(test)
 @json_option
 @click.pass_context
 def list_(ctx: click.Context, as_json: bool) -> None:
-    """List the installed agent packages, with the error of one that does not load, and the
-    profiles of config.toml.
+    """List the installed agent packages, with the error of one that does not load, the known
+    agents that speak ACP, and the profiles of config.toml.
 
     \b
     casfs agent list
@@ -43,6 +44,16 @@ def list_(ctx: click.Context, as_json: bool) -> None:
     tables = config.agents(store_root(ctx), os.environ)
     profiles = role_agents.read_profiles(tables).items()
     found = [_describe(name) for name in loader.names()]
+    found += [
+        {
+            "name": f"acp:{name}",
+            "package": "acp",
+            "argv": list(known.argv),
+            "installed": known.is_installed(os.environ),
+            "install": known.install,
+        }
+        for name, known in PROFILES.items()
+    ]
     found += [
         {"name": name, "version": spec["version"], "package": spec["name"], "file": tables[name][1]}
         for name, spec in sorted(profiles)
@@ -52,6 +63,8 @@ def list_(ctx: click.Context, as_json: bool) -> None:
 
 
 def _state(one: dict[str, Any]) -> str:
+    if "installed" in one:
+        return "installed" if one["installed"] else f"not installed: {one['install']}"
     if "package" in one:
         return f"profile of {one['package']} in {one['file']}"
     return f"broken: {one['error']}" if "error" in one else "ok"

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from casfs.agents.acp_profiles import install_hint
 from casfs.cli.common import json_option, open_store
 from casfs.cli.output import echo, echo_json, echo_line
 from casfs.cli.thread.arguments import parse_agent, text_or_file
@@ -88,7 +89,7 @@ def _run(folder: Path, binding: Any, task: str, timeout: float) -> dict[str, Any
     package = loader.resolve(binding.name, binding.version, binding.config)
     argv0 = program.first_word(binding.name, binding.config)
     if argv0 is not None and not argv0.startswith("./") and not program.exists(argv0, os.environ):
-        raise Failed(f"no program {argv0}")
+        raise Failed(f"no program {argv0}{install_hint(argv0)}")
     own = SimpleNamespace(package_descriptor=package.descriptor, create_agent=package.create)
     directory = folder / "workspace"
     directory.mkdir(exist_ok=True)

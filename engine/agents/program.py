@@ -40,7 +40,8 @@ SECRETS: dict[str, Any] = {
     "description": "Variables whose values are redacted in all records.",
 }
 NO_VARIABLES: Mapping[str, str] = {}
-PROGRAMS = {"command": None, "hermes": "hermes", "cursor": "cursor-agent"}  # without `argv`
+# the program of each package, where its config has no `argv`
+PROGRAMS = {"acp": None, "command": None, "hermes": "hermes", "cursor": "cursor-agent"}
 
 
 async def run_program(

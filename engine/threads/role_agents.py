@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from casfs import config
 from casfs.agents import notation
+from casfs.agents.acp_profiles import install_hint
 from casfs.agents.notation import AgentSpec
 from casfs.canonical import member
 from casfs.digest import TreeHash
@@ -140,7 +141,7 @@ def check_programs(
                 raise Refused(f"{option(role)}: no program {argv0} there: {reason}")
         elif not program.exists(argv0, env):
             where = "" if argv0.startswith("/") else " on the daemon's PATH"
-            raise Refused(f"{option(role)}: no program {argv0}{where}")
+            raise Refused(f"{option(role)}: no program {argv0}{where}{install_hint(argv0)}")
 
 
 def _is_in(store: Store, root: TreeHash, path: str) -> bool:
