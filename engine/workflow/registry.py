@@ -87,9 +87,7 @@ def _put(
         try:
             node = batch.put_node("workflow", {**definition, "roles": roles})
         except Invalid as error:  # `check` found no fault
-            reason = (
-                "the store's schemas are of an older casfs; `casfs init` brings them up to date"
-            )
+            reason = "the store's schemas are of an older casfs; `casfs init` updates them"
             raise Invalid(f"{error}; {reason}") from None
         record: dict[str, Any] = {"builtin": True} if builtin else {}
         if agents:
