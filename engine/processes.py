@@ -23,7 +23,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -33,6 +33,8 @@ import trio
 from casfs.errors import Failed
 from casfs.system import processes
 from casfs.system.processes import DRAIN_TIMEOUT_S, TERM_GRACE_S, Identity
+from engine import containment
+from engine.containment import Cage
 
 MAX_OUTPUT_BYTES = 64 << 20  # of stdout, and of stderr
 RUN_VARIABLE = processes.RUN_VARIABLE
@@ -43,6 +45,8 @@ class Process:
 
     def __init__(self, argv: Sequence[str], **options: Any) -> None:
         """Takes the options of `subprocess.Popen`. Raises OSError."""
+        self.cage: Cage | None = None
+        self.group: Path | None = None  # of control, in the cage
         self._popen = subprocess.Popen(list(argv), bufsize=0, **options)
         self.pid = self._popen.pid
         self.stdin = _stream(self._popen.stdin)
@@ -149,9 +153,20 @@ async def run(
 
 
 def open_process(argv: Sequence[str], token: str | None, **options: Any) -> Process:
-    """Starts a subprocess of this daemon, marked with the token of a step. Raises OSError."""
-    with nullcontext() if token is None else processes.marking(RUN_VARIABLE, token):
+    """Starts a subprocess of this daemon, contained in the attempt with that token. Raises
+    OSError."""
+    if token is None:
         return Process(argv, **options)
+    cage = containment.cage(token)
+    argv, group = cage.launch(argv, options.get("env"), options.get("cwd"))
+    try:
+        with processes.marking(RUN_VARIABLE, token):
+            process = Process(argv, **options)
+    except OSError:
+        cage.end(group, None)
+        raise
+    process.cage, process.group = cage, group
+    return process
 
 
 async def _communicate(
@@ -204,9 +219,15 @@ async def end_process(process: Process, token: str | None) -> None:
         processes.send(process.pid, signal.SIGTERM)
         with trio.move_on_after(TERM_GRACE_S):
             await process.wait()
+    if process.returncode is None and process.cage:
+        process.cage.kill(process.pid)
+        with trio.move_on_after(TERM_GRACE_S):
+            await process.wait()
     processes.send(process.pid, signal.SIGKILL)
     await process.wait()
-    if token:
+    if process.cage:
+        await trio.to_thread.run_sync(process.cage.end, process.group, process.returncode)
+    elif token:
         await trio.to_thread.run_sync(processes.end_carrying, RUN_VARIABLE, token)
 
 
@@ -221,6 +242,7 @@ def end_orphans(token: str | None, pid: int | None, started: int | None) -> int:
     token. An attempt without a token, of an imported thread, has no processes here."""
     if token is None:
         return 0
+    containment.end_left(token)
     if pid is not None and started is not None:
         processes.end(Identity(pid, started), token)
     return processes.end_carrying(RUN_VARIABLE, token)

@@ -34,7 +34,8 @@ TRUNK = """
 BRANCHES = {
     "fuse": "casfs.fuse.views casfs.fuse casfs.fuse.kernel casfs.fuse.pyfuse3 casfs.mount".split(),
     "engine": """
-        engine engine.blocking engine.cancellation engine.processes engine.content
+        engine engine.blocking engine.cancellation engine.limits engine.launcher engine.containment
+        engine.processes engine.content
         engine.yaml_values engine.output_blocks engine.output_process engine.output_parser
         engine.moderator engine.secrets engine.workflow engine.llm
         engine.agents engine.threads engine.runtime
@@ -70,6 +71,7 @@ LIBRARIES = {
 # which finds the same store as the command line.
 ENVIRONMENT = {
     "engine.runtime.daemon",
+    "engine.launcher",
     "engine.agents.loader",
     "engine.agents.program",
     "casfs.api.store",

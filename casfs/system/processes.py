@@ -20,12 +20,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from casfs.system import cgroups
+
 RUN_VARIABLE = "CASFS_RUN"  # in the environment of all processes of a step
 TERM_GRACE_S = 2.0  # between SIGTERM and SIGKILL
 DRAIN_TIMEOUT_S = 1.0  # for what is still in the pipes when a command has exited
 KILL_TIMEOUT_S = 10.0  # until a killed process is gone
 CLEAN_SCANS = 5  # in a row, until nothing is left of what was found: one may be forking
 MARK_LIMIT = resource.RLIMIT_RTTIME  # for processes of real-time scheduling alone
+OUTLIVING = (1 << 62) - 1  # the mark of what a step starts for the store
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,5 +156,17 @@ def marking(name: str, value: str) -> Iterator[None]:
 
 def remove_mark() -> None:
     """What this process starts from now on belongs to the store, and outlives the step."""
+    cgroups.leave()
     hard = resource.getrlimit(MARK_LIMIT)[1]
-    resource.setrlimit(MARK_LIMIT, (hard, hard))
+    is_free = hard == resource.RLIM_INFINITY
+    resource.setrlimit(MARK_LIMIT, (OUTLIVING if is_free else hard, hard))
+
+
+def threads_of_user() -> int:
+    """Returns how many threads the user of this process has."""
+    count = 0
+    for entry in os.scandir("/proc"):
+        with suppress(OSError):  # exited
+            if entry.name.isdigit() and entry.stat().st_uid == os.getuid():
+                count += os.stat(f"{entry.path}/task").st_nlink - 2
+    return count

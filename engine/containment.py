@@ -1,0 +1,274 @@
+"""Containment of attempts: what an attempt has started ends with it, within its limits.
+
+METHODS, the best first; the first that works on this machine is used:
+
+    cgroup   a control group an attempt, which no process leaves by a fork, a session or a cleared
+             environment
+    parent   a process between the daemon and the program, to which the kernel leaves descendants
+             that have lost their parent (a subreaper)
+
+With both, the token of the step finds what a killed daemon left (`casfs.system.processes`). A limit
+is held by the control group, by the kernel's limits of a process or a user, or by a namespace.
+
+A group has the name casfs-STORE-TOKEN, and a group below for each process of the attempt.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import itertools
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from casfs.errors import Refused
+from casfs.system import cgroups, processes
+from casfs.system.cgroups import MEMORY, PIDS, UNIFIED
+from casfs.system.sizes import readable
+from engine import launcher
+from engine.limits import NAMES, Limits
+
+CGROUP, PARENT = METHODS = ("cgroup", "parent")
+LAUNCHER = [sys.executable, "-I", "-S", launcher.__file__]
+PROBE_TIMEOUT_S = 10.0
+NO_LIMITS = Limits()
+CPU_INTERVAL_S = 0.5
+
+
+# -- what this machine can ----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Support:
+    """`holders`: what holds a limit here, by its name in NAMES; None for what cannot be held.
+    `groups`: as `cgroups.usable`."""
+
+    method: str
+    holders: Mapping[str, str | None]
+    groups: Mapping[str, Path]
+
+
+@cache
+def support() -> Support:
+    """Tries what this machine can, once."""
+    groups = cgroups.usable()
+    if groups and not _works(_trial(groups)):
+        groups = {}
+    uncounted = os.geteuid() == 0  # the kernel counts no processes of root
+    cpu = bool(groups) and cgroups.cpu_seconds(groups[UNIFIED]) is not None
+    holders = {
+        "memory": "cgroup" if MEMORY in groups else "process",
+        "processes": "cgroup" if PIDS in groups else None if uncounted else "user",
+        "cpuS": "cgroup" if cpu else "process",
+        "network": "namespace" if _works({"offline": True}) else None,
+    }
+    return Support(CGROUP if groups else PARENT, holders, groups)
+
+
+def _trial(groups: Mapping[str, Path]) -> dict[str, Any]:
+    return {"join": [str(group / cgroups.PROCS) for group in {*groups.values()}]}
+
+
+def _works(spec: Mapping[str, Any]) -> bool:
+    argv = [*LAUNCHER, json.dumps(spec), "true"]
+    with suppress(OSError, subprocess.TimeoutExpired):
+        return subprocess.run(argv, capture_output=True, timeout=PROBE_TIMEOUT_S).returncode == 0
+    return False
+
+
+# -- one attempt --------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Cage:
+    """The processes of one attempt, or of one process outside of attempts. Its groups are made for
+    its first process."""
+
+    token: str
+    limits: Limits = NO_LIMITS
+    was_used: bool = False
+    _reached: set[str] = field(default_factory=set)
+    _groups: dict[str, Path] = field(default_factory=dict)
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+    _ended: threading.Event = field(default_factory=threading.Event)
+
+    def asked(self) -> dict[str, int | bool]:
+        values = (self.limits.memory, self.limits.processes, self.limits.cpu, self.limits.network)
+        named = dict(zip(NAMES, values, strict=True))
+        return {name: one for name, one in named.items() if one is not None and one is not True}
+
+    def check(self) -> None:
+        """Raises Refused where a limit cannot be held here."""
+        for name in self.asked() if self.limits.enforce else ():
+            if support().holders[name] is None:
+                raise Refused(
+                    f"limits.{name} cannot be held on this machine, see `casfs status`; "
+                    'with "enforce": false the role runs without it'
+                )
+
+    def launch(
+        self, argv: Sequence[str], env: Mapping[str, str] | None, cwd: Path | str | None
+    ) -> tuple[list[str], Path | None]:
+        """Returns the argv that starts a program inside, and its group. Raises OSError as for the
+        program itself."""
+        _find(argv[0], env, cwd)
+        here = support()
+        spec: dict[str, Any] = {"limits": self._process_limits()}
+        if not self.limits.network and here.holders["network"]:
+            spec["offline"] = True
+        group = None
+        if here.method == PARENT:
+            spec["keep"] = processes.OUTLIVING
+        else:
+            if not self._groups:
+                self._make_groups()
+            group = self._groups[UNIFIED] / str(next(self._numbers))
+            group.mkdir()
+            joined = {group, *self._groups.values()} - {self._groups[UNIFIED]}
+            spec["join"] = [str(one / cgroups.PROCS) for one in joined]
+        self.was_used = True
+        return [*LAUNCHER, json.dumps(spec), *argv], group
+
+    def _make_groups(self) -> None:
+        here, name = support(), f"{cgroups.PREFIX}{_store}-{self.token}"
+        values = {MEMORY: self.limits.memory, PIDS: self.limits.processes}
+        made = {UNIFIED: here.groups[UNIFIED] / name}
+        made |= {
+            one: here.groups[one] / name for one in values if values[one] and one in here.groups
+        }
+        for group in made.values():
+            group.mkdir(exist_ok=True)
+        for one, value in values.items():
+            if value and one in made:
+                cgroups.limit(made[one], one, value)
+        self._groups = made
+        if self.limits.cpu and here.holders["cpuS"] == CGROUP:
+            threading.Thread(target=self._watch, args=[self.limits.cpu], daemon=True).start()
+
+    def _watch(self, most: float) -> None:
+        group = self._groups[UNIFIED]
+        while not self._ended.wait(CPU_INTERVAL_S):
+            if (cgroups.cpu_seconds(group) or 0) > most:
+                self._reached.add("cpuS")
+                cgroups.end(group)
+                return
+
+    def _process_limits(self) -> list[tuple[int, int]]:
+        limits, holders = self.limits, support().holders
+        found = []
+        if limits.cpu:
+            found.append((resource.RLIMIT_CPU, limits.cpu))
+        if limits.memory and holders["memory"] == "process":
+            found.append((resource.RLIMIT_DATA, limits.memory))
+        if limits.processes and holders["processes"] == "user":
+            found.append((resource.RLIMIT_NPROC, processes.threads_of_user() + limits.processes))
+        return found
+
+    def kill(self, pid: int) -> None:
+        """Ends a process that did not end itself, and its descendants."""
+        if support().method == PARENT:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGRTMAX)
+
+    def end(self, group: Path | None, code: int | None) -> None:
+        """Ends what one process has started, which has ended itself."""
+        if code == -signal.SIGXCPU:
+            self._reached.add("cpuS")
+        if group is not None:
+            cgroups.end(group)
+        elif code == -signal.SIGKILL:  # maybe the parent was killed, and not the program
+            processes.end_carrying(processes.RUN_VARIABLE, self.token)
+        if _cages.get(self.token) is not self:
+            self.finish()
+
+    def finish(self) -> None:
+        """Ends all that is left."""
+        self._ended.set()
+        for name, key in ((MEMORY, "memory"), (PIDS, "processes")):
+            if name in self._groups and cgroups.was_reached(self._groups[name], name):
+                self._reached.add(key)
+        for group in self._groups.values():
+            cgroups.end(group)
+        if not self._groups and self.was_used:
+            processes.end_carrying(processes.RUN_VARIABLE, self.token)
+        if _cages.get(self.token) is self:
+            del _cages[self.token]
+
+    def record(self) -> dict[str, Any] | None:
+        """Returns what held, for the step; None where no process was started."""
+        if not self.was_used:
+            return None
+        here, asked = support(), self.asked()
+        value: dict[str, Any] = {"method": here.method}
+        if asked:
+            pairs = {name: {"limit": one, "by": here.holders[name]} for name, one in asked.items()}
+            value["limits"] = pairs
+        return value | ({"reached": sorted(self._reached)} if self._reached else {})
+
+    def reason(self) -> str:
+        """Returns which limits were reached, for the reason of a failed attempt; else empty."""
+        texts = {
+            "memory": f"ended by its memory limit of {readable(self.limits.memory or 0)}",
+            "processes": f"its limit of {self.limits.processes} processes was reached",
+            "cpuS": f"ended by its limit of {self.limits.cpu} s of processor time",
+        }
+        return "; ".join(texts[name] for name in sorted(self._reached))
+
+
+_cages: dict[str, Cage] = {}  # of running attempts, by token
+_store = "0"
+
+
+def begin(token: str, limits: Limits) -> Cage:
+    """Begins an attempt: its processes are started with that token. Raises Refused."""
+    cage = Cage(token, limits)
+    cage.check()
+    _cages[token] = cage
+    return cage
+
+
+def cage(token: str) -> Cage:
+    return _cages.get(token) or Cage(token)
+
+
+def prepare(root: Path | None) -> int:
+    """Prepares this process to contain the attempts of a store, as its only daemon: ends what an
+    earlier one left. Returns the number of attempts."""
+    global _store
+    _store = hashlib.blake2b(os.fsencode(root or ""), digest_size=6).hexdigest()
+    cgroups.delegate()
+    support()
+    left = cgroups.named(f"{_store}-")
+    for group in left:
+        cgroups.end(group)
+    return len({group.name for group in left})
+
+
+def end_left(token: str) -> None:
+    """Ends what a killed daemon left of an attempt."""
+    for group in cgroups.named(""):
+        if group.name.endswith(f"-{token}"):
+            cgroups.end(group)
+
+
+def _find(name: str, env: Mapping[str, str] | None, cwd: Path | str | None) -> None:
+    """Raises OSError as `subprocess` does where there is no such program."""
+    path = None if env is None else env.get("PATH", os.defpath)
+    where = os.path.join(cwd or "", name) if "/" in name else name
+    if shutil.which(where, path=path) is None:
+        there = shutil.which(where, os.F_OK, path=path)
+        error = PermissionError if there else FileNotFoundError
+        number = errno.EACCES if there else errno.ENOENT
+        raise error(number, os.strerror(number), name)
