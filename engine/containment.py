@@ -267,7 +267,7 @@ def _find(name: str, env: Mapping[str, str] | None, cwd: Path | str | None) -> N
     """Raises OSError as `subprocess` does where there is no such program."""
     path = None if env is None else env.get("PATH", os.defpath)
     where = os.path.join(cwd or "", name) if "/" in name else name
-    if shutil.which(where, path=path) is None:
+    if "\0" not in name and shutil.which(where, path=path) is None:
         there = shutil.which(where, os.F_OK, path=path)
         error = PermissionError if there else FileNotFoundError
         number = errno.EACCES if there else errno.ENOENT

@@ -162,7 +162,7 @@ def open_process(argv: Sequence[str], token: str | None, **options: Any) -> Proc
     try:
         with processes.marking(RUN_VARIABLE, token):
             process = Process(argv, **options)
-    except OSError:
+    except BaseException:
         cage.end(group, None)
         raise
     process.cage, process.group = cage, group
