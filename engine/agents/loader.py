@@ -24,7 +24,8 @@ from casfs.errors import CasfsError, Failed, Invalid, NotFound, Refused
 from casfs.nodes.schema import Schema
 from casfs.system import run_command
 from engine.agents import package_code
-from engine.secrets.config_marks import AGENT, marked_values
+from engine.moderator import rules
+from engine.secrets.config_marks import AGENT, EXPRESSION, marked_values
 from engine.secrets.redaction import secret_variables
 
 ENTRY_POINT_GROUP, BUILTIN_DISTRIBUTION = "casfs.agents", "casfs"
@@ -74,6 +75,10 @@ class Package:
             if missing := MISSING.fullmatch(fault):
                 raise Invalid(f"{path}.{missing[1]} is required") from None
             raise Invalid(f"{path}: {fault}") from None
+        for text in marked_values(self.schema, config, EXPRESSION):
+            if faults := rules.result_errors(text):
+                name = next((f".{key}" for key, one in config.items() if one is text), "")
+                raise Invalid(f"config{name}: {faults[0]}")
 
     def secret_names(self, config: Any) -> set[str]:
         """Returns the variables that a config names as secrets, those of nested agents included."""

@@ -2,9 +2,14 @@
 
 Each call is a child thread that starts on the workspace that the call before left; the step gets
 the last one's. A call that does not end with return code 0 is the last. The output is the last
-output of the last child. It is followed by blocks of what is known, so that a role-schema may ask
-for any of it: the child's own meta; that meta with `status` (its own, else `completed` or
-`failed`), `returnCode` and `summary`; and of these and `filesChanged` what the role-schema names.
+output of the last child.
+
+The meta is what the config's `meta` makes, a JSONata expression over the last child
+(`engine.moderator.conditions`), with `end` {returnCode, summary}, `output`, `filesChanged` of all
+calls, and `calls`: {end, meta, output} of each. Without one, the output is followed by blocks of
+what is known, so that a role-schema may ask for any of it: the child's own meta; that meta with
+`status` (its own, else `completed` or `failed`), `returnCode` and `summary`; and of these and
+`filesChanged` what the role-schema names.
 
 A correction could not change what is known, so where nothing fits the attempt fails at once.
 """
@@ -18,10 +23,16 @@ from typing import Any, cast
 
 import trio
 
+from casfs import threads
 from casfs.agents import AgentContext, AgentFailed, AgentFn, AgentResult, Call, Called
-from casfs.digest import TreeHash
+from casfs.digest import Digest, TreeHash
+from casfs.errors import Invalid
 from casfs.store import Store
 from casfs.trees import tree
+from engine.moderator.decision import DecisionInput
+from engine.moderator.evaluator_pool import WorkerPool
+from engine.output_parser import extract, role_schema
+from engine.secrets.config_marks import EXPRESSION
 
 NESTED_AGENT = {
     "type": "object",
@@ -40,11 +51,13 @@ CALL_PROPERTIES = {
     "input": {"type": "string", "description": "The task; else this role's whole prompt."},
     "maxRounds": {"type": "integer", "minimum": 1},
 }
-SINGLE_CALL = {
-    "required": ["workflow", "agents"],
-    "properties": CALL_PROPERTIES,
-    "additionalProperties": False,
+META = {
+    "type": "string",
+    "minLength": 1,
+    "format": EXPRESSION,
+    "description": "JSONata: makes this role's meta from the called thread.",
 }
+SINGLE_CALL = {"required": ["workflow", "agents"], "additionalProperties": False}
 
 package_descriptor = {
     "name": "workflow",
@@ -52,16 +65,17 @@ package_descriptor = {
     "configSchema": {
         "type": "object",
         "oneOf": [
-            SINGLE_CALL,
+            {**SINGLE_CALL, "properties": {**CALL_PROPERTIES, "meta": META}},
             {
                 "required": ["calls"],
                 "properties": {
                     "calls": {
                         "type": "array",
-                        "items": {"type": "object", **SINGLE_CALL},
+                        "items": {"type": "object", **SINGLE_CALL, "properties": CALL_PROPERTIES},
                         "minItems": 1,
                         "maxItems": 12,
-                    }
+                    },
+                    "meta": META,
                 },
                 "additionalProperties": False,
             },
@@ -85,9 +99,14 @@ def create_agent(config: Mapping[str, Any]) -> AgentFn:
             if done[-1].return_code != 0:
                 break
         duration = round((time.monotonic() - begin) * 1000)
-        result = await trio.to_thread.run_sync(_result, context, done, duration)
-        context.conversation["detail"] = result.detail.hash
-        return result
+        detail = await trio.to_thread.run_sync(_put_detail, context.store, done, duration)
+        context.conversation["detail"] = detail.hash
+        if "meta" in config:
+            blocks = [await _made_block(context, config["meta"], done, detail)]
+        else:
+            blocks = await trio.to_thread.run_sync(_known_blocks, context, done)
+        output = "\n\n".join([done[-1].output.strip(), *blocks]).strip() + "\n"
+        return AgentResult(output, detail, workspace=done[-1].workspace)
 
     return agent
 
@@ -102,12 +121,50 @@ def _call(context: AgentContext, one: Mapping[str, Any], done: list[Called]) -> 
     )
 
 
-def _result(context: AgentContext, done: list[Called], duration_ms: int) -> AgentResult:
+def _put_detail(store: Store, done: list[Called], duration_ms: int) -> Digest:
     payload = {
         "ends": [one.end for one in done],
         "totalTokens": sum(one.tokens for one in done),
         "durationMs": duration_ms,
     }
+    return store.put_node("call-detail", payload)
+
+
+async def _made_block(context: AgentContext, text: str, done: list[Called], detail: Digest) -> str:
+    """Returns the value of the expression `text`. Raises AgentFailed where it fails, or does not
+    fit the role-schema."""
+    names: dict[str, Any] = {"end": _end(done[-1]), "output": done[-1].output}
+    names["calls"] = [{"end": _end(one), "meta": one.meta, "output": one.output} for one in done]
+
+    def load() -> DecisionInput:
+        names["filesChanged"] = _changed_paths(context.store, done)
+        end = context.store.node(done[-1].end, "thread-end").payload
+        steps = [one.payload for one in threads.backwards_from(context.store, end["lastStep"])]
+        start = context.store.node(end["start"], "thread-start").payload
+        return DecisionInput(steps[::-1], start, done[-1].thread)
+
+    try:
+        given = await trio.to_thread.run_sync(load)
+        async with WorkerPool() as workers:
+            block = _block(await workers.value(text, given, names))
+        schema = role_schema(context.prompt.schema)
+        await trio.to_thread.run_sync(extract, block, schema, context.store)
+    except Invalid as error:
+        fault = str(error).replace("the JSON block", "its value", 1)
+        raise AgentFailed(f"config.meta: {fault}", detail.hash) from error
+    return block
+
+
+def _block(value: object) -> str:
+    return f"```json\n{json.dumps(value, ensure_ascii=False)}\n```"
+
+
+def _end(one: Called) -> dict[str, Any]:
+    return {"returnCode": one.return_code, "summary": one.summary}
+
+
+def _known_blocks(context: AgentContext, done: list[Called]) -> list[str]:
+    """Returns what may be the meta where no expression makes it."""
     last = done[-1]
     status = "completed" if last.return_code == 0 else "failed"
     meta = {"status": status, **last.meta}
@@ -118,11 +175,7 @@ def _result(context: AgentContext, done: list[Called], duration_ms: int) -> Agen
     known = {"filesChanged": _changed_paths(context.store, done), **extended}
     named = context.prompt.schema.get("properties") or {}
     asked = {name: value for name, value in known.items() if name in named}
-    found = (asked, meta, extended)  # tried from the last to the first
-    blocks = [f"```json\n{json.dumps(one, ensure_ascii=False)}\n```" for one in found]
-    output = "\n\n".join([last.output.strip(), *blocks]).strip() + "\n"
-    detail = context.store.put_node("call-detail", payload)
-    return AgentResult(output, detail, workspace=last.workspace)
+    return [_block(one) for one in (asked, meta, extended)]  # tried from the last to the first
 
 
 def _changed_paths(store: Store, done: list[Called]) -> list[str]:

@@ -7,6 +7,9 @@ An expression sees
   the thread-start, the thread's id;
 - `$first(role)` and `$last(role)`: the first and the last step of a role, or nothing.
 
+The expression that makes a caller's meta from the thread that it called sees RESULT_NAMES as well
+(`engine.agents.workflow`).
+
 An ExpressionScope holds these for a thread and takes new steps as they come, so the cost of a
 rule depends on what it reads, not on the length of the thread. Nothing here limits time or
 memory; see `engine.moderator.evaluator_process`, where the daemon's rules are evaluated.
@@ -23,6 +26,7 @@ from engine.moderator.decision import DecisionInput
 
 BINDINGS = frozenset(("steps", "start", "threadId"))
 FUNCTIONS = frozenset(("first", "last"))
+RESULT_NAMES = frozenset(("calls", "end", "filesChanged", "output"))
 
 
 class ExpressionScope:
@@ -50,6 +54,11 @@ class ExpressionScope:
         """Returns whether the expression casts to true. Raises Invalid when it fails."""
         result = _compiled(when).evaluate(self._values, self._values, self._functions)
         return jsonata.boolean(result)
+
+    def value(self, text: str, names: Mapping[str, Any]) -> Any:
+        """Returns the value of an expression, which sees further `names`. Raises Invalid."""
+        known = {**self._values, **names}
+        return _compiled(text).evaluate(known, known, self._functions)
 
 
 class LocalEvaluator:

@@ -43,7 +43,6 @@ STARTUP_ALLOWANCE_S = 0.1  # until a new worker can answer
 MAX_WORKERS, MAX_IDLE_WORKERS = 8, 2
 WORKER_HISTORY_BYTES = 64 << 20  # steps that a worker keeps, as encoded
 STEPS_PER_MESSAGE = 64
-MAX_ANSWER_BYTES = 1 << 16
 
 
 class _WorkerFailed(Exception):
@@ -103,24 +102,24 @@ class _WorkerProcess:
         """Returns whether it was sent steps of a thread."""
         return thread in self._sent
 
-    async def holds(self, when: str, context: DecisionInput) -> bool:
+    async def answer(self, kind: str, value: Any, context: DecisionInput) -> Any:
         """Raises Invalid when the expression failed, _WorkerFailed when the worker did."""
         self.usable = False
         try:
             with trio.move_on_after(ANSWER_TIMEOUT_S):
-                answer = await self._ask(when, context)
+                answer = await self._ask(kind, value, context)
                 self.usable = True
                 return _parse_answer(answer)
         except trio.BrokenResourceError:
             answer = b""
         raise await self._failure()
 
-    async def _ask(self, when: str, context: DecisionInput) -> bytes:
+    async def _ask(self, kind: str, value: Any, context: DecisionInput) -> bytes:
         assert self._process.stdin is not None
         for data in self._updates(context):
             await self._process.stdin.send_all(data)
         await self._process.stdin.send_all(
-            evaluator_process.encode_message("ask", context.thread_id, when)
+            evaluator_process.encode_message(kind, context.thread_id, value)
         )
         return await self._read_line()
 
@@ -149,7 +148,7 @@ class _WorkerProcess:
         line = b""
         while not line.endswith(b"\n"):
             piece = await self._process.stdout.receive_some()
-            if not piece or len(line) > MAX_ANSWER_BYTES:
+            if not piece or len(line) > evaluator_process.MAX_ANSWER_BYTES:
                 raise trio.BrokenResourceError
             line += piece
         return line
@@ -205,19 +204,30 @@ class WorkerPool:
 
     async def holds(self, when: str, context: DecisionInput) -> bool:
         """Raises Invalid when the expression fails, or needs too much time or memory."""
+        return bool(await self._answer("ask", when, context))
+
+    async def value(self, text: str, context: DecisionInput, names: Mapping[str, Any]) -> Any:
+        """Returns the value of an expression, which sees further `names`. Raises as `holds`."""
+        found = await self._answer("value", (text, dict(names)), context)
+        return found["value"]
+
+    async def _answer(self, kind: str, value: Any, context: DecisionInput) -> Any:
         try:
-            return await self._evaluate(await self._acquire(context.thread_id), when, context)
+            process = await self._acquire(context.thread_id)
+            return await self._evaluate(process, kind, value, context)
         except _WorkerFailed as failure:
             if failure.final:
                 raise Invalid(str(failure)) from None
         try:
-            return await self._evaluate(await self._start(), when, context)
+            return await self._evaluate(await self._start(), kind, value, context)
         except _WorkerFailed as failure:
             raise Invalid(str(failure)) from None
 
-    async def _evaluate(self, process: _WorkerProcess, when: str, context: DecisionInput) -> bool:
+    async def _evaluate(
+        self, process: _WorkerProcess, kind: str, value: Any, context: DecisionInput
+    ) -> Any:
         try:
-            return await process.holds(when, context)
+            return await process.answer(kind, value, context)
         except _WorkerFailed as failure:
             self._log("worker ended", thread=context.thread_id, pid=process.pid, why=str(failure))
             raise
@@ -268,8 +278,8 @@ class WorkerPool:
         self._count -= 1
 
 
-def _parse_answer(answer: bytes) -> bool:
+def _parse_answer(answer: bytes) -> Any:
     value = json.loads(answer)
     if isinstance(value, str):
         raise Invalid(value)
-    return bool(value)
+    return value

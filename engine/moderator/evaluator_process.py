@@ -12,6 +12,7 @@ stdin: four bytes of length, then a `marshal`ed tuple, since both ends are the s
 
     ("begin", thread, start)   ("add", thread, steps)   ("forget", thread)
     ("ask", thread, when)      answered on stdout by a line: true, false, or "why it failed"
+    ("value", thread, (text, names))     by {"value": …}, or "why it failed"; `names`: further ones
 
 The worker has no access to the store.
 """
@@ -32,6 +33,7 @@ from engine.moderator.conditions import ExpressionScope
 
 EXIT_OUT_OF_MEMORY = 3
 MAX_REASON_CHARS = 1000
+MAX_ANSWER_BYTES = 1 << 20
 LENGTH = struct.Struct("<I")
 
 
@@ -48,8 +50,8 @@ class Worker:
         self._seconds = seconds
         self._scopes: dict[str, ExpressionScope] = {}
 
-    def take(self, kind: str, thread: str, value: Any = None) -> bool | str | None:
-        """Handles a message; returns the answer to an `ask`."""
+    def take(self, kind: str, thread: str, value: Any = None) -> Any:
+        """Handles a message; returns the answer to a question."""
         if kind == "begin":
             self._scopes[thread] = ExpressionScope(value, thread)
         elif kind == "add":
@@ -57,13 +59,13 @@ class Worker:
         elif kind == "forget":
             del self._scopes[thread]
         else:
-            return self._ask(thread, value)
+            return self._answer(self._scopes[thread], kind, value)
         return None
 
-    def _ask(self, thread: str, when: str) -> bool | str:
+    def _answer(self, scope: ExpressionScope, kind: str, value: Any) -> Any:
         signal.setitimer(signal.ITIMER_PROF, self._seconds)
         try:
-            return self._scopes[thread].holds(when)
+            return scope.holds(value) if kind == "ask" else {"value": scope.value(*value)}
         except Invalid as error:
             return str(error)[:MAX_REASON_CHARS]
         finally:
@@ -76,7 +78,10 @@ def serve(worker: Worker, messages: BinaryIO, answers: BinaryIO) -> None:
         (length,) = LENGTH.unpack(head)
         answer = worker.take(*marshal.loads(messages.read(length)))
         if answer is not None:
-            answers.write(json.dumps(answer).encode() + b"\n")
+            line = json.dumps(answer).encode() + b"\n"
+            if len(line) > MAX_ANSWER_BYTES:
+                line = f'"its value has more than {MAX_ANSWER_BYTES >> 20} MiB as JSON"\n'.encode()
+            answers.write(line)
             answers.flush()
 
 

@@ -6,7 +6,7 @@ property that an open role-schema does not declare may still come, or not: a war
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -20,13 +20,16 @@ _OF_STEP = ("steps", "$steps", "$first", "$last")
 _OF_START = ("start", "$start")
 
 
-def unknown_names(reads: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yields the faults of bare names; `reads`: (where they are looked up, name)."""
+def unknown_names(
+    reads: Iterable[tuple[str, str]], known: Collection[str] = BINDINGS
+) -> Iterator[str]:
+    """Yields the faults of bare names; `reads`: (where they are looked up, name); `known`: those
+    of the input."""
     for context, name in reads:
-        if context == syntax.INPUT and name not in BINDINGS:
-            yield f"unknown name {name!r}; there are {', '.join(sorted(BINDINGS))}"
-        if context == syntax.STEP and name not in (known := _fields("thread-step")):
-            yield f"a step has no field {name!r}; there are {', '.join(known)}"
+        if context == syntax.INPUT and name not in known:
+            yield f"unknown name {name!r}; there are {', '.join(sorted(known))}"
+        if context == syntax.STEP and name not in (fields := _fields("thread-step")):
+            yield f"a step has no field {name!r}; there are {', '.join(fields)}"
 
 
 def unknown_fields(path: Path, role: str | None, schemas: Mapping[str, Any]) -> Iterator[str]:

@@ -22,7 +22,7 @@ from casfs import rule_prompts
 from casfs.errors import Invalid
 from casfs.workflow_path import END, START
 from engine.moderator import jsonata, name_checks, syntax
-from engine.moderator.conditions import BINDINGS, FUNCTIONS
+from engine.moderator.conditions import BINDINGS, FUNCTIONS, RESULT_NAMES
 from engine.moderator.coverage import cover_all
 from engine.moderator.decision import Rule
 from engine.moderator.schema_paths import ANY, allows
@@ -71,15 +71,37 @@ class _Graph:
 
 def expression_errors(index: int, text: str) -> Iterator[str]:
     """Yields the errors of `text`, the `when` of rule `index`."""
+    yield from (f"{_when(index)}: {error}" for error in _errors(text, _BOUND))
+
+
+def _errors(text: str, bound: frozenset[str]) -> Iterator[str]:
     try:
         names = jsonata.compile(text).names()
     except Invalid as error:
-        yield f"{_when(index)}: {error}"
+        yield str(error)
         return
     for name in sorted(names.mentioned & REFUSED):
-        yield f"{_when(index)}: ${name} is refused: deciding again must give the same decision"
-    for name in sorted(names.free - _BOUND):
-        yield f"{_when(index)}: ${name} is not bound"
+        yield f"${name} is refused: deciding again must give the same decision"
+    for name in sorted(names.free - bound):
+        yield f"${name} is not bound"
+
+
+def result_errors(text: str, schemas: Mapping[str, Any] | None = None) -> list[str]:
+    """Returns the errors of an expression that makes a caller's meta from the thread that it
+    called; `schemas`: the role-schema of every role of that, if known."""
+    if errors := list(_errors(text, _BOUND | RESULT_NAMES)):
+        return errors
+    expression = jsonata.compile(text)
+    errors = [*name_checks.unknown_names(expression.reads(), BINDINGS | RESULT_NAMES)]
+    if schemas is None:
+        return errors
+    for name, role in expression.calls():
+        if name in FUNCTIONS and role not in schemas:
+            errors.append(f"no role is named {role!r}; there are {', '.join(schemas)}")
+    for path in expression.paths():
+        role_read = None if path.filters == (-1,) else _role_of(path, "")
+        errors += name_checks.unknown_fields(path, role_read, schemas)
+    return errors
 
 
 def name_errors(rules: Sequence[Rule], schemas: Mapping[str, Any]) -> Iterator[str]:

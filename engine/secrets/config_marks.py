@@ -2,6 +2,7 @@
 
     env      a string that names a variable whose value is a secret (`engine.secrets.redaction`)
     agent    an object {name, config, version} that names a nested agent
+    jsonata  a string: an expression over a called thread (`engine.moderator.rules.result_errors`)
 
 A missed mark would be recorded in clear or checked too late. So every keyword that can apply to a
 part of the config is followed, each branch of `oneOf` or `if` whether it holds or not; and a
@@ -18,7 +19,7 @@ from typing import Any
 
 from casfs.nodes.schema_dialect import IN_PLACE, ref_target, subschemas
 
-ENV, AGENT = "env", "agent"
+ENV, AGENT, EXPRESSION = "env", "agent", "jsonata"
 
 
 def marked_values(schema: Any, config: Any, format: str) -> Iterator[Any]:

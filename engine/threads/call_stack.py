@@ -10,7 +10,7 @@ from casfs import threads
 from casfs.agents import CHILD
 from casfs.errors import NotFound
 from casfs.store import Store
-from casfs.threads import RUNNING, SUSPENDED, Thread, ThreadId
+from casfs.threads import ENDED, RUNNING, SUSPENDED, Thread, ThreadId
 from engine.threads import record
 from engine.threads.record import BUDGET, CALLER
 
@@ -23,6 +23,13 @@ def open_children(store: Store, thread: Thread) -> list[Thread]:
         if child.status in (RUNNING, SUSPENDED):
             found += [child, *open_children(store, child)]
     return found
+
+
+def finished_children(store: Store, thread: Thread) -> list[ThreadId]:
+    """Returns the pending step's children that ended with return code 0: another attempt that makes
+    an equal call gets their result, and does not run them again."""
+    found = [threads.get(store, id) for id in (thread.record["intent"] or {}).get("calls", ())]
+    return [one.id for one in found if one.status == ENDED and one.record.get("returnCode") == 0]
 
 
 def lost_attempts(store: Store, thread: Thread, once: bool) -> str | None:

@@ -24,10 +24,9 @@ from casfs.thread_state import says
 from casfs.threads import BROKEN, CANCELLED, ENDED, Thread
 from casfs.write_batch import Batch
 from engine import content
-from engine.agents import loader
 from engine.agents.loader import Package
-from engine.threads import agent_binding, call_stack, naming, record
-from engine.threads.agent_binding import NO_BINDINGS, Binding
+from engine.threads import agent_binding, call_checks, call_stack, naming, record
+from engine.threads.agent_binding import NO_BINDINGS, Binding, option
 from engine.threads.record import END_ON_LIMIT, ON_LIMIT, SUSPEND_ON_LIMIT, UNLIMITED, Budget
 from engine.workflow import registry as workflows
 
@@ -169,7 +168,7 @@ def fork(
         flow = workflows.load(store, workflow)
         _check_history(store, origin, flow)
         kept = {role: agent for role, agent in kept.items() if role in flow.roles}
-        _check_roles(flow, {**kept, **replacements})
+        call_checks.check_roles(flow, {**kept, **replacements})
         flow_name, fields["definition"] = flow.name, workflow
     with naming.one_at_a_time(name), store.batch() as batch:
         if replacements or workflow is not None:
@@ -233,22 +232,11 @@ def _validated(
     if request.on_limit not in ON_LIMIT:
         raise Invalid(f"on_limit must be one of {', '.join(ON_LIMIT)}")
     workflow = workflows.load(store, request.workflow)
-    _check_roles(workflow, request.agents)
+    call_checks.check_roles(workflow, request.agents)
     packages = agent_binding.resolve(request.all_agents)
-    for one in request.all_agents.values():
-        _check_calls(store, one.name, one.config)
+    for role, one in request.all_agents.items():
+        call_checks.check_calls(store, option(role), one.name, one.config)
     return _ValidatedRequest(request, workflow.name, packages, caller)
-
-
-def _check_calls(store: Store, agent: str, config: Mapping[str, Any]) -> None:
-    """Raises NotFound, Invalid for a call of the `workflow` agent, at any depth of a config, that
-    names no workflow, or not the roles of one."""
-    if agent == "workflow":
-        for call in config.get("calls", [config]):
-            flow = workflows.load(store, workflows.find(store, call["workflow"]))
-            _check_roles(flow, call["agents"])
-    for name, _, below in loader.load(agent).nested_agents(config):
-        _check_calls(store, name, below)
 
 
 def _put_start(batch: Batch, valid: _ValidatedRequest) -> NodeHash:
@@ -286,14 +274,3 @@ def _thread_of_key(store: Store, known: Head, start: NodeHash) -> Thread:
     if found.record["start"] != start:
         raise Conflict(f"the idempotency key is taken by thread {found.id}, which does other work")
     return found
-
-
-def _check_roles(workflow: workflows.Workflow, bound: Mapping[str, Any]) -> None:
-    without = sorted(workflow.roles.keys() - bound.keys())
-    if without:
-        roles = ", ".join(without)
-        raise Invalid(f"workflow {workflow.name}: no agent for {roles}; give --agent ROLE=NAME")
-    unknown = sorted(bound.keys() - workflow.roles.keys())
-    if unknown:
-        roles = ", ".join(workflow.roles)
-        raise Invalid(f"workflow {workflow.name}: no role {unknown[0]!r}; it has {roles}")

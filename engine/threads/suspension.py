@@ -40,8 +40,8 @@ def suspend(
 ) -> Thread:
     """Suspends a thread until `resume`. `failed`: details of failed attempts to record;
     `tokens`: spent by the attempt; `question`: a content node. Children that still run are
-    suspended too, except after FAILURE and TIMEOUT. The step keeps its children unless it
-    failed. Retries on conflict."""
+    suspended too, except after FAILURE and TIMEOUT; of a failed step only the finished ones stay.
+    Retries on conflict."""
 
     def attempt() -> Thread:
         intent, details = thread.record["intent"], failed
@@ -52,7 +52,8 @@ def suspend(
             if intent is not None and cause in (FAILURE, TIMEOUT, UNKNOWN):
                 traces = attempt_traces(batch, thread, f"failed: {reason}", not failed)
                 details = [*traces, *failed]
-                calls = intent["calls"] if cause == UNKNOWN else []
+                finished = call_stack.finished_children(store, thread)
+                calls = intent["calls"] if cause == UNKNOWN else finished
                 intent = {**record.without_turns(intent), "calls": calls}
             return move_head(
                 batch,
@@ -123,15 +124,26 @@ def resume(
         for name, text in (("answer", answer), ("hint", hint)):
             if text is not None:
                 changes[resumed[-1].id][name] = content.put(batch, text)
-        moved = [_resume(store, batch, one, changes[one.id]) for one in resumed]
+        moved = [
+            _resume(store, batch, one, changes[one.id], agents if one is thread else NO_BINDINGS)
+            for one in resumed
+        ]
     return moved[0]
 
 
-def _resume(store: Store, batch: Batch, thread: Thread, more: Mapping[str, Any]) -> Thread:
+def _resume(
+    store: Store,
+    batch: Batch,
+    thread: Thread,
+    more: Mapping[str, Any],
+    replaced: Mapping[str, Binding],
+) -> Thread:
+    """A failed step is run again with all that it called, unless another agent plays its role."""
     intent, cause = thread.record["intent"], thread.record.get("cause")
     changes = {"status": RUNNING, "reason": None, "cause": None, "answer": None, **more}
     if intent is not None:
-        changes["intent"] = {**intent, "resumed": True}
+        again = cause in (FAILURE, TIMEOUT) and intent["role"] not in replaced
+        changes["intent"] = {**intent, "resumed": True, **({"calls": []} if again else {})}
     if cause == BUDGET:
         changes["spent"] = {"tokens": 0, "wallMs": 0}
     if cause == ROUNDS:

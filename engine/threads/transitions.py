@@ -73,7 +73,7 @@ def finish_step(
 def retry(
     store: Store, thread: Thread, reason: str, failed: Sequence[str] = (), tokens: int = 0
 ) -> Thread:
-    """Begins another attempt at the pending step, without the children of the last one."""
+    """Begins another attempt at the pending step, with the finished children of the last one."""
     intent = thread.record["intent"]
     with store.batch() as batch:
         details = [*attempt_traces(batch, thread, f"failed: {reason}", not failed), *failed]
@@ -85,7 +85,7 @@ def retry(
                 intent["role"],
                 intent["index"],
                 intent["attempt"] + 1,
-                (),
+                call_stack.finished_children(store, thread),
                 intent.get("lost", 0),
                 intent.get("rule"),
             ),
