@@ -19,6 +19,7 @@ hashes; a part of several of these is ambiguous.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -27,10 +28,11 @@ from casfs.backend.derived import find_prefix
 from casfs.checkpoints import checkpoint
 from casfs.checkpoints.checkpoint import MIN_PART_CHARS, NEWEST, TEXT, Checkpoint
 from casfs.digest import BlobHash, NodeHash, TreeHash, is_hash
-from casfs.errors import Conflict, Invalid, NotFound
-from casfs.nodes.directory import Entry
+from casfs.errors import CasfsError, Conflict, Invalid, NotFound
+from casfs.nodes.directory import Entry, File, Symlink
 from casfs.store import MIN_PREFIX_CHARS, Store
 from casfs.system import moments
+from casfs.system.paths import printable
 from casfs.threads import Thread
 from casfs.trees import tree
 
@@ -70,6 +72,35 @@ def resolve_entry(store: Store, text: str) -> tuple[TreeHash, bytes, Entry | Non
     revision, path = split(text)
     root = _resolve(store, revision).root
     return root, path or b"", tree.resolve(store, root, path or b"")
+
+
+def resolve_blob(store: Store, text: str) -> BlobHash:
+    """Returns the hash of the file that REV:PATH names, or of the blob with this hash. Raises
+    NotFound, Conflict, Invalid."""
+    if split(text)[1] is None:
+        try:
+            return store.expand(text)
+        except Invalid as error:
+            try:
+                resolve_tree(store, text)
+            except CasfsError:
+                raise error from None
+            raise Invalid(f"{text!r} is a directory; use {text}:PATH") from None
+    entry = resolve_entry(store, text)[2]
+    if isinstance(entry, Symlink):
+        raise NotFound(f"{text} is not a file: a symlink to {printable(entry.target)}")
+    if not isinstance(entry, File):
+        raise NotFound(f"{text} is not a file: a directory; see `casfs ls`")
+    return entry.digest.hash
+
+
+def entries(store: Store, text: str, *, recursive: bool = False) -> Iterator[tuple[bytes, Entry]]:
+    """Yields path and entry of all that is in the directory REV[:PATH]; of a file, itself."""
+    root, _, entry = resolve_entry(store, text)
+    if isinstance(entry, File | Symlink):
+        return iter([(entry.name, entry)])
+    root = tree.subtree(entry) or root
+    return tree.walk(store, root) if recursive else iter(tree.load(store, root).items())
 
 
 def split(text: str) -> tuple[str, bytes | None]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from casfs.errors import CasfsError
 from casfs.store import Store
-from casfs.thread_state import state
+from casfs.thread_state import created_ms, state
 from casfs.threads import Thread
 
 MAX_TASK_CHARS = 60
@@ -27,6 +27,17 @@ def head_fields(found: Thread) -> dict[str, Any]:
         "intent": found.fields.get("intent"),
         "spent": found.fields.get("spent"),
         "parent": found.fields.get("parent"),
+    }
+
+
+def listing(store: Store, found: Thread) -> dict[str, Any]:
+    """Returns `head_fields`, and what else a list of threads shows."""
+    return {
+        **head_fields(found),
+        "createdAt": created_ms(found.id),
+        "role": (found.fields.get("intent") or {}).get("role"),
+        "task": task_line(store, found.fields.get("start")),
+        "name": found.fields.get("name"),
     }
 
 
@@ -59,3 +70,13 @@ def detail_tokens(store: Store, detail: str) -> int | None:
         return None
     found = payload.get("totalTokens") if isinstance(payload, dict) else None
     return found if isinstance(found, int) else None
+
+
+def agent_name(store: Store, hash: str) -> str:
+    """Returns the package of an agent, with its model where it has one."""
+    try:
+        agent = store.node(hash, "agent").payload
+    except CasfsError as error:
+        return str(error)
+    model = agent["config"].get("model")
+    return f"{agent['package']} ({model})" if isinstance(model, str) else str(agent["package"])

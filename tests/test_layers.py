@@ -41,6 +41,7 @@ BRANCHES = {
         engine.agents engine.threads engine.runtime
     """.split(),
     "web": ["casfs.web"],
+    "mcp": ["casfs.mcp"],
     "api": "casfs.api casfs.testing casfs".split(),
 }
 TOP = ("casfs.cli", "casfs.__main__")
@@ -49,14 +50,16 @@ LIBRARIES = {
     "blake3": "casfs.digest",
     "click": "casfs.cli",
     "httpx2": "engine.llm.client",
-    "hypercorn": "casfs.web.server",
+    "hypercorn": "casfs.web.serving",
     "jinja2": "casfs.web.rendering",
     "jsonata": "engine.moderator.jsonata",
     "jsonschema": "casfs.nodes.schema",
     "jsonschema_rs": "casfs.nodes.schema",
     "markdown_it": "casfs.web.markdown",
+    "mcp": "casfs.mcp.server",
     "nh3": "casfs.web.markdown",
     "orjson": "casfs.canonical",
+    "pydantic": "casfs.mcp",
     "pyfuse3": "casfs.fuse.pyfuse3.operations",
     "rfc8785": "casfs.canonical",
     "rich": "casfs.cli.progress",

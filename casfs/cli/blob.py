@@ -19,11 +19,11 @@ from casfs.cli.common import json_option, open_store, step_secrets, store_root
 from casfs.cli.output import echo_lines, echo_result
 from casfs.cli.progress import progress
 from casfs.digest import is_hash
-from casfs.errors import CasfsError, Failed, Invalid, NotFound, Usage
+from casfs.errors import Failed, Invalid, NotFound, Usage
 from casfs.referrers import Referrers
+from casfs.revisions import resolve_blob
 from casfs.store import FORMAT, Store
 from casfs.system import reserve
-from casfs.system.paths import printable
 from casfs.system.sizes import readable
 
 if TYPE_CHECKING:
@@ -130,34 +130,13 @@ def cat(ctx: click.Context, what: str) -> None:
     casfs cat work~1:README.md
     casfs get 8e4c7c1b >README.md
     """
-    with open_store(ctx) as store, store.blobs.open(_blob(store, what)) as source:
+    with open_store(ctx) as store, store.blobs.open(resolve_blob(store, what)) as source:
         while piece := source.read(READ_CHUNK_BYTES):
             sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
 
 
 get = cat
-
-
-def _blob(store: Store, text: str) -> str:
-    from casfs.nodes.directory import File, Symlink
-    from casfs.revisions import resolve_entry, resolve_tree, split
-
-    if split(text)[1] is None:
-        try:
-            return store.expand(text)
-        except Invalid as error:
-            try:
-                resolve_tree(store, text)
-            except CasfsError:
-                raise error from None
-            raise Invalid(f"{text!r} is a directory; use {text}:PATH") from None
-    entry = resolve_entry(store, text)[2]
-    if isinstance(entry, Symlink):
-        raise NotFound(f"{text} is not a file: a symlink to {printable(entry.target)}")
-    if not isinstance(entry, File):
-        raise NotFound(f"{text} is not a file: a directory; see `casfs ls`")
-    return entry.digest.hash
 
 
 @click.command()

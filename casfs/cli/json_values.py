@@ -11,7 +11,8 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from casfs.system.clock import rfc3339
+from casfs.system.clock import moment as moment
+from casfs.system.clock import times as times
 
 TIME_SUFFIX = "_at"
 
@@ -21,30 +22,10 @@ def record(value: Any) -> dict[str, Any]:
     return {camel(one.name): _field(one.name, getattr(value, one.name)) for one in fields(value)}
 
 
-def moment(ms: int | None) -> str | None:
-    """Returns a time in ms since 1970 UTC; None for one that is unknown."""
-    return rfc3339(ms) if ms else None
-
-
 def camel(name: str) -> str:
     """Returns snake_case as camelCase."""
     first, *rest = name.split("_")
     return first + "".join(map(str.capitalize, rest))
-
-
-def times(value: Any) -> Any:
-    """Returns a thread's fields, a payload's among them, with their times as text. What an agent
-    said (`meta`) is its own."""
-    if isinstance(value, list):
-        return [times(one) for one in value]
-    if not isinstance(value, dict):
-        return value
-    return {name: one if name == "meta" else _timed(name, one) for name, one in value.items()}
-
-
-def _timed(name: str, value: Any) -> Any:
-    is_time = isinstance(value, int) and (name.endswith("At") or name == "since")
-    return moment(value) if is_time else times(value)
 
 
 def _field(name: str, value: Any) -> Any:

@@ -66,13 +66,14 @@ COMMANDS = {
     "umount": ("mount", "end a mount"),
     "daemon": ("daemon", "run threads in the background"),
     "web": ("web", "the live dashboard in a browser"),
+    "mcp": ("mcp", "serve the store to agents by the Model Context Protocol"),
     "status": ("status", "the store; or what has changed in a directory"),
     "config": ("config", "the settings and their origins"),
     "help": ("help", "the help of a command, or a manual page"),
 }
 SECTIONS = {
     "Daily": "init status checkpoint undo diff ls cat search workspace mount umount",
-    "Threads (runs of workflows)": "thread workflow agent daemon web demo",
+    "Threads (runs of workflows)": "thread workflow agent daemon web mcp demo",
     "Caches": "action plugin",
     "Store": "gc fsck export import stats config help",
     "Plumbing": "put get has missing refs walk heads list node schema tree",

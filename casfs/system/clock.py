@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LAST_MS = 253_402_300_799_999  # of the year 9999
@@ -19,6 +20,26 @@ def rfc3339(ms: int) -> str:
     """Returns a time in ms since 1970 UTC as RFC 3339 with milliseconds, in UTC."""
     time = EPOCH + timedelta(milliseconds=min(max(ms, 0), LAST_MS))
     return time.isoformat(timespec="milliseconds")[:-6] + "Z"
+
+
+def moment(ms: int | None) -> str | None:
+    """Returns a time in ms since 1970 UTC; None for one that is unknown."""
+    return rfc3339(ms) if ms else None
+
+
+def times(value: Any) -> Any:
+    """Returns a thread's fields, a payload's among them, with their times as text. What an agent
+    said (`meta`) is its own."""
+    if isinstance(value, list):
+        return [times(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    return {name: one if name == "meta" else _timed(name, one) for name, one in value.items()}
+
+
+def _timed(name: str, value: Any) -> Any:
+    is_time = isinstance(value, int) and (name.endswith("At") or name == "since")
+    return moment(value) if is_time else times(value)
 
 
 def age(ms: int) -> str:

@@ -6,9 +6,11 @@ Equal subtrees have equal hashes, so the cost of comparing two trees is that of 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from casfs.digest import TreeDigest, TreeHash
 from casfs.errors import Invalid, NotFound
@@ -186,3 +188,15 @@ def _default_mode(entry: Entry | None) -> int | None:
 def subtree(entry: Entry | None) -> TreeHash | None:
     """Returns the hash of a subdirectory's node; None for any other entry."""
     return entry.digest.hash if isinstance(entry, Subdirectory) else None
+
+
+def entry_json(path: bytes, entry: Entry) -> dict[str, Any]:
+    """Returns an entry and its path as JSON."""
+    names = {"name": os.fsdecode(entry.name), "path": os.fsdecode(path)}
+    if isinstance(entry, Symlink):
+        return {**names, "kind": "symlink", "target": os.fsdecode(entry.target)}
+    common = {**names, "hash": entry.digest.hash}
+    if isinstance(entry, File):
+        size = entry.digest.size_bytes
+        return {**common, "kind": "file", "sizeBytes": size, "executable": entry.executable}
+    return {**common, "kind": "directory"}

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
 
 import trio
-from hypercorn.config import Config
-from hypercorn.trio import serve as hypercorn_serve
 
-from casfs.errors import Failed
 from casfs.store import Store
 from casfs.system.log import to_file
-from casfs.web import access, app
+from casfs.web import access, app, serving
 from casfs.web.events import Follower
 from casfs.web.site import Site
-
-HOST = "127.0.0.1"
-GRACE_S = 3.0  # for answers under way when the server is stopped
-BACKLOG = 256
 
 
 def serve(root: Path, port: int, path: Path | None, ready: Callable[[str], None]) -> None:
@@ -32,13 +21,13 @@ def serve(root: Path, port: int, path: Path | None, ready: Callable[[str], None]
     Failed, and as opening the store does."""
     with Store.open(root) as store:
         key = access.load(root)
-        listener = _listen_unix(path) if path else _listen(port, key.port)
+        listener = serving.listen_unix(path) if path else serving.listen(port, key.port)
         with listener:
             if path is None:
                 port = listener.getsockname()[1]
                 key = access.Key(key.token, port)
             access.save(root, key)
-            where = f"http://{HOST}:{port}/" if path is None else "http://localhost/"
+            where = f"http://{serving.HOST}:{port}/" if path is None else "http://localhost/"
             try:
                 site = Site(store, to_file(root / "log" / "web.jsonl"))
                 trio.run(_run, site, key, listener, lambda: ready(f"{where}?token={key.token}"))
@@ -50,70 +39,10 @@ def serve(root: Path, port: int, path: Path | None, ready: Callable[[str], None]
 async def _run(
     site: Site, key: access.Key, listener: socket.socket, ready: Callable[[], None]
 ) -> None:
-    config = Config()
-    config.bind = [f"fd://{os.dup(listener.fileno())}"]
-    config.backlog = BACKLOG
-    config.graceful_timeout = GRACE_S
-    config.errorlog = None
-    config.include_server_header = False
     follower = Follower(site.store)
     application = app.build(site, follower, key)
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(follower.run)
-            nursery.start_soon(site.threads.warm)
-
-            async def stopped() -> None:
-                async for _ in signals:
-                    follower.end()
-                    return
-
-            async def run(task_status: trio.TaskStatus[list[str]]) -> None:
-                await hypercorn_serve(
-                    cast(Any, application),  # its types of ASGI are not Starlette's
-                    config,
-                    shutdown_trigger=stopped,
-                    task_status=task_status,
-                )
-                nursery.cancel_scope.cancel()
-
-            await nursery.start(run)
-            ready()
-
-
-def _listen(port: int, last: int) -> socket.socket:
-    """Returns a listening socket on loopback. Raises Failed."""
-    for wanted in (port,) if port or not last else (last, 0):
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        try:
-            listener.bind((HOST, wanted))
-            listener.listen(BACKLOG)
-            return listener
-        except OSError as error:
-            listener.close()
-            fault = error
-    raise Failed(f"cannot listen on {HOST}, port {port}: {fault.strerror}")
-
-
-def _listen_unix(path: Path) -> socket.socket:
-    """Returns a listening unix socket of mode 600. Raises Failed."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        if path.is_socket() and not _answers(path):  # of a server that was killed
-            path.unlink()
-        listener.bind(str(path))
-        path.chmod(0o600)
-        listener.listen(BACKLOG)
-        return listener
-    except OSError as error:
-        listener.close()
-        raise Failed(f"cannot listen at {path}: {error.strerror or error}") from None
-
-
-def _answers(path: Path) -> bool:
-    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        client.connect(str(path))
-        return True
-    return False
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(follower.run)
+        nursery.start_soon(site.threads.warm)
+        await serving.serve(application, listener, ready, follower.end)
+        nursery.cancel_scope.cancel()

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from casfs import threads
 from casfs.cli.common import Count, json_option, open_store
-from casfs.cli.json_values import moment, times
+from casfs.cli.json_values import times
 from casfs.cli.table import Age, Coloured, Short, echo_table
 from casfs.cli.thread.queue import Queue
 from casfs.cli.thread.show import COLOURS
-from casfs.store import Store
 from casfs.thread_state import STATES, created_ms
-from casfs.thread_summary import head_fields, task_line
+from casfs.thread_summary import listing
 from casfs.threads import Thread
 
 MIN_SHORT_CHARS = 6  # of an id's random end
@@ -47,7 +44,7 @@ def list_(
             if (not states or queue.state(one) in states)
             and (workflow is None or one.fields.get("workflow") == workflow)
         ][:limit]
-        values = [{**_fields(store, one), **queue.fields(one)} for one in found]
+        values = [{**listing(store, one), **queue.fields(one)} for one in found]
     short = _short_chars(known)
     rows = [
         (
@@ -64,17 +61,6 @@ def list_(
     echo_table(
         as_json, times(values), "ID STATUS ROLE AGE TASK NAME QUEUE", rows, whole="ID STATUS"
     )
-
-
-def _fields(store: Store, thread: Thread) -> dict[str, Any]:
-    intent = thread.fields.get("intent") or {}
-    return {
-        **head_fields(thread),
-        "createdAt": moment(created_ms(thread.id)),
-        "role": intent.get("role"),
-        "task": task_line(store, thread.fields.get("start")),
-        "name": thread.fields.get("name"),
-    }
 
 
 def _short_chars(known: list[Thread]) -> int:

@@ -19,22 +19,20 @@ def context(ctx: click.Context, id: str, as_json: bool) -> None:
     \b
     casfs thread context 01K2
     """
+    from casfs import prompts
     from engine import content
     from engine.threads import history
 
     with open_store(ctx) as store:
         found = thread_lookup.find(store, id)
         past = history.prompt_history(store, found)
-        task = content.text(store, threads.start(store, found).payload["input"])
-    if as_json:
-        fields = {"task": task, "summary": past.summary}
-        steps = [vars(step) for step in past.steps]
-        echo_json({**fields, "steps": steps, "tokens": past.tokens()})
-        return
-    parts = [f"# Task\n\n{task.strip()}"]
-    if past.summary is not None:
-        parts.append(f"# Summary of what went before\n\n{past.summary.strip()}")
-    echo("\n\n".join([*parts, *(step.text() for step in past.steps)]))
+        input = threads.start(store, found).payload["input"]
+        if not as_json:
+            echo(prompts.context(store, input, past.summary, past.steps))
+            return
+        fields = {"task": content.text(store, input), "summary": past.summary}
+    steps = [vars(step) for step in past.steps]
+    echo_json({**fields, "steps": steps, "tokens": past.tokens()})
 
 
 @click.command()
@@ -56,11 +54,7 @@ def prompt(ctx: click.Context, id: str, as_json: bool) -> None:
     by_index = bool(name) and step.isascii() and step.isdigit()
     with open_store(ctx) as store:
         found = thread_lookup.find(store, name if by_index else id)
-        index = int(step) if by_index else None
-        made = None if by_index else prompts.of_pending_step(store, found)
-        if made is None:
-            index = threads.length(store, found) if index is None else index
-            made = prompts.of_step(store, found, threads.step_at(store, found, index))
+        index, made = prompts.of_thread(store, found, int(step) if by_index else None)
     value = {"id": found.id, "step": index, "prompt": made.text, "fault": made.fault}
     echo_result(as_json, value, made.marked().removesuffix("\n"))
 

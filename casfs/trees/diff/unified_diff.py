@@ -16,6 +16,7 @@ from dataclasses import replace
 from casfs.digest import TreeHash
 from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
 from casfs.store import Store
+from casfs.system import interruption
 from casfs.trees import tree
 from casfs.trees.diff import lines
 from casfs.trees.diff.matching import Lines
@@ -41,6 +42,7 @@ def patch(
     left = limit - TRAILER_BYTES
     dropped = inside_git = 0
     for change in tree.changes(store, old, new, paths):
+        interruption.check()
         if b".git" in change.path.split(b"/")[:-1]:
             inside_git += 1
         elif dropped:

@@ -1,0 +1,248 @@
+"""The tools that read the store; `cas_put` adds to it what is immutable."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from casfs import attempt_details, live_output, prompts, revisions, thread_lookup, threads
+from casfs.agents.secrets import NO_SECRETS, Secrets
+from casfs.checkpoints import checkpoint
+from casfs.errors import Invalid, Refused
+from casfs.maintenance.search import Index
+from casfs.mcp.values import SIZE, Value, part, rows, window
+from casfs.nodes.directory import File
+from casfs.nodes.node import Node
+from casfs.store import Store
+from casfs.system.clock import times
+from casfs.thread_state import STATES, state
+from casfs.thread_summary import agent_name, content_text, detail_tokens, first_line, listing
+from casfs.threads import Thread
+from casfs.trees import tree as trees
+from casfs.trees.diff import unified_diff
+
+MAX_HITS = 10_000
+MAX_SIZE = 1 << 20  # bytes of one result
+MAX_ENTRIES = 10_000
+MAX_SHOWN = 100  # artifacts, failed attempts and turns of a step
+STATE = Literal["", *STATES]  # type: ignore[valid-type]
+
+# An optional text is "", not None: the SDK parses JSON in a text that may also be something else.
+Text = Annotated[str, Field(max_length=4096, pattern="^[^\\x00]*$")]
+Long = Annotated[str, Field(max_length=4 << 20)]
+Texts = Annotated[list[Text], Field(max_length=1000)]
+Number = Annotated[int, Field(ge=0, le=1 << 53)]
+Offset = Annotated[Number, Field(description="`nextOffset` of the result before")]
+Limit = Annotated[int, Field(ge=1, le=200)]
+Size = Annotated[int, Field(ge=16, le=MAX_SIZE, description="in bytes")]
+Name = Annotated[
+    Text, Field(description="id, a part of it of 4 or more characters, name, or @last")
+]
+Revision = Annotated[
+    Text,
+    Field(
+        description="a tree: checkpoint NAME, NAME~1, NAME@ID; THREAD, THREAD@STEP (0: before the"
+        " first), THREAD@STEP~1; a hash; REV:PATH is a directory or file in it"
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """`thread`, `step`: of the program that started this server, if it is an agent's; `secrets`:
+    what is replaced in what it puts; `directories`: real paths of those that it may write."""
+
+    store: Store
+    thread: str = ""
+    step: int | None = None
+    secrets: Secrets = NO_SECRETS
+    directories: Sequence[Path] = ()
+
+    def search(
+        self, text: Text, type: Text = "", thread: Name = "", offset: Offset = 0, limit: Limit = 50
+    ) -> Value:
+        """Full-text search over what threads said and put: nodes with all words of `text`, the best
+        first, with the thread and step that shows each. `type`: of nodes, such as content."""
+        id = thread_lookup.find(self.store, thread).id if thread else None
+        with Index(self.store) as index:
+            hits = index.search(text, type=type or None, thread=id, limit=MAX_HITS)
+            return rows("hits", map(asdict, hits), offset, limit)
+
+    def list_threads(
+        self, status: STATE = "", workflow: Text = "", offset: Offset = 0, limit: Limit = 50
+    ) -> Value:
+        """The threads (runs of workflows), the newest first."""
+        found = (
+            times(listing(self.store, one))
+            for one in reversed(threads.list_threads(self.store))
+            if status in ("", state(one)) and workflow in ("", one.fields.get("workflow"))
+        )
+        return rows("threads", found, offset, limit)
+
+    def list_checkpoints(self, name: Text = "", offset: Offset = 0, limit: Limit = 50) -> Value:
+        """The checkpoints (directories recorded under a name), the newest first."""
+        found = checkpoint.listing(self.store, name or None)
+        found.sort(key=lambda one: one.created_at, reverse=True)
+        values = (
+            {
+                "revision": f"{one.name}@{one.id}",
+                "createdAt": one.created_at,
+                "message": one.message,
+            }
+            for one in found
+        )
+        return rows("checkpoints", map(times, values), offset, limit)
+
+    def read_thread(self, thread: Name = "", offset: Offset = 0, limit: Limit = 50) -> Value:
+        """A thread: its state, task, its question for a person, and its steps, the newest first."""
+        found = self.find(thread)
+        value = {**listing(self.store, found), "stepCount": threads.length(self.store, found)}
+        if (question := found.record.get("question")) is not None:
+            value["question"] = content_text(self.store, question)[:SIZE]
+        lines = map(self._line, threads.backwards(self.store, found))
+        return {**times(value), **rows("steps", lines, offset, limit)}
+
+    def _line(self, node: Node) -> Value:
+        step = node.payload
+        said = first_line(content_text(self.store, step["content"]))
+        status = str(step["meta"].get("status", ""))
+        return {"step": step["index"], "role": step["role"], "status": status, "said": said}
+
+    def read_step(
+        self, thread: Name = "", step: Number = 0, offset: Offset = 0, limit: Size = SIZE
+    ) -> Value:
+        """A step, by default the last: what its agent said (`text`), its meta, artifacts, failed
+        attempts; of the pending one its turns, and what it has printed so far. `diff` shows what it
+        changed, from THREAD@STEP~1 to THREAD@STEP."""
+        store, found = self.store, self.find(thread)
+        total, intent = threads.length(store, found), found.record.get("intent") or {}
+        index = step or total or 1
+        if index == intent.get("index") == total + 1:
+            printed = live_output.tail(store.root, intent.get("run"), limit) or (b"", 0)
+            value = {"thread": found.id, "step": index, "role": intent["role"], "isPending": True}
+            value["turns"] = list(intent.get("turns") or ())[-MAX_SHOWN:]
+            return {**value, "text": printed[0].decode("utf-8", "replace")}
+        node = threads.step_at(store, found, index)
+        it, meta = node.payload, node.payload["meta"]
+        output = store.node(it["content"], "content").payload
+        value = {name: it[name] for name in ("role", "detail", "workspace", "completedAt")}
+        failed = [attempt_details.read(store, one) for one in it["attempts"][-MAX_SHOWN:]]
+        return {
+            "thread": found.id,
+            "step": index,
+            "hash": node.hash,
+            **times(value),
+            "agent": agent_name(store, it["agent"]),
+            "tokens": detail_tokens(store, it["detail"]),
+            "meta": meta if len(json.dumps(meta)) < SIZE else f"large: see {node.hash}",
+            "artifacts": output["artifacts"][:MAX_SHOWN],
+            "failedAttempts": [attempt_details.line(one) for one in failed],
+            **window(output["text"], offset, limit),
+        }
+
+    def read_prompt(
+        self, thread: Name = "", step: Number = 0, offset: Offset = 0, limit: Size = SIZE
+    ) -> Value:
+        """The prompt that the agent of a step got; without `step` that of the pending one, or else
+        of the last. `fault`: why it may be another text."""
+        found = self.find(thread)
+        index, made = prompts.of_thread(self.store, found, step or None)
+        value = {"thread": found.id, "step": index, "fault": made.fault}
+        return {**value, **window(made.text, offset, limit)}
+
+    def context(self, thread: Name = "", offset: Offset = 0, limit: Size = SIZE) -> Value:
+        """What a thread knows: its task, the newest summary, every step since. Without `thread`, in
+        a step: what the thread that called this one knew then; where none did, what this one knows.
+        `caller`: the thread that called the named one, or this one."""
+        found = self.find(thread)
+        start = threads.start(self.store, found).payload
+        value = {"thread": found.id, "caller": found.fields.get("parent"), "step": self.step}
+        if thread or start["parentState"] is None:
+            shown = prompts.history_now(self.store, found)
+            text = prompts.context(self.store, start["input"], *shown)
+        else:
+            text = prompts.context_at(self.store, start["parentState"])
+        return {**value, **window(text, offset, limit)}
+
+    def list_tree(
+        self, tree: Revision, recursive: bool = False, offset: Offset = 0, limit: Limit = 50
+    ) -> Value:
+        """The entries of a directory in a tree, with sizes and hashes."""
+        found = revisions.entries(self.store, tree, recursive=recursive)
+        return rows("entries", (trees.entry_json(*one) for one in found), offset, limit)
+
+    def read_file(
+        self, file: Revision, base64: bool = False, offset: Offset = 0, limit: Size = SIZE
+    ) -> Value:
+        """The text of a file in a tree (REV:PATH), or of a blob (its hash). `base64`: as bytes."""
+        hash = revisions.resolve_blob(self.store, file)
+        with self.store.blobs.open(hash) as source:
+            return {"hash": hash, **part(source, offset, limit, as_base64=base64)}
+
+    def diff(
+        self,
+        old: Revision,
+        new: Revision,
+        paths: Texts = [],  # noqa: B006
+        offset: Offset = 0,
+        limit: Size = SIZE,
+    ) -> Value:
+        """The unified diff of two trees; `paths`: of these and what is below them alone."""
+        before, after = (revisions.resolve_tree(self.store, one) for one in (old, new))
+        only = [os.fsencode(one) for one in paths]
+        patch = unified_diff.patch(self.store, before, after, paths=only)
+        return part(io.BytesIO(patch), offset, limit)
+
+    def cas_get(self, hash: Text, offset: Offset = 0, limit: Size = SIZE) -> Value:
+        """What the store has under a hash, or its first 8 characters or more: the type of a node
+        and its payload (as JSON text where it is large), the text of a blob."""
+        full = self.store.expand(hash)
+        if self.store.blobs.info([full])[full].type is None:
+            return self.read_file(full, False, offset, limit)
+        node = self.store.node(full)
+        text = json.dumps(node.payload, ensure_ascii=False)
+        is_part = offset or len(text.encode()) > limit
+        shown = window(text, offset, limit) if is_part else {"payload": node.payload}
+        return {"hash": full, "type": node.type, **shown}
+
+    def cas_put(
+        self,
+        text: Long,
+        blob: bool = False,
+        artifacts: Texts = [],  # noqa: B006
+    ) -> Value:
+        """Puts a text into the store and returns its hash, for the member of an output that is a
+        cas_ref: a content node with hashes as `artifacts`, or a plain blob."""
+        text = self.secrets.redact(text)
+        if blob:
+            return {"hash": self.store.put(text.encode()).hash}
+        payload = {"text": text, "artifacts": artifacts}
+        return {"hash": self.store.put_node("content", payload).hash}
+
+    def read_path(self, name: str) -> Value | str | bytes:
+        """Returns the content of the file REV:PATH, or the entries of a directory."""
+        if not isinstance(revisions.resolve_entry(self.store, name)[2], File):
+            return self.list_tree(name, limit=MAX_ENTRIES)
+        found = self.read_file(name, limit=MAX_SIZE)
+        if "nextOffset" in found:
+            raise Refused(f"{name}: {found['sizeBytes']} bytes; the tool read_file reads parts")
+        return str(found["text"]) if "text" in found else self.store.get(found["hash"])
+
+    def find(self, thread: str) -> Thread:
+        """Returns the thread that a call names, or this server's own."""
+        if not (thread or self.thread):
+            raise Invalid("thread: name one; this server was not started by a step of a thread")
+        return thread_lookup.find(self.store, thread or self.thread)
+
+
+TOOLS = """
+    search list_threads list_checkpoints read_thread read_step read_prompt context list_tree
+    read_file diff cas_get cas_put
+""".split()

@@ -1,0 +1,95 @@
+"""Serves an ASGI application at a socket of this machine until SIGINT or SIGTERM."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+import trio
+from hypercorn.config import Config
+from hypercorn.trio import serve as hypercorn_serve
+from starlette.types import ASGIApp
+
+from casfs.errors import Failed
+
+HOST = "127.0.0.1"
+GRACE_S = 3.0  # for answers under way when the server is stopped
+BACKLOG = 256
+
+
+async def serve(
+    application: ASGIApp,
+    listener: socket.socket,
+    ready: Callable[[], None],
+    stopping: Callable[[], None] = lambda: None,
+) -> None:
+    """Serves until a signal comes. `ready` is called when it listens, `stopping` before the answers
+    under way are waited for."""
+    config = Config()
+    config.bind = [f"fd://{os.dup(listener.fileno())}"]
+    config.backlog = BACKLOG
+    config.graceful_timeout = GRACE_S
+    config.errorlog = None
+    config.include_server_header = False
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+
+        async def stopped() -> None:
+            async for _ in signals:
+                stopping()
+                return
+
+        async with trio.open_nursery() as nursery:
+
+            async def run(task_status: trio.TaskStatus[list[str]]) -> None:
+                await hypercorn_serve(
+                    cast(Any, application),  # its types of ASGI are not Starlette's
+                    config,
+                    shutdown_trigger=stopped,
+                    task_status=task_status,
+                )
+
+            await nursery.start(run)
+            ready()
+
+
+def listen(port: int, last: int) -> socket.socket:
+    """Returns a listening socket on loopback. Raises Failed."""
+    for wanted in (port,) if port or not last else (last, 0):
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            listener.bind((HOST, wanted))
+            listener.listen(BACKLOG)
+            return listener
+        except OSError as error:
+            listener.close()
+            fault = error
+    raise Failed(f"cannot listen on {HOST}, port {port}: {fault.strerror}")
+
+
+def listen_unix(path: Path) -> socket.socket:
+    """Returns a listening unix socket of mode 600. Raises Failed."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.is_socket() and not _answers(path):  # of a server that was killed
+            path.unlink()
+        listener.bind(str(path))
+        path.chmod(0o600)
+        listener.listen(BACKLOG)
+        return listener
+    except OSError as error:
+        listener.close()
+        raise Failed(f"cannot listen at {path}: {error.strerror or error}") from None
+
+
+def _answers(path: Path) -> bool:
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.connect(str(path))
+        return True
+    return False

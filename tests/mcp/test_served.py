@@ -1,0 +1,147 @@
+"""Real servers: `casfs mcp` over stdio and over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import os
+import subprocess
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx2
+import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+from casfs.store import Store
+from tests.support.engine import Cli
+from tests.support.mcp import CASFS, Agent, serving, spoken
+from tests.support.thread_example import make_thread
+
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "test", "version": "1"},
+    },
+}
+HEADERS = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+
+
+async def test_over_stdio(disk_store: Store, tmp_path: Path) -> None:
+    thread = make_thread(disk_store)
+    thread.step("planner", "Said.")
+    assert disk_store.root is not None
+    errors = tmp_path / "errors"
+    own = {
+        "CASFS_STORE": str(disk_store.root), "CASFS_THREAD": thread.id, "CASFS_STEP": "2",
+        "CASFS_SECRETS": "KEY", "KEY": "s3cret-value",
+    }  # fmt: skip
+    async with spoken(disk_store.root, errors=errors, **own) as agent:
+        assert (await agent.call("read_step"))["text"] == "Said."
+        context = await agent.call("context")
+        assert (context["thread"], context["step"], context["caller"]) == (thread.id, 2, None)
+        hash = (await agent.call("cas_put", text="the key s3cret-value"))["hash"]
+        assert disk_store.node(hash).payload["text"] == "the key $KEY"
+        assert "restore" not in await agent.tools()
+    assert errors.read_text() == ""
+
+
+def test_stdout_carries_protocol_only_and_the_end_of_stdin_ends_it(disk_store: Store) -> None:
+    lines = [INITIALIZE, {"jsonrpc": "2.0", "method": "notifications/initialized"}]
+    lines += [{"jsonrpc": "2.0", "id": 2, "method": "tools/list"}]
+    text = "".join(json.dumps(one) + "\n" for one in lines) + "no JSON\n"
+    done = subprocess.run(
+        [*CASFS, "--store", str(disk_store.root), "mcp"],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    answers = {one.get("id"): one for one in map(json.loads, done.stdout.splitlines())}
+    assert answers[1]["result"]["serverInfo"]["name"] == "casfs"
+    assert "search" in {one["name"] for one in answers[2]["result"]["tools"]}
+
+
+def test_over_http(disk_store: Store) -> None:
+    """The client runs under asyncio: under trio it leaves streams of events to the collector."""
+    assert disk_store.root is not None
+
+    async def talk(url: str, token: str, mode: str) -> None:
+        bearer = {"Authorization": f"Bearer {token}"}
+        async with httpx2.AsyncClient(headers=bearer) as sending:
+            transport = streamable_http_client(url, http_client=sending)
+            async with Client(transport, mode=mode) as client:
+                agent = Agent(client)
+                hash = (await agent.call("cas_put", text="by HTTP"))["hash"]
+                assert disk_store.node(hash).payload["text"] == "by HTTP"
+                assert "resume_thread" not in await agent.tools()
+
+    with serving(disk_store.root) as (url, token):
+        assert (disk_store.root / "mcp.json").stat().st_mode & 0o777 == 0o600
+        for mode in ("auto", "legacy"):
+            asyncio.run(talk(url, token, mode))
+    with serving(disk_store.root) as again:
+        assert again == (url, token), "configured clients go on"
+
+
+def test_a_request_without_the_token_or_of_another_site_is_refused(disk_store: Store) -> None:
+    assert disk_store.root is not None
+    with serving(disk_store.root) as (url, token):
+        good = {"Authorization": f"Bearer {token}"}
+
+        def ask(method: str = "POST", path: str = "/mcp", **more: str) -> int:
+            connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=30)
+            try:
+                sent = {**HEADERS, **{name.replace("_", "-"): one for name, one in more.items()}}
+                connection.request(method, path, json.dumps(INITIALIZE), sent)
+                return connection.getresponse().status
+            finally:
+                connection.close()
+
+        assert ask(**good) == 200
+        assert ask() == 401
+        assert ask(Authorization=f"Bearer {token}x") == 401
+        assert ask(Authorization=token) == 401
+        assert ask(Cookie=f"token={token}") == 401
+        assert ask("GET", f"/mcp?token={token}") == 401
+        assert ask(**good, Host="evil.example") == 403
+        assert ask(**good, Host="127.0.0.1.evil.example:80") == 403
+        assert ask(**good, Origin="http://evil.example") == 403
+        assert ask(**good, Origin="null") == 403
+        assert ask("DELETE") == 401
+        assert ask("POST", "/other", **good) == 404
+
+
+def test_what_the_command_line_refuses(cli: Cli, tmp_path: Path) -> None:
+    assert "no store at" in cli("--store", str(tmp_path / "none"), "mcp", code=3).err
+    assert "--dir goes with --allow-write" in cli("mcp", "--dir", ".", code=2).err
+    assert "--port goes with --http" in cli("mcp", "--port", "1", code=2).err
+    refused = cli("mcp", "--allow-write", "--dir", "/", code=4).err
+    assert "refusing to record the root or home directory" in refused
+    (cli.root / "format").write_text("casfs 9\n")
+    assert "has format 'casfs 9'" in cli("mcp", code=4).err
+
+
+@pytest.mark.parametrize("missing", ["mcp", "pydantic"])
+def test_without_the_extra_one_line_names_it(cli: Cli, missing: str) -> None:
+    code = f"""
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == {missing!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Missing())
+from casfs.cli.main import main
+main()
+"""
+    command = [*CASFS[:1], "-c", code, "--store", str(cli.root), "mcp"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"casfs: no module {missing}; run `pip install casfs[mcp]`\n"
