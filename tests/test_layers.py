@@ -38,7 +38,7 @@ BRANCHES = {
         engine.processes engine.content
         engine.yaml_values engine.output_blocks engine.output_process engine.output_parser
         engine.moderator engine.secrets engine.workflow engine.llm
-        engine.agents engine.threads engine.runtime
+        engine.acp engine.agents engine.threads engine.runtime
     """.split(),
     "web": ["casfs.web"],
     "mcp": ["casfs.mcp"],
@@ -47,6 +47,7 @@ BRANCHES = {
 TOP = ("casfs.cli", "casfs.__main__")
 
 LIBRARIES = {
+    "acp": "engine.acp.protocol",
     "blake3": "casfs.digest",
     "click": "casfs.cli",
     "httpx2": "engine.llm.client",

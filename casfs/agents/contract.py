@@ -95,6 +95,10 @@ class AgentContext:
     interrupted: Callable[[str], None] = _drop
     call: Callable[[Call], Awaitable[Called]] = _no_calls  # raises Waiting, Failed, Invalid
     answer: str | None = None  # a person's answer to the question of `Waiting`
+    # keeps a stored node for later attempts at the step, in which it is `kept`; durable on return
+    keep: Callable[[str], Awaitable[None]] = _ignore
+    kept: str | None = None
+    attempts: tuple[str, ...] = ()  # what failed and interrupted attempts at the step left, hashes
     parent: str | None = None  # hash of the caller's step or start that this thread was called at
     agent: str = ""  # hash of the agent's node
     conversation: dict[str, Any] = field(default_factory=dict)  # kept between attempts of a step
@@ -128,12 +132,22 @@ class AgentFailed(Failed):
 class Waiting(CasfsError):
     """The agent waits for something else; no failure, and no attempt is counted. The thread is
     suspended until it is resumed, then the agent is asked again. `cause`: HUMAN or CHILD;
-    `question`: hash of a content node for the person who is to answer."""
+    `question`: hash of a content node for the person who is to answer; `keeps_workspace`: the next
+    attempt begins with the files as they are, not as they were before the step; `tokens`: spent."""
 
-    def __init__(self, cause: str, reason: str, question: str | None = None) -> None:
+    def __init__(
+        self,
+        cause: str,
+        reason: str,
+        question: str | None = None,
+        keeps_workspace: bool = False,
+        tokens: int = 0,
+    ) -> None:
         super().__init__(reason)
         self.cause = cause
         self.question = question
+        self.keeps_workspace = keeps_workspace
+        self.tokens = tokens
 
 
 AgentFn: TypeAlias = Callable[[AgentContext], Awaitable[AgentResult]]

@@ -61,7 +61,9 @@ async def run_program(
         detail = await trio.to_thread.run_sync(_commit_detail, context, argv, outcome)
         context.interrupted(detail.hash)
 
-    scratch = None if context.workspace else await trio.to_thread.run_sync(_scratch, context)
+    scratch = (
+        None if context.workspace else await trio.to_thread.run_sync(scratch_directory, context)
+    )
     try:
         return await run(
             argv,
@@ -82,7 +84,7 @@ async def run_program(
                 await trio.to_thread.run_sync(rmtree.delete, scratch)
 
 
-def _scratch(context: AgentContext) -> Path:
+def scratch_directory(context: AgentContext) -> Path:
     """Makes an empty directory. In a store it has the name of a staging directory of workspaces,
     so the next daemon deletes what a killed one left."""
     if context.store.root is None:

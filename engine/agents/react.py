@@ -12,6 +12,16 @@ from engine.llm.react import DEFAULT_MAX_TURNS, JSON, NATIVE, Options
 from engine.llm.sandbox import Settings
 from engine.llm.tools import TOOLS
 
+SANDBOX_PROPERTIES: dict[str, Any] = {
+    "commandTimeoutS": {"type": "number", "exclusiveMinimum": 0},
+    "network": {"type": "boolean", "description": "Network access of commands."},
+    "paths": {
+        "type": "array",
+        "items": {"type": "string", "pattern": "^/"},
+        "description": "Further directories that commands may read.",
+    },
+    "allowShell": {"type": "boolean", "description": "Run commands without bubblewrap."},
+}
 package_descriptor = {
     "name": "react",
     "capabilities": ["answer", "edit", "run"],
@@ -25,14 +35,7 @@ package_descriptor = {
             },
             "tools": {"type": "array", "items": {"enum": sorted(TOOLS)}, "uniqueItems": True},
             "maxTurns": {"type": "integer", "minimum": 1},
-            "commandTimeoutS": {"type": "number", "exclusiveMinimum": 0},
-            "network": {"type": "boolean", "description": "Network access of commands."},
-            "paths": {
-                "type": "array",
-                "items": {"type": "string", "pattern": "^/"},
-                "description": "Further directories that commands may read.",
-            },
-            "allowShell": {"type": "boolean", "description": "Run commands without bubblewrap."},
+            **SANDBOX_PROPERTIES,
         },
         "required": ["model"],
         "oneOf": BASE_URL_SOURCES,
@@ -43,22 +46,25 @@ package_descriptor = {
 
 
 def create_agent(config: Mapping[str, Any]) -> AgentFn:
-    shell = Settings(
-        config.get("paths", ()),
-        config.get("network", False),
-        config.get("allowShell", False),
-        float(config.get("commandTimeoutS", Settings.timeout)),
-    )
     options = Options(
         config.get("mode", NATIVE),
         config.get("maxTurns", DEFAULT_MAX_TURNS),
         config.get("tools"),
         config.get("strict", False),
         config.get("longestString"),
-        shell,
+        sandbox_settings(config),
     )
 
     async def agent(context: AgentContext) -> AgentResult:
         return await react.react(context, endpoint(config, context.env), options)
 
     return agent
+
+
+def sandbox_settings(config: Mapping[str, Any]) -> Settings:
+    return Settings(
+        config.get("paths", ()),
+        config.get("network", False),
+        config.get("allowShell", False),
+        float(config.get("commandTimeoutS", Settings.timeout)),
+    )

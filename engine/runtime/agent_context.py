@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from casfs.agents import AgentContext
 from casfs.agents.prompt import Prompt
@@ -57,6 +57,9 @@ class AgentContextBuilder:
             turn=self._report_turn,
             call=ThreadCalls(self.store, self.env, self.head, self.run_child, tree),
             answer=answer,
+            keep=self._keep,
+            kept=intent.get("kept"),
+            attempts=tuple(self.head.thread.record["attempts"]),
             parent=self.config.start["parentState"],
             agent=self.config.agents[intent["role"]],
             secrets=self.config.secrets,
@@ -76,8 +79,12 @@ class AgentContextBuilder:
         )
 
     async def _report_process(self, pid: int) -> None:
-        fields = {"pid": pid, "pidStart": processes.start_time(pid)}
+        await self._update_intent(pid=pid, pidStart=processes.start_time(pid))
 
+    async def _keep(self, hash: str) -> None:
+        await self._update_intent(kept=hash)
+
+    async def _update_intent(self, **fields: Any) -> None:
         def update(now: Thread) -> Thread:
             intent = {**now.record["intent"], **fields}
             return transitions.update_record(self.store, now, intent=intent)

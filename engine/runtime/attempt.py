@@ -157,6 +157,7 @@ class Attempt:
         except BaseException as error:  # third-party code may raise anything
             reraise_cancellation(error)
             if waiting := _find_waiting(error):
+                self.tokens += _bounded(waiting.tokens)
                 raise waiting from error
             ours = isinstance(error, CasfsError)
             message = str(error) if ours else package_code.describe(error)

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from casfs.agents import Waiting
 from casfs.agents.prompt import Prompt
-from casfs.digest import NodeHash
+from casfs.digest import TreeHash
 from casfs.errors import CasfsError, Conflict
 from casfs.store import Store
 from casfs.system.log import Log, silent
@@ -100,8 +100,7 @@ class ThreadRun:
     async def _run_child_inline(self, child: Thread) -> Thread:
         shared = (self._raw_log, self._workspaces, self._single_flight, self._evaluator)
         models = (None, self._extractor, self._commits)
-        run = ThreadRun(self._raw_store, child, self._env, *shared, *models)
-        return await run()
+        return await ThreadRun(self._raw_store, child, self._env, *shared, *models)()
 
     def _load(self) -> None:
         self._config = config = ThreadConfig(
@@ -195,14 +194,14 @@ class ThreadRun:
             agent = self._config.role_agent(intent["role"])
             attempt = Attempt(self._store, self.head, agent, context, self._config.budget)
             try:
-                before = self._history.tree
+                before = intent.get("tree", self._history.tree)
                 if before is not None:
                     await blocking(partial(self._workspace.reset, before))
                 return await attempt()
             except Waiting as why:
-                await self._suspend(
-                    why.cause, str(why), None, attempt.tokens, cast("NodeHash | None", why.question)
-                )
+                keeps = why.keeps_workspace and before is not None
+                tree = await blocking(self._workspace.record) if keeps else None
+                await self._suspend(why.cause, str(why), None, attempt.tokens, why.question, tree)
                 return None
             except BudgetExceeded as why:
                 await self._suspend(BUDGET, str(why), None, attempt.tokens)
@@ -279,14 +278,15 @@ class ThreadRun:
         reason: str,
         detail: str | None = None,
         tokens: int = 0,
-        question: NodeHash | None = None,
+        question: str | None = None,
+        tree: TreeHash | None = None,
     ) -> None:
         if cause in (FAILURE, TIMEOUT):
             await blocking(self._cancel_children)
+        more = ([detail] if detail else [], cause, tokens, question, tree)
 
         def suspend(now: Thread) -> Thread:
-            failed = [detail] if detail else []
-            moved = suspension.suspend(self._store, now, reason, failed, cause, tokens, question)
+            moved = suspension.suspend(self._store, now, reason, *more)
             self._log(SUSPENDED, thread=now.id, cause=cause, reason=reason)
             return moved
 

@@ -20,6 +20,7 @@ from casfs.threads import RUNNING
 
 MAX_REASON_BYTES = 600  # as JSON
 MAX_ATTEMPTS, MAX_TURNS, MAX_CALLS = 12, 8, 12  # length of a list
+KEPT = ("kept", "tree")  # from attempt to attempt
 MAX_LOST_ATTEMPTS = 3  # attempts of one step that ended with the daemon
 
 FAILURE, TIMEOUT, BUDGET, UNKNOWN, RULE = "failure", "timeout", "budget", "unknown", "rule"
@@ -90,13 +91,15 @@ def new_intent(
     calls: Sequence[str] = (),
     lost: int = 0,
     rule: int | None = None,
+    last: Mapping[str, Any] | None = None,
 ) -> Intent:
     """Returns the intent of an attempt. Its `run` is the token by which the attempt's processes
     are found again; `lost`: earlier attempts that ended with the daemon; `rule`: of the decision
-    (`engine.moderator.decision.Next`)."""
+    (`engine.moderator.decision.Next`); `last`: the intent of the attempt before, if any."""
     return {
         **({"lost": lost} if lost else {}),
         **({"rule": rule} if rule is not None else {}),
+        **{name: last[name] for name in KEPT if last and name in last},
         "role": role,
         "index": index,
         "attempt": attempt,

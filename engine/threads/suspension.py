@@ -13,7 +13,7 @@ from typing import Any
 from casfs import threads
 from casfs.agents import HUMAN
 from casfs.conflict_retry import retry_on_conflict
-from casfs.digest import NodeHash
+from casfs.digest import TreeHash
 from casfs.errors import Conflict
 from casfs.store import Store
 from casfs.thread_state import says
@@ -36,7 +36,8 @@ def suspend(
     failed: Sequence[str] = (),
     cause: str = FAILURE,
     tokens: int = 0,
-    question: NodeHash | None = None,
+    question: str | None = None,
+    tree: TreeHash | None = None,
 ) -> Thread:
     """Suspends a thread until `resume`. `failed`: details of failed attempts to record;
     `tokens`: spent by the attempt; `question`: a content node. Children that still run are
@@ -55,6 +56,8 @@ def suspend(
                 finished = call_stack.finished_children(store, thread)
                 calls = intent["calls"] if cause == UNKNOWN else finished
                 intent = {**record.without_turns(intent), "calls": calls}
+            if intent is not None and tree is not None:
+                intent = {**intent, "tree": tree}
             return move_head(
                 batch,
                 thread,
@@ -138,12 +141,15 @@ def _resume(
     more: Mapping[str, Any],
     replaced: Mapping[str, Binding],
 ) -> Thread:
-    """A failed step is run again with all that it called, unless another agent plays its role."""
+    """A failed step is run again with all that it called, unless another agent plays its role,
+    which begins with nothing of what that one kept."""
     intent, cause = thread.record["intent"], thread.record.get("cause")
     changes = {"status": RUNNING, "reason": None, "cause": None, "answer": None, **more}
     if intent is not None:
-        again = cause in (FAILURE, TIMEOUT) and intent["role"] not in replaced
-        changes["intent"] = {**intent, "resumed": True, **({"calls": []} if again else {})}
+        other = intent["role"] in replaced
+        rest = {key: one for key, one in intent.items() if not (other and key in record.KEPT)}
+        again = cause in (FAILURE, TIMEOUT) and not other
+        changes["intent"] = {**rest, "resumed": True, **({"calls": []} if again else {})}
     if cause == BUDGET:
         changes["spent"] = {"tokens": 0, "wallMs": 0}
     if cause == ROUNDS:

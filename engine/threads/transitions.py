@@ -88,6 +88,7 @@ def retry(
                 call_stack.finished_children(store, thread),
                 intent.get("lost", 0),
                 intent.get("rule"),
+                intent,
             ),
             attempts=record.add_attempts(thread.record, details),
             spent=record.spent(thread.record, tokens),
@@ -183,7 +184,8 @@ def _advance(
         return move_head(batch, thread, hash, **stop, reason=reason, cause=RULE, **changes)
     last = thread.record["intent"] if attempt > 1 else None
     calls, lost = (last["calls"], record.lost_attempts(last)) if last else ((), 0)
-    intent = record.new_intent(decision.role, done + 1, attempt, calls, lost, decision.rule)
+    more = (lost, decision.rule, last)
+    intent = record.new_intent(decision.role, done + 1, attempt, calls, *more)
     attempts: list[str] = []
     if last:
         traces = attempt_traces(batch, thread, "was broken off", not last.get("resumed"))

@@ -1,0 +1,190 @@
+"""What we do for an agent: files of the workspace, commands in the sandbox, permissions.
+
+Files and commands are those of a model's tools (`engine.llm.tools`): a path never leads out of the
+workspace, and a command sees what `run_command` lets it see. What a command prints is kept up to
+MAX_OUTPUT_BYTES, the newest of it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shlex
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import PurePosixPath
+from typing import Any
+
+import trio
+
+from casfs.agents import AgentContext
+from casfs.errors import Failed, Invalid, NotFound, Refused
+from engine.acp import protocol
+from engine.acp.json_rpc import NO_METHOD, RpcError
+from engine.acp.permissions import Permissions
+from engine.llm import sandbox
+from engine.llm.sandbox import Settings
+from engine.llm.tools import TOOLS, Toolbox
+from engine.processes import Process, end_process, open_process
+
+MAX_TERMINALS = 32
+MAX_OUTPUT_BYTES = 1 << 20
+CANCELLED = {"outcome": "cancelled"}
+VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+
+
+def selected(option: str) -> dict[str, str]:
+    return {"outcome": "selected", "optionId": option}
+
+
+class Terminal:
+    """A command that runs. `limit`: bytes of its output that are kept."""
+
+    def __init__(self, process: Process, limit: int) -> None:
+        self.process = process
+        self._limit = limit
+        self._output = bytearray()
+        self._truncated = False
+        self.ended = trio.Event()
+
+    async def run(self) -> None:
+        assert self.process.stdout is not None
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            async for piece in self.process.stdout:
+                self._output += piece
+                if len(self._output) > self._limit:
+                    self._truncated = True
+                    del self._output[: -self._limit or None]
+        await self.process.wait()
+        self.ended.set()
+
+    def exit_status(self) -> dict[str, Any]:
+        code = self.process.returncode
+        return {"signal": str(-code)} if code is not None and code < 0 else {"exitCode": code}
+
+    def output(self) -> dict[str, Any]:
+        """Returns the output from the first whole character on."""
+        start = 0
+        while self._truncated and self._output[start : start + 1] and self._output[start] >> 6 == 2:
+            start += 1
+        state = {"exitStatus": self.exit_status()} if self.ended.is_set() else {}
+        text = self._output[start:].decode("utf-8", "replace")
+        return {"output": text, "truncated": self._truncated, **state}
+
+
+class Host:
+    """What one attempt gets. `shell`: settings of the sandbox."""
+
+    def __init__(self, context: AgentContext, shell: Settings, permissions: Permissions) -> None:
+        self._context, self._shell, self._permissions = context, shell, permissions
+        self._box = Toolbox(context, shell)
+        self._terminals: dict[str, Terminal] = {}
+
+    async def capabilities(self) -> dict[str, Any]:
+        """Returns what we offer: nothing without a workspace, no terminal without a sandbox."""
+        has = self._context.workspace is not None
+        try:
+            terminal = has and bool(await self._sandboxed("true"))
+        except Refused:
+            terminal = False
+        return {"fs": {"readTextFile": has, "writeTextFile": has}, "terminal": terminal}
+
+    async def request(self, method: str, params: Any, nursery: trio.Nursery) -> Any:
+        """Returns the answer to a request. `nursery`: of the agent's process. Raises Waiting where
+        a person is to answer, CasfsError."""
+        match method:
+            case "session/request_permission":
+                choice = await self._permissions.choose(params)
+                return {"outcome": CANCELLED if choice is None else selected(choice)}
+            case "fs/read_text_file":
+                found = protocol.read("ReadTextFileRequest", params)
+                given = {"path": self._path(found.path), "line": found.line or 1}
+                if found.limit is not None:
+                    given["lines"] = found.limit
+                return {"content": await TOOLS["read_file"].run(self._box, given)}
+            case "fs/write_text_file":
+                found = protocol.read("WriteTextFileRequest", params)
+                given = {"path": self._path(found.path), "text": found.content}
+                await TOOLS["write_file"].run(self._box, given)
+                return {}
+            case "terminal/create":
+                terminal = await self._create(protocol.read("CreateTerminalRequest", params))
+                nursery.start_soon(terminal.run)
+                id = secrets.token_hex(8)
+                self._terminals[id] = terminal
+                return {"terminalId": id}
+            case _ if not method.startswith("terminal/"):
+                raise RpcError(NO_METHOD, f"casfs has no method {method[:80]}")
+        id = str(params.get("terminalId")) if isinstance(params, Mapping) else ""
+        found = self._terminals.get(id)
+        if found is None:
+            raise NotFound("no such terminal")
+        match method:
+            case "terminal/output":
+                output = found.output()
+                return {**output, "output": self._context.secrets.redact(output["output"])}
+            case "terminal/wait_for_exit":
+                await found.ended.wait()
+                return found.exit_status()
+            case "terminal/kill":
+                await end_process(found.process, None)
+            case "terminal/release":
+                await end_process(self._terminals.pop(id).process, None)
+            case _:
+                raise RpcError(NO_METHOD, f"casfs has no method {method[:80]}")
+        return {}
+
+    async def close(self) -> None:
+        while self._terminals:
+            await end_process(self._terminals.popitem()[1].process, None)
+
+    async def _create(self, wanted: Any) -> Terminal:
+        if len(self._terminals) >= MAX_TERMINALS:
+            raise Refused(f"more than {MAX_TERMINALS} terminals; release some")
+        line = shlex.join([wanted.command, *wanted.args]) if wanted.args else wanted.command
+        variables = [f"{one.name}={one.value}" for one in wanted.env or ()]
+        if not all(VARIABLE.fullmatch(one.partition("=")[0]) for one in variables):
+            raise Invalid("an environment variable has no proper name")
+        if variables:  # set inside the sandbox: outside they could change how it is made
+            line = f"export {shlex.join(variables)}\n{line}"
+        if wanted.cwd is not None:
+            line = f"cd -- {shlex.quote(self._path(wanted.cwd) or '.')} || exit 126\n{line}"
+        argv, env = await self._sandboxed(line)
+        try:
+            process = open_process(
+                argv,
+                self._context.run,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                cwd=self._context.workspace,
+                env=env,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise Failed(f"cannot run {argv[0]}: {error.strerror}") from None
+        limit = wanted.output_byte_limit
+        return Terminal(
+            process, MAX_OUTPUT_BYTES if limit is None else min(limit, MAX_OUTPUT_BYTES)
+        )
+
+    async def _sandboxed(self, line: str) -> tuple[list[str], dict[str, str]]:
+        context = self._context
+        if context.workspace is None:
+            raise Refused("the thread has no workspace")
+        where = context.workspace, context.run, context.env
+        return await sandbox.sandboxed_command(line, *where, self._shell)
+
+    def _path(self, path: str) -> str:
+        """Returns a path relative to the workspace. Raises Refused where it is not below it."""
+        root = self._context.workspace
+        if root is None:
+            raise Refused("the thread has no workspace")
+        for place in (root, os.path.realpath(root)):
+            if PurePosixPath(path).is_relative_to(place):
+                return str(PurePosixPath(path).relative_to(place))
+        if path.startswith("/"):
+            raise Refused(f"{path!r}: only paths below the workspace")
+        return path

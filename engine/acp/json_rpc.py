@@ -1,0 +1,166 @@
+"""JSON-RPC 2.0 over two byte streams, an object a line, with requests in both directions.
+
+Notifications are handled in the order in which they come, each before the next line is read;
+requests of the other side run side by side, MAX_REQUESTS at most. A line that is not a message of
+the protocol, or is longer than MAX_LINE_BYTES, is counted, its beginning is kept, and the rest goes
+on. An error of ours that a request raises is its answer; the handler of notifications must raise
+none. One task writes, so a cancelled call never leaves half a line; where the other side does not
+read, its own lines are not read either.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+import trio
+
+from casfs.errors import CasfsError, Failed
+
+MAX_LINE_BYTES = 64 << 20
+MAX_INLINE_BYTES = 1 << 20  # of a line that the event loop parses itself
+MAX_REQUESTS = 64  # of the other side at once
+MAX_KEPT_BYTES, MAX_KEPT_LINE_BYTES = 64 << 10, 1 << 10  # of malformed lines
+MAX_MESSAGE_CHARS = 300
+NO_METHOD, BAD_PARAMETERS, INTERNAL = -32601, -32602, -32603
+GONE = (trio.BrokenResourceError, trio.ClosedResourceError, trio.EndOfChannel)
+Handler = Callable[[str, Any, int], Awaitable[Any]]  # method, parameters, size of the line
+
+
+class RpcError(Failed):
+    """A request was answered with an error, or is to be."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Closed(Failed):
+    """The other side has closed its stream."""
+
+
+class Peer:
+    """`malformed`: the beginnings of lines that were no messages; `malformed_count`: of them."""
+
+    def __init__(
+        self,
+        output: trio.abc.SendStream,
+        input: trio.abc.ReceiveStream,
+        request: Handler,
+        notification: Handler,
+    ) -> None:
+        self._output, self._input = output, input
+        self._request, self._notification = request, notification
+        self._queue, self._queued = trio.open_memory_channel[bytes](MAX_REQUESTS)
+        self._waiting: dict[int, trio.MemorySendChannel[Mapping[str, Any]]] = {}
+        self._last_id = self._running = 0
+        self._held, self._searched, self._skipping = bytearray(), 0, False
+        self.malformed, self.malformed_count = bytearray(), 0
+
+    async def call(self, method: str, params: Any) -> Any:
+        """Sends a request; returns its result. Raises RpcError, Closed."""
+        self._last_id = id = self._last_id + 1
+        send, receive = trio.open_memory_channel[Mapping[str, Any]](1)
+        self._waiting[id] = send
+        try:
+            await self._send({"id": id, "method": method, "params": params})
+            answer = await receive.receive()
+        except GONE:
+            raise Closed("it has closed its output") from None
+        finally:
+            del self._waiting[id]
+        error = answer.get("error")
+        if error is not None:
+            about = error if isinstance(error, Mapping) else {}
+            message, code = str(about.get("message", ""))[:MAX_MESSAGE_CHARS], about.get("code")
+            raise RpcError(code if type(code) is int else INTERNAL, message)
+        return answer.get("result")
+
+    async def notify(self, method: str, params: Any) -> None:
+        """Sends a notification, unless the other side has ended."""
+        with suppress(*GONE):
+            await self._send({"method": method, "params": params})
+
+    async def run(self) -> None:
+        """Handles what comes until the stream ends, then ends the calls that wait."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write)
+                with suppress(*GONE):
+                    async for piece in self._input:
+                        for line in self._lines(piece):
+                            await self._receive(line, nursery)
+                nursery.cancel_scope.cancel()
+        finally:
+            self._queue.close()
+            for channel in self._waiting.values():
+                channel.close()
+
+    async def _write(self) -> None:
+        with self._queued, suppress(*GONE):
+            async for line in self._queued:
+                await self._output.send_all(line)
+
+    async def _send(self, message: Mapping[str, Any]) -> None:
+        line = json.dumps({"jsonrpc": "2.0", **message}, separators=(",", ":"))
+        await self._queue.send(line.encode() + b"\n")
+
+    def _lines(self, piece: bytes | bytearray) -> Iterator[bytes]:
+        """Yields the lines that end in a piece; of one that is too long, the beginning."""
+        self._held += piece
+        while (end := self._held.find(b"\n", self._searched)) >= 0:
+            line, self._searched = bytes(self._held[:end]), 0
+            del self._held[: end + 1]
+            if line.strip() and not self._skipping:
+                yield line
+            self._skipping = False
+        self._searched = len(self._held)
+        if self._searched > MAX_LINE_BYTES:
+            if not self._skipping:
+                yield bytes(self._held[:MAX_KEPT_LINE_BYTES])
+            self._held, self._searched, self._skipping = bytearray(), 0, True
+
+    async def _receive(self, line: bytes, nursery: trio.Nursery) -> None:
+        message = await _parse(line)
+        if message is None:
+            self.malformed_count += 1
+            if len(self.malformed) < MAX_KEPT_BYTES:
+                self.malformed += line[:MAX_KEPT_LINE_BYTES] + b"\n"
+            return
+        method, id, params = (message.get(name) for name in ("method", "id", "params"))
+        if not isinstance(method, str):
+            waiting = self._waiting.get(id) if type(id) is int else None
+            if waiting is not None:
+                with suppress(trio.WouldBlock):  # a second answer to it
+                    waiting.send_nowait(message)
+        elif id is None:
+            await self._notification(method, params, len(line))
+        elif self._running < MAX_REQUESTS:
+            self._running += 1
+            nursery.start_soon(self._serve, method, params, id, len(line))
+        else:
+            many = {"code": INTERNAL, "message": f"more than {MAX_REQUESTS} requests at once"}
+            await self._send({"id": id, "error": many})
+
+    async def _serve(self, method: str, params: Any, id: Any, size: int) -> None:
+        try:
+            answer: dict[str, Any] = {"result": await self._request(method, params, size)}
+        except CasfsError as error:
+            code = error.code if isinstance(error, RpcError) else INTERNAL
+            answer = {"error": {"code": code, "message": str(error)}}
+        with suppress(*GONE):
+            await self._send({"id": id, **answer})
+        self._running -= 1
+
+
+async def _parse(line: bytes) -> dict[str, Any] | None:
+    try:
+        if len(line) > MAX_INLINE_BYTES:
+            message = await trio.to_thread.run_sync(json.loads, line)
+        else:
+            message = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return message if isinstance(message, dict) else None

@@ -1,0 +1,126 @@
+"""Whether an agent may do what it asks permission for: by the config, else by a person.
+
+A question to a person suspends the thread and ends the process. So what is needed to go on is kept
+in the thread (`AgentContext.keep`): the session, the open question, and the answers. They hold for
+the same request, as long as the step is pending; "allow always" for all requests of its kind.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import trio
+
+from casfs.agents import HUMAN, AgentContext, Waiting
+from casfs.digest import Digest
+from engine import content
+from engine.acp import protocol
+from engine.llm.tools import truncate
+
+ALLOW, ASK, DENY = "allow", "ask", "deny"
+ONCE, ALWAYS = ("allow_once", "allow_always"), ("allow_always", "allow_once")
+REJECT = ("reject_once", "reject_always")
+ANSWERS = {
+    **dict.fromkeys(("allow", "allow once", "yes", "y", "ok"), ONCE),
+    **dict.fromkeys(("allow always", "always"), ALWAYS),
+}
+HOW = "Answer `allow`, `allow always`, `deny`, or a text: that denies it, and the agent reads it."
+DECISIVE = ("title", "kind", "rawInput", "content", "locations")  # what a request is about
+MAX_TITLE_CHARS = 300
+Policy = str | Mapping[str, str]
+
+
+@dataclass
+class Kept:
+    """What outlasts an attempt. `answers`: (title, answer) by request; `always`: kinds; `asked`:
+    (request, title, kind) of the open question; `agent`: whose this is."""
+
+    agent: str = ""
+    session: str = ""
+    answers: dict[str, tuple[str, str]] = field(default_factory=dict)
+    always: list[str] = field(default_factory=list)
+    asked: tuple[str, str, str] | None = None
+
+
+class Permissions:
+    """The permissions of one attempt."""
+
+    def __init__(self, context: AgentContext, policy: Policy) -> None:
+        self._context, self._policy = context, policy
+        self._kept = Kept(context.agent)
+
+    async def load(self) -> Kept:
+        """Returns what earlier attempts of this agent at the step kept, with the new answer."""
+        context, kept = self._context, self._kept
+        if context.kept is not None:
+            text = await trio.to_thread.run_sync(content.text, context.store, context.kept)
+            with suppress(ValueError, TypeError, KeyError):  # another agent's
+                found = json.loads(text)
+                kept = Kept(**found) if found["agent"] == context.agent else kept
+        if kept.asked is not None and context.answer is not None:
+            request, title, kind = kept.asked
+            kept.answers[request] = title, context.answer
+            if ANSWERS.get(_plain(context.answer)) == ALWAYS:
+                kept.always.append(kind)
+            kept.asked = None
+        self._kept = kept
+        return kept
+
+    async def save(self) -> None:
+        text = json.dumps(asdict(self._kept), ensure_ascii=False)
+        store = self._context.store
+        await self._context.keep(await trio.to_thread.run_sync(content.put, store, text))
+
+    async def choose(self, params: Any) -> str | None:
+        """Returns the id of the option to choose for a request, None to cancel it. Raises Waiting,
+        Invalid."""
+        request, kept = protocol.read("RequestPermissionRequest", params), self._kept
+        call = request.tool_call
+        title, kind = (call.title or call.kind or "a tool")[:MAX_TITLE_CHARS], call.kind or "other"
+        about = {name: params["toolCall"].get(name) for name in DECISIVE}
+        about = self._context.secrets.redact_json(about)
+        key = Digest.of(json.dumps(about, sort_keys=True).encode()).hash
+        rule = find_rule(self._policy, title, kind)
+        if key in kept.answers:
+            wanted = ANSWERS.get(_plain(kept.answers[key][1]), REJECT)
+        elif rule == ASK and kind not in kept.always:
+            title = self._context.secrets.redact(title)
+            kept.asked = key, title, kind
+            await self.save()
+            raise await trio.to_thread.run_sync(self._question, title, about)
+        else:
+            wanted = REJECT if rule == DENY else ONCE
+        options = {one.kind: one.option_id for one in reversed(request.options)}
+        return next((options[one] for one in wanted if one in options), None)
+
+    def _question(self, title: str, about: Mapping[str, Any]) -> Waiting:
+        shown = {name: value for name, value in about.items() if value is not None}
+        text = truncate(json.dumps(shown, ensure_ascii=False, indent=2))
+        question = f"The agent asks for permission: {title}\n\n{text}\n\n{HOW}\n"
+        hash = content.put(self._context.store, question)
+        line = f"{self._context.role}: may it do this? {title}"
+        return Waiting(HUMAN, line, hash, keeps_workspace=True)
+
+
+def find_rule(policy: Policy, title: str, kind: str) -> str:
+    """Returns the rule for a tool: the strictest of those for its kind, its title and the first
+    word of that; else that for `*`; else `ask`."""
+    if isinstance(policy, str):
+        return policy
+    words = title.split()
+    names = {kind, title, *(one.rstrip(":") for one in words[:1])}
+    found = [policy[name] for name in names if name in policy] or [policy.get("*", ASK)]
+    return max(found, key=(ALLOW, ASK, DENY).index)
+
+
+def notes(kept: Kept) -> str:
+    """Returns what a person answered, for the agent."""
+    return "\n".join(f"You asked: {title}\nAnswer: {said}" for title, said in kept.answers.values())
+
+
+def _plain(answer: str) -> str:
+    return " ".join(answer.lower().replace(".", " ").replace("_", " ").split())

@@ -1,0 +1,59 @@
+"""The messages of the protocol, by the generated models of `agent-client-protocol`.
+
+The models are an extra and take half a second to import: `load` does it in a worker thread, before
+anything else here is used. They drop what they do not know, so what is recorded is the message
+itself (`engine.acp.recorder`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+import trio
+
+from casfs.errors import Failed, Invalid
+
+VERSION = 1
+AUTH_REQUIRED, NOT_FOUND = -32000, -32002
+_loaded: list[ModuleType] = []
+
+
+async def load() -> None:
+    """Imports the models. Raises Failed where they are not installed."""
+    if not _loaded:
+        _loaded.append(await trio.to_thread.run_sync(_import))
+
+
+def _import() -> ModuleType:
+    try:
+        import acp.schema
+    except ImportError as error:
+        raise Failed(f"ACP needs an extra: pip install 'casfs[acp]' ({error})") from None
+    return acp.schema
+
+
+def make(model: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a message of ours, of this model."""
+    made: dict[str, Any] = (
+        getattr(_loaded[0], model)
+        .model_validate(fields)
+        .model_dump(mode="json", by_alias=True, exclude_none=True)
+    )
+    return made
+
+
+def read(model: str, value: Any) -> Any:
+    """Returns a message of the agent as this model. Raises Invalid."""
+    try:
+        return getattr(_loaded[0], model).model_validate(value)
+    except ValueError as error:
+        fault = str(error).splitlines()
+        raise Invalid(f"no {model}: {'; '.join(line.strip() for line in fault[1:3])}") from None
+
+
+def dump(message: Any) -> dict[str, Any]:
+    """Returns a message that was read, without what its model does not know."""
+    found: dict[str, Any] = message.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return found
