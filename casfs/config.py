@@ -55,6 +55,11 @@ SETTINGS = (
     Setting("extractor.url", "", "base URL of the chat-completions API used for extraction"),
     Setting("extractor.model", "", "extraction model; empty = no model is called"),
     Setting("extractor.key_env", "", "environment variable that holds the API key"),
+    Setting("limits.memory", "", "of an attempt, like 2G (empty = no limit)"),
+    Setting("limits.processes", 0, "of an attempt, threads included (0 = no limit)"),
+    Setting("limits.cpu_s", 0, "seconds of processor time of an attempt (0 = no limit)"),
+    Setting("limits.network", True, "whether the programs of an attempt have a network"),
+    Setting("limits.enforce", True, "whether an attempt fails where a limit cannot be held"),
     Setting("actions.cacheable", [], "command prefixes whose results are cached"),
 )
 
@@ -164,6 +169,10 @@ def setting(name: str) -> Setting:
 def parse(setting: Setting, text: str, where: str) -> Any:
     """Returns the value that a text stands for, in the environment or on a command line. Raises
     Invalid naming `where`."""
+    if isinstance(setting.default, bool):
+        if text not in ("true", "false"):
+            raise Invalid(f"{where}: {text!r} is not true or false")
+        return text == "true"
     if isinstance(setting.default, int):
         try:
             return _typed(setting, int(text), where)

@@ -99,9 +99,9 @@ def find(root: Path) -> dict[str, Any] | None:
 
 
 def status(root: Path) -> dict[str, Any] | None:
-    """Returns what `find` does and, from the daemon, its limit of running threads and the ids of
-    the `running`, `called` and `queued` ones. Of a daemon that starts or ends, or of an older
-    version, `limit` is None."""
+    """Returns what `find` does and, from the daemon, its limit of running threads, the ids of the
+    `running`, `called` and `queued` ones, and how the processes of attempts are held. Of a daemon
+    that starts or ends, or of an older version, `limit` and `containment` are None."""
     found = find(root)
     if found is None:
         return None
@@ -111,6 +111,7 @@ def status(root: Path) -> dict[str, Any] | None:
         "running": [],
         "called": [],
         "queued": [],
+        "containment": None,
     }
     try:
         answer = request(root, "status", timeout=STATUS_TIMEOUT_S)

@@ -33,17 +33,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import trio
+
 from casfs.errors import Refused
 from casfs.system import cgroups, processes
 from casfs.system.cgroups import MEMORY, PIDS, UNIFIED
 from casfs.system.sizes import readable
 from engine import launcher
-from engine.limits import NAMES, Limits
+from engine.limits import NAMES, Limits, merge
 
 CGROUP, PARENT = METHODS = ("cgroup", "parent")
 LAUNCHER = [sys.executable, "-I", "-S", launcher.__file__]
 PROBE_TIMEOUT_S = 10.0
-NO_LIMITS = Limits()
 CPU_INTERVAL_S = 0.5
 
 
@@ -97,7 +98,7 @@ class Cage:
     its first process."""
 
     token: str
-    limits: Limits = NO_LIMITS
+    limits: Limits
     was_used: bool = False
     _reached: set[str] = field(default_factory=set)
     _groups: dict[str, Path] = field(default_factory=dict)
@@ -206,6 +207,13 @@ class Cage:
         if _cages.get(self.token) is self:
             del _cages[self.token]
 
+    async def close(self) -> None:
+        if self.was_used:
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(self.finish)
+        else:
+            self.finish()
+
     def record(self) -> dict[str, Any] | None:
         """Returns what held, for the step; None where no process was started."""
         if not self.was_used:
@@ -228,19 +236,28 @@ class Cage:
 
 
 _cages: dict[str, Cage] = {}  # of running attempts, by token
+_defaults: dict[str, Any] = {}
 _store = "0"
 
 
-def begin(token: str, limits: Limits) -> Cage:
-    """Begins an attempt: its processes are started with that token. Raises Refused."""
-    cage = Cage(token, limits)
+def set_defaults(table: Mapping[str, Any]) -> None:
+    """Sets the limits that hold where an agent or a role has no other. Raises Invalid."""
+    _defaults.clear()
+    _defaults.update(table)
+    merge(table)
+
+
+def begin(token: str, *tables: Mapping[str, Any]) -> Cage:
+    """Begins an attempt: its processes are started with that token, within the limits of the
+    tables. Raises Invalid, Refused."""
+    cage = Cage(token, merge(_defaults, *tables))
     cage.check()
     _cages[token] = cage
     return cage
 
 
 def cage(token: str) -> Cage:
-    return _cages.get(token) or Cage(token)
+    return _cages.get(token) or Cage(token, merge(_defaults))
 
 
 def prepare(root: Path | None) -> int:

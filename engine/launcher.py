@@ -103,7 +103,7 @@ def stay(argv: list[str], mark: int) -> None:
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGRTMAX, 0, 0, 0)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, range(1, signal.NSIG))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     child = os.fork()
     if child == 0:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -158,6 +158,9 @@ def daemon_lines(found: dict[str, Any]) -> Iterator[str]:
     yield f"        running {count}{called}, queued {len(found['queued'])}"
     if found["running"]:
         yield f"        {' '.join(found['running'])}"
+    if held := found["containment"]:
+        limits = ", ".join(f"{name} by {by or 'nothing'}" for name, by in held["limits"].items())
+        yield f"        attempts held by {held['method']}; limits: {limits}"
 
 
 @daemon.command()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 def serve_store(root: Path, report: background.Reporter, hold: bool) -> None:
     from casfs import daemon_socket
+    from engine import containment
     from engine.llm.llm_extractor import from_settings
     from engine.runtime.daemon import serve
 
@@ -30,11 +31,20 @@ def serve_store(root: Path, report: background.Reporter, hold: bool) -> None:
     maintenance = _maintenance(values)
 
     def run(ready: Callable[[], None]) -> None:
+        containment.set_defaults(_limits(values))
         extractor = from_settings(values, os.environ, log)
         env = dict(os.environ)
         serve(root, path, env, limit, maintenance, log, ready, workspaces, extractor, hold)
 
     background.serve(run, report)
+
+
+def _limits(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of limits as a role has them; 0 and an empty text are for none."""
+    names = {"memory": "memory", "processes": "processes", "cpu_s": "cpuS"}
+    found = {theirs: values[f"limits.{ours}"] for ours, theirs in names.items()}
+    switches = {name: values[f"limits.{name}"] for name in ("network", "enforce")}
+    return {name: one for name, one in found.items() if one} | switches
 
 
 def _workspaces(root: Path, log: Log) -> Workspaces:

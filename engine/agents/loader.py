@@ -24,11 +24,13 @@ from casfs.errors import CasfsError, Failed, Invalid, NotFound, Refused
 from casfs.nodes.schema import Schema
 from casfs.system import run_command
 from engine.agents import package_code
+from engine.limits import faults
 from engine.moderator import rules
 from engine.secrets.config_marks import AGENT, EXPRESSION, marked_values
 from engine.secrets.redaction import secret_variables
 
 ENTRY_POINT_GROUP, BUILTIN_DISTRIBUTION = "casfs.agents", "casfs"
+LIMITS = "limits"  # in the config of any package: for the engine
 IMPORT_TIMEOUT_S = 10.0
 IMPORTED = b"\x06imported"
 PROBE = f"""
@@ -67,8 +69,10 @@ class Package:
 
     def check_config(self, config: Any) -> None:
         """Raises Invalid naming the path in the config."""
+        for fault in faults(limits(config), f"config.{LIMITS}"):
+            raise Invalid(fault)
         try:
-            Schema(self.schema).check(config)
+            Schema(self.schema).check(own_config(config))
         except Invalid as error:
             path, _, fault = str(error).partition(": ")
             path = f"config{path.removeprefix('$')}"
@@ -93,6 +97,16 @@ class Package:
         for one in marked_values(self.schema, config, AGENT):
             if isinstance(one, Mapping) and isinstance(one.get("name"), str):
                 yield one["name"], one.get("version", ""), one.get("config", {})
+
+
+def limits(config: Mapping[str, Any]) -> Any:
+    """Returns the limits that an agent's config sets for its attempts."""
+    return config.get(LIMITS, {})
+
+
+def own_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the part of a config that is the package's own."""
+    return {name: value for name, value in config.items() if name != LIMITS}
 
 
 def names() -> list[str]:

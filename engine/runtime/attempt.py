@@ -11,7 +11,7 @@ one of these.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,6 +26,7 @@ from casfs.errors import CasfsError, Invalid, NotFound
 from casfs.nodes.schema import Schema
 from casfs.store import Store
 from casfs.threads import Thread
+from engine import containment
 from engine.agents import package_code
 from engine.blocking import blocking
 from engine.cancellation import reraise_cancellation
@@ -59,12 +60,13 @@ class AttemptFailed(AgentFailed):
 @dataclass(frozen=True)
 class RoleAgent:
     """The agent of a role and the schema of its meta. `timeout`: seconds for an attempt, None
-    for the rest of the budget."""
+    for the rest of the budget; `limits`: tables of limits, the last has precedence."""
 
     agent: AgentFn
     schema: Schema
     timeout: float | None
     extractor: Extractor | None = None
+    limits: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass
@@ -72,7 +74,8 @@ class StepResult:
     """An agent's result to `prompt` and the meta extracted from it. `extraction`: by which method;
     `workspace`: root of the tree that the agent left, None for what the directory holds;
     `changes`: the patch to that tree; `cached`: the step's field of that name on a cache hit, else
-    None; `tokens`: spent by the attempt before this result; `duration_ms`: of the attempt."""
+    None; `tokens`: spent by the attempt before this result; `duration_ms`: of the attempt;
+    `containment`: how its processes were held."""
 
     result: AgentResult
     extracted: Extracted
@@ -83,6 +86,7 @@ class StepResult:
     cached: Mapping[str, Any] | None = None
     tokens: int = 0
     duration_ms: int = 0
+    containment: Mapping[str, Any] | None = None
 
 
 class Attempt:
@@ -110,8 +114,7 @@ class Attempt:
         limits = [seconds for seconds in (timeout, left) if seconds is not None]
         begin = time.monotonic()
         with trio.move_on_after(min(limits, default=float("inf"))) as scope:
-            async with AsyncExitStack() as stack:
-                result = await self._until_output_fits(replace(self._context, exit_stack=stack))
+            result = await self._contained()
             result.tokens = self.tokens
             result.duration_ms = round((time.monotonic() - begin) * 1000)
             return result
@@ -121,6 +124,22 @@ class Attempt:
             raise BudgetExceeded(reason or "budget: no running time is left")
         detail, self._head.interrupted = self._head.interrupted, None  # it is recorded once
         raise AttemptFailed(f"{role}: took longer than {timeout:g} s", detail, TIMEOUT)
+
+    async def _contained(self) -> StepResult:
+        try:
+            cage = containment.begin(self._context.run, *self._role_agent.limits)
+        except CasfsError as error:
+            raise AttemptFailed(f"{self._context.role}: {error}") from None
+        try:
+            async with AsyncExitStack() as stack:
+                stack.push_async_callback(cage.close)
+                result = await self._until_output_fits(replace(self._context, exit_stack=stack))
+        except AttemptFailed as why:
+            if reached := cage.reason():
+                why.args = (f"{why}; {reached}",)
+            raise
+        result.containment = cage.record()
+        return result
 
     async def _until_output_fits(self, context: AgentContext) -> StepResult:
         for corrections in range(1 + MAX_CORRECTIONS):

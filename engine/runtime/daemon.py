@@ -24,6 +24,7 @@ from casfs.errors import CasfsError, NotFound
 from casfs.store import Store
 from casfs.system import reserve
 from casfs.system.log import Log
+from engine import containment
 from engine.llm.llm_extractor import Extractor
 from engine.moderator.evaluator_pool import WorkerPool
 from engine.runtime import overlay_workspace
@@ -164,6 +165,9 @@ def serve(
         with Store.open(root) as store:
             daemon_socket.private_directory(path.parent)
             path.unlink(missing_ok=True)
+            left = containment.prepare(root)
+            if left:
+                log("ended", attempts=left)
             overlay_workspace.unmount_all(root)
             _sweep(store, log)
             daemon = Daemon(store, env, log, limit, maintenance, workspaces, extractor, hold)

@@ -26,7 +26,7 @@ from casfs.errors import Conflict, Refused
 from casfs.nodes import directory
 from casfs.store import Store
 from casfs.threads import RUNNING, Thread, ThreadId
-from engine import content
+from engine import containment, content
 from engine.blocking import blocking
 from engine.moderator.evaluator_pool import WorkerPool
 from engine.runtime import compaction, stop_thread
@@ -75,7 +75,8 @@ class DaemonApi:
         return self._known.get(op) if isinstance(op, str) else None
 
     async def _status(self) -> Answer:
-        return {"pid": os.getpid(), **self._supervisor.status()}
+        held = {"method": containment.support().method, "limits": containment.support().holders}
+        return {"pid": os.getpid(), **self._supervisor.status(), "containment": held}
 
     async def _start(
         self,

@@ -141,8 +141,10 @@ class StepCommitter:
             "startedAt": intent["since"],
             "completedAt": now_ms(),
         }
-        if self.config.records_prompts:
+        if "prompt" in self.config.step_fields:
             payload["prompt"] = self._prompt(intent["role"], step)
+        if step.containment and "containment" in self.config.step_fields:
+            payload["containment"] = step.containment
         return payload if step.cached is None else {**payload, "cached": dict(step.cached)}
 
     def _prompt(self, role: str, step: StepResult) -> dict[str, Any]:

@@ -54,7 +54,7 @@ class ThreadConfig:
         self.secrets = redaction.from_env(names, env)
         self._origin = prompts.origin(store, self.start, thread.record.get("parent"))
         schema = store.registry.document(store.registry.current("thread-step"))
-        self.records_prompts = "prompt" in schema["properties"]  # not in a store of an older casfs
+        self.step_fields = frozenset(schema["properties"])  # a store of an older casfs has fewer
         self._versions: dict[str, str] = {}  # of the code that plays, by agent node
         self.recorded_agents: dict[str, NodeHash] = {}  # by role, of committed steps
         self._functions: dict[str, AgentFn] = {}
@@ -96,8 +96,9 @@ class ThreadConfig:
                 self._functions[node], self._versions[node] = loaded
             return await self._functions[node](context)
 
-        timeout = self.flow.roles[role].timeout
-        return RoleAgent(agent, self.schemas[role], timeout, self._extractor)
+        part, bound = self.flow.roles[role], self._store.node(self.agents[role], "agent").payload
+        limits = [loader.limits(bound["config"]), part.limits]
+        return RoleAgent(agent, self.schemas[role], part.timeout, self._extractor, limits)
 
 
 def secret_names(store: Store, thread: Thread) -> set[str]:
@@ -134,4 +135,4 @@ def load_agent(store: Store, agent: str) -> tuple[AgentFn, str]:
         package = loader.resolve(node["package"], node["version"], node["config"])
     except Refused as error:
         raise Refused(f"{error}; `thread resume --agent` takes another") from None
-    return package.create(node["config"]), package.version
+    return package.create(loader.own_config(node["config"])), package.version

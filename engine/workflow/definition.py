@@ -18,6 +18,7 @@ from casfs.canonical import member
 from casfs.errors import Invalid
 from casfs.nodes.schema import Schema
 from casfs.workflow_path import END, START
+from engine import limits
 from engine.moderator import rules as moderator_rules
 
 WORKFLOW_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -140,9 +141,12 @@ def _role_faults(role: str, body: object) -> Iterator[str]:
         yield from _schema_faults(body["schema"], f"{path}.schema")
 
 
+_POLICY = "retries, timeoutS, unknown, limits"
+
+
 def _policy_faults(policy: object, path: str) -> Iterator[str]:
     if not isinstance(policy, Mapping) or not policy:
-        yield f"{path}: must be an object of retries, timeoutS, unknown; leave it out where none is"
+        yield f"{path}: must be an object of {_POLICY}; leave it out where none is"
         return
     for name, value in policy.items():
         number = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
@@ -152,8 +156,10 @@ def _policy_faults(policy: object, path: str) -> Iterator[str]:
             yield f"{path}.timeoutS: must be a number of seconds above 0"
         elif name == "unknown" and value != "suspend":
             yield f'{path}.unknown: must be "suspend"; leave it out where the step is run again'
-        elif name not in ("retries", "timeoutS", "unknown"):
-            yield f"{path}.{name}: no such field; there are retries, timeoutS, unknown"
+        elif name == "limits":
+            yield from limits.faults(value, f"{path}.limits")
+        elif name not in _POLICY.split(", "):
+            yield f"{path}.{name}: no such field; there are {_POLICY}"
 
 
 def _schema_faults(schema: Mapping[str, Any], path: str) -> Iterator[str]:

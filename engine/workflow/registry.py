@@ -10,7 +10,7 @@ itself has put there (`engine.workflow.shipped`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from casfs.agents.notation import AgentSpec
@@ -32,7 +32,7 @@ NO_AGENTS: Mapping[str, AgentSpec] = {}
 class Role:
     """A role. `hash`: of its node; `schema`: the document of its role-schema. Its policy:
     `retries` after a failed attempt, `timeout` of one in seconds, and whether an attempt with
-    an unknown outcome suspends the thread."""
+    an unknown outcome suspends the thread, and the `limits` of one."""
 
     hash: NodeHash
     name: str
@@ -44,6 +44,7 @@ class Role:
     retries: int = 0
     timeout: float | None = None
     suspends_unknown: bool = False
+    limits: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -158,6 +159,7 @@ def _loaded(store: Store, hash: NodeHash) -> Role:
         policy.get("retries", 0),
         policy.get("timeoutS"),
         policy.get("unknown") == "suspend",
+        policy.get("limits", {}),
     )
 
 
