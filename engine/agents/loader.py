@@ -24,7 +24,7 @@ from casfs.errors import CasfsError, Failed, Invalid, NotFound, Refused
 from casfs.nodes.schema import Schema
 from casfs.system import run_command
 from engine.agents import package_code
-from engine.limits import faults
+from engine.limits import faults as limit_faults
 from engine.moderator import rules
 from engine.secrets.config_marks import AGENT, EXPRESSION, marked_values
 from engine.secrets.redaction import secret_variables
@@ -69,7 +69,7 @@ class Package:
 
     def check_config(self, config: Any) -> None:
         """Raises Invalid naming the path in the config."""
-        for fault in faults(limits(config), f"config.{LIMITS}"):
+        for fault in limit_faults(limits(config), f"config.{LIMITS}"):
             raise Invalid(fault)
         try:
             Schema(self.schema).check(own_config(config))
