@@ -260,7 +260,9 @@ class Client:
         return {"outcome": CANCELLED}
 
     async def _handle_notification(self, method: str, params: Any, size: int) -> None:
-        if self._ignoring and method == UPDATE:
+        if method != UPDATE:
+            params = {"method": method, "params": params}
+        elif self._ignoring:
             return
         try:
             await self._recorder.update(params, size)

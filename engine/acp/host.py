@@ -155,7 +155,7 @@ class Host:
         try:
             process = open_process(
                 argv,
-                self._context.run,
+                None,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

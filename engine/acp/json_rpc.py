@@ -17,14 +17,15 @@ from typing import Any
 
 import trio
 
-from casfs.errors import CasfsError, Failed
+from casfs.errors import CasfsError, Failed, Invalid, NotFound
 
 MAX_LINE_BYTES = 64 << 20
 MAX_INLINE_BYTES = 1 << 20  # of a line that the event loop parses itself
 MAX_REQUESTS = 64  # of the other side at once
 MAX_KEPT_BYTES, MAX_KEPT_LINE_BYTES = 64 << 10, 1 << 10  # of malformed lines
 MAX_MESSAGE_CHARS = 300
-NO_METHOD, BAD_PARAMETERS, INTERNAL = -32601, -32602, -32603
+NO_METHOD, INTERNAL = -32601, -32603
+CODES: dict[type[CasfsError], int] = {Invalid: -32602, NotFound: -32002}
 GONE = (trio.BrokenResourceError, trio.ClosedResourceError, trio.EndOfChannel)
 Handler = Callable[[str, Any, int], Awaitable[Any]]  # method, parameters, size of the line
 
@@ -148,7 +149,7 @@ class Peer:
         try:
             answer: dict[str, Any] = {"result": await self._request(method, params, size)}
         except CasfsError as error:
-            code = error.code if isinstance(error, RpcError) else INTERNAL
+            code = error.code if isinstance(error, RpcError) else CODES.get(type(error), INTERNAL)
             answer = {"error": {"code": code, "message": str(error)}}
         with suppress(*GONE):
             await self._send({"id": id, **answer})
@@ -158,9 +159,17 @@ class Peer:
 async def _parse(line: bytes) -> dict[str, Any] | None:
     try:
         if len(line) > MAX_INLINE_BYTES:
-            message = await trio.to_thread.run_sync(json.loads, line)
+            message = await trio.to_thread.run_sync(_decode, line)
         else:
-            message = json.loads(line)
+            message = _decode(line)
     except (ValueError, RecursionError):
         return None
     return message if isinstance(message, dict) else None
+
+
+def _decode(line: bytes) -> Any:
+    found = json.loads(line)
+    if b"\\ud" in line or b"\\uD" in line:  # may be half a character, which a node cannot hold
+        text = json.dumps(found, ensure_ascii=False)
+        return json.loads(text.encode("utf-8", "replace"))
+    return found

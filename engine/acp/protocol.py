@@ -16,7 +16,7 @@ import trio
 from casfs.errors import Failed, Invalid
 
 VERSION = 1
-AUTH_REQUIRED, NOT_FOUND = -32000, -32002
+AUTH_REQUIRED = -32000
 _loaded: list[ModuleType] = []
 
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from typing import Any
@@ -43,6 +44,7 @@ class Agent:
     # -- lines ----------------------------------------------------------------------------
 
     def send(self, message: dict[str, Any]) -> None:
+        self.log({"sent": message})
         self.raw(json.dumps({"jsonrpc": "2.0", **message}))
 
     def raw(self, line: str) -> None:
@@ -93,8 +95,7 @@ class Agent:
             try:
                 self.send({"id": id, **self.answer(method, params)})
             except Cancelled:
-                usage = {"usage": self.script["spent"]} if "spent" in self.script else {}
-                self.send({"id": id, "result": {"stopReason": "cancelled", **usage}})
+                self.send({"id": id, "result": {"stopReason": "cancelled"}})
 
     def answer(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         script = self.script
@@ -181,6 +182,16 @@ class Agent:
             for one in request.get("then", []):
                 more = {**one, "params": {**one.get("params", {}), **found}}
                 self.do_request(more)
+
+    def do_here(self, path: str) -> None:
+        """Reads a file by its absolute path."""
+        self.do_request({"method": "fs/read_text_file", "params": {"path": os.path.abspath(path)}})
+
+    def do_spawn(self, seconds: int) -> None:
+        """Starts a process in a session of its own, without the environment."""
+        argv = ["setsid", "env", "-i", "sleep", str(seconds)]
+        child = subprocess.Popen(argv, stdin=-3, stdout=-3, stderr=-3)
+        self.log({"child": child.pid})
 
     def do_stderr(self, text: str) -> None:
         sys.stderr.write(text + "\n")

@@ -7,56 +7,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from casfs.errors import Invalid
+from casfs.graph import walk
 from casfs.store import Store
-from casfs.threads import ENDED, Thread
+from casfs.threads import ENDED, SUSPENDED
 from casfs.trees import tree
-from engine.threads import lifecycle, suspension
-from engine.threads.agent_binding import Binding
-from engine.threads.lifecycle import ThreadRequest
-from engine.workflow import registry as workflows
-from tests.support import acp_agent
-from tests.support.engine import ONE, STATUS, alive, carry_on, loop, resumed, steps
-from tests.support.helpers import put_tree
-
-USAGE = {"totalTokens": 30, "inputTokens": 20, "outputTokens": 10}
-DONE = {"say": 'Done.\n```json\n{"status": "done"}\n```'}
-
-
-class Script:
-    """A scripted agent's file and log."""
-
-    def __init__(self, folder: Path, *prompts: list[dict[str, Any]], **more: Any) -> None:
-        self.file, self.log = folder / "script.json", folder / "agent.log"
-        self.file.write_text(json.dumps({"log": str(self.log), "prompts": prompts, **more}))
-
-    def config(self, **more: Any) -> dict[str, Any]:
-        return {"argv": [sys.executable, acp_agent.__file__, str(self.file)], **more}
-
-    def got(self, method: str | None = None) -> list[dict[str, Any]]:
-        found = [json.loads(line) for line in self.log.read_text().splitlines()]
-        return [one for one in found if method is None or one.get("method") == method]
-
-    def prompts(self) -> list[str]:
-        return [one["params"]["prompt"][0]["text"] for one in self.got("session/prompt")]
-
-
-def start(
-    store: Store, config: dict[str, Any], definition: dict[str, Any] = ONE, **more: Any
-) -> Thread:
-    hash, _ = workflows.add(store, definition)
-    bound = {role: Binding("acp", config) for role in definition["roles"]}
-    tree = put_tree(store, {"a.txt": b"one\n"})
-    return lifecycle.create(store, ThreadRequest(hash, "Do it.", bound, tree, **more))
-
-
-def session(store: Store, hash: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The payload of a react-session and those of its turns."""
-    payload = store.node(hash, "react-session").payload
-    return payload, [store.node(turn, "react-turn").payload for turn in payload["turns"]]
-
-
-def text(store: Store, hash: str) -> str:
-    return str(store.node(hash, "content").payload["text"])
+from engine import processes
+from engine.acp import client, json_rpc, protocol
+from engine.agents import loader
+from engine.threads import suspension
+from engine.threads.record import Budget
+from tests.support.acp import DONE, USAGE, Script, honest, session, start, text
+from tests.support.engine import STATUS, alive, carry_on, loop, resumed, steps
 
 
 async def test_what_an_agent_does_is_recorded_as_turns_and_tool_calls(
@@ -200,3 +164,169 @@ async def test_one_that_cannot_load_its_session_is_told_what_it_had_done(
     assert ended.status == ENDED, ended.record["reason"]
     assert "Do it." in script.prompts()[-1]
     assert "Begun.\n- look (completed)" in script.prompts()[-1]
+
+
+async def test_what_is_no_message_is_counted_and_does_no_harm(
+    disk_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_rpc, "MAX_LINE_BYTES", 300_000)
+    hostile: list[Any] = [
+        "not JSON",
+        "[1, 2]",
+        "[" * 100_000,
+        {"bytes": 1_000_000},
+        '{"jsonrpc": "2.0", "id": 99, "result": 1}',
+        '{"jsonrpc": "2.0", "method": "session/update", "params": 7}',
+        '{"jsonrpc": "2.0", "method": "session/update", "params": {"update": {"x": []}}}',
+        '{"jsonrpc": "2.0", "method": "of/tomorrow", "params": {"x": NaN}}',
+    ]
+    updates: list[dict[str, Any]] = [
+        {"sessionUpdate": "tool_call", "toolCallId": 7, "title": None},
+        {"sessionUpdate": "tool_call_update", "toolCallId": "u", "status": "completed",
+         "content": [{"type": "content", "content": {"type": "image", "data": ""}}],
+         "locations": "none", "kind": ["k"]},
+        {"sessionUpdate": "plan", "entries": [{"content": 1}]},
+        {"sessionUpdate": "usage_update", "used": -1, "size": "x"},
+    ]  # fmt: skip
+    script = Script(
+        tmp_path,
+        [
+            *({"raw": line} for line in hostile),
+            *({"update": one} for one in updates),
+            {"say": "lone \ud800, \x1b[31m, \u202e"},
+            DONE,
+        ],
+    )
+    ended = await carry_on(disk_store, start(disk_store, script.config()))
+    assert ended.status == ENDED, ended.record["reason"]
+    (step,) = steps(disk_store, ended)
+    detail, turns = session(disk_store, step["detail"])
+    assert detail["malformedLines"] == 4
+    assert disk_store.get(detail["malformed"]).startswith(b"not JSON\n[1, 2]\n[[[[")
+    said = text(disk_store, turns[-1]["output"])
+    assert said == "lone ?, \x1b[31m, \u202e" + DONE["say"]
+    kept = "".join(text(disk_store, one["updates"]) for one in turns if "updates" in one)
+    assert all(name in kept for name in ("of/tomorrow", '"toolCallId": 7', '"used": -1'))
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"version": 2}, "speaks version 2 of ACP, casfs 1"),
+        ({"errors": {"session/new": {"code": -32000, "message": "who"}}}, "must be logged in"),
+        ({"errors": {"session/prompt": {"code": 5, "message": "no\nway"}}}, "no way"),
+        (
+            {"errors": {"session/set_mode": {"code": 5, "message": "?"}}},
+            "does not take mode 'fast'",
+        ),
+    ],
+)
+async def test_why_an_agent_does_not_start_is_one_line(
+    disk_store: Store, tmp_path: Path, more: dict[str, Any], reason: str
+) -> None:
+    script = Script(tmp_path, [DONE], **more)
+    failed = await carry_on(disk_store, start(disk_store, script.config(mode="fast")))
+    assert failed.status == SUSPENDED
+    assert reason in failed.record["reason"]
+    assert not alive(script.got()[0]["pid"])
+
+
+async def test_login_mode_and_model_are_as_the_config_says(
+    disk_store: Store, tmp_path: Path
+) -> None:
+    option = {"id": "m", "name": "Model", "category": "model", "type": "select",
+              "currentValue": "a", "options": []}  # fmt: skip
+    errors = {"session/new": {"code": -32000, "message": "log in"}}
+    script = Script(tmp_path, [DONE], errors=errors, new={"configOptions": [option]})
+    config = script.config(login="key", mode="fast", model="b", env={"SOME": "thing"})
+    ended = await carry_on(disk_store, start(disk_store, config))
+    assert ended.status == ENDED, ended.record["reason"]
+    assert script.got("authenticate")[0]["params"] == {"methodId": "key"}
+    assert script.got("session/set_mode")[0]["params"]["modeId"] == "fast"
+    chosen = script.got("session/set_config_option")[0]["params"]
+    assert (chosen["configId"], chosen["value"]) == ("m", "b")
+    honest(script)
+
+
+@pytest.mark.parametrize("how", ["", "deaf"])
+async def test_one_that_hangs_is_cancelled_and_all_that_it_started_ends(
+    disk_store: Store, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "CANCEL_GRACE_S", 0.2)
+    monkeypatch.setattr(processes, "TERM_GRACE_S", 0.2)
+    script = Script(tmp_path, [{"spawn": 600}, {"say": "Hm."}, {"hang": how}])
+    failed = await carry_on(disk_store, start(disk_store, script.config(timeoutS=1.5)))
+    assert failed.record["cause"] == "timeout"
+    assert failed.record["reason"] == f"a: {sys.executable} took longer than 1.5 s"
+    (detail,) = (one for one in failed.record["attempts"] if is_session(disk_store, one))
+    _, turns = session(disk_store, detail)
+    assert text(disk_store, turns[0]["output"]) == "Hm."
+    assert how or script.got("session/cancel")
+    (child,) = (one["child"] for one in script.lines() if "child" in one)
+    assert not alive(child)
+
+
+def is_session(store: Store, hash: str) -> bool:
+    return store.node(hash).type == "react-session"
+
+
+async def test_a_secret_is_redacted_wherever_the_agent_says_it(
+    disk_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", "hunter2-hunter2")
+    leak = {"id": "1", "title": "hunter2-hunter2", "input": ["hunter2-hunter2"],
+            "output": "hunter2-hunter2", "more": {"x": "hunter2-hunter2"}}  # fmt: skip
+    script = Script(
+        tmp_path,
+        [{"say": "hunter2-"}, {"say": "hunter2"}, {"tool": leak}, {"stderr": "hunter2-hunter2"},
+         {"raw": "hunter2-hunter2"}, DONE],
+    )  # fmt: skip
+    ended = await carry_on(disk_store, start(disk_store, script.config(secrets=["MY_KEY"])))
+    assert ended.status == ENDED, ended.record["reason"]
+    found = [disk_store.get(hash) for hash in walk(disk_store, [ended.hash])]
+    assert not [data for data in found if b"hunter2-hunter2" in data]
+    held = sorted(data for data in found if b"$MY_KEY" in data)
+    assert len(held) == 5, held  # the result and what was said are one node
+
+
+async def test_a_spent_budget_suspends_the_thread(disk_store: Store, tmp_path: Path) -> None:
+    script = Script(tmp_path, [DONE, {"stop": "end_turn", "usage": USAGE}])
+    begun = start(disk_store, script.config(), loop(3), budget=Budget(tokens=50))
+    suspended = await carry_on(disk_store, begun)
+    assert suspended.record["reason"] == "budget: 60 of 50 tokens are spent"
+    assert len(steps(disk_store, suspended)) == 2
+
+
+async def test_counts_of_a_session_and_of_each_call(disk_store: Store, tmp_path: Path) -> None:
+    """The usage of an answer is that of the whole session; some agents count each model call."""
+    more = {"totalTokens": 50, "inputTokens": 35, "outputTokens": 15}
+    block = {"type": "text", "text": ""}
+    call = {"sessionUpdate": "agent_message_chunk", "content": block,
+            "_meta": {"usage": {"inputTokens": 7, "outputTokens": 2}}}  # fmt: skip
+    script = Script(
+        tmp_path,
+        [{"say": "?"}, {"stop": "end_turn", "usage": USAGE}],
+        [{"update": call}, {"tool": {"id": "1"}}, DONE, {"stop": "end_turn", "usage": more}],
+    )
+    ended = await carry_on(disk_store, start(disk_store, script.config(), loop(1, STATUS)))
+    (step,) = steps(disk_store, ended)
+    detail, turns = session(disk_store, step["detail"])
+    assert detail["totalTokens"] == 20
+    assert turns[0]["tokens"] == {"input": 7, "output": 2}
+    assert ended.record["spent"]["tokens"] == 50
+
+
+async def test_without_the_extra_the_reason_says_how_to_get_it(
+    disk_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "_loaded", [])
+    monkeypatch.setitem(sys.modules, "acp.schema", None)
+    failed = await carry_on(disk_store, start(disk_store, Script(tmp_path, [DONE]).config()))
+    assert "ACP needs an extra: pip install 'casfs[acp]'" in failed.record["reason"]
+
+
+@pytest.mark.parametrize("env", [{"MY_API_KEY": "x"}, {"X": "sk-abcdefgh"}, {"a=b": "x"}, {"X": 1}])
+def test_a_config_holds_no_key(env: dict[str, Any]) -> None:
+    with pytest.raises(Invalid, match=r"^config\.env"):
+        loader.resolve("acp", "", {"argv": ["x"], "env": env})
+    assert loader.resolve("acp", "", {"argv": ["x"], "env": {"MAX_TOKENS": "5"}})
