@@ -9,14 +9,17 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 
 class Profile(NamedTuple):
-    """`argv`: starts the agent as an ACP server on stdio; `install`: a command, or an address."""
+    """`argv`: starts the agent as an ACP server on stdio; `install`: a command, or an address;
+    `more`: of the config."""
 
     argv: tuple[str, ...]
     install: str
+    more: Mapping[str, Any] = MappingProxyType({})
 
     def is_installed(self, env: Mapping[str, str]) -> bool:
         """Returns whether the program is on the PATH of `env`."""
@@ -28,7 +31,9 @@ PROFILES: Mapping[str, Profile] = {
         ("claude-agent-acp",), "npm install -g @agentclientprotocol/claude-agent-acp"
     ),
     "codex": Profile(("codex-acp",), "npm install -g @agentclientprotocol/codex-acp"),
-    "gemini": Profile(("gemini", "--acp"), "npm install -g @google/gemini-cli"),
+    "gemini": Profile(  # 0.61 cannot create a file where it is offered to read them
+        ("gemini", "--acp"), "npm install -g @google/gemini-cli", {"files": False}
+    ),
     "goose": Profile(("goose", "acp"), "https://block.github.io/goose"),
     "hermes": Profile(("hermes-acp",), "pip install 'hermes-agent[acp]'"),
     "opencode": Profile(("opencode", "acp"), "npm install -g opencode-ai"),

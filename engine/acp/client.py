@@ -36,7 +36,8 @@ UPDATE, PERMISSION = "session/update", "session/request_permission"
 @dataclass(frozen=True)
 class Launch:
     """How an agent is started. `last_line`: a line for a reason, of what it wrote to stderr;
-    `servers`: of MCP; `login`: the method to authenticate by, where the agent asks."""
+    `servers`: of MCP; `login`: the method to authenticate by, where the agent asks; `files`:
+    whether it is offered to read and write files."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -46,6 +47,7 @@ class Launch:
     model: str | None = None
     login: str | None = None
     servers: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
+    files: bool = True
 
 
 class Client:
@@ -97,9 +99,18 @@ class Client:
         with self._scope:
             async with trio.open_nursery() as self._tasks:
                 self._tasks.start_soon(self._drain)
-                await self._peer.run()
+                async with trio.open_nursery() as while_open:
+                    while_open.start_soon(self._end_children)
+                    await self._peer.run()
+                    while_open.cancel_scope.cancel()
                 await self._host.close()
         self._ended.set()
+
+    async def _end_children(self) -> None:
+        """Ends what the process left running at its end, which may keep the pipes open."""
+        await self._process.wait()
+        await trio.sleep(EXIT_GRACE_S)  # for output that is under way
+        await end_process(self._process, self._token)
 
     async def _drain(self) -> None:
         assert self._process.stderr is not None

@@ -75,10 +75,14 @@ class Terminal:
 
 
 class Host:
-    """What one attempt gets. `shell`: settings of the sandbox."""
+    """What one attempt gets. `shell`: settings of the sandbox; `files`: whether to offer to read
+    and write files."""
 
-    def __init__(self, context: AgentContext, shell: Settings, permissions: Permissions) -> None:
+    def __init__(
+        self, context: AgentContext, shell: Settings, permissions: Permissions, files: bool = True
+    ) -> None:
         self._context, self._shell, self._permissions = context, shell, permissions
+        self._files = files and context.workspace is not None
         self._box = Toolbox(context, shell)
         self._terminals: dict[str, Terminal] = {}
 
@@ -89,7 +93,8 @@ class Host:
             terminal = has and bool(await self._sandboxed("true"))
         except Refused:
             terminal = False
-        return {"fs": {"readTextFile": has, "writeTextFile": has}, "terminal": terminal}
+        files = {"readTextFile": self._files, "writeTextFile": self._files}
+        return {"fs": files, "terminal": terminal}
 
     async def request(self, method: str, params: Any, nursery: trio.Nursery) -> Any:
         """Returns the answer to a request. `nursery`: of the agent's process. Raises Waiting where

@@ -12,7 +12,7 @@ known, are kept as they came (`updates` of a turn, `more` of a tool call).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +28,11 @@ from engine.processes import MAX_OUTPUT_BYTES, OutputTooLarge
 
 ENDED = ("completed", "failed")
 CALLS = ("tool_call", "tool_call_update")
-COUNTED = (("inputTokens", "promptTokens"), ("outputTokens", "completionTokens"))
+COUNTED = (
+    ("inputTokens", "promptTokens", "input_tokens"),
+    ("outputTokens", "completionTokens", "output_tokens"),
+)
+CUMULATIVE = ("hermes-agent ",)  # agents whose answers count all prompts; others count one
 
 
 @dataclass
@@ -56,7 +60,8 @@ class Recorder:
         self._context, self._output = context, output
         self._store = context.store
         self._root = f"{context.workspace}/" if context.workspace else ""
-        self._before = self._used = 0  # tokens of earlier prompts; in the agent's context
+        self._used = 0  # tokens in the agent's context
+        self._before = [0, 0]  # tokens of earlier prompts
         self._over: set[str] = set()  # tool calls
         self.begin("")
 
@@ -133,24 +138,33 @@ class Recorder:
         call.duration_ms = round((time.monotonic() - call.begin) * 1000)
         call.hash = await trio.to_thread.run_sync(put_call, self._store, call, self._root)
 
-    async def end(self, usage: Any) -> None:
-        """Ends the turn of a prompt that is answered, or given up; `usage`: of the answer."""
+    async def end(self, spent: Sequence[int] = ()) -> None:
+        """Ends the turn of a prompt that is answered, or given up; `spent`: of the answer."""
         turn = self._turn
         for call in turn.calls.values():
             if call.hash is None:
                 await self.tool_call_ended(call)
-        if usage is not None:  # of the whole session, though some agents count each prompt
-            total = usage.total_tokens
-            new = total - self._before if total >= self._before else total
-            self._before = total
-            output = min(usage.output_tokens, new)
-            rest = new - self.tokens - sum(turn.tokens)
+        if spent:
+            rest = sum(spent) - self.tokens - sum(turn.tokens)
             if rest > 0:
-                turn.tokens = [turn.tokens[0] + max(0, rest - output), min(rest, output)]
+                output = min(spent[1], rest)
+                turn.tokens = [turn.tokens[0] + rest - output, turn.tokens[1] + output]
         elif not self.tokens and not sum(turn.tokens):
             turn.tokens[0] = self._used
         if not turn.is_empty:
             await self._end_turn()
+
+    def spent(self, answer: Any, agent: str) -> list[int]:
+        """Returns the input and output tokens of an answered prompt; empty where its agent does
+        not say."""
+        usage = answer.usage
+        if usage is None:
+            return _usage(answer.field_meta)
+        total = [max(0, usage.total_tokens - usage.output_tokens), usage.output_tokens]
+        if not agent.startswith(CUMULATIVE):
+            return total
+        before, self._before = self._before, total
+        return [max(0, now - then) for now, then in zip(total, before, strict=True)]
 
     async def _end_turn(self) -> None:
         turn, self._turn, self._pending = self._turn, _Turn(), 0
@@ -194,9 +208,13 @@ class Recorder:
 
 
 def _usage(meta: Any) -> list[int]:
-    """Returns the input and output tokens of one model call, as some agents send them; empty
-    without any."""
-    usage = meta.get("usage") if isinstance(meta, Mapping) else None
+    """Returns the input and output tokens of one model call, or of a prompt, as some agents send
+    them; empty without any."""
+    if not isinstance(meta, Mapping):
+        return []
+    usage, quota = meta.get("usage"), meta.get("quota")
+    if usage is None and isinstance(quota, Mapping):
+        usage = quota.get("token_count")
     if not isinstance(usage, Mapping):
         return []
     found = [next((usage[one] for one in names if one in usage), 0) for names in COUNTED]

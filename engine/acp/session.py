@@ -50,7 +50,7 @@ class Session:
         live = context.exit_stack.enter_context(live_output.recording(*place))
         self._recorder = Recorder(context, live.write)
         self._permissions = Permissions(context, policy)
-        host = Host(context, shell, self._permissions)
+        host = Host(context, shell, self._permissions, launch.files)
         self._client = Client(launch, context, self._recorder, host)
 
     async def enter(self) -> None:
@@ -106,7 +106,8 @@ class Session:
 
     async def _detail(self, answer: Any) -> Digest:
         """Ends the turn, and puts the session so far."""
-        await self._recorder.end(None if answer is None else answer.usage)
+        spent = self._recorder.spent(answer, self._client.name) if answer else ()
+        await self._recorder.end(spent)
         facts = self._client.facts()
         if answer is not None:
             facts["stopReason"] = answer.stop_reason

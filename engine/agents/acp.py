@@ -54,6 +54,10 @@ package_descriptor = {
                 "description": "For all tools, or by a tool's kind or name; `*`: the others.",
             },
             "mcp": {"type": "boolean", "description": "Give it the store as tools (`casfs mcp`)."},
+            "files": {
+                "type": "boolean",
+                "description": "Whether casfs offers it to read and write files.",
+            },
             **SANDBOX_PROPERTIES,
             "timeoutS": program.TIMEOUT_S,
             "secrets": program.SECRETS,
@@ -98,6 +102,7 @@ async def _launch(context: AgentContext, config: Mapping[str, Any]) -> Launch:
         config.get("model"),
         config.get("login"),
         [store_server(context, env)] if config.get("mcp") else [],
+        config.get("files", True),
     )
 
 

@@ -1,6 +1,7 @@
 """A scripted agent that speaks ACP: `python acp_agent.py SCRIPT`, plain JSON lines on stdio.
 
-SCRIPT is a JSON file: {"load": bool, "version": n, "log": FILE, "prompts": [[action, …], …], …}.
+SCRIPT is a JSON file:
+{"load": bool, "name": TEXT, "version": n, "log": FILE, "prompts": [[action, …], …], …}.
 Each prompt of a process plays the next list of actions; of a session that was loaded, of the lists
 of `again` where there are some. An action is one object:
 
@@ -105,7 +106,8 @@ class Agent:
         if method == "initialize":
             capabilities = {"loadSession": script.get("load", False)}
             found = {"protocolVersion": script.get("version", 1), "agentCapabilities": capabilities}
-            return {"result": {**found, "agentInfo": {"name": "scripted", "version": "1.0"}}}
+            info = {"name": script.get("name", "scripted"), "version": "1.0"}
+            return {"result": {**found, "agentInfo": info}}
         if method == "session/new":
             self.session = f"session-{os.getpid()}"
             return {"result": {"sessionId": self.session, **script.get("new", {})}}

@@ -298,7 +298,8 @@ async def test_a_spent_budget_suspends_the_thread(disk_store: Store, tmp_path: P
 
 
 async def test_counts_of_a_session_and_of_each_call(disk_store: Store, tmp_path: Path) -> None:
-    """The usage of an answer is that of the whole session; some agents count each model call."""
+    """The usage of an answer is that of the whole session, for some agents; others count each
+    model call."""
     more = {"totalTokens": 50, "inputTokens": 35, "outputTokens": 15}
     block = {"type": "text", "text": ""}
     call = {"sessionUpdate": "agent_message_chunk", "content": block,
@@ -307,6 +308,7 @@ async def test_counts_of_a_session_and_of_each_call(disk_store: Store, tmp_path:
         tmp_path,
         [{"say": "?"}, {"stop": "end_turn", "usage": USAGE}],
         [{"update": call}, {"tool": {"id": "1"}}, DONE, {"stop": "end_turn", "usage": more}],
+        name="hermes-agent",
     )
     ended = await carry_on(disk_store, start(disk_store, script.config(), loop(1, STATUS)))
     (step,) = steps(disk_store, ended)

@@ -18,6 +18,11 @@ from tests.support.engine import Cli
     ("value", "config"),
     [
         ("acp:opencode", {"argv": ["opencode", "acp"]}),
+        ("acp:gemini", {"argv": ["gemini", "--acp"], "files": False}),
+        (
+            {"package": "acp:gemini", "config": {"files": True}},
+            {"argv": ["gemini", "--acp"], "files": True},
+        ),
         ("acp:./mine --stdio 'a b'", {"argv": ["./mine", "--stdio", "a b"]}),
         ('acp:{"argv": ["mine"]}', {"argv": ["mine"]}),
         (
