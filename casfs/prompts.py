@@ -5,8 +5,7 @@ digest of the prompt that its agent got (`thread-step.prompt`), and refers to wh
 not have: a hint, an answer, a correction. The other parts are in the thread-start, the workflow
 and the steps before. Which of them counted is found by trial: a fork may have another workflow
 than the steps that it shares, a caller's thread may be gone, a summary may have been made while the
-step ran, and one of several rules with a prompt chose its role. A text whose digest is not that of
-the step has a `fault` that says so.
+step ran, one of several rules chose the role. A text whose digest differs has a `fault` with that.
 """
 
 from __future__ import annotations
@@ -73,10 +72,9 @@ def of_pending_step(store: Store, thread: Thread) -> StepPrompt | None:
     workflow, start = threads.workflow(store, thread), threads.start(store, thread).payload
     refs = {**fields, "correction": intent.get("correction")}
     prompt = _prompt(store, workflow, intent["role"], start, shown, refs)
-    last = threads.last_step(store, thread)
-    step = None if last is None else store.node(last).payload
+    last = next((one.payload for one in threads.backwards(store, thread)), None)
     rules = store.node(workflow, "workflow").payload["moderator"]
-    instruction = rule_prompts.at(rules, intent.get("rule"), step)
+    instruction = rule_prompts.of_intent(rules, intent, last)
     caller = origin(store, start, fields.get("parent"))
     return StepPrompt(replace(prompt, origin=caller, instruction=instruction).text())
 

@@ -204,8 +204,8 @@ def next_(ctx: click.Context, workflow: str, steps_file: str, as_json: bool) -> 
     if isinstance(decision, moderator.RuleFailed):
         raise Failed(decision.reason)
     if isinstance(decision, moderator.Next):
-        last = steps[-1] if steps else None
-        text = rule_prompts.at(definition["moderator"], decision.rule, last)
+        rule = {} if decision.rule is None else definition["moderator"][decision.rule]
+        text = rule_prompts.filled(rule, steps[-1] if steps else None)
         value = {"next": decision.role} | ({} if text is None else {"prompt": text})
         echo_result(as_json, value, "\n\n".join(value.values()).rstrip())
         return

@@ -80,7 +80,7 @@ class Package:
                 raise Invalid(f"{path}.{missing[1]} is required") from None
             raise Invalid(f"{path}: {fault}") from None
         for text in marked_values(self.schema, config, EXPRESSION):
-            if faults := rules.result_errors(text):
+            if faults := rules.result_errors(text, {}):
                 name = next((f".{key}" for key, one in config.items() if one is text), "")
                 raise Invalid(f"config{name}: {faults[0]}")
 

@@ -5,11 +5,10 @@ the last one's. A call that does not end with return code 0 is the last. The out
 output of the last child.
 
 The meta is what the config's `meta` makes, a JSONata expression over the last child
-(`engine.moderator.conditions`), with `end` {returnCode, summary}, `output`, `filesChanged` of all
-calls, and `calls`: {end, meta, output} of each. Without one, the output is followed by blocks of
-what is known, so that a role-schema may ask for any of it: the child's own meta; that meta with
-`status` (its own, else `completed` or `failed`), `returnCode` and `summary`; and of these and
-`filesChanged` what the role-schema names.
+(`engine.moderator.conditions`): `end` is its {returnCode, summary, meta, output}, `calls` a list of
+these, `filesChanged` by all. Without one, blocks of what is known follow the output: the child's
+own meta; that with `status` (its own, else `completed` or `failed`), `returnCode` and `summary`;
+and of these and `filesChanged` what the role-schema names.
 
 A correction could not change what is known, so where nothing fits the attempt fails at once.
 """
@@ -51,12 +50,7 @@ CALL_PROPERTIES = {
     "input": {"type": "string", "description": "The task; else this role's whole prompt."},
     "maxRounds": {"type": "integer", "minimum": 1},
 }
-META = {
-    "type": "string",
-    "minLength": 1,
-    "format": EXPRESSION,
-    "description": "JSONata: makes this role's meta from the called thread.",
-}
+META = {"type": "string", "format": EXPRESSION, "description": "Makes this role's meta: JSONata."}
 SINGLE_CALL = {"required": ["workflow", "agents"], "additionalProperties": False}
 
 package_descriptor = {
@@ -133,11 +127,13 @@ def _put_detail(store: Store, done: list[Called], duration_ms: int) -> Digest:
 async def _made_block(context: AgentContext, text: str, done: list[Called], detail: Digest) -> str:
     """Returns the value of the expression `text`. Raises AgentFailed where it fails, or does not
     fit the role-schema."""
-    names: dict[str, Any] = {"end": _end(done[-1]), "output": done[-1].output}
-    names["calls"] = [{"end": _end(one), "meta": one.meta, "output": one.output} for one in done]
+    calls = [
+        {"returnCode": one.return_code, "summary": one.summary, "meta": one.meta}
+        | {"output": one.output}
+        for one in done
+    ]
 
     def load() -> DecisionInput:
-        names["filesChanged"] = _changed_paths(context.store, done)
         end = context.store.node(done[-1].end, "thread-end").payload
         steps = [one.payload for one in threads.backwards_from(context.store, end["lastStep"])]
         start = context.store.node(end["start"], "thread-start").payload
@@ -145,6 +141,8 @@ async def _made_block(context: AgentContext, text: str, done: list[Called], deta
 
     try:
         given = await trio.to_thread.run_sync(load)
+        files = await trio.to_thread.run_sync(_changed_paths, context.store, done)
+        names = {"calls": calls, "end": calls[-1], "filesChanged": files}
         async with WorkerPool() as workers:
             block = _block(await workers.value(text, given, names))
         schema = role_schema(context.prompt.schema)
@@ -157,10 +155,6 @@ async def _made_block(context: AgentContext, text: str, done: list[Called], deta
 
 def _block(value: object) -> str:
     return f"```json\n{json.dumps(value, ensure_ascii=False)}\n```"
-
-
-def _end(one: Called) -> dict[str, Any]:
-    return {"returnCode": one.return_code, "summary": one.summary}
 
 
 def _known_blocks(context: AgentContext, done: list[Called]) -> list[str]:

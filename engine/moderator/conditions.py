@@ -5,10 +5,8 @@ An expression sees
 - `steps`, `start`, `threadId` as its input and `$steps`, `$start`, `$threadId` as
   bindings, the same values: the payloads of the thread-steps, oldest first, the payload of
   the thread-start, the thread's id;
-- `$first(role)` and `$last(role)`: the first and the last step of a role, or nothing.
-
-The expression that makes a caller's meta from the thread that it called sees RESULT_NAMES as well
-(`engine.agents.workflow`).
+- `$first(role)` and `$last(role)`: the first and the last step of a role, or nothing;
+- RESULT_NAMES, where it makes a caller's meta from the thread that was called.
 
 An ExpressionScope holds these for a thread and takes new steps as they come, so the cost of a
 rule depends on what it reads, not on the length of the thread. Nothing here limits time or
@@ -26,7 +24,7 @@ from engine.moderator.decision import DecisionInput
 
 BINDINGS = frozenset(("steps", "start", "threadId"))
 FUNCTIONS = frozenset(("first", "last"))
-RESULT_NAMES = frozenset(("calls", "end", "filesChanged", "output"))
+RESULT_NAMES = frozenset(("calls", "end", "filesChanged"))
 
 
 class ExpressionScope:

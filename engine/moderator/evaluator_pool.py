@@ -102,25 +102,24 @@ class _WorkerProcess:
         """Returns whether it was sent steps of a thread."""
         return thread in self._sent
 
-    async def answer(self, kind: str, value: Any, context: DecisionInput) -> Any:
+    async def answer(self, question: tuple[str, Any], context: DecisionInput) -> Any:
         """Raises Invalid when the expression failed, _WorkerFailed when the worker did."""
         self.usable = False
         try:
             with trio.move_on_after(ANSWER_TIMEOUT_S):
-                answer = await self._ask(kind, value, context)
+                answer = await self._ask(question, context)
                 self.usable = True
                 return _parse_answer(answer)
         except trio.BrokenResourceError:
             answer = b""
         raise await self._failure()
 
-    async def _ask(self, kind: str, value: Any, context: DecisionInput) -> bytes:
+    async def _ask(self, question: tuple[str, Any], context: DecisionInput) -> bytes:
         assert self._process.stdin is not None
         for data in self._updates(context):
             await self._process.stdin.send_all(data)
-        await self._process.stdin.send_all(
-            evaluator_process.encode_message(kind, context.thread_id, value)
-        )
+        data = evaluator_process.encode_message(question[0], context.thread_id, question[1])
+        await self._process.stdin.send_all(data)
         return await self._read_line()
 
     def _updates(self, context: DecisionInput) -> Iterator[bytes]:
@@ -204,30 +203,27 @@ class WorkerPool:
 
     async def holds(self, when: str, context: DecisionInput) -> bool:
         """Raises Invalid when the expression fails, or needs too much time or memory."""
-        return bool(await self._answer("ask", when, context))
+        return bool(await self._answer(("ask", when), context))
 
     async def value(self, text: str, context: DecisionInput, names: Mapping[str, Any]) -> Any:
         """Returns the value of an expression, which sees further `names`. Raises as `holds`."""
-        found = await self._answer("value", (text, dict(names)), context)
-        return found["value"]
+        return (await self._answer(("value", (text, dict(names))), context))["value"]
 
-    async def _answer(self, kind: str, value: Any, context: DecisionInput) -> Any:
+    async def _answer(self, question: tuple[str, Any], context: DecisionInput) -> Any:
         try:
             process = await self._acquire(context.thread_id)
-            return await self._evaluate(process, kind, value, context)
+            return await self._evaluate(process, question, context)
         except _WorkerFailed as failure:
             if failure.final:
                 raise Invalid(str(failure)) from None
         try:
-            return await self._evaluate(await self._start(), kind, value, context)
+            return await self._evaluate(await self._start(), question, context)
         except _WorkerFailed as failure:
             raise Invalid(str(failure)) from None
 
-    async def _evaluate(
-        self, process: _WorkerProcess, kind: str, value: Any, context: DecisionInput
-    ) -> Any:
+    async def _evaluate(self, process: _WorkerProcess, asked: Any, context: DecisionInput) -> Any:
         try:
-            return await process.answer(kind, value, context)
+            return await process.answer(asked, context)
         except _WorkerFailed as failure:
             self._log("worker ended", thread=context.thread_id, pid=process.pid, why=str(failure))
             raise

@@ -23,8 +23,7 @@ _OF_START = ("start", "$start")
 def unknown_names(
     reads: Iterable[tuple[str, str]], known: Collection[str] = BINDINGS
 ) -> Iterator[str]:
-    """Yields the faults of bare names; `reads`: (where they are looked up, name); `known`: those
-    of the input."""
+    """Yields the faults of bare names; `reads`: (where they are looked up, name)."""
     for context, name in reads:
         if context == syntax.INPUT and name not in known:
             yield f"unknown name {name!r}; there are {', '.join(sorted(known))}"

@@ -86,21 +86,17 @@ def _errors(text: str, bound: frozenset[str]) -> Iterator[str]:
         yield f"${name} is not bound"
 
 
-def result_errors(text: str, schemas: Mapping[str, Any] | None = None) -> list[str]:
-    """Returns the errors of an expression that makes a caller's meta from the thread that it
-    called; `schemas`: the role-schema of every role of that, if known."""
+def result_errors(text: str, schemas: Mapping[str, Any]) -> list[str]:
+    """Returns the errors of a `meta` over a called thread; `schemas`: of its roles, if known."""
     if errors := list(_errors(text, _BOUND | RESULT_NAMES)):
         return errors
     expression = jsonata.compile(text)
     errors = [*name_checks.unknown_names(expression.reads(), BINDINGS | RESULT_NAMES)]
-    if schemas is None:
-        return errors
-    for name, role in expression.calls():
+    for name, role in expression.calls() if schemas else ():
         if name in FUNCTIONS and role not in schemas:
             errors.append(f"no role is named {role!r}; there are {', '.join(schemas)}")
     for path in expression.paths():
-        role_read = None if path.filters == (-1,) else _role_of(path, "")
-        errors += name_checks.unknown_fields(path, role_read, schemas)
+        errors += name_checks.unknown_fields(path, _role_of(path, ""), schemas)
     return errors
 
 

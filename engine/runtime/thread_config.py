@@ -74,7 +74,7 @@ class ThreadConfig:
             summary=shown.summary,
             origin=self._origin,
             hint=hint and text(self._store, hint),
-            instruction=rule_prompts.at(self.flow.rules, intent.get("rule"), last),
+            instruction=rule_prompts.of_intent(self.flow.rules, intent, last),
         )
         return prompt.redacted(self.secrets)
 

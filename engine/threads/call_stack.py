@@ -26,8 +26,7 @@ def open_children(store: Store, thread: Thread) -> list[Thread]:
 
 
 def finished_children(store: Store, thread: Thread) -> list[ThreadId]:
-    """Returns the pending step's children that ended with return code 0: another attempt that makes
-    an equal call gets their result, and does not run them again."""
+    """Returns the pending step's children whose result another attempt gets for an equal call."""
     found = [threads.get(store, id) for id in (thread.record["intent"] or {}).get("calls", ())]
     return [one.id for one in found if one.status == ENDED and one.record.get("returnCode") == 0]
 

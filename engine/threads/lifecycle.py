@@ -24,8 +24,10 @@ from casfs.thread_state import says
 from casfs.threads import BROKEN, CANCELLED, ENDED, Thread
 from casfs.write_batch import Batch
 from engine import content
+from engine.agents import loader
 from engine.agents.loader import Package
-from engine.threads import agent_binding, call_checks, call_stack, naming, record
+from engine.moderator import rules
+from engine.threads import agent_binding, call_stack, naming, record
 from engine.threads.agent_binding import NO_BINDINGS, Binding, option
 from engine.threads.record import END_ON_LIMIT, ON_LIMIT, SUSPEND_ON_LIMIT, UNLIMITED, Budget
 from engine.workflow import registry as workflows
@@ -168,7 +170,7 @@ def fork(
         flow = workflows.load(store, workflow)
         _check_history(store, origin, flow)
         kept = {role: agent for role, agent in kept.items() if role in flow.roles}
-        call_checks.check_roles(flow, {**kept, **replacements})
+        _check_roles(flow, {**kept, **replacements})
         flow_name, fields["definition"] = flow.name, workflow
     with naming.one_at_a_time(name), store.batch() as batch:
         if replacements or workflow is not None:
@@ -232,11 +234,25 @@ def _validated(
     if request.on_limit not in ON_LIMIT:
         raise Invalid(f"on_limit must be one of {', '.join(ON_LIMIT)}")
     workflow = workflows.load(store, request.workflow)
-    call_checks.check_roles(workflow, request.agents)
+    _check_roles(workflow, request.agents)
     packages = agent_binding.resolve(request.all_agents)
     for role, one in request.all_agents.items():
-        call_checks.check_calls(store, option(role), one.name, one.config)
+        _check_calls(store, option(role), one.name, one.config)
     return _ValidatedRequest(request, workflow.name, packages, caller)
+
+
+def _check_calls(store: Store, where: str, agent: str, config: Mapping[str, Any]) -> None:
+    """Raises NotFound, Invalid for a call of a `workflow` agent, at any depth, that is refused."""
+    if agent == "workflow":
+        for call in config.get("calls", [config]):
+            flow = workflows.load(store, workflows.find(store, call["workflow"]))
+            _check_roles(flow, call["agents"])
+        schemas = {name: role.schema for name, role in flow.roles.items()}
+        faults = rules.result_errors(config.get("meta", "null"), schemas)
+        if faults and "calls" not in config:  # each of several has roles of its own
+            raise Invalid(f"{where}: config.meta: {faults[0]}")
+    for name, _, below in loader.load(agent).nested_agents(config):
+        _check_calls(store, where, name, below)
 
 
 def _put_start(batch: Batch, valid: _ValidatedRequest) -> NodeHash:
@@ -274,3 +290,11 @@ def _thread_of_key(store: Store, known: Head, start: NodeHash) -> Thread:
     if found.record["start"] != start:
         raise Conflict(f"the idempotency key is taken by thread {found.id}, which does other work")
     return found
+
+
+def _check_roles(workflow: workflows.Workflow, bound: Mapping[str, Any]) -> None:
+    if without := ", ".join(sorted(workflow.roles.keys() - bound.keys())):
+        raise Invalid(f"workflow {workflow.name}: no agent for {without}; give --agent ROLE=NAME")
+    if unknown := sorted(bound.keys() - workflow.roles.keys()):
+        roles = ", ".join(workflow.roles)
+        raise Invalid(f"workflow {workflow.name}: no role {unknown[0]!r}; it has {roles}")

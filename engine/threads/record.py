@@ -90,16 +90,14 @@ def new_intent(
     attempt: int,
     calls: Sequence[str] = (),
     lost: int = 0,
-    rule: int | None = None,
     last: Mapping[str, Any] | None = None,
 ) -> Intent:
     """Returns the intent of an attempt. Its `run` is the token by which the attempt's processes
-    are found again; `lost`: earlier attempts that ended with the daemon; `rule`: of the decision
-    (`engine.moderator.decision.Next`); `last`: the intent of the attempt before, if any."""
+    are found again; `lost`: earlier attempts that ended with the daemon; `last`: the intent of the
+    attempt before, if any."""
     return {
         **({"lost": lost} if lost else {}),
-        **({"rule": rule} if rule is not None else {}),
-        **{name: last[name] for name in KEPT if last and name in last},
+        **{name: last[name] for name in ("rule", *KEPT) if last and name in last},
         "role": role,
         "index": index,
         "attempt": attempt,

@@ -7,7 +7,7 @@ their caller is suspended are suspended with it. Each function is one transactio
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from casfs import threads
@@ -53,8 +53,9 @@ def suspend(
             if intent is not None and cause in (FAILURE, TIMEOUT, UNKNOWN):
                 traces = attempt_traces(batch, thread, f"failed: {reason}", not failed)
                 details = [*traces, *failed]
-                finished = call_stack.finished_children(store, thread)
-                calls = intent["calls"] if cause == UNKNOWN else finished
+                calls = intent["calls"]
+                if cause != UNKNOWN:
+                    calls = call_stack.finished_children(store, thread)
                 intent = {**record.without_turns(intent), "calls": calls}
             if intent is not None and tree is not None:
                 intent = {**intent, "tree": tree}
@@ -127,26 +128,18 @@ def resume(
         for name, text in (("answer", answer), ("hint", hint)):
             if text is not None:
                 changes[resumed[-1].id][name] = content.put(batch, text)
-        moved = [
-            _resume(store, batch, one, changes[one.id], agents if one is thread else NO_BINDINGS)
-            for one in resumed
-        ]
+        roles = {thread.id: agents}
+        moved = [_resume(store, batch, one, changes, roles.get(one.id, {})) for one in resumed]
     return moved[0]
 
 
-def _resume(
-    store: Store,
-    batch: Batch,
-    thread: Thread,
-    more: Mapping[str, Any],
-    replaced: Mapping[str, Binding],
-) -> Thread:
+def _resume(store: Store, batch: Batch, thread: Thread, more: Any, new: Collection[str]) -> Thread:
     """A failed step is run again with all that it called, unless another agent plays its role,
     which begins with nothing of what that one kept."""
     intent, cause = thread.record["intent"], thread.record.get("cause")
-    changes = {"status": RUNNING, "reason": None, "cause": None, "answer": None, **more}
+    changes = {"status": RUNNING, "reason": None, "cause": None, "answer": None, **more[thread.id]}
     if intent is not None:
-        other = intent["role"] in replaced
+        other = intent["role"] in new
         rest = {key: one for key, one in intent.items() if not (other and key in record.KEPT)}
         again = cause in (FAILURE, TIMEOUT) and not other
         changes["intent"] = {**rest, "resumed": True, **({"calls": []} if again else {})}

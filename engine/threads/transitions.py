@@ -75,6 +75,7 @@ def retry(
 ) -> Thread:
     """Begins another attempt at the pending step, with the finished children of the last one."""
     intent = thread.record["intent"]
+    calls, number = call_stack.finished_children(store, thread), intent["attempt"] + 1
     with store.batch() as batch:
         details = [*attempt_traces(batch, thread, f"failed: {reason}", not failed), *failed]
         return move_head(
@@ -82,13 +83,7 @@ def retry(
             thread,
             thread.hash,
             intent=record.new_intent(
-                intent["role"],
-                intent["index"],
-                intent["attempt"] + 1,
-                call_stack.finished_children(store, thread),
-                intent.get("lost", 0),
-                intent.get("rule"),
-                intent,
+                intent["role"], intent["index"], number, calls, intent.get("lost", 0), intent
             ),
             attempts=record.add_attempts(thread.record, details),
             spent=record.spent(thread.record, tokens),
@@ -184,8 +179,8 @@ def _advance(
         return move_head(batch, thread, hash, **stop, reason=reason, cause=RULE, **changes)
     last = thread.record["intent"] if attempt > 1 else None
     calls, lost = (last["calls"], record.lost_attempts(last)) if last else ((), 0)
-    more = (lost, decision.rule, last)
-    intent = record.new_intent(decision.role, done + 1, attempt, calls, *more)
+    intent = record.new_intent(decision.role, done + 1, attempt, calls, lost, last)
+    intent |= {} if decision.rule is None else {"rule": decision.rule}
     attempts: list[str] = []
     if last:
         traces = attempt_traces(batch, thread, "was broken off", not last.get("resumed"))

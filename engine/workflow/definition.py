@@ -181,11 +181,9 @@ def _schema_of(body: object) -> object:
 
 def _prompt_faults(path: str, rule: Mapping[str, object]) -> Iterator[str]:
     text = rule["prompt"]
-    if not isinstance(text, str) or not text.strip():
-        yield f"{path}: must be a text; leave it out where there is none"
+    if not isinstance(text, str) or not text.strip() or rule.get("to") == END:
+        yield f"{path}: must be a text, in a rule that leads to a role; leave it out elsewhere"
         return
-    if rule.get("to") == END:
-        yield f"{path}: no role comes after {END}; leave it out"
     for given, names in rule_prompts.fields(text):
         if names is None:
             yield f"{path}: {{{{{given}}}}} names no field; write {{{{ status }}}} or {{{{ a.b }}}}"

@@ -88,8 +88,7 @@ def _put(
         try:
             node = batch.put_node("workflow", {**definition, "roles": roles})
         except Invalid as error:  # `check` found no fault
-            reason = "the store's schemas are of an older casfs; `casfs init` updates them"
-            raise Invalid(f"{error}; {reason}") from None
+            raise Invalid(f"{error}; in a store of an older casfs run `casfs init`") from None
         record: dict[str, Any] = {"builtin": True} if builtin else {}
         if agents:
             bound = {role: put_agent(batch, spec) for role, spec in agents.items()}

@@ -67,9 +67,9 @@ def side(tmp_path: Path) -> Path:
 
 
 MADE = """{
-    "word": $first('a').meta.word & '-' & steps[-1].meta.word & '-' & end.summary,
+    "word": $first('a').meta.word & '-' & end.meta.word & '-' & end.summary,
     "files": filesChanged,
-    "n": $count(steps) + end.returnCode + $count(calls) + $length($trim($split(output, '`')[0]))
+    "n": $count(steps) + end.returnCode + $count(calls) + $length($trim($split(end.output, '`')[0]))
 }"""
 
 
@@ -88,7 +88,7 @@ async def test_a_return_code_and_several_calls(disk_store: Store, side: Path) ->
     workflows.add(disk_store, stops)
     calls = [calling(side, None).config, calling(side, None, "stops").config]
     del calls[1]["agents"]["b"]
-    meta = """{"word": $join(calls.(meta.word & end.returnCode), ' '), "n": end.returnCode}"""
+    meta = """{"word": $join(calls.(meta.word & returnCode), ' '), "n": end.returnCode}"""
     agent = Binding("workflow", {"calls": [*calls, calls[0]], "meta": meta})
     ended = await carry_on(disk_store, start(disk_store, agent))
     assert ended.status == ENDED, ended.record["reason"]
@@ -97,11 +97,11 @@ async def test_a_return_code_and_several_calls(disk_store: Store, side: Path) ->
 
 
 FAULTS = [
-    ("{'word': $number(output)}", "config.meta: evaluation failed"),
+    ("{'word': $number(end.output)}", "config.meta: evaluation failed"),
     ("{'word': 3}", "config.meta: its value does not fit: $.word: "),
     ("{'word': $last('a').meta.word, 'more': 1}", "config.meta: its value does not fit: $: "),
     ("'done'", "config.meta: its value does not fit: $: must be an object"),
-    ("output[3]", "config.meta: its value does not fit: $: must be an object"),
+    ("end.output[3]", "config.meta: its value does not fit: $: must be an object"),
     ("($f := function($x) { $f($x + 1) }; $f(0))", "config.meta: stopped after 1 s"),
     ("{'word': $pad('x', 1100000)}", "config.meta: its value has more than 1 MiB"),
 ]
@@ -142,7 +142,7 @@ AT_START = [
     ("{'word': ", "does not parse at position"),
     ("{'word': $now()}", "$now is refused"),
     ("{'word': $lst('a')}", "$lst is not bound"),
-    ("{'word': outpt}", "unknown name 'outpt'; there are calls, end, filesChanged, output"),
+    ("{'word': outpt}", "unknown name 'outpt'; there are calls, end, filesChanged"),
     ("{'word': $last('c').meta.word}", "no role is named 'c'; there are a, b"),
     ("{'word': $last('a').mta.word}", "a step has no field 'mta'"),
 ]

@@ -146,25 +146,32 @@ async def test_a_resumed_step_and_a_fork_are_told(disk_store: Store, got: Path) 
     assert shared.fault is None
 
 
+def filled(text: str, meta: Any) -> str:
+    return rule_prompts.filled({"prompt": text}, {"meta": meta}) or ""
+
+
 def test_a_value_is_bounded_and_not_read_again() -> None:
     long = "x" * (rule_prompts.MAX_VALUE_CHARS + 5)
-    text = rule_prompts.filled("{{a}}|{{b}}", {"a": long, "b": "{{ a }}"})
+    text = filled("{{a}}|{{b}}", {"a": long, "b": "{{ a }}"})
     assert text == f"{long[:-5]}… (5 more characters)|{{{{ a }}}}"
-    many = rule_prompts.filled("{{a}}" * 20, {"a": long})
+    many = filled("{{a}}" * 20, {"a": long})
     assert len(many) < rule_prompts.MAX_CHARS + 40
 
 
 @pytest.mark.parametrize("meta", [None, [], {"a": [1]}, {"a": None}, {"a": {"b": {}}}])
 def test_a_missing_value_is_nothing(meta: Any) -> None:
-    assert rule_prompts.filled("<{{ a.b.c }}>", meta) in ("<>", "<[]>")
+    assert filled("<{{ a.b.c }}>", meta) in ("<>", "<[]>")
+
+
+MUST = ".prompt: must be a text, in a rule that leads to a role; leave it out elsewhere"
 
 
 @pytest.mark.parametrize(
     ("at", "text", "fault"),
     [
-        ("rejects", "", ".prompt: must be a text; leave it out where there is none"),
-        ("rejects", 3, ".prompt: must be a text; leave it out where there is none"),
-        ("ends", "Bye.", ".prompt: no role comes after __end__; leave it out"),
+        ("rejects", "", MUST),
+        ("rejects", 3, MUST),
+        ("ends", "Bye.", MUST),
         ("rejects", "{{ a b }}", ".prompt: {{a b}} names no field; write {{ status }} or"),
         ("rejects", "{{}}", ".prompt: {{}} names no field"),
         ("begins", "{{ x }}", ".prompt: {{ x }}: there is no step before __start__"),
