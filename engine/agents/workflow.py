@@ -158,7 +158,6 @@ def _block(value: object) -> str:
 
 
 def _known_blocks(context: AgentContext, done: list[Called]) -> list[str]:
-    """Returns what may be the meta where no expression makes it."""
     last = done[-1]
     status = "completed" if last.return_code == 0 else "failed"
     meta = {"status": status, **last.meta}

@@ -53,9 +53,8 @@ def suspend(
             if intent is not None and cause in (FAILURE, TIMEOUT, UNKNOWN):
                 traces = attempt_traces(batch, thread, f"failed: {reason}", not failed)
                 details = [*traces, *failed]
-                calls = intent["calls"]
-                if cause != UNKNOWN:
-                    calls = call_stack.finished_children(store, thread)
+                finished = call_stack.finished_children(store, thread)
+                calls = intent["calls"] if cause == UNKNOWN else finished
                 intent = {**record.without_turns(intent), "calls": calls}
             if intent is not None and tree is not None:
                 intent = {**intent, "tree": tree}
