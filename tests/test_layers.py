@@ -34,7 +34,7 @@ TRUNK = """
 BRANCHES = {
     "fuse": "casfs.fuse.views casfs.fuse casfs.fuse.kernel casfs.fuse.pyfuse3 casfs.mount".split(),
     "engine": """
-        engine engine.blocking engine.cancellation engine.limits engine.launcher engine.containment
+        engine engine.blocking engine.limits engine.launcher engine.containment
         engine.processes engine.content
         engine.yaml_values engine.output_blocks engine.output_process engine.output_parser
         engine.moderator engine.secrets engine.workflow engine.llm

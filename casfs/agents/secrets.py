@@ -7,11 +7,17 @@ to a model, it redacts with `Secrets.redact`. A redacted value reads `$NAME`.
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Mapping
 from typing import Any, BinaryIO
 
+from casfs.backend.protocols import Backend, Head, HeadName
+from casfs.digest import Digest, NodeDigest, NodeHash
+from casfs.nodes.registry import Registry
+from casfs.store import Store
 from casfs.system.log import Log
+from casfs.write_batch import Batch
 
 SECRETS_VARIABLE = "CASFS_SECRETS"  # names of variables, for what a step's program puts itself
 MIN_SECRET_CHARS = 6  # shorter values occur in ordinary text and are not redacted
@@ -22,7 +28,7 @@ class Secrets:
     """`values`: variable name to value. False where none is long enough to be redacted."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
-        self._values = values
+        self.values = values
         found = {value: name for name, value in values.items() if len(value) >= MIN_SECRET_CHARS}
         forms = {form: name for value, name in found.items() for form in _forms(value)}
         self._forms = sorted(forms.items(), key=lambda pair: -len(pair[0]))
@@ -31,11 +37,11 @@ class Secrets:
         return bool(self._forms)
 
     def __or__(self, other: Secrets) -> Secrets:
-        return Secrets({**self._values, **other._values})
+        return Secrets({**self.values, **other.values})
 
     @property
     def names(self) -> list[str]:
-        return sorted(self._values)
+        return sorted(self.values)
 
     def redact(self, text: str) -> str:
         """Replaces every value by `$NAME`, also where it is escaped in JSON."""
@@ -110,3 +116,41 @@ def _forms(value: str) -> set[str]:
 
 def _bytes(value: str) -> bytes:
     return value.encode("utf-8", "surrogateescape")
+
+
+def redacting_store(store: Store, secrets: Secrets) -> Store:
+    """Returns a view of `store` that redacts, also what `store` redacts already."""
+    return RedactingStore(store, secrets) if secrets else store
+
+
+class RedactingStore(Store):
+    """A store whose writes are redacted; reads are not."""
+
+    def __init__(self, store: Store, secrets: Secrets) -> None:
+        super().__init__(store.backend, store.root)
+        self.registry, self.cache = store.registry, store.cache
+        self.secrets = secrets_of(store) | secrets
+
+    def batch(self) -> Batch:
+        return _RedactingBatch(self.backend, self.registry, self.secrets)
+
+
+def secrets_of(store: Store) -> Secrets:
+    """Returns the secrets that a store redacts."""
+    return store.secrets if isinstance(store, RedactingStore) else NO_SECRETS
+
+
+class _RedactingBatch(Batch):
+    def __init__(self, backend: Backend, registry: Registry, secrets: Secrets) -> None:
+        super().__init__(backend, registry)
+        self._secrets = secrets
+
+    def put_stream(self, source: BinaryIO) -> Digest:
+        """Unlike other batches, this one reads the whole stream into memory."""
+        return super().put_stream(io.BytesIO(self._secrets.redact_bytes(source.read())))
+
+    def put_node(self, type: str, payload: Any) -> NodeDigest:
+        return super().put_node(type, self._secrets.redact_json(payload))
+
+    def move(self, name: HeadName, old: Head, hash: NodeHash, record: Mapping[str, Any]) -> Head:
+        return super().move(name, old, hash, self._secrets.redact_json(record))

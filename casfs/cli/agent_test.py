@@ -45,7 +45,7 @@ def test(
     casfs agent test llm:small --task "Say hello"
     """
     from casfs.agents import Waiting
-    from engine.agents import package_code
+    from casfs.agents.messages import describe
     from engine.threads import role_agents
 
     spec = parse_agent(name, name)
@@ -63,7 +63,7 @@ def test(
         except CasfsError as error:
             raise type(error)(f"{name}: {error}") from None
         except Exception as error:  # third-party code may raise anything
-            raise Failed(f"{name}: {package_code.describe(error)}") from None
+            raise Failed(f"{name}: {describe(error)}") from None
     found["durationMs"] = round((time.monotonic() - began) * 1000)
     if as_json:
         echo_json(found)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -95,7 +96,8 @@ def run_agent(
 
     async def step() -> AgentResult:
         with trio.fail_after(timeout_s):
-            return await play(given)
+            async with AsyncExitStack() as stack:
+                return await play(replace(given, exit_stack=stack))
 
     play = _create(agent, dict(config or {}), store)
     given = fake_context(store, **{"started": started, "turn": turn, "call": call, **context})

@@ -8,12 +8,11 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -23,7 +22,9 @@ from casfs.agents import AgentFn
 from casfs.errors import CasfsError, Failed, Invalid, NotFound, Refused
 from casfs.nodes.schema import Schema
 from casfs.system import run_command
-from engine.agents import package_code
+from casfs.version import VERSION
+from engine.agents import worker_client
+from engine.agents.worker_client import PackageCode
 from engine.limits import faults as limit_faults
 from engine.moderator import rules
 from engine.secrets.config_marks import AGENT, EXPRESSION, marked_values
@@ -32,35 +33,31 @@ from engine.secrets.redaction import secret_variables
 ENTRY_POINT_GROUP, BUILTIN_DISTRIBUTION = "casfs.agents", "casfs"
 LIMITS = "limits"  # in the config of any package: for the engine
 IMPORT_TIMEOUT_S = 10.0
-IMPORTED = b"\x06imported"
-PROBE = f"""
-import json, sys, traceback
-from importlib.metadata import EntryPoint
-sys.path[:] = json.loads(sys.argv[1])
-try:
-    EntryPoint("", sys.argv[2], "").load()
-except BaseException as error:
-    frames = [(f.f_code.co_filename, line) for f, line in traceback.walk_tb(error.__traceback__)]
-    inside = [f" ({{file}}:{{line}})" for file, line in frames[1:] if "importlib" not in file]
-    sys.stderr.write(f"{{type(error).__name__}}: {{error}}{{''.join(inside[-1:])}}\\n")
-    raise SystemExit(1)
-sys.stderr.write({IMPORTED.decode()!r})
-"""
+MAX_WRITTEN_BYTES = 4 << 20
+_described: dict[str, tuple[object, Mapping[str, Any], list[str]]] = {}  # by target, stamped
 MISSING = re.compile(r'"([^"]+)" is a required property')
-_loaded: dict[str, tuple[ModuleType | None, str]] = {}  # by module: when it was imported
 DESCRIPTOR_TYPES = {"configSchema": "an object", "schemas": "a list", "capabilities": "a list"}
+
+
+class _Bounded(io.BytesIO):
+    """What a process writes at the import of a package."""
+
+    def write(self, data: Any) -> int:
+        if self.tell() + len(data) > MAX_WRITTEN_BYTES:
+            raise Failed(f"its import writes more than {MAX_WRITTEN_BYTES >> 20} MiB")
+        return super().write(data)
 
 
 @dataclass(frozen=True)
 class Package:
-    """An agent package. `version`: of the code that this process has loaded and runs; `installed`:
-    that of what is installed by now."""
+    """An agent package. `version`: of the code that runs; `is_builtin`: it runs in this process,
+    others in processes of their own, with the version that is installed then."""
 
     name: str
     version: str
     descriptor: Mapping[str, Any] = field(repr=False)
     create: Callable[[Mapping[str, Any]], AgentFn] = field(repr=False)
-    installed: str | None = None
+    is_builtin: bool = True
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -127,49 +124,60 @@ def load(name: str) -> Package:
     points = sorted(entry_points(group=ENTRY_POINT_GROUP, name=name), key=_is_third_party)
     if not points:
         raise unknown(name)
-    point = points[0]
-    third_party = _is_third_party(point)
     try:
-        if third_party:
-            package_code.forget_changed(point.module)
-        _probe(point)
-        exported = point.load()
-        if third_party:
-            package_code.note_loaded(point.module)
-        descriptor = dict(exported.package_descriptor)
-        version = _loaded_version(point)
-        package = Package(name, version, descriptor, exported.create_agent, _version(point))
+        package = _third_party(points[0]) if _is_third_party(points[0]) else _builtin(points[0])
         check(package)
     except CasfsError as error:
         raise Failed(f"agent {name}: does not load: {error}") from error
-    except BaseException as error:  # third-party code may raise anything
-        said = package_code.describe(error)
-        raise Failed(f"agent {name}: does not load: {said}") from error
     return package
 
 
-def _probe(point: EntryPoint) -> None:
-    """Imports a third-party package in a process of its own first: an import that hangs, exits or
-    crashes ends that process and not this one. Raises Failed."""
-    if not _is_third_party(point) or point.module in sys.modules:
-        return
-    said = io.BytesIO()
-    argv = [sys.executable, "-c", PROBE, json.dumps([os.path.abspath(one) for one in sys.path])]
+def _builtin(point: EntryPoint) -> Package:
+    module = point.load()
+    return Package(point.name, VERSION, module.package_descriptor, module.create_agent)
+
+
+def _third_party(point: EntryPoint) -> Package:
+    """Returns a package with the descriptor that a process of its own has read; this one never
+    imports its code. Raises Failed."""
+    version, name = _version(point), None if point.dist is None else point.dist.name
+    stamp, descriptor, files = _described.get(point.value, ((), {}, []))
+    if stamp != (version, _stamp(files)):
+        descriptor, files = _describe(point.value)
+        _described[point.value] = (version, _stamp(files)), descriptor, files
+    code = PackageCode(point, (name, version))
+    return Package(point.name, version, descriptor, code.create, is_builtin=False)
+
+
+def _describe(target: str) -> tuple[Mapping[str, Any], list[str]]:
+    """Asks a process for a package's descriptor and files: an import that hangs, exits or crashes
+    ends that process and not this one. Raises Failed."""
+    path = json.dumps([os.path.abspath(one) for one in sys.path])
+    answer, said = _Bounded(), _Bounded()
     ended = run_command.run(
-        [*argv, point.value],
+        [*worker_client.ARGV, target, path],
         cwd=Path("/"),
         env=os.environ,
         timeout=IMPORT_TIMEOUT_S,
-        stdout=(),
+        stdout=(answer,),
         stderr=(said,),
     )
     if ended.timed_out:
         raise Failed(f"its import takes longer than {IMPORT_TIMEOUT_S:g} s")
-    if ended.exit_code != 0 or IMPORTED not in said.getvalue():
+    try:
+        found = canonical.parse(answer.getvalue())
+        if "error" in found:
+            raise Failed(str(found["error"]))
+        return dict(found["descriptor"]), [str(file) for file in found["files"]]
+    except (Invalid, LookupError, TypeError, ValueError):
         lines = said.getvalue().decode("utf-8", "replace").split("\n")
         last = next((line for line in reversed(lines) if line.strip()), "nothing on stderr")
-        ends = f"its import ends the process (exit code {ended.exit_code}): "
-        raise Failed(f"{'' if ended.exit_code == 1 else ends}{last}")
+        reason = f"its import ends the process (exit code {ended.exit_code}): {last}"
+        raise Failed(reason) from None
+
+
+def _stamp(files: Iterable[str]) -> list[float]:
+    return [os.path.getmtime(one) for one in files if os.path.exists(one)]
 
 
 def _is_third_party(point: EntryPoint) -> bool:
@@ -180,8 +188,6 @@ def _is_third_party(point: EntryPoint) -> bool:
 def check(package: Package) -> None:
     """Raises Invalid for an unusable descriptor."""
     canonical.encode(package.descriptor)
-    if not callable(package.create):
-        raise Invalid("create_agent cannot be called")
     for key, form in DESCRIPTOR_TYPES.items():
         kind = Mapping if form == "an object" else list | tuple
         if key in package.descriptor and not isinstance(package.descriptor[key], kind):
@@ -201,24 +207,11 @@ def resolve(name: str, version: str, config: Mapping[str, Any]) -> Package:
     except InvalidSpecifier:
         raise Invalid(f"agent {name}: {version!r} is not a PEP 440 version specifier") from None
     if not wanted.contains(package.version, prereleases=True):
-        upgraded = package.installed not in (None, package.version)
-        hint = f"; restart the daemon to load {package.installed}" if upgraded else ""
-        raise Refused(f"agent {name}: version {package.version} is installed, not {version}{hint}")
+        raise Refused(f"agent {name}: version {package.version} is installed, not {version}")
     package.check_config(dict(config))
     for further in package.nested_agents(config):
         resolve(*further)
     return package
-
-
-def _loaded_version(point: EntryPoint) -> str:
-    """Returns the version that was installed when this process imported the package: a running
-    daemon goes on with that code after an upgrade."""
-    module = sys.modules.get(point.module)
-    known, version = _loaded.get(point.module, (None, ""))
-    if module is None or known is not module:
-        version = _version(point)
-        _loaded[point.module] = module, version
-    return version
 
 
 def _version(point: EntryPoint) -> str:

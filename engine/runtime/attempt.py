@@ -19,7 +19,9 @@ from typing import Any, cast
 
 import trio
 
-from casfs.agents import AgentContext, AgentFailed, AgentFn, AgentResult, Waiting
+from casfs.agents import AgentContext, AgentFailed, AgentFn, AgentResult
+from casfs.agents.cancellation import reraise_cancellation
+from casfs.agents.messages import describe, find_waiting
 from casfs.agents.prompt import Prompt
 from casfs.digest import TreeHash
 from casfs.errors import CasfsError, Invalid, NotFound
@@ -27,9 +29,7 @@ from casfs.nodes.schema import Schema
 from casfs.store import Store
 from casfs.threads import Thread
 from engine import containment
-from engine.agents import package_code
 from engine.blocking import blocking
-from engine.cancellation import reraise_cancellation
 from engine.llm.llm_extractor import Extractor
 from engine.output_parser import DanglingRef, Extracted, extract, is_quick
 from engine.processes import MAX_OUTPUT_BYTES, OutputTooLarge, TimedOut
@@ -175,11 +175,11 @@ class Attempt:
                 raise OutputTooLarge(f"its output has more than {MAX_OUTPUT_BYTES >> 20} MiB")
         except BaseException as error:  # third-party code may raise anything
             reraise_cancellation(error)
-            if waiting := _find_waiting(error):
+            if waiting := find_waiting(error):
                 self.tokens += _bounded(waiting.tokens)
                 raise waiting from error
             ours = isinstance(error, CasfsError)
-            message = str(error) if ours else package_code.describe(error)
+            message = str(error) if ours else describe(error)
             reason = context.secrets.redact(message)  # before it is cut to fit a record
             detail = error.detail if isinstance(error, AgentFailed) else None
             self.tokens += await blocking(lambda: detail_tokens(self._store, detail))
@@ -265,10 +265,3 @@ def _bounded(tokens: object) -> int:
     if not isinstance(tokens, int) or isinstance(tokens, bool):
         return 0
     return min(max(tokens, 0), MAX_TOKENS)
-
-
-def _find_waiting(error: BaseException) -> Waiting | None:
-    """An agent that calls several threads at once raises their Waiting in a group."""
-    if isinstance(error, BaseExceptionGroup):
-        return next((found for one in error.exceptions if (found := _find_waiting(one))), None)
-    return error if isinstance(error, Waiting) else None

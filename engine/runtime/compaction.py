@@ -7,19 +7,20 @@ or without one its whole output, is the summary. Its detail is an artifact of th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
 from typing import Any
 
 from casfs.agents import AgentContext, AgentFailed, AgentResult
+from casfs.agents.cancellation import reraise_cancellation
+from casfs.agents.messages import describe
 from casfs.agents.prompt import Prompt
 from casfs.digest import NodeHash
 from casfs.errors import CasfsError, Invalid
 from casfs.store import Store
 from casfs.threads import ThreadId
 from engine import content
-from engine.agents import package_code
 from engine.blocking import blocking
-from engine.cancellation import reraise_cancellation
 from engine.output_parser import extract, role_schema
 from engine.runtime.attempt import AttemptFailed, detail_tokens, result_tokens
 from engine.runtime.thread_config import load_agent
@@ -82,13 +83,14 @@ async def summarise(
     )
     try:
         function, _ = await blocking(lambda: load_agent(store, agent))
-        result = await function(context)
+        async with AsyncExitStack() as stack:
+            result = await function(replace(context, exit_stack=stack))
         if not isinstance(result, AgentResult) or not isinstance(result.output, str):
             raise TypeError(f"{type(result).__name__} is not an AgentResult with a text")
     except BaseException as error:  # third-party code may raise anything
         reraise_cancellation(error)
         ours = isinstance(error, CasfsError)
-        reason = str(error) if ours else package_code.describe(error)
+        reason = str(error) if ours else describe(error)
         detail = error.detail if isinstance(error, AgentFailed) else None
         tokens = await blocking(lambda: detail_tokens(store, detail))
         raise AttemptFailed(f"{ROLE}: {reason}", detail, tokens=tokens) from error

@@ -17,13 +17,13 @@ from typing import Any
 import trio
 
 from casfs import threads
+from casfs.agents.cancellation import reraise_cancellation
 from casfs.errors import CasfsError, Conflict
 from casfs.store import Store
 from casfs.system.log import Log
 from casfs.thread_state import QUEUED, state
 from casfs.threads import RUNNING, Thread, ThreadId
 from engine.blocking import blocking
-from engine.cancellation import reraise_cancellation
 from engine.llm.llm_extractor import Extractor
 from engine.moderator.decision import Evaluator
 from engine.runtime import stop_thread

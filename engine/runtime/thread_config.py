@@ -18,6 +18,7 @@ from casfs.store import Store
 from casfs.threads import Thread
 from casfs.write_batch import Batch
 from engine.agents import loader
+from engine.agents.loader import Package
 from engine.blocking import blocking
 from engine.content import text
 from engine.llm.llm_extractor import Extractor
@@ -87,14 +88,22 @@ class ThreadConfig:
         return batch.put_node("agent", {**agent, "version": f"=={version}"}).hash
 
     def role_agent(self, role: str) -> RoleAgent:
-        """Returns the agent of a role, which is loaded by its first call."""
+        """Returns the agent of a role for one attempt; it is loaded by its first call."""
+
+        of_attempt: dict[str, AgentFn] = {}  # the next one may find another version
 
         async def agent(context: AgentContext) -> AgentResult:
             node = self.agents[role]
-            if node not in self._functions:
-                loaded = await blocking(lambda: load_agent(self._store, node))
-                self._functions[node], self._versions[node] = loaded
-            return await self._functions[node](context)
+            known = {**self._functions, **of_attempt}
+            if node not in known:
+                function, package = await blocking(lambda: load_agent(self._store, node))
+                known[node] = (self._functions if package.is_builtin else of_attempt)[node] = (
+                    function
+                )
+                if self._versions.get(node, package.version) != package.version:
+                    self.recorded_agents.clear()
+                self._versions[node] = package.version
+            return await known[node](context)
 
         part, bound = self.flow.roles[role], self._store.node(self.agents[role], "agent").payload
         limits = [loader.limits(bound["config"]), part.limits]
@@ -126,13 +135,13 @@ def redacting_store(store: Store, thread: Thread, env: Mapping[str, str]) -> Sto
     return redaction.redacting_store(store, redaction.from_env(names, env))
 
 
-def load_agent(store: Store, agent: str) -> tuple[AgentFn, str]:
+def load_agent(store: Store, agent: str) -> tuple[AgentFn, Package]:
     """Creates the function of an agent node, from the package that is installed now; returns it
-    and the package's version. Raises as `loader.resolve`: that may not satisfy the thread's any
+    and the package. Raises as `loader.resolve`: that may not satisfy the thread's any
     more."""
     node = store.node(agent, "agent").payload
     try:
         package = loader.resolve(node["package"], node["version"], node["config"])
     except Refused as error:
         raise Refused(f"{error}; `thread resume --agent` takes another") from None
-    return package.create(loader.own_config(node["config"])), package.version
+    return package.create(loader.own_config(node["config"])), package

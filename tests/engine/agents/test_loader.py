@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 import casfs
+from casfs.agents.messages import describe
 from casfs.errors import Failed, Invalid, NotFound, Refused
-from engine.agents import command, loader, package_code
+from engine.agents import command, loader
 
 CONFIG = {"argv": ["true"]}
 
@@ -160,8 +161,8 @@ def test_an_exception_names_file_and_line(folder: Path) -> None:
     install(folder, "typing", "agents_typing", code=AGENT.replace("{body}", body))
     with pytest.raises(NameError) as raised:
         run_agent(loader.load("typing").create)
-    said = package_code.describe(raised.value)
+    said = describe(raised.value, "agents_typing")
     assert said.startswith("NameError: name 'AgentResul' is not defined")
     assert said.endswith(f" ({folder / 'agents_typing.py'}:9)")
-    assert package_code.describe(ValueError("a\nb")) == "ValueError: a b"
-    assert package_code.describe(KeyError()) == "KeyError"
+    assert describe(ValueError("a\nb")) == "ValueError: a b"
+    assert describe(KeyError()) == "KeyError"

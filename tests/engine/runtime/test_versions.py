@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from importlib import invalidate_caches
 from pathlib import Path
 
@@ -32,6 +31,30 @@ def create_agent(config):
 """
 
 
+UPGRADES = """
+import json
+import os
+from casfs.agents import AgentResult
+package_descriptor = {}
+RAN = 1
+def create_agent(config):
+    async def agent(context):
+        new = {1: "2.0.0", 2: "3.0.0"}[RAN]
+        with open(config["folder"] + "/magpie_code.py") as file:
+            code = file.read()
+        with open(config["folder"] + "/magpie_code.py", "w") as file:
+            file.write(code.replace("RAN = 1", "RAN = 2  # changed"))
+        (old,) = [one for one in os.listdir(config["folder"]) if one.endswith(".dist-info")]
+        info = f"{config['folder']}/magpie_agent-{new}.dist-info"
+        os.rename(f"{config['folder']}/{old}", info)
+        with open(f"{info}/METADATA", "w") as file:
+            file.write(f"Metadata-Version: 2.1\\nName: magpie-agent\\nVersion: {new}\\n")
+        output = "```json\\n" + json.dumps({"ran": RAN}) + "\\n```"
+        return AgentResult(output, context.store.put(b"x"))
+    return agent
+"""
+
+
 @pytest.mark.parametrize(("wanted", "goes_on"), [("", True), (">=1.4", True), (">=1.4,<2", False)])
 async def test_a_version_that_does_not_satisfy_the_thread_suspends_it(
     wanted: str,
@@ -41,7 +64,6 @@ async def test_a_version_that_does_not_satisfy_the_thread_suspends_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "magpie_code", raising=False)
     install(tmp_path, "magpie", "magpie_code", "1.4.2", CODE)
     flow, _ = workflows.add(disk_store, loop(2))
     bound = {"a": Binding("magpie", {}, wanted)}
@@ -52,7 +74,6 @@ async def test_a_version_that_does_not_satisfy_the_thread_suspends_it(
     shutil.rmtree(tmp_path / "magpie_agent-1.4.2.dist-info")
     install(tmp_path, "magpie", "magpie_code", "2.0.0")
     invalidate_caches()
-    monkeypatch.delitem(sys.modules, "magpie_code")  # as in a new daemon
     now = await resumed(disk_store, rests)
     ran = [
         disk_store.node(step["agent"], "agent").payload["version"]
@@ -73,24 +94,22 @@ async def test_a_version_that_does_not_satisfy_the_thread_suspends_it(
         assert (ended.status, last["version"]) == (ENDED, "==2.0.0")
 
 
-async def test_a_step_has_the_version_that_really_ran(
+async def test_a_step_has_the_version_that_was_installed_when_it_ran(
     disk_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A running daemon goes on with the code that it has loaded."""
+    """An upgrade in the middle of a run: the next step runs the new code, and says so."""
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "magpie_code", raising=False)
-    install(tmp_path, "magpie", "magpie_code", "1.4.2", CODE)
-    flow, _ = workflows.add(disk_store, loop(2))
-    request = ThreadRequest(flow, "x", {"a": Binding("magpie")}, max_steps=1)
-    rests = await carry_on(disk_store, lifecycle.create(disk_store, request))
-    shutil.rmtree(tmp_path / "magpie_agent-1.4.2.dist-info")
-    install(tmp_path, "magpie", "magpie_code", "2.0.0")
-    invalidate_caches()
-    now = await resumed(disk_store, rests)
+    install(tmp_path, "magpie", "magpie_code", "1.4.2", UPGRADES)
+    flow, _ = workflows.add(disk_store, loop(3))
+    bound = {"a": Binding("magpie", {"folder": str(tmp_path)}, "<3")}
+    made = lifecycle.create(disk_store, ThreadRequest(flow, "x", bound))
+    now = await carry_on(disk_store, made)
     ran = [
-        disk_store.node(step["agent"], "agent").payload["version"]
+        (step["meta"]["ran"], disk_store.node(step["agent"], "agent").payload["version"])
         for step in steps(disk_store, now)
     ]
-    assert ran == ["==1.4.2", "==1.4.2"]
-    with pytest.raises(Refused, match=r"not >=2; restart the daemon to load 2\.0\.0"):
-        loader.resolve("magpie", ">=2", {})
+    assert ran == [(1, "==1.4.2"), (2, "==2.0.0")]
+    assert (now.status, now.record["cause"]) == (SUSPENDED, "failure")
+    assert "version 3.0.0 is installed, not <3" in now.record["reason"]
+    with pytest.raises(Refused, match=r"version 3\.0\.0 is installed, not <3"):
+        loader.resolve("magpie", "<3", {})
