@@ -68,7 +68,11 @@ def of_pending_step(store: Store, thread: Thread) -> StepPrompt | None:
     intent = fields.get("intent")
     if intent is None:
         return None
-    shown = history_now(store, thread)
+    shown: History
+    if fields.get("compact") is not None:
+        shown = content_text(store, fields["compact"]), []
+    else:
+        shown = history(store, threads.backwards(store, thread))
     workflow, start = threads.workflow(store, thread), threads.start(store, thread).payload
     refs = {**fields, "correction": intent.get("correction")}
     prompt = _prompt(store, workflow, intent["role"], start, shown, refs)
@@ -80,9 +84,8 @@ def of_pending_step(store: Store, thread: Thread) -> StepPrompt | None:
 
 
 def of_thread(store: Store, thread: Thread, index: int | None) -> tuple[int | None, StepPrompt]:
-    """Returns the prompt of the step with this index; for None, index and prompt as follows: None
-    and that of the pending step, or of the last attempt at it; where there is none, those of the
-    last step. Raises NotFound, Corrupt."""
+    """Returns a step's index and prompt; for None those of the pending step, whose index is None,
+    else of the last one. Raises NotFound, Corrupt."""
     pending = of_pending_step(store, thread) if index is None else None
     if pending is not None:
         return None, pending
@@ -90,33 +93,20 @@ def of_thread(store: Store, thread: Thread, index: int | None) -> tuple[int | No
     return index, of_step(store, thread, threads.step_at(store, thread, index))
 
 
-def context(store: Store, input: str, summary: str | None, steps: Iterable[EarlierStep]) -> str:
-    """Returns what a thread knows, as Markdown. `input`: its task, a content node."""
-    parts = [f"# Task\n\n{content_text(store, input).strip()}"]
+def context(store: Store, state: NodeHash, compact: NodeHash | None) -> str:
+    """Returns what a thread knew when it stood at a node of its chain, as Markdown. `compact`: a
+    summary of all steps so far. Raises NotFound, Corrupt."""
+    node = store.node(state)
+    start = node.payload.get("start", state)
+    last = None if state == start else node.payload.get("lastStep", state)
+    summary, steps = compact and content_text(store, compact), list[EarlierStep]()
+    if compact is None:
+        summary, steps = history(store, threads.backwards_from(store, last))
+    task = content_text(store, store.node(start, "thread-start").payload["input"])
+    parts = [f"# Task\n\n{task.strip()}"]
     if summary is not None:
         parts.append(f"# Summary of what went before\n\n{summary.strip()}")
     return "\n\n".join([*parts, *(step.text() for step in steps)])
-
-
-def context_at(store: Store, state: NodeHash) -> str:
-    """Returns what a thread knew when it stood at this node, a thread-start or thread-step."""
-    node = store.node(state)
-    is_step = node.type == "thread-step"
-    start = store.node(node.payload["start"], "thread-start") if is_step else node
-    shown = history(store, threads.backwards_from(store, state if is_step else None))
-    return context(store, start.payload["input"], *shown)
-
-
-def history_now(
-    store: Store, thread: Thread, newest_first: Iterable[Node] | None = None
-) -> History:
-    """Returns what the next prompt shows of the steps. `newest_first`: all of them, where they are
-    loaded already. Raises NotFound, Corrupt."""
-    summary = thread.record.get("compact")
-    if summary is not None:
-        return content_text(store, summary), []
-    nodes = threads.backwards(store, thread) if newest_first is None else newest_first
-    return history(store, nodes)
 
 
 def history(store: Store, newest_first: Iterable[Node]) -> History:

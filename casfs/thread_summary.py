@@ -70,13 +70,3 @@ def detail_tokens(store: Store, detail: str) -> int | None:
         return None
     found = payload.get("totalTokens") if isinstance(payload, dict) else None
     return found if isinstance(found, int) else None
-
-
-def agent_name(store: Store, hash: str) -> str:
-    """Returns the package of an agent, with its model where it has one."""
-    try:
-        agent = store.node(hash, "agent").payload
-    except CasfsError as error:
-        return str(error)
-    model = agent["config"].get("model")
-    return f"{agent['package']} ({model})" if isinstance(model, str) else str(agent["package"])

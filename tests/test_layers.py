@@ -51,7 +51,7 @@ LIBRARIES = {
     "blake3": "casfs.digest",
     "click": "casfs.cli",
     "httpx2": "engine.llm.client",
-    "hypercorn": "casfs.web.serving",
+    "hypercorn": "casfs.web.server",
     "jinja2": "casfs.web.rendering",
     "jsonata": "engine.moderator.jsonata",
     "jsonschema": "casfs.nodes.schema",

@@ -9,7 +9,7 @@ from typing import Any
 
 from casfs.cli.output import echo, echo_json, write_line
 from casfs.cli.terminal import colours, columns, on_terminal, paint
-from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
+from casfs.nodes.directory import Entry, Subdirectory, Symlink
 from casfs.store import Store
 from casfs.system.safe_text import escape
 from casfs.trees import tree as trees
@@ -68,19 +68,10 @@ def _entry(entry: Entry | None) -> dict[str, Any] | None:
     """Returns kind, hash, size and mode of one side."""
     if entry is None:
         return None
-    if isinstance(entry, Subdirectory):
-        return {"kind": "directory", "hash": entry.digest.hash}
-    kept = entry.properties
+    value = trees.entry_json(b"", entry)
+    del value["name"], value["path"]
+    kept = None if isinstance(entry, Subdirectory) else entry.properties
     mode = None if kept is None else kept.unix_mode
-    if isinstance(entry, File):
-        value: dict[str, Any] = {
-            "kind": "file",
-            "hash": entry.digest.hash,
-            "sizeBytes": entry.digest.size_bytes,
-            "executable": entry.executable,
-        }
-    else:
-        value = {"kind": "symlink", "target": os.fsdecode(entry.target)}
     return value if mode is None else {**value, "unixMode": mode}
 
 

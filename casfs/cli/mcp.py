@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from casfs.cli.common import refuse_home_or_root, step_secrets, store_root
-from casfs.cli.output import echo_line
+from casfs.cli.common import open_store, refuse_home_or_root, step_secrets, store_root
+from casfs.cli.output import echo
+from casfs.cli.web import NEEDED
 from casfs.errors import Failed, Usage
-
-if TYPE_CHECKING:
-    from casfs.mcp.server import Server
 
 KEY_FILE = "mcp.json"
 
@@ -28,11 +25,7 @@ KEY_FILE = "mcp.json"
 @click.option("--port", type=click.IntRange(0, 65535), help="Port (default: as last time, or any).")
 @click.pass_context
 def mcp(
-    ctx: click.Context,
-    allow_write: bool,
-    folders: tuple[str, ...],
-    http: bool,
-    port: int | None,
+    ctx: click.Context, allow_write: bool, folders: tuple[str, ...], http: bool, port: int | None
 ) -> None:
     """Serve the store to an agent by the Model Context Protocol.
 
@@ -44,10 +37,11 @@ def mcp(
     casfs mcp --allow-write --dir ./project
     casfs mcp --http --port 8765
     """
-    if folders and not allow_write:
-        raise Usage("--dir goes with --allow-write")
-    if port is not None and not http:
-        raise Usage("--port goes with --http")
+    if (folders and not allow_write) or (port is not None and not http):
+        raise Usage("--dir goes with --allow-write, --port with --http")
+    places = [Path(os.path.realpath(one)) for one in folders or (".",)] if allow_write else []
+    for place in places:
+        refuse_home_or_root(place, None)
     root = store_root(ctx)
     try:
         import trio
@@ -55,42 +49,29 @@ def mcp(
         from casfs.mcp.reading import Reading
         from casfs.mcp.server import Server
         from casfs.mcp.writing import Writing
-        from casfs.store import Store
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("mcp", "pydantic"):
-            raise
-        raise Failed(f"no module {error.name}; run `pip install casfs[mcp]`") from None
-    thread, step = (os.environ.get(f"CASFS_{name}", "") for name in ("THREAD", "STEP"))
-    if Path(os.environ.get("CASFS_STORE", "")) != root:
-        thread = step = ""
-    places = [Path(os.path.realpath(one)) for one in folders or (".",)] if allow_write else []
-    for place in places:
-        refuse_home_or_root(place, None)
-    with Store.open(root) as store:
-        kind = Writing if allow_write else Reading
-        tools = kind(store, thread, int(step) if step.isdigit() else None, step_secrets(), places)
+
         if http:
-            _serve_http(root, Server(tools), port or 0)
-        else:
+            from casfs.web import access
+            from casfs.web import server as web_server
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("mcp", "pydantic", *NEEDED):
+            raise
+        extra = "mcp,web" if http else "mcp"
+        raise Failed(f"no module {error.name}; run `pip install casfs[{extra}]`") from None
+    is_own = Path(os.environ.get("CASFS_STORE", "")) == root
+    thread = os.environ.get("CASFS_THREAD", "") if is_own else ""
+    with open_store(ctx) as store:
+        kind = Writing if allow_write else Reading
+        server = Server(kind(store, thread, step_secrets(), places))
+        if not http:
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_DFL)  # a thread waits for stdin
-            trio.run(Server(tools).run_stdio_async)
-
-
-def _serve_http(root: Path, server: Server, port: int) -> None:
-    import trio
-
-    from casfs.web import access, serving
-
-    key = access.load(root, KEY_FILE)
-    with serving.listen(port, key.port) as listener:
-        key = access.Key(key.token, listener.getsockname()[1])
-        access.save(root, key, KEY_FILE)
-        url = f"http://{serving.HOST}:{key.port}/mcp"
-
-        def ready() -> None:
-            echo_line(url)
-            echo_line(f"Authorization: Bearer {key.token}")
-
-        application = access.Bearer(server.streamable_http_app(), key)
-        trio.run(serving.serve, application, listener, ready)
+            trio.run(server.run_stdio_async)
+            return
+        key = access.load(root, KEY_FILE)
+        with web_server.listen(port or 0, key.port) as listener:
+            key = access.Key(key.token, listener.getsockname()[1])
+            access.save(root, key, KEY_FILE)
+            said = f"http://{web_server.HOST}:{key.port}/mcp\nAuthorization: Bearer {key.token}"
+            app = access.Access(server.streamable_http_app(), key, programs=True)
+            trio.run(web_server.run, app, listener, lambda: echo(said))

@@ -2,49 +2,49 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, BinaryIO, Literal
 
 from pydantic import Field
 
-from casfs import attempt_details, live_output, prompts, revisions, thread_lookup, threads
+from casfs import attempt_details, prompts, revisions, thread_lookup, threads
 from casfs.agents.secrets import NO_SECRETS, Secrets
 from casfs.checkpoints import checkpoint
 from casfs.errors import Invalid, Refused
 from casfs.maintenance.search import Index
-from casfs.mcp.values import SIZE, Value, part, rows, window
 from casfs.nodes.directory import File
 from casfs.nodes.node import Node
 from casfs.store import Store
+from casfs.system import interruption
 from casfs.system.clock import times
 from casfs.thread_state import STATES, state
-from casfs.thread_summary import agent_name, content_text, detail_tokens, first_line, listing
+from casfs.thread_summary import content_text, first_line, listing
 from casfs.threads import Thread
 from casfs.trees import tree as trees
 from casfs.trees.diff import unified_diff
 
 MAX_HITS = 10_000
-MAX_SIZE = 1 << 20  # bytes of one result
-MAX_ENTRIES = 10_000
-MAX_SHOWN = 100  # artifacts, failed attempts and turns of a step
-STATE = Literal["", *STATES]  # type: ignore[valid-type]
+MAX_SHOWN = 100  # artifacts, and failed attempts, of a step
+SIZE, MAX_SIZE = 64 << 10, 1 << 20  # bytes of one result: by default, on request
+MAX_ROW_CHARS = 1000  # of a text in a list
+Value = dict[str, Any]
 
 # An optional text is "", not None: the SDK parses JSON in a text that may also be something else.
 Text = Annotated[str, Field(max_length=4096, pattern="^[^\\x00]*$")]
 Long = Annotated[str, Field(max_length=4 << 20)]
-Texts = Annotated[list[Text], Field(max_length=1000)]
+Texts = Annotated[Sequence[Text], Field(max_length=1000)]
 Number = Annotated[int, Field(ge=0, le=1 << 53)]
 Offset = Annotated[Number, Field(description="`nextOffset` of the result before")]
 Limit = Annotated[int, Field(ge=1, le=200)]
 Size = Annotated[int, Field(ge=16, le=MAX_SIZE, description="in bytes")]
-Name = Annotated[
-    Text, Field(description="id, a part of it of 4 or more characters, name, or @last")
-]
+Name = Annotated[Text, Field(description="id, 4 or more characters of it, name, or @last")]
 Revision = Annotated[
     Text,
     Field(
@@ -52,16 +52,16 @@ Revision = Annotated[
         " first), THREAD@STEP~1; a hash; REV:PATH is a directory or file in it"
     ),
 ]
+State = Literal["", *STATES]  # type: ignore[valid-type]
 
 
 @dataclass(frozen=True)
 class Reading:
-    """`thread`, `step`: of the program that started this server, if it is an agent's; `secrets`:
-    what is replaced in what it puts; `directories`: real paths of those that it may write."""
+    """`thread`: of the program that started this server, if it is an agent's; `secrets`: what is
+    replaced in what it puts; `directories`: real paths of those that it may write."""
 
     store: Store
     thread: str = ""
-    step: int | None = None
     secrets: Secrets = NO_SECRETS
     directories: Sequence[Path] = ()
 
@@ -76,7 +76,7 @@ class Reading:
             return rows("hits", map(asdict, hits), offset, limit)
 
     def list_threads(
-        self, status: STATE = "", workflow: Text = "", offset: Offset = 0, limit: Limit = 50
+        self, status: State = "", workflow: Text = "", offset: Offset = 0, limit: Limit = 50
     ) -> Value:
         """The threads (runs of workflows), the newest first."""
         found = (
@@ -90,18 +90,11 @@ class Reading:
         """The checkpoints (directories recorded under a name), the newest first."""
         found = checkpoint.listing(self.store, name or None)
         found.sort(key=lambda one: one.created_at, reverse=True)
-        values = (
-            {
-                "revision": f"{one.name}@{one.id}",
-                "createdAt": one.created_at,
-                "message": one.message,
-            }
-            for one in found
-        )
-        return rows("checkpoints", map(times, values), offset, limit)
+        values = ({"revision": f"{one.name}@{one.id}", "message": one.message} for one in found)
+        return rows("checkpoints", values, offset, limit)
 
     def read_thread(self, thread: Name = "", offset: Offset = 0, limit: Limit = 50) -> Value:
-        """A thread: its state, task, its question for a person, and its steps, the newest first."""
+        """A thread: its state, task, question for a person, and its steps, the newest first."""
         found = self.find(thread)
         value = {**listing(self.store, found), "stepCount": threads.length(self.store, found)}
         if (question := found.record.get("question")) is not None:
@@ -119,31 +112,20 @@ class Reading:
         self, thread: Name = "", step: Number = 0, offset: Offset = 0, limit: Size = SIZE
     ) -> Value:
         """A step, by default the last: what its agent said (`text`), its meta, artifacts, failed
-        attempts; of the pending one its turns, and what it has printed so far. `diff` shows what it
-        changed, from THREAD@STEP~1 to THREAD@STEP."""
+        attempts. `diff` shows what it changed, from THREAD@STEP~1 to THREAD@STEP; cas_get of `hash`
+        all that is recorded."""
         store, found = self.store, self.find(thread)
-        total, intent = threads.length(store, found), found.record.get("intent") or {}
-        index = step or total or 1
-        if index == intent.get("index") == total + 1:
-            printed = live_output.tail(store.root, intent.get("run"), limit) or (b"", 0)
-            value = {"thread": found.id, "step": index, "role": intent["role"], "isPending": True}
-            value["turns"] = list(intent.get("turns") or ())[-MAX_SHOWN:]
-            return {**value, "text": printed[0].decode("utf-8", "replace")}
-        node = threads.step_at(store, found, index)
-        it, meta = node.payload, node.payload["meta"]
-        output = store.node(it["content"], "content").payload
-        value = {name: it[name] for name in ("role", "detail", "workspace", "completedAt")}
-        failed = [attempt_details.read(store, one) for one in it["attempts"][-MAX_SHOWN:]]
+        node = threads.step_at(store, found, step or threads.length(store, found) or 1)
+        meta, output = node.payload["meta"], store.node(node.payload["content"], "content").payload
+        failed = [attempt_details.read(store, one) for one in node.payload["attempts"]]
         return {
             "thread": found.id,
-            "step": index,
+            "step": node.payload["index"],
+            "role": node.payload["role"],
             "hash": node.hash,
-            **times(value),
-            "agent": agent_name(store, it["agent"]),
-            "tokens": detail_tokens(store, it["detail"]),
-            "meta": meta if len(json.dumps(meta)) < SIZE else f"large: see {node.hash}",
+            "meta": meta if len(json.dumps(meta)) < SIZE else f"large: cas_get {node.hash}",
             "artifacts": output["artifacts"][:MAX_SHOWN],
-            "failedAttempts": [attempt_details.line(one) for one in failed],
+            "failedAttempts": [attempt_details.line(one) for one in failed[-MAX_SHOWN:]],
             **window(output["text"], offset, limit),
         }
 
@@ -162,13 +144,10 @@ class Reading:
         a step: what the thread that called this one knew then; where none did, what this one knows.
         `caller`: the thread that called the named one, or this one."""
         found = self.find(thread)
-        start = threads.start(self.store, found).payload
-        value = {"thread": found.id, "caller": found.fields.get("parent"), "step": self.step}
-        if thread or start["parentState"] is None:
-            shown = prompts.history_now(self.store, found)
-            text = prompts.context(self.store, start["input"], *shown)
-        else:
-            text = prompts.context_at(self.store, start["parentState"])
+        caller = None if thread else threads.start(self.store, found).payload["parentState"]
+        state = (found.hash, found.record.get("compact")) if caller is None else (caller, None)
+        text = prompts.context(self.store, *state)
+        value = {"thread": found.id, "caller": found.fields.get("parent")}
         return {**value, **window(text, offset, limit)}
 
     def list_tree(
@@ -178,26 +157,18 @@ class Reading:
         found = revisions.entries(self.store, tree, recursive=recursive)
         return rows("entries", (trees.entry_json(*one) for one in found), offset, limit)
 
-    def read_file(
-        self, file: Revision, base64: bool = False, offset: Offset = 0, limit: Size = SIZE
-    ) -> Value:
-        """The text of a file in a tree (REV:PATH), or of a blob (its hash). `base64`: as bytes."""
+    def read_file(self, file: Revision, offset: Offset = 0, limit: Size = SIZE) -> Value:
+        """The text of a file in a tree (REV:PATH), or of a blob (its hash)."""
         hash = revisions.resolve_blob(self.store, file)
         with self.store.blobs.open(hash) as source:
-            return {"hash": hash, **part(source, offset, limit, as_base64=base64)}
+            return {"hash": hash, **part(source, offset, limit)}
 
     def diff(
-        self,
-        old: Revision,
-        new: Revision,
-        paths: Texts = [],  # noqa: B006
-        offset: Offset = 0,
-        limit: Size = SIZE,
+        self, old: Revision, new: Revision, path: Text = "", offset: Offset = 0, limit: Size = SIZE
     ) -> Value:
-        """The unified diff of two trees; `paths`: of these and what is below them alone."""
+        """The unified diff of two trees; `path`: of a file or directory in them alone."""
         before, after = (revisions.resolve_tree(self.store, one) for one in (old, new))
-        only = [os.fsencode(one) for one in paths]
-        patch = unified_diff.patch(self.store, before, after, paths=only)
+        patch = unified_diff.patch(self.store, before, after, paths=[os.fsencode(path)])
         return part(io.BytesIO(patch), offset, limit)
 
     def cas_get(self, hash: Text, offset: Offset = 0, limit: Size = SIZE) -> Value:
@@ -205,31 +176,23 @@ class Reading:
         and its payload (as JSON text where it is large), the text of a blob."""
         full = self.store.expand(hash)
         if self.store.blobs.info([full])[full].type is None:
-            return self.read_file(full, False, offset, limit)
+            return self.read_file(full, offset, limit)
         node = self.store.node(full)
         text = json.dumps(node.payload, ensure_ascii=False)
         is_part = offset or len(text.encode()) > limit
         shown = window(text, offset, limit) if is_part else {"payload": node.payload}
         return {"hash": full, "type": node.type, **shown}
 
-    def cas_put(
-        self,
-        text: Long,
-        blob: bool = False,
-        artifacts: Texts = [],  # noqa: B006
-    ) -> Value:
-        """Puts a text into the store and returns its hash, for the member of an output that is a
-        cas_ref: a content node with hashes as `artifacts`, or a plain blob."""
-        text = self.secrets.redact(text)
-        if blob:
-            return {"hash": self.store.put(text.encode()).hash}
-        payload = {"text": text, "artifacts": artifacts}
+    def cas_put(self, text: Long, artifacts: Texts = ()) -> Value:
+        """Puts a text into the store, as a content node with hashes as `artifacts`, and returns its
+        hash, for the member of an output that is a cas_ref."""
+        payload = {"text": self.secrets.redact(text), "artifacts": list(artifacts)}
         return {"hash": self.store.put_node("content", payload).hash}
 
     def read_path(self, name: str) -> Value | str | bytes:
         """Returns the content of the file REV:PATH, or the entries of a directory."""
         if not isinstance(revisions.resolve_entry(self.store, name)[2], File):
-            return self.list_tree(name, limit=MAX_ENTRIES)
+            return self.list_tree(name, limit=MAX_SIZE)
         found = self.read_file(name, limit=MAX_SIZE)
         if "nextOffset" in found:
             raise Refused(f"{name}: {found['sizeBytes']} bytes; the tool read_file reads parts")
@@ -240,6 +203,44 @@ class Reading:
         if not (thread or self.thread):
             raise Invalid("thread: name one; this server was not started by a step of a thread")
         return thread_lookup.find(self.store, thread or self.thread)
+
+
+def rows(name: str, found: Iterable[Value], first: int, limit: int) -> Value:
+    """Returns a window of a list, with texts cut."""
+    kept: list[Value] = []
+    for row in islice(found, first, None):
+        interruption.check()
+        if len(kept) == limit or len(json.dumps(kept)) > SIZE:
+            return {name: kept, "nextOffset": first + len(kept)}
+        kept.append({key: _short(value) for key, value in row.items()})
+    return {name: kept}
+
+
+def _short(value: Any) -> Any:
+    is_long = isinstance(value, str) and len(value) > MAX_ROW_CHARS
+    return f"{value[:MAX_ROW_CHARS]}…" if is_long else value
+
+
+def window(text: str, first: int, count: int) -> Value:
+    """As `part`, of a text."""
+    return part(io.BytesIO(text.encode()), first, count)
+
+
+def part(source: BinaryIO, first: int, count: int) -> Value:
+    """Returns the text of `count` bytes of a file from `first` on."""
+    size = source.seek(0, io.SEEK_END)
+    first = source.seek(min(first, size))
+    data = source.read(count)
+    end = first + len(data)
+    value: Value = {"sizeBytes": size}
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        text = decoder.decode(data, end == size)
+        end -= len(decoder.getstate()[0])  # a character that was cut
+        value |= {"isBinary": True} if "\0" in text else {"text": text}
+    except UnicodeDecodeError:
+        value["isBinary"] = True
+    return value if end == size else {**value, "nextOffset": end}
 
 
 TOOLS = """

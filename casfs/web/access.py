@@ -30,8 +30,6 @@ from casfs.system.files import replacing, writing
 FILE = "web.json"
 TOKEN_BYTES = 32
 HOSTS = {"localhost", "127.0.0.1", "[::1]"}
-ELSEWHERE = "This server answers for this machine alone.\n"
-NO_TOKEN = "The Authorization header must have the token that `casfs mcp` printed.\n"
 HOW = "Open the address that `casfs web` printed: it has the key to this page.\n"
 REFRESH = '<!doctype html><meta http-equiv="refresh" content="0; url=/"><title>casfs</title>'
 HEADERS = {
@@ -63,29 +61,31 @@ class Key:
         return hash_bytes(b"session " + self.token.encode())
 
 
-def load(root: Path, file: str = FILE) -> Key:
+def load(root: Path, name: str = FILE) -> Key:
     """Returns the key of a store, a new one where there is none yet."""
     try:
-        found = json.loads((root / file).read_text("utf-8"))
+        found = json.loads((root / name).read_text("utf-8"))
         key = Key(str(found["token"]), int(found["port"]))
     except (OSError, ValueError, KeyError, TypeError):
         key = Key("")
     return key if len(key.token) > TOKEN_BYTES else Key(secrets.token_urlsafe(TOKEN_BYTES))
 
 
-def save(root: Path, key: Key, file: str = FILE) -> None:
+def save(root: Path, key: Key, name: str = FILE) -> None:
     """Writes the key, readable by its owner alone. Raises Failed."""
-    with writing(root / file), replacing(root / file) as output:
-        os.fchmod(output.fileno(), 0o600)
-        output.write(json.dumps({"token": key.token, "port": key.port}).encode())
+    with writing(root / name), replacing(root / name) as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(json.dumps({"token": key.token, "port": key.port}).encode())
 
 
 class Access:
-    """ASGI middleware; the outermost layer."""
+    """ASGI middleware; the outermost layer. `programs`: a bearer token in every request, of no
+    page, stands for the cookie."""
 
-    def __init__(self, app: ASGIApp, key: Key) -> None:
+    def __init__(self, app: ASGIApp, key: Key, *, programs: bool = False) -> None:
         self._app = app
         self._key = key
+        self._programs = programs
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -109,8 +109,13 @@ class Access:
     def _refusal(self, scope: Scope) -> Response | None:
         """Returns the answer to a request that does not reach the application, else None."""
         headers = Headers(scope=scope)
-        if not _is_ours(headers):
-            return PlainTextResponse(ELSEWHERE, 403)
+        host = headers.get("host", "")
+        if _name(host) not in HOSTS or len(headers.getlist("host")) != 1:
+            return PlainTextResponse("This server answers for this machine alone.\n", 403)
+        if self._programs:
+            given = "" if "origin" in headers else headers.get("authorization", "")
+            may = _same(given, f"Bearer {self._key.token}")
+            return None if may else PlainTextResponse("This needs the token.\n", 401)
         if scope["path"] == "/" and scope["method"] == "GET" and b"token=" in scope["query_string"]:
             given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[-1]
             if _same(given, self._key.token):
@@ -126,33 +131,9 @@ class Access:
             return PlainTextResponse(HOW, 403)
         if scope["method"] not in ("GET", "HEAD"):
             site = headers.get("sec-fetch-site", "same-origin")
-            if headers.get("origin") != f"http://{headers['host']}" or site != "same-origin":
+            if headers.get("origin") != f"http://{host}" or site != "same-origin":
                 return PlainTextResponse("This form was sent by another site.\n", 403)
         return None
-
-
-class Bearer:
-    """ASGI middleware for programs: the token is in the header of every request. A page of
-    another site has an `Origin`, and reaches nothing."""
-
-    def __init__(self, app: ASGIApp, key: Key) -> None:
-        self._app = app
-        self._wanted = f"Bearer {key.token}"
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        app = self._app
-        if scope["type"] != "lifespan":
-            headers = Headers(scope=scope)
-            if not _is_ours(headers) or "origin" in headers:
-                app = PlainTextResponse(ELSEWHERE, 403)
-            elif not _same(headers.get("authorization", ""), self._wanted):
-                app = PlainTextResponse(NO_TOKEN, 401, {"WWW-Authenticate": "Bearer"})
-        await app(scope, receive, send)
-
-
-def _is_ours(headers: Headers) -> bool:
-    """Returns whether a request names this machine."""
-    return _name(headers.get("host", "")) in HOSTS and len(headers.getlist("host")) == 1
 
 
 def _name(host: str) -> str:

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, cast
 
 import trio
+from hypercorn.config import Config
+from hypercorn.trio import serve as hypercorn_serve
+from starlette.types import ASGIApp
 
+from casfs.errors import Failed
 from casfs.store import Store
 from casfs.system.log import to_file
-from casfs.web import access, app, serving
+from casfs.web import access, app
 from casfs.web.events import Follower
 from casfs.web.site import Site
+
+HOST = "127.0.0.1"
+GRACE_S = 3.0  # for answers under way when the server is stopped
+BACKLOG = 256
 
 
 def serve(root: Path, port: int, path: Path | None, ready: Callable[[str], None]) -> None:
@@ -21,13 +33,13 @@ def serve(root: Path, port: int, path: Path | None, ready: Callable[[str], None]
     Failed, and as opening the store does."""
     with Store.open(root) as store:
         key = access.load(root)
-        listener = serving.listen_unix(path) if path else serving.listen(port, key.port)
+        listener = _listen_unix(path) if path else listen(port, key.port)
         with listener:
             if path is None:
                 port = listener.getsockname()[1]
                 key = access.Key(key.token, port)
             access.save(root, key)
-            where = f"http://{serving.HOST}:{port}/" if path is None else "http://localhost/"
+            where = f"http://{HOST}:{port}/" if path is None else "http://localhost/"
             try:
                 site = Site(store, to_file(root / "log" / "web.jsonl"))
                 trio.run(_run, site, key, listener, lambda: ready(f"{where}?token={key.token}"))
@@ -40,9 +52,79 @@ async def _run(
     site: Site, key: access.Key, listener: socket.socket, ready: Callable[[], None]
 ) -> None:
     follower = Follower(site.store)
-    application = app.build(site, follower, key)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(follower.run)
         nursery.start_soon(site.threads.warm)
-        await serving.serve(application, listener, ready, follower.end)
+        await run(app.build(site, follower, key), listener, ready, follower.end)
         nursery.cancel_scope.cancel()
+
+
+async def run(
+    application: ASGIApp,
+    listener: socket.socket,
+    ready: Callable[[], None],
+    stopping: Callable[[], None] = lambda: None,
+) -> None:
+    """Serves an application until SIGINT or SIGTERM; then calls `stopping`, and waits GRACE_S."""
+    config = Config()
+    config.bind = [f"fd://{os.dup(listener.fileno())}"]
+    config.backlog = BACKLOG
+    config.graceful_timeout = GRACE_S
+    config.errorlog = None
+    config.include_server_header = False
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with trio.open_nursery() as nursery:
+
+            async def stopped() -> None:
+                async for _ in signals:
+                    stopping()
+                    return
+
+            async def serving(task_status: trio.TaskStatus[list[str]]) -> None:
+                await hypercorn_serve(
+                    cast(Any, application),  # its types of ASGI are not Starlette's
+                    config,
+                    shutdown_trigger=stopped,
+                    task_status=task_status,
+                )
+
+            await nursery.start(serving)
+            ready()
+
+
+def listen(port: int, last: int) -> socket.socket:
+    """Returns a listening socket on loopback. Raises Failed."""
+    for wanted in (port,) if port or not last else (last, 0):
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            listener.bind((HOST, wanted))
+            listener.listen(BACKLOG)
+            return listener
+        except OSError as error:
+            listener.close()
+            fault = error
+    raise Failed(f"cannot listen on {HOST}, port {port}: {fault.strerror}")
+
+
+def _listen_unix(path: Path) -> socket.socket:
+    """Returns a listening unix socket of mode 600. Raises Failed."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.is_socket() and not _answers(path):  # of a server that was killed
+            path.unlink()
+        listener.bind(str(path))
+        path.chmod(0o600)
+        listener.listen(BACKLOG)
+        return listener
+    except OSError as error:
+        listener.close()
+        raise Failed(f"cannot listen at {path}: {error.strerror or error}") from None
+
+
+def _answers(path: Path) -> bool:
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.connect(str(path))
+        return True
+    return False

@@ -13,13 +13,12 @@ from casfs import attempt_details, live_output, prompts, thread_lookup, threads
 from casfs.errors import CasfsError
 from casfs.nodes.node import Node
 from casfs.store import Store
-from casfs.thread_summary import agent_name
 from casfs.threads import Thread
 from casfs.web import patch, texts
 from casfs.web.patch import FilePatch
 from casfs.web.site import Call
 from casfs.web.texts import Text
-from casfs.web.thread import step_line
+from casfs.web.thread import agent_name, step_line
 from casfs.web.thread_table import row_of
 from casfs.web.trace import Turn, attempts, number, turn
 

@@ -10,9 +10,10 @@ from typing import Any
 from starlette.responses import Response
 
 from casfs import thread_lookup, threads
+from casfs.errors import CasfsError
 from casfs.nodes.node import Node
 from casfs.store import Store
-from casfs.thread_summary import agent_name, detail_tokens, first_line
+from casfs.thread_summary import detail_tokens, first_line
 from casfs.threads import Thread
 from casfs.web import texts
 from casfs.web.graph_layout import Graph, Rule, counted, layout
@@ -148,3 +149,13 @@ def step_line(store: Store, node: Node, children: Sequence[Row]) -> StepLine:
         step["compact"] is not None,
         [one for one in children if one.head in ends] if ends else [],
     )
+
+
+def agent_name(store: Store, hash: str) -> str:
+    """Returns the package of an agent, with its model where it has one."""
+    try:
+        agent = store.node(hash, "agent").payload
+    except CasfsError as error:
+        return str(error)
+    model = agent["config"].get("model")
+    return f"{agent['package']} ({model})" if isinstance(model, str) else str(agent["package"])

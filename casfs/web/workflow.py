@@ -19,11 +19,11 @@ from casfs.maintenance.head_kinds import WORKFLOWS
 from casfs.nodes import head_kinds
 from casfs.store import Store
 from casfs.thread_state import FAILED, STOPPED, SUCCEEDED
-from casfs.thread_summary import agent_name
 from casfs.web import actions, texts
 from casfs.web.graph_layout import MAX_RULES, Graph, Rule, counted, layout
 from casfs.web.site import Call
 from casfs.web.texts import Text
+from casfs.web.thread import agent_name
 from casfs.web.thread_table import ENDED, Row
 from casfs.workflow_path import START, edges_taken
 

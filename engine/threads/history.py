@@ -18,6 +18,7 @@ from casfs.digest import NodeHash, TreeHash
 from casfs.nodes.node import Node
 from casfs.store import Store
 from casfs.threads import Thread
+from engine.content import text
 
 CHARS_PER_TOKEN = 4  # an estimate; the server's count is known only afterwards
 
@@ -98,5 +99,9 @@ def prompt_history(
 ) -> PromptHistory:
     """Returns the history that the next prompt shows. `newest_first`: the thread's steps, where
     they are loaded already. Raises NotFound, Corrupt."""
-    summary, steps = prompts.history_now(store, thread, newest_first)
+    pending = thread.record.get("compact")
+    if pending is not None:
+        return PromptHistory(text(store, pending))
+    nodes = threads.backwards(store, thread) if newest_first is None else newest_first
+    summary, steps = prompts.history(store, nodes)
     return PromptHistory(summary, EarlierSteps(steps))

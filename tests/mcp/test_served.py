@@ -39,13 +39,13 @@ async def test_over_stdio(disk_store: Store, tmp_path: Path) -> None:
     assert disk_store.root is not None
     errors = tmp_path / "errors"
     own = {
-        "CASFS_STORE": str(disk_store.root), "CASFS_THREAD": thread.id, "CASFS_STEP": "2",
+        "CASFS_STORE": str(disk_store.root), "CASFS_THREAD": thread.id,
         "CASFS_SECRETS": "KEY", "KEY": "s3cret-value",
     }  # fmt: skip
     async with spoken(disk_store.root, errors=errors, **own) as agent:
         assert (await agent.call("read_step"))["text"] == "Said."
         context = await agent.call("context")
-        assert (context["thread"], context["step"], context["caller"]) == (thread.id, 2, None)
+        assert (context["thread"], context["caller"]) == (thread.id, None)
         hash = (await agent.call("cas_put", text="the key s3cret-value"))["hash"]
         assert disk_store.node(hash).payload["text"] == "the key $KEY"
         assert "restore" not in await agent.tools()
@@ -113,24 +113,30 @@ def test_a_request_without_the_token_or_of_another_site_is_refused(disk_store: S
         assert ask("GET", f"/mcp?token={token}") == 401
         assert ask(**good, Host="evil.example") == 403
         assert ask(**good, Host="127.0.0.1.evil.example:80") == 403
-        assert ask(**good, Origin="http://evil.example") == 403
-        assert ask(**good, Origin="null") == 403
+        assert ask(**good, Host="localhost:1") == 200, "a forwarded port"
+        assert ask(**good, Origin="http://evil.example") == 401
+        assert ask(**good, Origin="null") == 401
         assert ask("DELETE") == 401
         assert ask("POST", "/other", **good) == 404
 
 
 def test_what_the_command_line_refuses(cli: Cli, tmp_path: Path) -> None:
     assert "no store at" in cli("--store", str(tmp_path / "none"), "mcp", code=3).err
-    assert "--dir goes with --allow-write" in cli("mcp", "--dir", ".", code=2).err
-    assert "--port goes with --http" in cli("mcp", "--port", "1", code=2).err
+    for wrong in (["--dir", "."], ["--port", "1"]):
+        assert "--dir goes with --allow-write, --port with" in cli("mcp", *wrong, code=2).err
     refused = cli("mcp", "--allow-write", "--dir", "/", code=4).err
     assert "refusing to record the root or home directory" in refused
     (cli.root / "format").write_text("casfs 9\n")
     assert "has format 'casfs 9'" in cli("mcp", code=4).err
 
 
-@pytest.mark.parametrize("missing", ["mcp", "pydantic"])
-def test_without_the_extra_one_line_names_it(cli: Cli, missing: str) -> None:
+@pytest.mark.parametrize(
+    ("missing", "options", "extra"),
+    [("mcp", (), "mcp"), ("pydantic", (), "mcp"), ("hypercorn", ("--http",), "mcp,web")],
+)
+def test_without_the_extra_one_line_names_it(
+    cli: Cli, missing: str, options: tuple[str, ...], extra: str
+) -> None:
     code = f"""
 import sys
 class Missing:
@@ -141,7 +147,7 @@ sys.meta_path.insert(0, Missing())
 from casfs.cli.main import main
 main()
 """
-    command = [*CASFS[:1], "-c", code, "--store", str(cli.root), "mcp"]
+    command = [*CASFS[:1], "-c", code, "--store", str(cli.root), "mcp", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"casfs: no module {missing}; run `pip install casfs[mcp]`\n"
+    assert done.stderr == f"casfs: no module {missing}; run `pip install casfs[{extra}]`\n"

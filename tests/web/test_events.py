@@ -12,7 +12,7 @@ import trio
 from casfs.backend.derived import newest_move
 from casfs.backend.protocols import JOURNAL_MIN_MOVES, HeadName, Move
 from casfs.store import Store
-from casfs.web import access, events, server, serving
+from casfs.web import access, events, server
 from casfs.web.events import Follower, Viewer
 from casfs.web.site import Site
 from tests.support.engine import daemon, kill
@@ -118,15 +118,15 @@ async def test_a_server_stops_at_once(
     path: str, disk_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It does not wait, as for answers under way, for streams and for connections in no use."""
-    monkeypatch.setattr(serving, "GRACE_S", 1e9)
+    monkeypatch.setattr(server, "GRACE_S", 1e9)
     key, hash = access.Key("x" * 43), disk_store.put(b"1").hash
     lines = f"GET {path}", f"Host: localhost\r\nCookie: {key.cookie}={key.session}\r\n\r\n"
-    with serving.listen(0, 0) as listener:
+    with server.listen(0, 0) as listener:
         port, ready = listener.getsockname()[1], trio.Event()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server._run, Site(disk_store), key, listener, ready.set)
             await ready.wait()
-            async with await trio.open_tcp_stream(serving.HOST, port) as stream:
+            async with await trio.open_tcp_stream(server.HOST, port) as stream:
                 await stream.send_all(" HTTP/1.1\r\n".join(lines).replace("HASH", hash).encode())
                 assert (await stream.receive_some()).startswith(b"HTTP/1.1 200")
                 await trio.sleep(0.1)

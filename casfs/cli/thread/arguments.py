@@ -14,7 +14,8 @@ from casfs.cli.common import input_name, open_store, read_input, refuse_home_or_
 from casfs.cli.snapshot_options import print_notes
 from casfs.errors import Invalid, NotFound, Usage
 from casfs.revisions import resolve_tree
-from casfs.trees.snapshot import working_tree
+from casfs.trees.snapshot import exclusions, walker
+from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.trees.snapshot.report import SnapshotReport
 
 if TYPE_CHECKING:
@@ -125,7 +126,9 @@ def record_workspace(ctx: click.Context, text: str) -> str:
             except NotFound as error:
                 raise NotFound(f"no directory {text}, and no such tree: {error}") from None
         refuse_home_or_root(Path(text), force=None)
-        report = SnapshotReport()
-        tree = working_tree.record_whole(store, Path(text), report)
+        ignore, report = IgnoreRules(), SnapshotReport()
+        exclusions.exclude_stores(store, Path(text), ignore, report)
+        with store.batch() as batch:
+            tree = walker.snapshot(batch, Path(text), ignore, report)
     print_notes(report)
-    return tree
+    return tree.hash

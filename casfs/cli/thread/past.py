@@ -25,14 +25,13 @@ def context(ctx: click.Context, id: str, as_json: bool) -> None:
 
     with open_store(ctx) as store:
         found = thread_lookup.find(store, id)
-        past = history.prompt_history(store, found)
-        input = threads.start(store, found).payload["input"]
         if not as_json:
-            echo(prompts.context(store, input, past.summary, past.steps))
+            echo(prompts.context(store, found.hash, found.record.get("compact")))
             return
-        fields = {"task": content.text(store, input), "summary": past.summary}
+        past = history.prompt_history(store, found)
+        task = content.text(store, threads.start(store, found).payload["input"])
     steps = [vars(step) for step in past.steps]
-    echo_json({**fields, "steps": steps, "tokens": past.tokens()})
+    echo_json({"task": task, "summary": past.summary, "steps": steps, "tokens": past.tokens()})
 
 
 @click.command()

@@ -59,14 +59,6 @@ def record_all(
     return snapshot(store, directory, rules, report, options, roots, verify=verify)
 
 
-def record_whole(store: Store, directory: Path, report: SnapshotReport) -> TreeHash:
-    """As `record`, but leaves out nothing except the store and mounts of casfs."""
-    rules = IgnoreRules()
-    exclusions.exclude_stores(store, directory, rules, report)
-    with store.batch() as batch:
-        return walker.snapshot(batch, directory, rules, report).hash
-
-
 def snapshot(
     store: Store,
     directory: Path,
