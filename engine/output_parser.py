@@ -1,14 +1,15 @@
 """Extracts the meta, the facts that the workflow routes on, from an agent's output (seed 000).
 
 The meta is the last fenced JSON block of the output that fits the role-schema, else the
-YAML front matter. The whole output stays the step's content. A digest that the role-schema
-marks as `cas_ref` becomes an artifact and must be in the store; an invented one is corrected by
-the agent, not by the extractor model.
+YAML front matter, else the `default` of the role-schema. The whole output stays the step's content.
+A digest that the role-schema marks as `cas_ref` becomes an artifact and must be in the store; an
+invented one is corrected by the agent, not by the extractor model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +66,10 @@ def extract(output: str, schema: Schema, store: Store) -> Extracted:
             first = first or DanglingRef(f"the {source} does not fit: {error}")
         except Invalid as error:
             first = first or error
+    if "default" in schema.document and not isinstance(first, DanglingRef):
+        with suppress(Invalid):  # a default that does not fit is only a remark
+            meta = schema.document["default"]
+            return Extracted(meta, _stored(references(meta, schema), store))
     raise first or Invalid("it has no fenced JSON block and no front matter")
 
 

@@ -110,7 +110,9 @@ class Prompt:
 
     def _output_format(self) -> str:
         schema = {key: value for key, value in self.schema.items() if key != "name"}
+        end = "You may end" if "default" in schema else "End"
         return (
-            "End with one fenced block marked `json` that holds a JSON object of this schema:\n\n"
+            end
+            + " with one fenced block marked `json` that holds a JSON object of this schema:\n\n"
             + json.dumps(schema, ensure_ascii=False)
         )

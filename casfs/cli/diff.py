@@ -46,8 +46,8 @@ def format_options(verb: Callable[..., None]) -> Callable[..., None]:
     @json_option
     @wraps(verb)
     def wrapped(*values: Any, as_stat: bool, as_patch: bool, as_json: bool, **more: Any) -> None:
-        if as_patch and (as_stat or as_json):
-            raise Usage("--patch cannot be combined with --stat or --json")
+        if as_patch and as_json:
+            raise Usage("--patch cannot be combined with --json")
         verb(*values, format=DiffFormat(as_stat, as_patch, as_json), **more)
 
     return wrapped
@@ -62,14 +62,13 @@ def print_diff(
 ) -> None:
     """Prints the differences between two trees, on a terminal in colours and by a pager."""
     with pager(not format.json):
-        if format.patch:
-            print_patch(patches.patch(store, old, new, paths=paths))
-            return
         changes = trees.changes(store, old, new, paths)
         if format.stat:
             print_stat(store, list(diffstat.path_stats(store, changes)), format.json)
-        else:
+        elif not format.patch:
             print_changes(store, changes, format.json)
+        if format.patch:
+            print_patch(patches.patch(store, old, new, paths=paths))
 
 
 @click.command(cls=WithPaths)

@@ -61,6 +61,7 @@ COMMANDS = {
     "workspace": ("workspace", "a tree as a writable directory"),
     "workflow": ("workflow", "roles and the rules that route between them"),
     "agent": ("agent", "installed agents, which play roles"),
+    "run": ("run", "run a workflow or an agent, watch it, apply its changes"),
     "thread": ("thread.commands", "threads: runs of workflows"),
     "mount": ("mount", "show the store as files"),
     "umount": ("mount", "end a mount"),
@@ -73,7 +74,7 @@ COMMANDS = {
 }
 SECTIONS = {
     "Daily": "init status checkpoint undo diff ls cat search workspace mount umount",
-    "Threads (runs of workflows)": "thread workflow agent daemon web mcp demo",
+    "Threads (runs of workflows)": "run thread workflow agent daemon web mcp demo",
     "Caches": "action plugin",
     "Store": "gc fsck export import stats config help",
     "Plumbing": "put get has missing refs walk heads list node schema tree",

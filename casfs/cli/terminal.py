@@ -35,11 +35,11 @@ def colours() -> bool:
     return on_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def paint(text: str, colour: str | None, *, bold: bool = False) -> str:
+def paint(text: str, colour: str | None, *, bold: bool = False, dim: bool = False) -> str:
     """Returns `text` in a colour where colours are printed."""
-    if not colours() or not (colour or bold):
+    if not colours() or not (colour or bold or dim):
         return text
-    return click.style(text, fg=colour, bold=bold or None)
+    return click.style(text, fg=colour, bold=bold or None, dim=dim or None)
 
 
 def columns() -> int:

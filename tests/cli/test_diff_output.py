@@ -239,8 +239,10 @@ def test_diff_prints_its_forms(cli: Cli, two: tuple[str, str], noun: str) -> Non
     text = cli(noun, "diff", *two, "--patch").text
     assert "+++ b/f\n@@ -1 +1,2 @@\n 1\n+2\n" in text
     assert text.startswith("A d/h (binary)\n")
-    assert "cannot be combined with --stat or --json" in cli.refused(
-        noun, "diff", *two, "--patch", "--stat", code=2
+    both = cli(noun, "diff", *two, "--patch", "--stat").text
+    assert both == cli(noun, "diff", *two, "--stat").text + text
+    assert "cannot be combined with --json" in cli.refused(
+        noun, "diff", *two, "--patch", "--json", code=2
     )
 
 

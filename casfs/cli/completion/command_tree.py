@@ -23,6 +23,7 @@ Tree = dict[str, Any]  # {commands} of a group; {options, arguments} of a comman
 FLAG, TEXT, FILE, DIRECTORY, CHOICE = "flag", "text", "file", "directory", "choice:"
 REVISION, REVISION_OR_DIRECTORY, THREAD, HASH = "revision", "revision|directory", "thread", "hash"
 NAME, WORKFLOW, AGENT, ROLE, ROLE_AGENT = "name", "workflow", "agent", "role", "role=agent"
+PLAYER = "workflow|agent"
 TYPE, PLUGIN, VERSION_OF_PLUGIN, COMMAND = "type", "plugin", "version", "command"
 
 # parameter: what it takes, in any command
@@ -35,6 +36,8 @@ KINDS = {
     "sides": REVISION_OR_DIRECTORY,
     "workspace": REVISION_OR_DIRECTORY,
     "workflow": WORKFLOW,
+    "target": PLAYER,
+    "again": THREAD,
     "agents": ROLE_AGENT,
     "compact_by": AGENT,
     "type": TYPE,

@@ -95,6 +95,13 @@ def _agents(root: Path) -> list[str]:
     return sorted({*installed, *config.agents(root, os.environ)})
 
 
+def _players(store: Store, text: str, words: Sequence[str]) -> Iterator[str]:
+    """Workflows and agents."""
+    assert store.root is not None
+    yield from FINDERS[kinds.WORKFLOW](store, text, words)
+    yield from _beginning(_agents(store.root), text)
+
+
 def _beginning(values: Iterable[str], text: str) -> Iterator[str]:
     return (value for value in values if value.startswith(text))
 
@@ -106,6 +113,7 @@ FINDERS: dict[str, Callable[[Store, str, Sequence[str]], Iterator[str]]] = {
     kinds.HASH: _hashes,
     kinds.NAME: _names_below(checkpoint.HEADS),
     kinds.WORKFLOW: _names_below("workflows/"),
+    kinds.PLAYER: _players,
     kinds.TYPE: _names_below("schemas/"),
     kinds.PLUGIN: _names_below("plugins/"),
     kinds.VERSION_OF_PLUGIN: _plugin_versions,

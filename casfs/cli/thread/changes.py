@@ -89,7 +89,8 @@ def apply(ctx: click.Context, id: str, directory: str, check: bool, as_json: boo
                     {"path": os.fsdecode(path), "reason": why} for path, why in merged.conflicts
                 ],
                 "recordedAs": [f"{one.name}@{one.id}" for one in saved],
-            }
+            },
+            pretty=False,
         )
     else:
         for letter, path in merged.changed:

@@ -13,7 +13,7 @@ from casfs.cli.common import Count, json_option, open_store
 from casfs.cli.json_values import times
 from casfs.cli.output import echo, echo_json, echo_part, write_line
 from casfs.cli.terminal import color_option, pager, paint
-from casfs.cli.thread.follow import Finished, Output, Started, Suspended, Turn, follow
+from casfs.cli.thread.follow import Event, Finished, Output, Started, Suspended, Turn, follow
 from casfs.cli.thread.show import attempt_note, cache_hit, seconds
 from casfs.nodes.node import Node
 from casfs.store import Store
@@ -53,19 +53,23 @@ def log(ctx: click.Context, id: str, following: bool, last: int | None, as_json:
                 _print_attempts(store, found, as_json)
             return
         for event in follow(store, found, last):
-            match event:
-                case Started(fields):
-                    _print_start(fields, as_json)
-                case Turn(fields):
-                    _print_turn(store, fields, as_json)
-                case Output(fields, text) if as_json:
-                    echo_json({**fields, "stdout": text}, pretty=False)
-                case Output(_, text):
-                    echo_part(text)
-                case Finished(node, shown):
-                    _print_step(store, node, as_json, shown)
-                case Suspended(thread):
-                    _print_attempts(store, thread, as_json)
+            print_event(store, event, as_json)
+
+
+def print_event(store: Store, event: Event, as_json: bool) -> None:
+    match event:
+        case Started(fields):
+            _print_start(fields, as_json)
+        case Turn(fields):
+            _print_turn(store, fields, as_json)
+        case Output(fields, text) if as_json:
+            echo_json({**fields, "stdout": text}, pretty=False)
+        case Output(_, text):
+            echo_part(text)
+        case Finished(node, shown):
+            _print_step(store, node, as_json, shown)
+        case Suspended(thread):
+            _print_attempts(store, thread, as_json)
 
 
 def _print_start(fields: Mapping[str, Any], as_json: bool) -> None:

@@ -111,11 +111,12 @@ def _steps(
     if count is not None and len(nodes) > count:
         before, nodes = nodes[0].payload["workspace"], nodes[1:]
     for node in nodes:
-        yield _step(store, node, before)
+        yield step_fields(store, node, before)
         before = node.payload["workspace"]
 
 
-def _step(store: Store, node: Node, before: TreeHash | None) -> dict[str, Any]:
+def step_fields(store: Store, node: Node, before: TreeHash | None) -> dict[str, Any]:
+    """Returns what `thread show` prints of a step; `before`: the tree that it began with."""
     keys = ["index", "role", "agent", "meta", "workspace", "startedAt", "completedAt"]
     keys += ["attempts", "childThreads", "compact"]
     changed = [printable(one.path) for one in _changes(store, before, node)]
@@ -183,17 +184,23 @@ def _page(value: Mapping[str, Any], queued: str | None) -> Iterator[str]:
 
 
 def _line(step: Mapping[str, Any]) -> str:
-    parts = [f"{step['index']:6} {step['role']:14} {step['status'] or ''!s:12} {seconds(step):>10}"]
+    first = f"{step['index']:6} {step['role']:14} {step['status'] or ''!s:12} {seconds(step):>10}"
+    return "  ".join([first, *facts(step)])
+
+
+def facts(step: Mapping[str, Any]) -> list[str]:
+    """Returns what there is to say of a step beside its status and time."""
+    parts = []
     if step["tokens"] is not None:
         parts.append(f"{step['tokens']} tokens")
-    if files := step["changedFiles"]:
+    if files := [one for one in step["changedFiles"] if not one.startswith(".git/")]:
         more = f" and {len(files) - MAX_NAMED_FILES} more" if len(files) > MAX_NAMED_FILES else ""
         parts.append(", ".join(files[:MAX_NAMED_FILES]) + more)
     if step["attempts"]:
         parts.append(f"failed attempts: {len(step['attempts'])}")
     if step["cached"]:
         parts.append(cache_hit(step["cached"]))
-    return "  ".join(parts)
+    return parts
 
 
 def _tree(calls: Iterable[Mapping[str, Any]], lead: str) -> Iterator[str]:

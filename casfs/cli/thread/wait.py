@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+import signal
 import threading
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import click
 
 from casfs import threads
-from casfs.cli.common import open_store, store_root
+from casfs.cli.common import open_store
 from casfs.cli.json_values import times
 from casfs.cli.output import echo_json
-from casfs.cli.thread.follow import Finished, Output, Started, follow
-from casfs.cli.thread.show import attempt_note, cache_hit, seconds
+from casfs.cli.thread.follow import Event, follow
+from casfs.cli.thread.screen import Screen
 from casfs.errors import CasfsError, Suspended
-from casfs.nodes.node import Node
 from casfs.store import Store
-from casfs.system import safe_text
 from casfs.thread_state import says
-from casfs.thread_summary import content_text, head_fields
+from casfs.thread_summary import head_fields
 from casfs.threads import ENDED, SUSPENDED, Thread, ThreadId
 
 AGAIN = "`casfs thread resume {id}` grants as much again"
@@ -39,84 +37,66 @@ RETRY = (
 def wait_until_over(ctx: click.Context, id: ThreadId, as_json: bool, done: int = 0) -> int:
     """Waits until the thread ends or is suspended; reports the steps after `done`. Raises
     Suspended, or CasfsError for a return code other than 0."""
-    waiting = _Waiting(store_root(ctx), id)
+    with open_store(ctx) as store, noting_interrupt(id, f"thread log {id} --follow"):
+        screen = Screen(store, threads.get(store, id), err=True)
+        watch(store, id, done, (lambda event: None) if as_json else screen.show)
+        found = threads.get(store, id)
+        if as_json:
+            echo_json(times(head_fields(found)))
+        check_result(store, found)
+    return 0
+
+
+@contextmanager
+def noting_interrupt(id: ThreadId, back: str) -> Iterator[None]:
+    """Says, when a person interrupts the block, that the thread goes on, and how to see it."""
     try:
-        with open_store(ctx) as store:
-            found = threads.get(store, id)
-            for event in follow(store, found, None, done, lambda now: waiting.over):
-                match event:
-                    case Started(fields) if not as_json:
-                        _report(fields, f"started{attempt_note(fields)}")
-                    case Output(_, text) if not as_json:
-                        click.echo(safe_text.escape(text), nl=False, err=True)
-                    case Finished(node, shown):
-                        _report_step(store, node, shown, as_json)
+        yield
     except KeyboardInterrupt:
-        click.echo(
-            f"\ncasfs: thread {id} goes on; `casfs thread log {id} --follow` follows it, "
-            f"`casfs thread cancel {id}` ends it",
-            err=True,
-        )
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # the next one ends this at once
+        ways = f"`casfs {back}` follows it, `casfs thread cancel {id}` ends it"
+        click.echo(f"\ncasfs: thread {id} goes on; {ways}", err=True)
         raise
-    waiting.check()
-    with open_store(ctx) as store:
-        return _result(store, threads.get(store, id), as_json)
 
 
-class _Waiting:
-    """Waits for the daemon's answer, in an OS thread of its own."""
+def watch(
+    store: Store,
+    id: ThreadId,
+    done: int,
+    show: Callable[[Event], None],
+    tick: Callable[[Thread], None] = lambda now: None,
+) -> None:
+    """Shows what happens to a thread after its step `done` until it ends or is suspended, and
+    calls `tick` several times a second. Raises NoDaemon."""
+    failed: list[CasfsError] = []
 
-    def __init__(self, root: Path, id: ThreadId) -> None:
-        self._root, self._id = root, id
-        self._error: CasfsError | None = None
-        self._thread = threading.Thread(target=self._wait, daemon=True)
-        self._thread.start()
-
-    @property
-    def over(self) -> bool:
-        return not self._thread.is_alive()
-
-    def check(self) -> None:
-        """Raises what the request raised."""
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-
-    def _wait(self) -> None:
+    def wait() -> None:
         from casfs import daemon_socket
 
+        assert store.root is not None
         try:
-            daemon_socket.request(self._root, "wait", id=self._id)
+            daemon_socket.request(store.root, "wait", id=id)
         except CasfsError as error:
-            self._error = error
+            failed.append(error)
+
+    def over(now: Thread) -> bool:
+        tick(now)
+        return not waiting.is_alive()
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    for event in follow(store, threads.get(store, id), None, done, over):
+        show(event)
+    if failed:
+        raise failed[0]
 
 
-def _report(step: Mapping[str, Any], what: str) -> None:
-    line = f"casfs: step {step['index']} {step['role']}: {what}"
-    click.echo(safe_text.escape(line, one_line=True), err=True)
-
-
-def _report_step(store: Store, node: Node, shown: str, as_json: bool) -> None:
-    """`shown`: the beginning of its output, which was printed as it came."""
-    step = node.payload
-    text = content_text(store, step["content"])
-    if shown and text.startswith(shown) and not as_json:
-        rest = safe_text.escape(text[len(shown) :])
-        click.echo(rest, nl=not text.endswith("\n"), err=True)
-    if "cached" in step:
-        _report(step, cache_hit(step["cached"]))
-    elif not as_json:
-        _report(step, f"finished, {seconds(step)}")
-
-
-def _result(store: Store, found: Thread, as_json: bool) -> int:
+def check_result(store: Store, found: Thread) -> None:
+    """Raises Suspended, or CasfsError for a return code other than 0, with the ways out."""
     end = threads.end(store, found)
-    if as_json:
-        echo_json(times(head_fields(found)))
     if found.status == SUSPENDED:
         way = WAYS_OUT.get(found.record["cause"] or "", RETRY).format(id=found.id)
         raise Suspended(f"thread {found.id} is suspended: {found.record['reason']}; {way}")
     if found.status != ENDED or end is None or end.payload["returnCode"] != 0:
         how = end.payload["summary"] if end else "no end"
         raise CasfsError(f"thread {found.id} {says(found)}: {how}")
-    return 0

@@ -1,0 +1,88 @@
+"""A thread as it goes on: a line for each attempt and step, what its agents say.
+
+On a terminal the last line shows the running step and its time, and is replaced in place.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from casfs import threads
+from casfs.cli.terminal import columns, paint
+from casfs.cli.thread.follow import Event, Finished, Output, Started, Suspended, Turn
+from casfs.cli.thread.log import print_event
+from casfs.cli.thread.show import attempt_note, facts, seconds, step_fields
+from casfs.nodes.node import Node
+from casfs.store import Store
+from casfs.system.safe_text import escape
+from casfs.thread_state import QUEUED, state
+from casfs.thread_summary import content_text
+from casfs.threads import RUNNING, Thread
+
+
+class Screen:
+    """Prints events on stdout; or on stderr, without turns and with the program's name."""
+
+    def __init__(self, store: Store, thread: Thread, *, err: bool = False) -> None:
+        self._store, self._err = store, err
+        self._tree = threads.start(store, thread).payload["workspace"]
+        self._moves = not err and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        self._status, self._said, self._at_start = "", "", True
+
+    def show(self, event: Event) -> None:
+        match event:
+            case Finished(node, shown):
+                self._finished(node, shown)
+            case Started(step):
+                self._line(step, f"started{attempt_note(step)}", "cyan")
+            case Output(_, text):
+                self._write(text, dim=True)
+            case Turn() | Suspended() if not self._err:
+                self.clear()
+                print_event(self._store, event, as_json=False)
+                if isinstance(event, Turn):
+                    self._said = self._store.node(event.fields["hash"]).payload.get("output")
+
+    def tick(self, now: Thread) -> None:
+        """Brings the last line up to date."""
+        step = now.record.get("intent")
+        if self._moves and self._at_start and step and now.status == RUNNING:
+            past = time.time() - step.get("since", 0) / 1000
+            how = QUEUED if state(now) == QUEUED else f"{past:.0f} s"
+            text = escape(f"step {step['index']} {step['role']}: {how}", one_line=True)
+            if text != self._status:
+                self._put(f"\r{paint(text[: columns() - 1], None, dim=True)}\x1b[K")
+                self._status = text
+
+    def clear(self) -> None:
+        """Takes the last line away, and ends one that an agent has left open."""
+        self._write("" if self._at_start else "\n")
+
+    def _finished(self, node: Node, shown: str) -> None:
+        step = step_fields(self._store, node, self._tree)
+        text = content_text(self._store, node.payload["content"])
+        if (shown or not self._err) and node.payload["content"] != self._said:
+            self._write(text.removeprefix(shown), dim=bool(shown))
+        self._tree, self._said = step["workspace"], ""
+        how = str(step["status"] or "finished")
+        what = ", ".join([how, seconds(step), *facts(step)])
+        self._line(step, what, "red" if how == "failed" else "green")
+
+    def _line(self, step: Mapping[str, Any], what: str, colour: str) -> None:
+        self.clear()
+        line = escape(f"step {step['index']} {step['role']}: {what}", one_line=True)
+        self._put(f"casfs: {line}\n" if self._err else f"{paint(line, colour)}\n")
+
+    def _write(self, text: str, dim: bool = False) -> None:
+        self._put("\r\x1b[K" * bool(self._status))
+        self._status, self._at_start = "", text.endswith("\n") if text else self._at_start
+        self._put(escape(text) if self._err else paint(escape(text), None, dim=dim))
+
+    def _put(self, text: str) -> None:
+        click.echo(text.encode("utf-8", "replace"), nl=False, err=self._err)
