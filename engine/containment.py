@@ -1,6 +1,6 @@
 """Containment of attempts: what an attempt has started ends with it, within its limits.
 
-METHODS, the best first; the first that works on this machine is used:
+Methods, the best first; the first that works on this machine is used:
 
     cgroup   a control group an attempt, which no process leaves by a fork, a session or a cleared
              environment
@@ -18,15 +18,15 @@ from __future__ import annotations
 import errno
 import hashlib
 import itertools
-import json
 import os
+import re
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -38,17 +38,15 @@ import trio
 from casfs.errors import Refused
 from casfs.system import cgroups, processes
 from casfs.system.cgroups import MEMORY, PIDS, UNIFIED
-from casfs.system.sizes import readable
-from engine import launcher
-from engine.limits import NAMES, Limits, merge
+from engine.launcher import launched
+from engine.limits import Limits, merge
 
-CGROUP, PARENT = METHODS = ("cgroup", "parent")
-LAUNCHER = [sys.executable, "-I", "-S", launcher.__file__]
+CGROUP, PARENT = "cgroup", "parent"
+SHELL = "/bin/sh"
+SHELL_NAMES = ("PWD", "OLDPWD", "SHLVL")  # that it sets by itself
+PLAIN_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")  # it drops others
 PROBE_TIMEOUT_S = 10.0
 CPU_INTERVAL_S = 0.5
-
-
-# -- what this machine can ----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ class Support:
 def support() -> Support:
     """Tries what this machine can, once."""
     groups = cgroups.usable()
-    if groups and not _works(_trial(groups)):
+    if not _works({"join": [str(group / cgroups.PROCS) for group in {*groups.values()}]}):
         groups = {}
     uncounted = os.geteuid() == 0  # the kernel counts no processes of root
     cpu = bool(groups) and cgroups.cpu_seconds(groups[UNIFIED]) is not None
@@ -78,18 +76,11 @@ def support() -> Support:
     return Support(CGROUP if groups else PARENT, holders, groups)
 
 
-def _trial(groups: Mapping[str, Path]) -> dict[str, Any]:
-    return {"join": [str(group / cgroups.PROCS) for group in {*groups.values()}]}
-
-
 def _works(spec: Mapping[str, Any]) -> bool:
-    argv = [*LAUNCHER, json.dumps(spec), "true"]
+    argv = launched(spec, ["true"])
     with suppress(OSError, subprocess.TimeoutExpired):
         return subprocess.run(argv, capture_output=True, timeout=PROBE_TIMEOUT_S).returncode == 0
     return False
-
-
-# -- one attempt --------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
@@ -102,17 +93,11 @@ class Cage:
     was_used: bool = False
     _reached: set[str] = field(default_factory=set)
     _groups: dict[str, Path] = field(default_factory=dict)
-    _numbers: Iterator[int] = field(default_factory=itertools.count)
     _ended: threading.Event = field(default_factory=threading.Event)
-
-    def asked(self) -> dict[str, int | bool]:
-        values = (self.limits.memory, self.limits.processes, self.limits.cpu, self.limits.network)
-        named = dict(zip(NAMES, values, strict=True))
-        return {name: one for name, one in named.items() if one is not None and one is not True}
 
     def check(self) -> None:
         """Raises Refused where a limit cannot be held here."""
-        for name in self.asked() if self.limits.enforce else ():
+        for name in self.limits.asked() if self.limits.enforce else ():
             if support().holders[name] is None:
                 raise Refused(
                     f"limits.{name} cannot be held on this machine, see `casfs status`; "
@@ -126,7 +111,7 @@ class Cage:
         program itself."""
         _find(argv[0], env, cwd)
         here = support()
-        spec: dict[str, Any] = {"limits": self._process_limits()}
+        spec: dict[str, Any] = {"limits": self._process_limits()} if self.limits.asked() else {}
         if not self.limits.network and here.holders["network"]:
             spec["offline"] = True
         group = None
@@ -135,24 +120,24 @@ class Cage:
         else:
             if not self._groups:
                 self._make_groups()
-            group = self._groups[UNIFIED] / str(next(self._numbers))
+            group = self._groups[UNIFIED] / str(next(_numbers))
             group.mkdir()
             joined = {group, *self._groups.values()} - {self._groups[UNIFIED]}
             spec["join"] = [str(one / cgroups.PROCS) for one in joined]
         self.was_used = True
-        return [*LAUNCHER, json.dumps(spec), *argv], group
+        if spec.keys() == {"join"} and (script := _shell_script(spec["join"], argv[0], env)):
+            return [SHELL, "-c", script, SHELL, *argv], group
+        return launched(spec, argv), group
 
     def _make_groups(self) -> None:
         here, name = support(), f"{cgroups.PREFIX}{_store}-{self.token}"
         values = {MEMORY: self.limits.memory, PIDS: self.limits.processes}
         made = {UNIFIED: here.groups[UNIFIED] / name}
-        made |= {
-            one: here.groups[one] / name for one in values if values[one] and one in here.groups
-        }
-        for group in made.values():
-            group.mkdir(exist_ok=True)
+        made[UNIFIED].mkdir(exist_ok=True)
         for one, value in values.items():
-            if value and one in made:
+            if value and one in here.groups:
+                made[one] = here.groups[one] / name
+                made[one].mkdir(exist_ok=True)
                 cgroups.limit(made[one], one, value)
         self._groups = made
         if self.limits.cpu and here.holders["cpuS"] == CGROUP:
@@ -163,8 +148,7 @@ class Cage:
         while not self._ended.wait(CPU_INTERVAL_S):
             if (cgroups.cpu_seconds(group) or 0) > most:
                 self._reached.add("cpuS")
-                cgroups.end(group)
-                return
+                cgroups.kill(group)
 
     def _process_limits(self) -> list[tuple[int, int]]:
         limits, holders = self.limits, support().holders
@@ -218,23 +202,20 @@ class Cage:
         """Returns what held, for the step; None where no process was started."""
         if not self.was_used:
             return None
-        here, asked = support(), self.asked()
+        here, asked = support(), self.limits.asked()
         value: dict[str, Any] = {"method": here.method}
         if asked:
-            pairs = {name: {"limit": one, "by": here.holders[name]} for name, one in asked.items()}
-            value["limits"] = pairs
+            value["limits"] = {
+                name: {"limit": one, "by": here.holders[name]} for name, one in asked.items()
+            }
         return value | ({"reached": sorted(self._reached)} if self._reached else {})
 
     def reason(self) -> str:
         """Returns which limits were reached, for the reason of a failed attempt; else empty."""
-        texts = {
-            "memory": f"ended by its memory limit of {readable(self.limits.memory or 0)}",
-            "processes": f"its limit of {self.limits.processes} processes was reached",
-            "cpuS": f"ended by its limit of {self.limits.cpu} s of processor time",
-        }
-        return "; ".join(texts[name] for name in sorted(self._reached))
+        return "; ".join(self.limits.reached(name) for name in sorted(self._reached))
 
 
+_numbers = itertools.count()  # of groups for processes
 _cages: dict[str, Cage] = {}  # of running attempts, by token
 _defaults: dict[str, Any] = {}
 _store = "0"
@@ -278,6 +259,17 @@ def end_left(token: str) -> None:
     for group in cgroups.named(""):
         if group.name.endswith(f"-{token}"):
             cgroups.end(group)
+
+
+def _shell_script(files: Sequence[str], name: str, env: Mapping[str, str] | None) -> str | None:
+    """Returns a script that does the same as the launcher, in a tenth of the time; None where a
+    shell would not keep the environment."""
+    if env is None or name.startswith("-") or not all(map(PLAIN_NAME.fullmatch, env)):
+        return None
+    given = [f"echo 0 >{shlex.quote(file)} || exit 126" for file in files]
+    for one in SHELL_NAMES:
+        given.append(f"{one}={shlex.quote(env[one])}" if one in env else f"unset {one}")
+    return "; ".join([*given, 'exec "$@"'])
 
 
 def _find(name: str, env: Mapping[str, str] | None, cwd: Path | str | None) -> None:

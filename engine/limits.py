@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from casfs.errors import Invalid
-from casfs.system.sizes import UNITS
+from casfs.system.sizes import UNITS, readable
 
 NAMES = ("memory", "processes", "cpuS", "network")
 MIN_MEMORY = 16 << 20  # less would end what starts the program
@@ -32,6 +32,18 @@ class Limits:
     cpu: int | None = None
     network: bool = True
     enforce: bool = True
+
+    def asked(self) -> dict[str, int | bool]:
+        """Returns the limits that are set, by NAMES."""
+        values = zip(NAMES, (self.memory, self.processes, self.cpu, self.network), strict=True)
+        return {name: one for name, one in values if one is not None and one is not True}
+
+    def reached(self, name: str) -> str:
+        """Says for a reason that a limit was reached."""
+        if name == "processes":
+            return f"its limit of {self.processes} processes was reached"
+        limits = {"memory": f"memory limit of {readable(self.memory or 0)}"}
+        return f"ended by its {limits.get(name, f'limit of {self.cpu} s of processor time')}"
 
 
 def merge(*tables: Mapping[str, Any]) -> Limits:

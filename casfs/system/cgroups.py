@@ -155,7 +155,7 @@ def end(group: Path) -> None:
     while group.exists() and time.monotonic() < deadline:
         below = [Path(path) for path, _, _ in os.walk(group, topdown=False)]
         for one in below:
-            _kill(one)
+            kill(one)
         try:
             for one in below:
                 one.rmdir()
@@ -165,7 +165,8 @@ def end(group: Path) -> None:
             time.sleep(0.001)
 
 
-def _kill(group: Path) -> None:
+def kill(group: Path) -> None:
+    """Kills the processes of a group; where the kernel can, also of those below."""
     with suppress(OSError):
         try:
             (group / "cgroup.kill").write_text("1")
@@ -190,7 +191,7 @@ def leave() -> None:
 def named(prefix: str) -> list[Path]:
     """Returns the groups on this machine whose name, after PREFIX, begins with `prefix`."""
     found = []
-    for point in {point for _, _, point in _mounts()}:
+    for point in {point for names, _, point in _mounts() if {UNIFIED, MEMORY, PIDS} & {*names}}:
         for path, names, _ in os.walk(point):
             ours = [name for name in names if name.startswith(PREFIX)]
             found += [Path(path, name) for name in ours if name.startswith(PREFIX + prefix)]

@@ -4,7 +4,7 @@ Visible read-only are programs and libraries, the part of /etc that they need, a
 the config; /tmp, /proc and /dev are private. Not visible are homes, the store beside the
 workspace and other processes; the network only where the config allows it. The environment is
 a new one, without keys of the daemon, and so is the session keyring. Memory and processes are
-limited (`engine.llm.confine`). All processes end with bwrap.
+limited (`_confined`). All processes end with bwrap.
 
 Commands of a daemon that runs as root are root's for the kernel too. So they get no capabilities,
 with which they could mount the system writable, and the host's entries in /proc are read-only.
@@ -18,8 +18,8 @@ environment).
 from __future__ import annotations
 
 import os
+import resource
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +27,8 @@ from pathlib import Path
 import trio
 
 from casfs.errors import Refused
-from engine.llm import confine
-from engine.processes import RUN_VARIABLE
+from casfs.system.processes import RUN_VARIABLE, threads_of_user
+from engine.launcher import launched
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/nix/store")
 ETC = (
@@ -54,7 +54,7 @@ PASSED_VARIABLES = (
 PROBE_TIMEOUT_S = 10.0
 NO_USERNS = ("--unshare-user", "--disable-userns")
 _PROBED: dict[str, list[str]] = {}  # program -> options that work, by this process's trials
-CONFINE = [sys.executable, "-I", "-S", confine.__file__]
+MAX_PROCESSES = 1024  # of a command, threads included; the kernel does not count root's
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ async def sandboxed_command(
     clean = _environment(env, workspace, run)
     options = None if bwrap is None else await _working_options(bwrap)
     if bwrap is not None and options is not None:
-        argv = [*CONFINE, bwrap, *options, *_visible(workspace, settings)]
+        argv = _confined([bwrap, *options, *_visible(workspace, settings)])
         return [*argv, "sh", "-c", command], clean
     if settings.allow_shell:
         return ["sh", "-c", command], clean
@@ -98,6 +98,19 @@ def _visible(workspace: Path, settings: Settings) -> list[str]:
     return [*argv, "--bind", where, where, "--chdir", where, "--"]
 
 
+def _confined(argv: Sequence[str]) -> list[str]:
+    """Returns the argv that gives a program what is inherited through bubblewrap, which has no
+    option for it. The memory is of each process: private writable memory, half of the machine's;
+    not the address space, of which runtimes reserve far more than they use."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    limits = [
+        (resource.RLIMIT_DATA, memory),
+        (resource.RLIMIT_NPROC, threads_of_user() + MAX_PROCESSES),
+        (resource.RLIMIT_CORE, 0),
+    ]
+    return launched({"keyring": True, "limits": limits}, argv)
+
+
 def _isolation() -> list[str]:
     """Returns the options that isolate a command, except for its visible files."""
     argv = ["--unshare-all", "--die-with-parent", "--new-session"]
@@ -113,7 +126,7 @@ async def _working_options(bwrap: str) -> list[str] | None:
     """Returns the isolating options that work here, None where none do: the kernel, or a container
     around us, may forbid it; an old bubblewrap lacks NO_USERNS. A success is cached."""
     for options in () if bwrap in _PROBED else ([*_isolation(), *NO_USERNS], _isolation()):
-        argv = [*CONFINE, bwrap, "--ro-bind", "/", "/", *options, "true"]
+        argv = _confined([bwrap, "--ro-bind", "/", "/", *options, "true"])
         with trio.move_on_after(PROBE_TIMEOUT_S):
             ended = await trio.run_process(argv, check=False, capture_stderr=True)
             if ended.returncode == 0:

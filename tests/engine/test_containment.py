@@ -38,7 +38,7 @@ async def main(token, limits, timeout, *argv):
         cage = containment.begin(token, json.loads(limits))
     except CasfsError as error:
         return {"refused": str(error)}
-    env = {"PATH": os.environ["PATH"], "odd.name": "1", "CASFS_RUN": token}
+    env = {"PATH": os.environ["PATH"], "CASFS_RUN": token, **json.loads(os.environ["MORE"])}
     keep = {"cwd": None, "env": env, "timeout": float(timeout), "started": nothing}
     try:
         done = await processes.run(argv, b"given", **keep)
@@ -83,13 +83,16 @@ def contained(request: pytest.FixtureRequest) -> Contained:
         require(program)
     python = interpreter() if before == AS_NOBODY else sys.executable
 
-    def run(code: str, *arguments: str, timeout: float = 60, **limits: Any) -> dict[str, Any]:
+    def run(
+        code: str, *arguments: str, timeout: float = 60, env: Any = None, **limits: Any
+    ) -> dict[str, Any]:
         argv = [python, "-c", DRIVER, secrets.token_hex(8), json.dumps(limits), str(timeout)]
         inner = (
             ["sh", "-c", code, "sh"] if code.startswith("#") else [python, "-I", "-S", "-c", code]
         )
         argv = [*before, *argv, *inner, *arguments]
-        done = subprocess.run(argv, capture_output=True, text=True, env=environment(python))
+        own = environment(python, MORE=json.dumps(env or {}))
+        done = subprocess.run(argv, capture_output=True, text=True, env=own)
         assert done.returncode == 0, done.stderr
         found: dict[str, Any] = json.loads(done.stdout)
         return found
@@ -142,18 +145,19 @@ def test_a_program_that_kills_its_parent(contained: Contained, pid_file: Path) -
 # -- as without ---------------------------------------------------------------------------
 
 
-def test_the_program_has_what_it_was_given(contained: Contained) -> None:
+@pytest.mark.parametrize("more", [{}, {"odd.name": "1"}, {"PWD": "/elsewhere", "SHLVL": "7"}])
+def test_the_program_has_what_it_was_given(contained: Contained, more: dict[str, str]) -> None:
     code = """
 import json, os, signal, sys
 fds = [fd for fd in range(100) if os.path.exists(f"/proc/self/fd/{fd}")]
 print(json.dumps([sys.argv[1:], dict(os.environ), fds, sys.stdin.read()]))
 sys.exit(3)
 """
-    found = contained(code, "a b", "", "--x")
+    found = contained(code, "a b", "", "--x", env=more)
     argv, env, fds, stdin = json.loads(found["out"])
     assert (argv, fds, stdin) == (["a b", "", "--x"], [0, 1, 2], "given")
-    assert {"odd.name", "PATH", "CASFS_RUN"} <= env.keys() <= {*env.keys(), "LC_CTYPE"}
-    assert len(env.keys() - {"LC_CTYPE"}) == 3
+    assert {"PATH", "CASFS_RUN", *more} == env.keys() - {"LC_CTYPE"}  # which Python adds
+    assert env.items() >= more.items()
     assert found["code"] == 3
     ignored, blocked = contained("#\ngrep -E 'Sig(Ign|Blk)' /proc/$$/status | cut -f 2")[
         "out"

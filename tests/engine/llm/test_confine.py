@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.llm import confine, sandbox
+from engine import launcher
+from engine.llm import sandbox
 from engine.llm.sandbox import Settings
 from tests.support.programs import needs
 
@@ -22,7 +23,7 @@ libc = ctypes.CDLL(None)
 SESSION = ctypes.c_long(-3)
 def keyctl(operation, *given):
     values = [ctypes.c_long(one) if isinstance(one, int) else one for one in given]
-    return libc.syscall(ctypes.c_long({confine.SYS_KEYCTL.get(MACHINE)}), operation, *values)
+    return libc.syscall(ctypes.c_long({launcher.SYS_KEYCTL.get(MACHINE)}), operation, *values)
 def key(text):
     size = ctypes.c_size_t(len(text))
     number = ctypes.c_long({SYS_ADD_KEY.get(MACHINE)})
