@@ -218,7 +218,7 @@ class Cage:
 _numbers = itertools.count()  # of groups for processes
 _cages: dict[str, Cage] = {}  # of running attempts, by token
 _defaults: dict[str, Any] = {}
-_store = "0"
+_store = f"process{os.getpid()}"  # until it is a daemon
 
 
 def set_defaults(table: Mapping[str, Any]) -> None:
@@ -241,17 +241,21 @@ def cage(token: str) -> Cage:
     return _cages.get(token) or Cage(token, merge(_defaults))
 
 
-def prepare(root: Path | None) -> int:
+def prepare(root: Path) -> int:
     """Prepares this process to contain the attempts of a store, as its only daemon: ends what an
     earlier one left. Returns the number of attempts."""
     global _store
-    _store = hashlib.blake2b(os.fsencode(root or ""), digest_size=6).hexdigest()
+    _store = store_key(root)
     cgroups.delegate()
     support()
     left = cgroups.named(f"{_store}-")
     for group in left:
         cgroups.end(group)
     return len({group.name for group in left})
+
+
+def store_key(root: Path) -> str:
+    return hashlib.blake2b(os.fsencode(root.resolve()), digest_size=6).hexdigest()
 
 
 def end_left(token: str) -> None:
