@@ -54,6 +54,7 @@ from tests.support.engine import role, rule, shell, steps
 FORK = multiprocessing.get_context("fork")
 LENGTH = 10  # steps of a thread
 KILLS = 6  # of a run, at most
+RETRIES = 16  # more than the kills of a run
 LONGEST = 0.3  # seconds between two kills; a daemon takes some 0.15 to begin
 AIM_S = 0.3  # seconds to wait for a group of several steps to hit
 TIMEOUT_S = 30.0  # seconds that a run may take after its last kill
@@ -83,6 +84,8 @@ class Tally:
 
 
 class OneRun:
+    kills, longest = KILLS, LONGEST
+
     def __init__(self, folder: Path, chance: random.Random, tally: Tally) -> None:
         self.root, self.logs = folder / "store", folder / "logs"
         self.socket = folder / "own" / "s"
@@ -97,11 +100,11 @@ class OneRun:
         process.start()
         process.join()
         assert process.exitcode == 0, f"exit {process.exitcode}"
-        self._checks = {one.id: ThreadCheck(one.id, self.logs) for one in self._heads()}
+        self._checks = {one.id: self.check(one.id) for one in self._heads()}
         try:
-            for _ in range(self._random.randint(1, KILLS)):
+            for _ in range(self._random.randint(1, self.kills)):
                 self._serve()
-                if not self._watch(time.monotonic() + self._random.uniform(0, LONGEST)):
+                if not self._watch(time.monotonic() + self._random.uniform(0, self.longest)):
                     break
                 self._kill(self._random.choice(TARGETS))
             self._serve()
@@ -121,9 +124,16 @@ class OneRun:
             hash = put_workflow(store)
             tree = store.put_node("directory", {"files": [], "directories": [], "symlinks": []})
             for pause in self._pauses:
-                bound = {"a": Binding("command", shell(AGENT, str(self.logs), pause))}
+                bound = {"a": self.binding(pause)}
                 request = ThreadRequest(hash, "Do it.", bound, tree.hash, LENGTH, on_limit="end")
                 lifecycle.create(store, request)
+
+    def binding(self, pause: str) -> Binding:
+        """The agent of a thread."""
+        return Binding("command", shell(AGENT, str(self.logs), pause))
+
+    def check(self, id: ThreadId) -> ThreadCheck:
+        return ThreadCheck(id, self.logs)
 
     def _serve(self) -> None:
         if self._daemon is None:
@@ -238,7 +248,7 @@ def put_workflow(store: Store) -> str:
     """One role, again and again. `workflow add` would refuse it: it has no end of its own."""
     body = role("a")
     schema = store.put_node("role-schema", body["schema"]).hash
-    more = {"schema": schema, "policy": {"retries": KILLS + 1}}
+    more = {"schema": schema, "policy": {"retries": RETRIES}}
     part = store.put_node("role", body | more).hash
     flow = {"name": "looping", "description": "", "roles": {"a": part}, "moderator": RULES}
     return store.put_node("workflow", flow).hash
@@ -246,7 +256,7 @@ def put_workflow(store: Store) -> str:
 
 def serve(root: Path, socket: Path, commits: Any, delay: float) -> None:
     """Be a daemon, in a process that was forked."""
-    record.MAX_LOST_ATTEMPTS = KILLS + 1  # every kill may hit the same step
+    record.MAX_LOST_ATTEMPTS = RETRIES  # every kill may hit the same step
     publish_group = commit_queue.publish_group
 
     def counted(backend: Any, group: Any) -> Any:
