@@ -188,7 +188,7 @@ def _prompt_faults(path: str, rule: Mapping[str, object]) -> Iterator[str]:
         if names is None:
             yield f"{path}: {{{{{given}}}}} names no field; write {{{{ status }}}} or {{{{ a.b }}}}"
         elif rule.get("from") == START:
-            yield f"{path}: {{{{ {given} }}}}: there is no step before {START}"
+            yield f"{path}: {{{{ {given} }}}}: {START} follows no step"
 
 
 def _unknown_ends(

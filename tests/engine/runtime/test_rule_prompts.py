@@ -174,7 +174,7 @@ MUST = ".prompt: must be a text, in a rule that leads to a role; leave it out el
         ("ends", "Bye.", MUST),
         ("rejects", "{{ a b }}", ".prompt: {{a b}} names no field; write {{ status }} or"),
         ("rejects", "{{}}", ".prompt: {{}} names no field"),
-        ("begins", "{{ x }}", ".prompt: {{ x }}: there is no step before __start__"),
+        ("begins", "{{ x }}", ".prompt: {{ x }}: __start__ follows no step"),
         ("rejects", "{{ stats }}", ".prompt: the schema of critic has no property 'stats'; there"),
     ],
 )
