@@ -12,9 +12,7 @@ import re
 import secrets
 import shlex
 import subprocess
-from collections.abc import Mapping
-from contextlib import suppress
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import trio
@@ -35,28 +33,19 @@ CANCELLED = {"outcome": "cancelled"}
 VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
-def selected(option: str) -> dict[str, str]:
-    return {"outcome": "selected", "optionId": option}
-
-
 class Terminal:
     """A command that runs. `limit`: bytes of its output that are kept."""
 
     def __init__(self, process: Process, limit: int) -> None:
-        self.process = process
-        self._limit = limit
-        self._output = bytearray()
-        self._truncated = False
-        self.ended = trio.Event()
+        self.process, self.ended = process, trio.Event()
+        self._limit, self._output, self._truncated = limit, b"", False
 
     async def run(self) -> None:
         assert self.process.stdout is not None
-        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-            async for piece in self.process.stdout:
-                self._output += piece
-                if len(self._output) > self._limit:
-                    self._truncated = True
-                    del self._output[: -self._limit or None]
+        async for piece in self.process.stdout:
+            whole = self._output + piece
+            self._output = whole[max(0, len(whole) - self._limit) :]
+            self._truncated |= len(whole) > self._limit
         await self.process.wait()
         self.ended.set()
 
@@ -65,13 +54,10 @@ class Terminal:
         return {"signal": str(-code)} if code is not None and code < 0 else {"exitCode": code}
 
     def output(self) -> dict[str, Any]:
-        """Returns the output from the first whole character on."""
-        start = 0
-        while self._truncated and self._output[start : start + 1] and self._output[start] >> 6 == 2:
-            start += 1
+        """Returns the output, of a truncated one from the first whole character on."""
+        whole = self._output.lstrip(bytes(range(0x80, 0xC0))) if self._truncated else self._output
         state = {"exitStatus": self.exit_status()} if self.ended.is_set() else {}
-        text = self._output[start:].decode("utf-8", "replace")
-        return {"output": text, "truncated": self._truncated, **state}
+        return {"output": whole.decode("utf-8", "replace"), "truncated": self._truncated, **state}
 
 
 class Host:
@@ -88,9 +74,9 @@ class Host:
 
     async def capabilities(self) -> dict[str, Any]:
         """Returns what we offer: nothing without a workspace, no terminal without a sandbox."""
-        has = self._context.workspace is not None
+        terminal = True
         try:
-            terminal = has and bool(await self._sandboxed("true"))
+            await self._sandboxed("true")
         except Refused:
             terminal = False
         files = {"readTextFile": self._files, "writeTextFile": self._files}
@@ -102,12 +88,12 @@ class Host:
         match method:
             case "session/request_permission":
                 choice = await self._permissions.choose(params)
-                return {"outcome": CANCELLED if choice is None else selected(choice)}
+                chosen = {"outcome": "selected", "optionId": choice}
+                return {"outcome": CANCELLED if choice is None else chosen}
             case "fs/read_text_file":
                 found = protocol.read("ReadTextFileRequest", params)
                 given = {"path": self._path(found.path), "line": found.line or 1}
-                if found.limit is not None:
-                    given["lines"] = found.limit
+                given |= {} if found.limit is None else {"lines": found.limit}
                 return {"content": await TOOLS["read_file"].run(self._box, given)}
             case "fs/write_text_file":
                 found = protocol.read("WriteTextFileRequest", params)
@@ -120,30 +106,30 @@ class Host:
                 id = secrets.token_hex(8)
                 self._terminals[id] = terminal
                 return {"terminalId": id}
-            case _ if not method.startswith("terminal/"):
-                raise RpcError(NO_METHOD, f"casfs has no method {method[:80]}")
-        id = str(params.get("terminalId")) if isinstance(params, Mapping) else ""
-        found = self._terminals.get(id)
-        if found is None:
-            raise NotFound("no such terminal")
-        match method:
             case "terminal/output":
-                output = found.output()
+                output = self._terminal(params).output()
                 return {**output, "output": self._context.secrets.redact(output["output"])}
             case "terminal/wait_for_exit":
-                await found.ended.wait()
-                return found.exit_status()
+                await (terminal := self._terminal(params)).ended.wait()
+                return terminal.exit_status()
             case "terminal/kill":
-                await end_process(found.process, None)
+                await end_process(self._terminal(params).process, self._context.run)
             case "terminal/release":
-                await end_process(self._terminals.pop(id).process, None)
+                await end_process(self._terminal(params, release=True).process, self._context.run)
             case _:
                 raise RpcError(NO_METHOD, f"casfs has no method {method[:80]}")
         return {}
 
     async def close(self) -> None:
         while self._terminals:
-            await end_process(self._terminals.popitem()[1].process, None)
+            await end_process(self._terminals.popitem()[1].process, self._context.run)
+
+    def _terminal(self, params: Any, release: bool = False) -> Terminal:
+        id = protocol.read("ReleaseTerminalRequest", params).terminal_id
+        found = self._terminals.pop(id, None) if release else self._terminals.get(id)
+        if found is None:
+            raise NotFound("no such terminal")
+        return found
 
     async def _create(self, wanted: Any) -> Terminal:
         if len(self._terminals) >= MAX_TERMINALS:
@@ -157,39 +143,31 @@ class Host:
         if wanted.cwd is not None:
             line = f"cd -- {shlex.quote(self._path(wanted.cwd) or '.')} || exit 126\n{line}"
         argv, env = await self._sandboxed(line)
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        place = {"cwd": self._context.workspace, "env": env, "stdin": subprocess.DEVNULL}
         try:
             process = open_process(
-                argv,
-                None,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                cwd=self._context.workspace,
-                env=env,
-                start_new_session=True,
+                argv, self._context.run, **pipes, **place, start_new_session=True
             )
         except OSError as error:
             raise Failed(f"cannot run {argv[0]}: {error.strerror}") from None
-        limit = wanted.output_byte_limit
-        return Terminal(
-            process, MAX_OUTPUT_BYTES if limit is None else min(limit, MAX_OUTPUT_BYTES)
-        )
+        limit = MAX_OUTPUT_BYTES if wanted.output_byte_limit is None else wanted.output_byte_limit
+        return Terminal(process, min(limit, MAX_OUTPUT_BYTES))
+
+    def _workspace(self) -> Path:
+        if self._context.workspace is None:
+            raise Refused("the thread has no workspace")
+        return self._context.workspace
 
     async def _sandboxed(self, line: str) -> tuple[list[str], dict[str, str]]:
-        context = self._context
-        if context.workspace is None:
-            raise Refused("the thread has no workspace")
-        where = context.workspace, context.run, context.env
+        where = self._workspace(), self._context.run, self._context.env
         return await sandbox.sandboxed_command(line, *where, self._shell)
 
     def _path(self, path: str) -> str:
         """Returns a path relative to the workspace. Raises Refused where it is not below it."""
-        root = self._context.workspace
-        if root is None:
-            raise Refused("the thread has no workspace")
-        for place in (root, os.path.realpath(root)):
-            if PurePosixPath(path).is_relative_to(place):
-                return str(PurePosixPath(path).relative_to(place))
+        for root in (self._workspace(), os.path.realpath(self._workspace())):
+            if PurePosixPath(path).is_relative_to(root):
+                return str(PurePosixPath(path).relative_to(root))
         if path.startswith("/"):
             raise Refused(f"{path!r}: only paths below the workspace")
         return path

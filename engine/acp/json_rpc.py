@@ -3,9 +3,7 @@
 Notifications are handled in the order in which they come, each before the next line is read;
 requests of the other side run side by side, MAX_REQUESTS at most. A line that is not a message of
 the protocol, or is longer than MAX_LINE_BYTES, is counted, its beginning is kept, and the rest goes
-on. An error of ours that a request raises is its answer; the handler of notifications must raise
-none. One task writes, so a cancelled call never leaves half a line; where the other side does not
-read, its own lines are not read either.
+on. What a request raises is its answer; the handler of notifications must raise nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ MAX_REQUESTS = 64  # of the other side at once
 MAX_KEPT_BYTES, MAX_KEPT_LINE_BYTES = 64 << 10, 1 << 10  # of malformed lines
 MAX_MESSAGE_CHARS = 300
 NO_METHOD, INTERNAL = -32601, -32603
-CODES: dict[type[CasfsError], int] = {Invalid: -32602, NotFound: -32002}
+CODES: dict[type[Exception], int] = {Invalid: -32602, NotFound: -32002}
 GONE = (trio.BrokenResourceError, trio.ClosedResourceError, trio.EndOfChannel)
 Handler = Callable[[str, Any, int], Awaitable[Any]]  # method, parameters, size of the line
 
@@ -54,7 +52,7 @@ class Peer:
     ) -> None:
         self._output, self._input = output, input
         self._request, self._notification = request, notification
-        self._queue, self._queued = trio.open_memory_channel[bytes](MAX_REQUESTS)
+        self._sending, self._is_over = trio.Lock(), False
         self._waiting: dict[int, trio.MemorySendChannel[Mapping[str, Any]]] = {}
         self._last_id = self._running = 0
         self._held, self._searched, self._skipping = bytearray(), 0, False
@@ -63,21 +61,22 @@ class Peer:
     async def call(self, method: str, params: Any) -> Any:
         """Sends a request; returns its result. Raises RpcError, Closed."""
         self._last_id = id = self._last_id + 1
-        send, receive = trio.open_memory_channel[Mapping[str, Any]](1)
-        self._waiting[id] = send
+        self._waiting[id], receive = trio.open_memory_channel[Mapping[str, Any]](1)
         try:
             await self._send({"id": id, "method": method, "params": params})
-            answer = await receive.receive()
+            answer = {} if self._is_over else await receive.receive()
         except GONE:
-            raise Closed("it has closed its output") from None
+            answer = {}
         finally:
             del self._waiting[id]
+        if not answer:
+            raise Closed("it has closed its output")
         error = answer.get("error")
-        if error is not None:
-            about = error if isinstance(error, Mapping) else {}
-            message, code = str(about.get("message", ""))[:MAX_MESSAGE_CHARS], about.get("code")
-            raise RpcError(code if type(code) is int else INTERNAL, message)
-        return answer.get("result")
+        if error is None:
+            return answer.get("result")
+        about = error if isinstance(error, Mapping) else {}
+        message, code = str(about.get("message", ""))[:MAX_MESSAGE_CHARS], about.get("code")
+        raise RpcError(code if type(code) is int else INTERNAL, message)
 
     async def notify(self, method: str, params: Any) -> None:
         """Sends a notification, unless the other side has ended."""
@@ -88,25 +87,20 @@ class Peer:
         """Handles what comes until the stream ends, then ends the calls that wait."""
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._write)
                 with suppress(*GONE):
                     async for piece in self._input:
                         for line in self._lines(piece):
                             await self._receive(line, nursery)
                 nursery.cancel_scope.cancel()
         finally:
-            self._queue.close()
+            self._is_over = True
             for channel in self._waiting.values():
                 channel.close()
 
-    async def _write(self) -> None:
-        with self._queued, suppress(*GONE):
-            async for line in self._queued:
-                await self._output.send_all(line)
-
     async def _send(self, message: Mapping[str, Any]) -> None:
         line = json.dumps({"jsonrpc": "2.0", **message}, separators=(",", ":"))
-        await self._queue.send(line.encode() + b"\n")
+        async with self._sending:
+            await self._output.send_all(line.encode() + b"\n")
 
     def _lines(self, piece: bytes | bytearray) -> Iterator[bytes]:
         """Yields the lines that end in a piece; of one that is too long, the beginning."""
@@ -124,8 +118,12 @@ class Peer:
             self._held, self._searched, self._skipping = bytearray(), 0, True
 
     async def _receive(self, line: bytes, nursery: trio.Nursery) -> None:
-        message = await _parse(line)
-        if message is None:
+        try:
+            is_long = len(line) > MAX_INLINE_BYTES
+            message = await trio.to_thread.run_sync(_decode, line) if is_long else _decode(line)
+        except (ValueError, RecursionError):
+            message = None
+        if not isinstance(message, dict):
             self.malformed_count += 1
             if len(self.malformed) < MAX_KEPT_BYTES:
                 self.malformed += line[:MAX_KEPT_LINE_BYTES] + b"\n"
@@ -148,28 +146,17 @@ class Peer:
     async def _serve(self, method: str, params: Any, id: Any, size: int) -> None:
         try:
             answer: dict[str, Any] = {"result": await self._request(method, params, size)}
-        except CasfsError as error:
+        except Exception as error:  # hostile values must not end the task that reads
             code = error.code if isinstance(error, RpcError) else CODES.get(type(error), INTERNAL)
-            answer = {"error": {"code": code, "message": str(error)}}
+            said = str(error) if isinstance(error, CasfsError) else type(error).__name__
+            answer = {"error": {"code": code, "message": said}}
         with suppress(*GONE):
             await self._send({"id": id, **answer})
         self._running -= 1
 
 
-async def _parse(line: bytes) -> dict[str, Any] | None:
-    try:
-        if len(line) > MAX_INLINE_BYTES:
-            message = await trio.to_thread.run_sync(_decode, line)
-        else:
-            message = _decode(line)
-    except (ValueError, RecursionError):
-        return None
-    return message if isinstance(message, dict) else None
-
-
 def _decode(line: bytes) -> Any:
     found = json.loads(line)
-    if b"\\ud" in line or b"\\uD" in line:  # may be half a character, which a node cannot hold
-        text = json.dumps(found, ensure_ascii=False)
-        return json.loads(text.encode("utf-8", "replace"))
+    if b"\\ud" in line.lower():  # may be half a character, which a node cannot hold
+        return json.loads(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))
     return found

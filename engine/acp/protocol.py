@@ -15,8 +15,7 @@ import trio
 
 from casfs.errors import Failed, Invalid
 
-VERSION = 1
-AUTH_REQUIRED = -32000
+VERSION, AUTH_REQUIRED = 1, -32000
 _loaded: list[ModuleType] = []
 
 
@@ -36,12 +35,7 @@ def _import() -> ModuleType:
 
 def make(model: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a message of ours, of this model."""
-    made: dict[str, Any] = (
-        getattr(_loaded[0], model)
-        .model_validate(fields)
-        .model_dump(mode="json", by_alias=True, exclude_none=True)
-    )
-    return made
+    return dump(read(model, fields))
 
 
 def read(model: str, value: Any) -> Any:
@@ -49,11 +43,11 @@ def read(model: str, value: Any) -> Any:
     try:
         return getattr(_loaded[0], model).model_validate(value)
     except ValueError as error:
-        fault = str(error).splitlines()
-        raise Invalid(f"no {model}: {'; '.join(line.strip() for line in fault[1:3])}") from None
+        fault = " ".join(line.strip() for line in str(error).splitlines()[1:3])
+        raise Invalid(f"no {model}: {fault}") from None
 
 
 def dump(message: Any) -> dict[str, Any]:
-    """Returns a message that was read, without what its model does not know."""
+    """Returns a message as JSON, without what its model does not know."""
     found: dict[str, Any] = message.model_dump(mode="json", by_alias=True, exclude_unset=True)
     return found

@@ -11,8 +11,9 @@ known, are kept as they came (`updates` of a turn, `more` of a tool call).
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,18 +22,29 @@ import trio
 from casfs.agents import AgentContext
 from casfs.digest import Digest
 from casfs.errors import Invalid
+from casfs.write_batch import Batch
 from engine import content
 from engine.acp import protocol
-from engine.acp.tool_call import ToolCall, as_json, put, put_call
 from engine.processes import MAX_OUTPUT_BYTES, OutputTooLarge
 
 ENDED = ("completed", "failed")
-CALLS = ("tool_call", "tool_call_update")
+PLANNED = ("content", "priority", "status")
 COUNTED = (
     ("inputTokens", "promptTokens", "input_tokens"),
     ("outputTokens", "completionTokens", "output_tokens"),
 )
 CUMULATIVE = ("hermes-agent ",)  # agents whose answers count all prompts; others count one
+MAX_NAME_CHARS = 200
+RECORDED = {"toolCallId", "sessionUpdate", "title", "kind", "status", "rawInput", "locations"}
+
+
+@dataclass
+class ToolCall:
+    """`raw`: the members of its updates, the newest of each; `hash`: once it is over."""
+
+    raw: dict[str, Any] = field(default_factory=dict)
+    begin: float = field(default_factory=time.monotonic)
+    hash: str | None = None
 
 
 @dataclass
@@ -42,23 +54,17 @@ class _Turn:
     thoughts: str = ""
     said: str = ""
     calls: dict[str, ToolCall] = field(default_factory=dict)
-    plan: list[dict[str, str]] | None = None
+    plan: list[dict[str, str]] = field(default_factory=list)
     updates: list[Any] = field(default_factory=list)
     tokens: list[int] = field(default_factory=lambda: [0, 0])  # input, output
-
-    @property
-    def is_empty(self) -> bool:
-        held = (self.thoughts, self.said, self.calls, self.plan, self.updates, sum(self.tokens))
-        return not any(held)
 
 
 class Recorder:
     """The record of a session, prompt by prompt. `output` gets what the agent says as it comes;
-    `turns`: of the current prompt; `tokens`: of these."""
+    `tokens`: of the current prompt."""
 
     def __init__(self, context: AgentContext, output: Callable[[bytes], None]) -> None:
-        self._context, self._output = context, output
-        self._store = context.store
+        self._context, self._output, self._store = context, output, context.store
         self._root = f"{context.workspace}/" if context.workspace else ""
         self._used = 0  # tokens in the agent's context
         self._before = [0, 0]  # tokens of earlier prompts
@@ -66,12 +72,11 @@ class Recorder:
         self.begin("")
 
     def begin(self, prompt: str) -> None:
-        self._turn = _Turn(prompt)
-        self._started = time.monotonic()
+        self._turn, self._started = _Turn(prompt), time.monotonic()
         self._pending, self._message = 0, None
-        self.turns: list[str] = []
-        self.tokens = 0
+        self._turns: list[str] = []
         self._report = self._last = ""
+        self.tokens = 0
 
     @property
     def report(self) -> str:
@@ -83,75 +88,74 @@ class Recorder:
         self._pending += size
         if self._pending > MAX_OUTPUT_BYTES:
             raise OutputTooLarge(f"it sent more than {MAX_OUTPUT_BYTES >> 20} MiB in one turn")
-        raw: Any = params.get("update") if isinstance(params, Mapping) else None
         try:
-            known = protocol.read("SessionNotification", params).update
+            known, raw = protocol.read("SessionNotification", params).update, params["update"]
+            kind = known.session_update
         except Invalid:
-            known = None
-        kind = raw.get("sessionUpdate") if known is not None and raw is not None else None
-        if kind in ("agent_message_chunk", "agent_thought_chunk"):
-            self._add_chunk(known, raw)
-        elif kind in CALLS and known.tool_call_id not in self._over:
-            await self._add_call(known.tool_call_id, raw)
-        elif kind == "plan":
-            self._turn.plan = [
-                {"content": one.content, "priority": one.priority, "status": one.status}
-                for one in known.entries
-            ]
-        elif kind != "user_message_chunk":  # an echo of the prompt
-            if kind == "usage_update":
-                self._used = known.used
-            self._turn.updates.append(params if raw is None else raw)
+            raw = params.get("update", params) if isinstance(params, Mapping) else params
+            known, kind = None, None
+        match kind:
+            case "agent_message_chunk" | "agent_thought_chunk":
+                self._add_chunk(known, raw)
+            case "tool_call" | "tool_call_update" if known.tool_call_id not in self._over:
+                await self._add_call(known.tool_call_id, raw)
+            case "plan":
+                entries = known.entries
+                self._turn.plan = [
+                    {name: getattr(one, name) for name in PLANNED} for one in entries
+                ]
+            case "user_message_chunk":  # an echo of the prompt
+                pass
+            case _:
+                self._used = known.used if kind == "usage_update" else self._used
+                self._turn.updates.append(raw)
 
     def _add_chunk(self, known: Any, raw: Mapping[str, Any]) -> None:
-        turn = self._turn
+        turn, counts = self._turn, _usage(known.field_meta)
         text = known.content.text if known.content.type == "text" else ""
-        if usage := _usage(raw.get("_meta")):
-            turn.tokens = [old + new for old, new in zip(turn.tokens, usage, strict=True)]
-        if not text or usage:
+        if counts:
+            turn.tokens = [old + new for old, new in zip(turn.tokens, counts, strict=True)]
+        if not text or known.field_meta:
             turn.updates.append(raw)
-        if raw["sessionUpdate"] == "agent_thought_chunk":
+        if known.session_update == "agent_thought_chunk":
             turn.thoughts += text
             return
-        if known.message_id != self._message and self._report and text:
+        if text and self._report and known.message_id != self._message:
             text = f"\n\n{text}"
         self._message = known.message_id
         turn.said += text
         self._report += text
-        self._output(text.encode("utf-8", "replace"))
+        self._output(text.encode())
 
     async def _add_call(self, id: str, raw: Mapping[str, Any]) -> None:
-        call = self._turn.calls.get(id)
-        if call is None:
-            call = self._turn.calls[id] = ToolCall()
+        call = self._turn.calls.setdefault(id, ToolCall())
+        if not call.raw:
             self._last, self._report = self._report.strip() or self._last, ""
         call.raw |= {name: value for name, value in raw.items() if value is not None}
-        if call.raw.get("status") in ENDED and call.hash is None:
-            await self.tool_call_ended(call)
+        if call.raw.get("status") in ENDED:
             self._over.add(id)
+            await self.tool_call_ended(call)
             if all(one.hash for one in self._turn.calls.values()):
                 await self._end_turn()
 
     async def tool_call_ended(self, call: ToolCall) -> None:
         """Records a tool call as soon as it is over: the workspace is as the tool left it, and the
         agent waits for the model."""
-        call.duration_ms = round((time.monotonic() - call.begin) * 1000)
-        call.hash = await trio.to_thread.run_sync(put_call, self._store, call, self._root)
+        call.hash = await trio.to_thread.run_sync(self._put_call, call)
 
-    async def end(self, spent: Sequence[int] = ()) -> None:
-        """Ends the turn of a prompt that is answered, or given up; `spent`: of the answer."""
-        turn = self._turn
+    async def end(self, answer: Any, agent: str) -> None:
+        """Ends the turn of a prompt that is answered, or given up (None)."""
+        turn, spent = self._turn, self.spent(answer, agent) if answer else []
         for call in turn.calls.values():
             if call.hash is None:
                 await self.tool_call_ended(call)
         if spent:
-            rest = sum(spent) - self.tokens - sum(turn.tokens)
-            if rest > 0:
-                output = min(spent[1], rest)
-                turn.tokens = [turn.tokens[0] + rest - output, turn.tokens[1] + output]
-        elif not self.tokens and not sum(turn.tokens):
-            turn.tokens[0] = self._used
-        if not turn.is_empty:
+            rest = max(0, sum(spent) - self.tokens - sum(turn.tokens))
+            output = min(spent[1], rest)
+            turn.tokens = [turn.tokens[0] + rest - output, turn.tokens[1] + output]
+        elif not self.tokens and not any(turn.tokens):
+            turn.tokens = [self._used, 0]
+        if turn != _Turn(turn.input, turn.begin):
             await self._end_turn()
 
     def spent(self, answer: Any, agent: str) -> list[int]:
@@ -170,52 +174,104 @@ class Recorder:
         turn, self._turn, self._pending = self._turn, _Turn(), 0
         self.tokens += sum(turn.tokens)
         hash = await trio.to_thread.run_sync(self._put_turn, turn)
-        self.turns.append(hash)
+        self._turns.append(hash)
         await self._context.turn(hash)
 
     # -- nodes ----------------------------------------------------------------------------
 
-    def detail(self, more: Mapping[str, Any], blobs: Mapping[str, bytes]) -> Digest:
-        """Puts the session so far; `blobs` become members of it where they are not empty."""
+    def detail(self, facts: Mapping[str, Any], blobs: Mapping[str, bytes]) -> Digest:
+        """Puts the session so far, with what is said of it; `blobs` become members of it."""
         with self._store.batch() as batch:
             payload = {
                 "agent": self._context.agent,
                 "role": self._context.role,
-                "turns": list(self.turns),
+                "turns": list(self._turns),
                 "totalTokens": self.tokens,
-                "durationMs": round((time.monotonic() - self._started) * 1000),
-                **more,
+                "durationMs": _ms_since(self._started),
+                **facts,
                 **{name: batch.put(data).hash for name, data in blobs.items() if data},
             }
-            return put(batch, self._store, "react-session", payload)
+            return self._put(batch, "react-session", payload)
 
     def _put_turn(self, turn: _Turn) -> str:
         with self._store.batch() as batch:
-            payload: dict[str, Any] = {
+            texts = {"thoughts": turn.thoughts, "updates": turn.updates and _json(turn.updates)}
+            payload = {
                 "input": content.put(batch, turn.input),
                 "output": content.put(batch, turn.said),
                 "toolCalls": [call.hash for call in turn.calls.values()],
-                "tokens": {"input": turn.tokens[0], "output": turn.tokens[1]},
-                "latencyMs": round((time.monotonic() - turn.begin) * 1000),
+                "tokens": dict(zip(("input", "output"), turn.tokens, strict=True)),
+                "latencyMs": _ms_since(turn.begin),
+                "plan": turn.plan,
+                **{name: content.put(batch, text) for name, text in texts.items() if text},
             }
-            if turn.thoughts:
-                payload["thoughts"] = content.put(batch, turn.thoughts)
-            if turn.plan is not None:
-                payload["plan"] = turn.plan
-            if turn.updates:
-                payload["updates"] = content.put(batch, as_json(turn.updates))
-            return put(batch, self._store, "react-turn", payload).hash
+            return self._put(batch, "react-turn", payload).hash
+
+    def _put_call(self, call: ToolCall) -> str:
+        """Puts a `react-tool-call`. What has no member of its own is recorded as it came."""
+        known, recorded = protocol.read("ToolCallUpdate", call.raw), set(RECORDED)
+        parts, given, output = known.content or [], known.raw_input, known.raw_output
+        diffs = [one for one in parts if one.type == "diff"]
+        texts = [one.content.text for one in parts if getattr(one, "content", one).type == "text"]
+        if len(texts) + len(diffs) == len(parts):
+            recorded.add("content")
+        if not texts and output is not None:
+            recorded.add("rawOutput")
+            texts = [output if isinstance(output, str) else _json(output)]
+        read = {"sessionUpdate": call.raw.get("sessionUpdate"), **protocol.dump(known)}
+        more = {
+            name: one
+            for name, one in call.raw.items()
+            if name not in recorded or one != read.get(name)
+        }
+        with self._store.batch() as batch:
+            payload = {
+                "name": (known.title or known.kind or "?")[:MAX_NAME_CHARS],
+                "arguments": content.put(batch, _json({} if given is None else given)),
+                "result": content.put(batch, "\n".join(texts)),
+                "durationMs": _ms_since(call.begin),
+                "kind": known.kind,
+                "status": known.status,
+                "locations": [
+                    {"path": one.path.removeprefix(self._root), "line": one.line}
+                    for one in known.locations or ()
+                ],
+                "diffs": [self._diff(batch, one) for one in diffs],
+                **({"more": content.put(batch, _json(more))} if more else {}),
+            }
+            return self._put(batch, "react-tool-call", payload).hash
+
+    def _diff(self, batch: Batch, diff: Any) -> dict[str, Any]:
+        old = None if diff.old_text is None else batch.put(diff.old_text.encode()).hash
+        new = batch.put(diff.new_text.encode()).hash
+        return {"path": diff.path.removeprefix(self._root), "old": old, "new": new}
+
+    def _put(self, batch: Batch, type: str, payload: Mapping[str, Any]) -> Digest:
+        """Puts a node, without optional members that are empty, or that a store of an older casfs
+        does not know."""
+        schema = self._store.registry.document(self._store.registry.current(type))
+        required, known = schema["required"], schema["properties"]
+        given = {
+            key: one for key, one in payload.items() if key in required or (one and key in known)
+        }
+        return batch.put_node(type, given)
 
 
 def _usage(meta: Any) -> list[int]:
     """Returns the input and output tokens of one model call, or of a prompt, as some agents send
     them; empty without any."""
-    if not isinstance(meta, Mapping):
-        return []
-    usage, quota = meta.get("usage"), meta.get("quota")
-    if usage is None and isinstance(quota, Mapping):
-        usage = quota.get("token_count")
+    meta = meta or {}
+    quota = meta.get("quota")
+    usage = meta.get("usage", quota.get("token_count") if isinstance(quota, Mapping) else None)
     if not isinstance(usage, Mapping):
         return []
     found = [next((usage[one] for one in names if one in usage), 0) for names in COUNTED]
     return [one if type(one) is int and one > 0 else 0 for one in found]
+
+
+def _ms_since(begin: float) -> int:
+    return round((time.monotonic() - begin) * 1000)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=1)

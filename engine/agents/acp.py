@@ -1,34 +1,51 @@
 """The `acp` agent: any program that speaks the Agent Client Protocol (`engine.acp`).
 
 The prompt is one prompt of a session, a correction the next one of the same session. After a crash,
-or a person's answer to its question, the agent goes on with its session where it can load it, else
-begins a new one and is told what it had done.
+or a person's answer to its question, the agent goes on with its session where it can load that,
+else begins a new one and is told what it had done. The workspace is then as it was before the step,
+or at the last question.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import trio
 
-from casfs.agents import AgentContext, AgentFn, AgentResult
-from casfs.errors import Failed
+from casfs import live_output
+from casfs.agents import AgentContext, AgentFailed, AgentFn, AgentResult, Waiting
+from casfs.digest import Digest
+from casfs.errors import CasfsError, Failed
+from casfs.store import Store
 from casfs.system import rmtree
+from engine import content
 from engine.acp import protocol
-from engine.acp.client import Launch
-from engine.acp.permissions import ALLOW, ASK, DENY
-from engine.acp.session import Session
+from engine.acp.client import Client, Launch
+from engine.acp.host import Host
+from engine.acp.permissions import ALLOW, ASK, DENY, Permissions, notes
+from engine.acp.recorder import Recorder
 from engine.agents import program
 from engine.agents.react import SANDBOX_PROPERTIES, sandbox_settings
+from engine.llm.tools import truncate
+from engine.processes import ProcessResult, TimedOut
 
 RULE = {"enum": [ALLOW, ASK, DENY]}
 KEY_NAMES = "(?i)(key|token|secret|passw(or)?d|credentials?)$"
 KEY_VALUES = "^(sk-|pk-|gh[a-z]_|github_pat_|glpat-|xox[a-z]-|AKIA|AIza|eyJ|Bearer )"
+NAME = {"pattern": "^[A-Za-z_][A-Za-z0-9_]*$", "not": {"pattern": KEY_NAMES}}
+CONVERSATION = "acp"  # key of the session in `context.conversation`
+FAILED = ("refusal", "cancelled")  # reasons to stop
+MAX_TOLD_CHARS = 16_000
+INTERRUPTED = """# You were interrupted
+
+You began this work before and were interrupted. The workspace may be in an earlier state than you
+left it: look before you go on, and do again what is missing."""
 
 package_descriptor = {
     "name": "acp",
@@ -39,10 +56,7 @@ package_descriptor = {
             "argv": program.ARGV,
             "env": {
                 "type": "object",
-                "propertyNames": {
-                    "pattern": "^[A-Za-z_][A-Za-z0-9_]*$",
-                    "not": {"pattern": KEY_NAMES},
-                },
+                "propertyNames": NAME,
                 "additionalProperties": {"type": "string", "not": {"pattern": KEY_VALUES}},
                 "description": "Variables; no keys, which are variables of the daemon (`secrets`).",
             },
@@ -54,10 +68,7 @@ package_descriptor = {
                 "description": "For all tools, or by a tool's kind or name; `*`: the others.",
             },
             "mcp": {"type": "boolean", "description": "Give it the store as tools (`casfs mcp`)."},
-            "files": {
-                "type": "boolean",
-                "description": "Whether casfs offers it to read and write files.",
-            },
+            "files": {"type": "boolean", "description": "Offer it to read and write files (true)."},
             **SANDBOX_PROPERTIES,
             "timeoutS": program.TIMEOUT_S,
             "secrets": program.SECRETS,
@@ -70,40 +81,26 @@ package_descriptor = {
 
 
 def create_agent(config: Mapping[str, Any]) -> AgentFn:
-    shell, policy = sandbox_settings(config), config.get("permissions", ASK)
-    timeout = float(config.get("timeoutS", program.DEFAULT_TIMEOUT_S))
-
     async def agent(context: AgentContext) -> AgentResult:
-        await protocol.load()
-        session = context.conversation.get(Session.KEY)
+        session: Session | None = context.conversation.get(CONVERSATION)
         if session is None or not context.prompt.correction:
-            launch = await _launch(context, config)
-            session = Session(context, launch, policy, shell)
-            await session.enter()
-            context.conversation[Session.KEY] = session
-        result: AgentResult = await session.ask(context, timeout)
-        return result
+            await protocol.load()
+            session = Session(context, config, await _launch(context, config))
+            context.conversation[CONVERSATION] = session
+            await session.client.enter()
+        return await session.ask(context)
 
     return agent
 
 
 async def _launch(context: AgentContext, config: Mapping[str, Any]) -> Launch:
-    env = program.environment(context)
-    directory = context.workspace
-    if directory is None:
-        directory = await trio.to_thread.run_sync(program.scratch_directory, context)
-        context.exit_stack.push_async_callback(_delete, directory)
-    return Launch(
-        config["argv"],
-        {**env, **config.get("env", {})},
-        directory,
-        partial(program.last_line, context),
-        config.get("mode"),
-        config.get("model"),
-        config.get("login"),
-        [store_server(context, env)] if config.get("mcp") else [],
-        config.get("files", True),
-    )
+    env, place = program.environment(context), context.workspace
+    if place is None:
+        place = await trio.to_thread.run_sync(program.scratch_directory, context)
+        context.exit_stack.push_async_callback(_delete, place)
+    servers = [store_server(context, env)] if config.get("mcp") else []
+    env |= config.get("env", {})
+    return Launch(config["argv"], env, place, config, servers, partial(program.last_line, context))
 
 
 async def _delete(directory: Path) -> None:
@@ -113,10 +110,96 @@ async def _delete(directory: Path) -> None:
 
 def store_server(context: AgentContext, env: Mapping[str, str]) -> dict[str, Any]:
     """Returns the MCP server by which the agent reads the store: `casfs mcp`."""
-    variables = {name: value for name, value in env.items() if name.startswith("CASFS_")}
-    return {
-        "name": "casfs",
-        "command": sys.executable,
-        "args": ["-m", "casfs", "--store", str(context.store.root), "mcp"],
-        "env": [{"name": name, "value": value} for name, value in variables.items()],
-    }
+    variables = ({"name": name, "value": one} for name, one in env.items() if name[:6] == "CASFS_")
+    argv = ["-m", "casfs", "--store", str(context.store.root), "mcp"]
+    return {"name": "casfs", "command": sys.executable, "args": argv, "env": [*variables]}
+
+
+class Session:
+    """An agent at one step: its process, what it is asked, what it may do, and its record."""
+
+    def __init__(self, context: AgentContext, config: Mapping[str, Any], launch: Launch) -> None:
+        """Starts the process. Raises Failed."""
+        place = (context.store.root, context.run, context.secrets)
+        live = context.exit_stack.enter_context(live_output.recording(*place))
+        self._timeout = float(config.get("timeoutS", program.DEFAULT_TIMEOUT_S))
+        self._recorder = Recorder(context, live.write)
+        self._permissions = Permissions(context, config.get("permissions", ASK))
+        shell, files = sandbox_settings(config), config.get("files", True)
+        host = Host(context, shell, self._permissions, files)
+        self.client = Client(launch, context, self._recorder, host)
+        self._program = launch.argv[0]
+
+    async def ask(self, context: AgentContext) -> AgentResult:
+        """Sends the prompt, or the correction; returns the agent's report. Raises Waiting,
+        AgentFailed with the session so far."""
+        answer: Any = None
+        try:
+            with trio.move_on_after(self._timeout) as limit:
+                goes_on = bool(self.client.session)
+                text = context.prompt.correction_text() if goes_on else await self._open(context)
+                self._recorder.begin(text)
+                answer = await self.client.prompt(text)
+        except trio.Cancelled:
+            with trio.CancelScope(shield=True):
+                context.interrupted((await self._detail(None)).hash)
+            raise
+        except Waiting as why:
+            await self._detail(None)
+            why.tokens = self._recorder.tokens
+            raise
+        except CasfsError as error:
+            raise AgentFailed(str(error), (await self._detail(None)).hash) from error
+        detail = await self._detail(answer)
+        if limit.cancelled_caught:
+            reason = f"{self._program} took longer than {self._timeout:g} s"
+            raise AgentFailed(reason, detail.hash) from TimedOut(reason, NO_RESULT)
+        if answer.stop_reason in FAILED:
+            raise AgentFailed(f"{self._program} stopped: {answer.stop_reason}", detail.hash)
+        return AgentResult(self._recorder.report, detail)
+
+    async def _open(self, context: AgentContext) -> str:
+        """Begins the session, or goes on with that of an earlier attempt; returns the prompt."""
+        kept = await self._permissions.load()
+        goes_on = await self.client.open(kept.session)
+        kept.session = self.client.session
+        await self._permissions.save()
+        prompt = replace(context.prompt, answer=None)
+        done = await trio.to_thread.run_sync(_transcript, context.store, context.attempts)
+        parts = [INTERRUPTED, prompt.after_history()] if goes_on else [prompt.text()]
+        if done and not goes_on:
+            parts += [INTERRUPTED, f"# What you had done\n\n{done}"]
+        if kept.answers:
+            parts.append(f"# Answers of a person\n\n{notes(kept)}")
+        return "\n\n".join(part.strip() for part in parts) + "\n"
+
+    async def _detail(self, answer: Any) -> Digest:
+        """Ends the turn, and puts the session so far."""
+        await self._recorder.end(answer, self.client.name)
+        facts, streams = self.client.facts()
+        facts["stopReason"] = answer and answer.stop_reason
+        return await trio.to_thread.run_sync(self._recorder.detail, facts, streams)
+
+
+NO_RESULT = ProcessResult(0, b"", b"", 0)  # of a time limit: the record is the session
+
+
+def _transcript(store: Store, attempts: Sequence[str]) -> str:
+    """Returns what earlier attempts said and which tools they used."""
+    lines: list[str] = []
+    for turn in (one for hash in attempts for one in _turns(store, hash)):
+        lines.append(content.text(store, turn["output"]).strip())
+        for call in (store.node(hash).payload for hash in turn["toolCalls"]):
+            lines.append(f"- {call['name']} ({call.get('status', 'done')})")
+    return truncate("\n".join(filter(None, lines)), MAX_TOLD_CHARS)
+
+
+def _turns(store: Store, hash: str) -> Iterator[dict[str, Any]]:
+    """Yields the turns that the detail of an attempt holds: itself, its artifacts, theirs."""
+    with suppress(CasfsError):  # a blob
+        node = store.node(hash)
+        if node.type == "react-turn":
+            yield node.payload
+        held = {"content": "artifacts", "react-session": "turns"}.get(node.type)
+        for below in node.payload[held] if held else ():
+            yield from _turns(store, below)
