@@ -32,6 +32,7 @@ Description=casfs daemon of {root}
 Type=notify
 ExecStart={program} -P -m casfs --store {root} daemon start --foreground
 Restart=on-failure
+Delegate=yes
 
 [Install]
 WantedBy=default.target
