@@ -223,11 +223,11 @@ def _short(value: Any) -> Any:
 
 def window(text: str, first: int, count: int) -> Value:
     """As `part`, of a text."""
-    return part(io.BytesIO(text.encode()), first, count)
+    return part(io.BytesIO(text.encode()), first, count, nul=True)
 
 
-def part(source: BinaryIO, first: int, count: int) -> Value:
-    """Returns the text of `count` bytes of a file from `first` on."""
+def part(source: BinaryIO, first: int, count: int, *, nul: bool = False) -> Value:
+    """Returns the text of `count` bytes of a file from `first` on. `nul`: one may be in a text."""
     size = source.seek(0, io.SEEK_END)
     first = source.seek(min(first, size))
     data = source.read(count)
@@ -237,7 +237,7 @@ def part(source: BinaryIO, first: int, count: int) -> Value:
     try:
         text = decoder.decode(data, end == size)
         end -= len(decoder.getstate()[0])  # a character that was cut
-        value |= {"isBinary": True} if "\0" in text else {"text": text}
+        value |= {"isBinary": True} if "\0" in text and not nul else {"text": text}
     except UnicodeDecodeError:
         value["isBinary"] = True
     return value if end == size else {**value, "nextOffset": end}

@@ -80,8 +80,8 @@ class Server(MCPServer[Any]):
 
     async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
         """As the SDK's, but the faults of arguments are one line, and unknown ones are refused."""
-        tool = self._tool_manager.get_tool(name)
-        known = arguments if tool is None else tool.parameters["properties"]
+        tools = {one.name: one.input_schema["properties"] for one in await self.list_tools()}
+        known = tools.get(name, arguments)
         if other := [one for one in arguments if one not in known]:
             raise ToolError(f"{escape(other[0])}: no such argument; there are {', '.join(known)}")
         try:
