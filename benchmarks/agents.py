@@ -1,0 +1,117 @@
+"""Measure what casfs takes beside its agents; prints Markdown.
+
+    python -m benchmarks.agents [--dir DIR] [--turns N] [--steps N] [--sessions N]
+
+Turns and rounds are timed by the agent (`benchmarks/acp_agent.py`), in a daemon that runs one
+thread: from its first line of a turn until all of that is durable; from its answer to a prompt
+until the next prompt, a correction. Memory is that of a daemon with N sessions at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks import acp_agent
+from benchmarks.common import machine
+from benchmarks.engine_daemon import daemon
+from casfs import daemon_socket, threads
+from casfs.store import Store
+from casfs.threads import ENDED, ThreadId
+from engine.workflow import registry as workflows
+from tests.support.engine import loop
+
+CALLS = (1, 5)  # tool calls of a turn
+
+
+def start(root: Path, steps: int, results: Path, *how: object) -> ThreadId:
+    """Starts a thread of so many steps by the agent."""
+    argv = [sys.executable, "-S", acp_agent.__file__, str(results), *map(str, how)]
+    with Store.open(root) as store:
+        flow, _ = workflows.add(store, loop(steps))
+    agents = {"a": {"name": "acp", "config": {"argv": argv}}}
+    made = daemon_socket.request(root, "start", workflow=flow, input="Do it.", agents=agents)
+    return ThreadId(made["id"])
+
+
+def finished(root: Path, id: ThreadId) -> None:
+    if daemon_socket.request(root, "wait", id=id)["status"] != ENDED:
+        with Store.open(root) as store:
+            raise SystemExit(f"a thread did not end: {threads.get(store, id).record['reason']}")
+
+
+def lines(results: Path) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in results.read_text().splitlines()]
+    results.unlink()
+    return found
+
+
+def shown(values: list[float]) -> str:
+    values = sorted(values)
+    worst = values[int(len(values) * 0.99)]
+    return f"median {statistics.median(values):.2f} ms, 99 % {worst:.2f} ms (of {len(values)})"
+
+
+def overhead(root: Path, results: Path, turns: int, steps: int) -> None:
+    medians = []
+    with daemon(root, 1):
+        for calls in CALLS:
+            finished(root, start(root, 1, results, "turns", turns, calls))
+            found = lines(results)[10:]  # the first ones load what is loaded once
+            took = [one["turn"] for one in found]
+            medians.append(statistics.median(took))
+            print(f"- a turn of {calls} tool call(s), until it is durable: {shown(took)}")
+        print(f"- a request alone: {shown([one['request'] for one in found])}")
+        each = (medians[1] - medians[0]) / (CALLS[1] - CALLS[0])
+        print(f"- so a tool call {each:.2f} ms, the turn around it {medians[0] - each:.2f} ms")
+        finished(root, start(root, steps, results, "correct"))
+        rounds = [one["round"] for one in lines(results)]
+        print(f"- from an answer to the next prompt, all recorded: {shown(rounds)}")
+
+
+def memory(root: Path, results: Path, sessions: int) -> None:
+    with daemon(root, sessions) as pid:
+        time.sleep(1)
+        before = share(pid)
+        ids = [start(root, 1, results, "hang", 10) for _ in range(sessions)]
+        while len(results.read_text().splitlines() if results.exists() else ()) < sessions:
+            time.sleep(0.2)
+        time.sleep(1)
+        print(f"- a daemon with {sessions} live sessions: {share(pid):.0f} MB (PSS;")
+        print(f"  {before:.0f} MB without a thread, before the models of the protocol are loaded)")
+        for id in ids:
+            daemon_socket.request(root, "cancel", id=id)
+        with Store.open(root) as store:
+            assert all(threads.get(store, id).status == "cancelled" for id in ids)
+
+
+def share(pid: int) -> float:
+    """Megabytes of a process, shared pages by their share."""
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    (line,) = (line for line in rollup if line.startswith("Pss:"))
+    return int(line.split()[1]) * 1024 / 1e6
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("--dir", type=Path, help="Where to work; else a temporary directory.")
+    parser.add_argument("--turns", type=int, default=500)
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--sessions", type=int, default=50)
+    wanted = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="casfs-bench-", dir=wanted.dir) as folder:
+        print(machine(Path(folder)))
+        results = Path(folder) / "results"
+        overhead(Path(folder) / "store", results, wanted.turns, wanted.steps)
+        memory(Path(folder) / "other", results, wanted.sessions)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
