@@ -4,13 +4,15 @@
 
 Turns and rounds are timed by the agent (`benchmarks/acp_agent.py`), in a daemon that runs one
 thread: from its first line of a turn until all of that is durable; from its answer to a prompt
-until the next prompt, a correction. Memory is that of a daemon with N sessions at once.
+until the next prompt, a correction. The start of a package's process is that of the
+attempt's until its agent is called. Memory is that of a daemon with N sessions at once.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -75,6 +77,40 @@ def overhead(root: Path, results: Path, turns: int, steps: int) -> None:
         print(f"- from an answer to the next prompt, all recorded: {shown(rounds)}")
 
 
+PACKAGE = """
+import json, time
+from casfs.agents import AgentResult
+
+package_descriptor = {"name": "timed", "capabilities": [], "configSchema": {}, "schemas": []}
+
+
+def create_agent(config):
+    async def agent(context):
+        at = time.time() * 1000
+        detail = context.store.put_node("content", {"text": "", "artifacts": []})
+        return AgentResult("```json\\n%s\\n```" % json.dumps({"at": at}), detail)
+
+    return agent
+"""
+
+
+def package(root: Path, site: Path, steps: int) -> None:
+    info = site / "timed-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: timed\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[casfs.agents]\ntimed = timed_agent\n")
+    (site / "timed_agent.py").write_text(PACKAGE)
+    os.environ["PYTHONPATH"] = str(site)
+    with daemon(root, 1), Store.open(root) as store:
+        flow, _ = workflows.add(store, loop(steps))
+        asked = {"workflow": flow, "input": "Do it.", "agents": {"a": {"name": "timed"}}}
+        id = ThreadId(daemon_socket.request(root, "start", **asked)["id"])
+        finished(root, id)
+        found = threads.last_steps(store, threads.get(store, id), None)
+        took = [one.payload["meta"]["at"] - one.payload["startedAt"] for one in found]
+    print(f"- from a step's start until its package's agent begins: {shown(took[1:])}")
+
+
 def memory(root: Path, results: Path, sessions: int) -> None:
     with daemon(root, sessions) as pid:
         time.sleep(1)
@@ -109,6 +145,7 @@ def main() -> int:
         print(machine(Path(folder)))
         results = Path(folder) / "results"
         overhead(Path(folder) / "store", results, wanted.turns, wanted.steps)
+        package(Path(folder) / "packaged", Path(folder) / "site", wanted.steps)
         memory(Path(folder) / "other", results, wanted.sessions)
     return 0
 
