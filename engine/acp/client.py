@@ -227,6 +227,8 @@ class Client:
     async def _serve(self, method: str, params: Any, size: int) -> Any:
         if self._stop is None or method != PERMISSION:
             try:
+                if method == PERMISSION:
+                    self._recorder.asked(params, size)
                 return await self._host.request(method, params, self._tasks)
             except Waiting as why:
                 self._stop = self._stop or why

@@ -69,6 +69,7 @@ class Recorder:
         self._used = 0  # tokens in the agent's context
         self._before = [0, 0]  # tokens of earlier prompts
         self._over: set[str] = set()  # tool calls
+        self._asked: dict[str, dict[str, Any]] = {}  # tool calls known only by a question
         self.begin("")
 
     def begin(self, prompt: str) -> None:
@@ -85,9 +86,7 @@ class Recorder:
 
     async def update(self, params: Any, size: int) -> None:
         """Records a `session/update` of `size` bytes. Raises OutputTooLarge."""
-        self._pending += size
-        if self._pending > MAX_OUTPUT_BYTES:
-            raise OutputTooLarge(f"it sent more than {MAX_OUTPUT_BYTES >> 20} MiB in one turn")
+        self._count(size)
         try:
             known, raw = protocol.read("SessionNotification", params).update, params["update"]
             kind = known.session_update
@@ -110,6 +109,21 @@ class Recorder:
                 self._used = known.used if kind == "usage_update" else self._used
                 self._turn.updates.append(raw)
 
+    def asked(self, params: Any, size: int) -> None:
+        """Keeps the tool call that an agent asks permission for: some tell only there what it is.
+        Raises OutputTooLarge, Invalid."""
+        self._count(size)
+        id = protocol.read("RequestPermissionRequest", params).tool_call.tool_call_id
+        call = self._turn.calls.get(id)
+        about = self._asked.setdefault(id, {}) if call is None else call.raw
+        given = params["toolCall"].items()
+        about |= {name: one for name, one in given if name != "status" and one is not None}
+
+    def _count(self, size: int) -> None:
+        self._pending += size
+        if self._pending > MAX_OUTPUT_BYTES:
+            raise OutputTooLarge(f"it sent more than {MAX_OUTPUT_BYTES >> 20} MiB in one turn")
+
     def _add_chunk(self, known: Any, raw: Mapping[str, Any]) -> None:
         turn, counts = self._turn, _usage(known.field_meta)
         text = known.content.text if known.content.type == "text" else ""
@@ -128,8 +142,9 @@ class Recorder:
         self._output(text.encode())
 
     async def _add_call(self, id: str, raw: Mapping[str, Any]) -> None:
-        call = self._turn.calls.setdefault(id, ToolCall())
-        if not call.raw:
+        call = self._turn.calls.get(id)
+        if call is None:
+            call = self._turn.calls[id] = ToolCall(self._asked.pop(id, {}))
             self._last, self._report = self._report.strip() or self._last, ""
         call.raw |= {name: value for name, value in raw.items() if value is not None}
         if call.raw.get("status") in ENDED:
@@ -146,6 +161,8 @@ class Recorder:
     async def end(self, answer: Any, agent: str) -> None:
         """Ends the turn of a prompt that is answered, or given up (None)."""
         turn, spent = self._turn, self.spent(answer, agent) if answer else []
+        turn.updates += [{"permission": about} for about in self._asked.values()]
+        self._asked = {}
         for call in turn.calls.values():
             if call.hash is None:
                 await self.tool_call_ended(call)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,9 @@ from casfs.store import Store
 from engine.acp import protocol
 from engine.acp.recorder import Recorder
 from tests.support import acp_agent
-from tests.support.acp import DONE, Script, start
+from tests.support.acp import DONE, Script, session, start, text
 from tests.support.agents import context
-from tests.support.engine import carry_on
+from tests.support.engine import carry_on, steps
 
 
 async def test_a_child_that_keeps_the_pipes_open_does_not_hide_the_end(
@@ -26,6 +27,24 @@ async def test_a_child_that_keeps_the_pipes_open_does_not_hide_the_end(
     given = {"argv": ["sh", "-c", 'sleep 600 & exec "$@"', "sh", *argv]}
     failed = await carry_on(disk_store, start(disk_store, given))
     assert failed.record["reason"] == "a: sh exited with -9: no output"
+
+
+async def test_a_question_tells_what_a_tool_call_is(disk_store: Store, tmp_path: Path) -> None:
+    """qwen sends no more of a tool call than its end, hermes asks under ids of their own."""
+    about = {"title": "rm a.txt", "kind": "execute", "rawInput": {"command": "rm a.txt"}}
+    asks = [{"permission": {"tool": {"toolCallId": id, **about}}} for id in ("1", "of-question")]
+    end = {"sessionUpdate": "tool_call_update", "toolCallId": "1", "status": "completed"}
+    script = Script(tmp_path, [*asks, {"update": end}, DONE])
+    given = script.config(permissions="allow")
+    ended = await carry_on(disk_store, start(disk_store, given))
+    (step,) = steps(disk_store, ended)
+    _, turns = session(disk_store, step["detail"])
+    (hash,) = turns[0]["toolCalls"]
+    call = disk_store.node(hash, "react-tool-call").payload
+    assert (call["name"], call["kind"], call["status"]) == ("rm a.txt", "execute", "completed")
+    assert json.loads(text(disk_store, call["arguments"])) == about["rawInput"]
+    (kept,) = json.loads(text(disk_store, turns[-1]["updates"]))
+    assert kept["permission"] == {"toolCallId": "of-question", **about}
 
 
 async def test_what_the_client_offers_is_in_the_config(disk_store: Store, tmp_path: Path) -> None:
