@@ -23,6 +23,7 @@ from casfs.web.texts import Text
 
 WINDOW = 20  # turns
 FACTS = {"model": "Model", "sessionId": "Session", "totalTokens": "Tokens", "exitCode": "Exit code"}
+SAID = ("input", "thoughts", "output")
 STREAMS, CONTENTS = ("stdout", "stderr"), ("question", "answer")
 
 
@@ -147,7 +148,7 @@ def turn(store: Store, number: int, one: str | Mapping[str, Any]) -> Turn:
         return Turn(number, "blob", [("", texts.blob(store, one))])
     payload = node.payload
     if node.type == "react-turn":
-        said = [(name, texts.content(store, payload[name])) for name in ("input", "output")]
+        said = [(name, texts.content(store, payload[name])) for name in SAID if name in payload]
         calls = [_tool_call(store, hash) for hash in payload["toolCalls"]]
         tokens = payload["tokens"]["input"], payload["tokens"]["output"]
         return Turn(number, "model call", said, calls, tokens, payload["latencyMs"])

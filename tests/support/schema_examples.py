@@ -19,12 +19,15 @@ from tests.support.schema_payloads import (
     CONTENT,
     CURSOR_DETAIL,
     CURSOR_TURN,
+    EDIT,
     EMPTY_DIRECTORY,
     FILE,
     FIRST_STEP,
     HERMES_DETAIL,
     HERMES_TURN,
     LINK,
+    OF_ACP,
+    PLANNED,
     PLANNER_META,
     PRESERVED,
     ROLE,
@@ -230,8 +233,9 @@ EXAMPLES: dict[str, Examples] = {
         "refs": refs("phase 1", "phase 2"),
     },
     "react-session": {
-        "valid": [SESSION, {**SESSION, "turns": [], "totalTokens": 0}],
+        "valid": [SESSION, {**SESSION, "turns": [], "totalTokens": 0}, {**SESSION, **OF_ACP}],
         "invalid": [
+            ({**SESSION, **OF_ACP, "stderr": "oh"}, "$.stderr"),
             (without(SESSION, "role"), "$"),
             ({**SESSION, "turns": [TURN]}, "$.turns[0]"),
             ({**SESSION, "totalTokens": None}, "$.totalTokens"),
@@ -240,8 +244,14 @@ EXAMPLES: dict[str, Examples] = {
         "refs": refs("react agent", "turn 1", "turn 2"),
     },
     "react-turn": {
-        "valid": [TURN, {**TURN, "toolCalls": []}],
+        "valid": [
+            TURN,
+            {**TURN, "toolCalls": []},
+            {**TURN, "thoughts": h("thoughts"), "plan": [PLANNED], "updates": h("updates")},
+        ],
         "invalid": [
+            ({**TURN, "plan": [{**PLANNED, "_meta": {}}]}, "$.plan[0]"),
+            ({**TURN, "thoughts": "Hm."}, "$.thoughts"),
             (without(TURN, "toolCalls"), "$"),
             ({**TURN, "output": "answer"}, "$.output"),
             ({**TURN, "toolCalls": [h("call 1"), 2]}, "$.toolCalls[1]"),
@@ -252,8 +262,11 @@ EXAMPLES: dict[str, Examples] = {
         "refs": refs("prompt", "answer", "call 1", "call 2"),
     },
     "react-tool-call": {
-        "valid": [TOOL_CALL],
+        "valid": [TOOL_CALL, EDIT],
         "invalid": [
+            ({**EDIT, "diffs": [{"path": "a", "old": None}]}, "$.diffs[0]"),
+            ({**EDIT, "locations": [{"path": "a", "line": -1}]}, "$.locations[0].line"),
+            ({**EDIT, "more": {}}, "$.more"),
             (without(TOOL_CALL, "result"), "$"),
             ({**TOOL_CALL, "name": ""}, "$.name"),
             ({**TOOL_CALL, "arguments": {"path": "a"}}, "$.arguments"),

@@ -150,6 +150,24 @@ TOOL_CALL = {
     "durationMs": 120,
 }
 
+EDIT = {
+    **TOOL_CALL,
+    "kind": "edit",
+    "status": "completed",
+    "locations": [{"path": "a.txt", "line": 3}, {"path": "/etc/x", "line": None}],
+    "diffs": [{"path": "a.txt", "old": None, "new": h("after")}],
+    "more": h("more"),
+}
+PLANNED = {"content": "Look.", "priority": "high", "status": "pending"}
+OF_ACP = {
+    "sessionId": "s-1",
+    "agentName": "agent 1.0",
+    "stopReason": "end_turn",
+    "malformedLines": 1,
+    "malformed": h("line"),
+    "stderr": h("errors"),
+}
+
 FILE = {"name": "run.sh", "digest": sized("run.sh", 120), "is_executable": True}
 BYTES_FILE = {"name_base64": "/w==", "digest": sized("bytes", 0), "is_executable": False}
 SUBDIR = {"name": "src", "digest": sized("src", 300)}

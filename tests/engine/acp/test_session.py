@@ -332,3 +332,26 @@ def test_a_config_holds_no_key(env: dict[str, Any]) -> None:
     with pytest.raises(Invalid, match=r"^config\.env"):
         loader.resolve("acp", "", {"argv": ["x"], "env": env})
     assert loader.resolve("acp", "", {"argv": ["x"], "env": {"MAX_TOKENS": "5"}})
+
+
+async def test_a_store_of_an_older_casfs_gets_what_its_schemas_have(
+    disk_store: Store, tmp_path: Path
+) -> None:
+    new = {"react-session": "stderr", "react-turn": "thoughts", "react-tool-call": "diffs"}
+    for name, member in new.items():
+        document = dict(disk_store.registry.document(disk_store.registry.current(name)))
+        required = set(document["required"])
+        kept = {key: one for key, one in document["properties"].items() if key in required}
+        assert member not in kept
+        with disk_store.batch() as batch:
+            batch.put_schema({**document, "properties": kept}, builtin=True)
+    with Store.open(disk_store.root or Path()) as store:
+        script = Script(tmp_path, [{"think": "Hm."}, {"tool": {"id": "1", "kind": "edit"}}, DONE])
+        ended = await carry_on(store, start(store, script.config()))
+        assert ended.status == ENDED, ended.record["reason"]
+        (step,) = steps(store, ended)
+        assert "sessionId" not in session(store, step["detail"])[0]
+    Store.init(disk_store.root or Path()).close()
+    with Store.open(disk_store.root or Path()) as store:
+        ended = await carry_on(store, start(store, script.config()))
+        assert "sessionId" in session(store, steps(store, ended)[0]["detail"])[0]
