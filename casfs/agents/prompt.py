@@ -110,9 +110,7 @@ class Prompt:
 
     def _output_format(self) -> str:
         schema = {key: value for key, value in self.schema.items() if key != "name"}
-        end = "You may end" if "default" in schema else "End"
         return (
-            end
-            + " with one fenced block marked `json` that holds a JSON object of this schema:\n\n"
+            "End with one fenced block marked `json` that holds a JSON object of this schema:\n\n"
             + json.dumps(schema, ensure_ascii=False)
         )

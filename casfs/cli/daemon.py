@@ -95,16 +95,6 @@ def _check(root: Path) -> None:
     config.values(root, os.environ)
 
 
-def ensure_daemon(root: Path) -> None:
-    """Starts the daemon where none runs, and says so."""
-    from casfs import daemon_socket
-
-    _check(root)
-    if not daemon_socket.runs(root):
-        background.start(root, ["daemon"], "daemon.err")
-        click.echo("casfs: daemon started; `casfs daemon stop` ends it", err=True)
-
-
 @daemon.command()
 @json_option
 @click.pass_context

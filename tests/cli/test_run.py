@@ -138,7 +138,7 @@ def test_nothing_is_applied_without_a_yes(
     screen = Terminal(cli, project, "run", "command:./writes", "Add two")
     screen.until("[y/N] ", answer)
     assert screen.end() == 0
-    assert f"`casfs thread apply {newest(opened).id} {project}` applies" in screen.shown
+    assert f"`casfs thread apply {newest(opened).id} {project}` does it" in screen.shown
     assert (project / "notes").read_text() == "one\n"
 
 

@@ -219,3 +219,25 @@ def test_a_tag_that_does_not_fit(value: str, store: Store) -> None:
 def test_long_front_matter(store: Store) -> None:
     text = "a: [" + "x, " * 30_000 + "]"
     assert "longer than 64 KiB" in fault(f"---\n{text}\n---\n", store)
+
+
+@pytest.mark.parametrize(
+    "output", ["Done.", OTHER, "```json\n{broken\n```", "", "---\na: [\n---\n"]
+)
+def test_the_default_is_the_meta_of_an_output_without_one(output: str, store: Store) -> None:
+    schema = role_schema({**DOCUMENT, "default": DONE})
+    assert extract(output, schema, store).meta == DONE
+    assert extract(FAILED, schema, store).meta == {"status": "failed"}
+
+
+def test_a_default_does_not_hide_a_wrong_reference(store: Store) -> None:
+    schema = role_schema({**DOCUMENT, "default": DONE})
+    wrong = BLOCK.replace("}", f', "part": "{"ab" * 32}"}}')
+    with pytest.raises(Invalid, match="is not in the store"):
+        extract(wrong, schema, store)
+
+
+@pytest.mark.parametrize("default", [{}, {"status": "other"}, None, 1])
+def test_a_default_that_does_not_fit_is_ignored(default: Any, store: Store) -> None:
+    with pytest.raises(Invalid, match="no fenced JSON block"):
+        extract("Done.", role_schema({**DOCUMENT, "default": default}), store)

@@ -37,7 +37,6 @@ KINDS = {
     "workspace": REVISION_OR_DIRECTORY,
     "workflow": WORKFLOW,
     "target": PLAYER,
-    "again": THREAD,
     "agents": ROLE_AGENT,
     "compact_by": AGENT,
     "type": TYPE,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from casfs import config, thread_lookup, threads
@@ -24,6 +24,9 @@ def of_kind(kind: str, text: str, words: Sequence[str], store: str | None) -> li
     if kind == kinds.AGENT or (kind == kinds.ROLE_AGENT and "=" in text):
         role, equals, name = text.rpartition("=")
         return [f"{role}{equals}{one}" for one in _agents(root) if one.startswith(name)]
+    if kind == kinds.PLAYER:
+        names = (of_kind(one, text, words, store) for one in (kinds.WORKFLOW, kinds.AGENT))
+        return list(dict.fromkeys(chain(*names)))
     find = FINDERS.get(kind)
     if find is None:
         return []
@@ -95,13 +98,6 @@ def _agents(root: Path) -> list[str]:
     return sorted({*installed, *config.agents(root, os.environ)})
 
 
-def _players(store: Store, text: str, words: Sequence[str]) -> Iterator[str]:
-    """Workflows and agents."""
-    assert store.root is not None
-    yield from FINDERS[kinds.WORKFLOW](store, text, words)
-    yield from _beginning(_agents(store.root), text)
-
-
 def _beginning(values: Iterable[str], text: str) -> Iterator[str]:
     return (value for value in values if value.startswith(text))
 
@@ -113,7 +109,6 @@ FINDERS: dict[str, Callable[[Store, str, Sequence[str]], Iterator[str]]] = {
     kinds.HASH: _hashes,
     kinds.NAME: _names_below(checkpoint.HEADS),
     kinds.WORKFLOW: _names_below("workflows/"),
-    kinds.PLAYER: _players,
     kinds.TYPE: _names_below("schemas/"),
     kinds.PLUGIN: _names_below("plugins/"),
     kinds.VERSION_OF_PLUGIN: _plugin_versions,

@@ -26,7 +26,6 @@ ROLE_PREFIX = re.compile(r"([^=<>!~:\s]+)=(?!=)")
 
 
 def start_options(
-    max_steps: int,
     max_tokens: int | None,
     max_seconds: float | None,
     compact_above: int | None,
@@ -46,7 +45,6 @@ def start_options(
     if compact_by is not None:
         compact = {"above": compact_above, "agent": parse_agent(compact_by, "--compact-by")}
     return {
-        "max_steps": max_steps,
         "tokens": max_tokens,
         "wall_ms": None if max_seconds is None else max(1, round(max_seconds * 1000)),
         "compact": compact,

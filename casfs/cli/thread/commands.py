@@ -5,7 +5,7 @@ The commands that only read are in `casfs.cli.thread.{show,log,past}`.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import click
 
@@ -104,6 +104,9 @@ def start(
     text: str,
     workspace: str | None,
     no_workspace: bool,
+    agents: tuple[str, ...],
+    file: str | None,
+    max_steps: int,
     wait: bool,
     as_json: bool,
     **more: Any,
@@ -114,32 +117,19 @@ def start(
     casfs thread start hello --input World --wait
     casfs thread start hello --input World --agent critic=llm:small --agent greeter=command:./greet
     """
-    if no_workspace and workspace is not None:
-        raise Usage("--no-workspace and --workspace exclude each other")
-    made = begin(ctx, workflow, text, False if no_workspace else workspace, **more)
-    if not (wait and as_json):
-        echo_result(as_json, made, made["id"])
-    return wait_until_over(ctx, made["id"], as_json) if wait else 0
-
-
-def begin(
-    ctx: click.Context,
-    workflow: str,
-    text: str,
-    workspace: str | Literal[False] | None,
-    agents: tuple[str, ...],
-    file: str | None,
-    **more: Any,
-) -> dict[str, Any]:
-    """Starts a thread; returns the daemon's answer."""
     from casfs import daemon_socket
 
+    if no_workspace and workspace is not None:
+        raise Usage("--no-workspace and --workspace exclude each other")
     options = {**start_options(**more), **agent_fields(agents, file), "input": text_or_file(text)}
     root = store_root(ctx)
     daemon_socket.request(root, "status")  # fails before a large workspace is read
-    options["workspace"] = record_workspace(ctx, workspace) if workspace else workspace
-    made: dict[str, Any] = daemon_socket.request(root, "start", workflow=workflow, **options)
-    return made
+    tree = None if workspace is None else record_workspace(ctx, workspace)
+    options |= {"workspace": False if no_workspace else tree, "max_steps": max_steps}
+    made = daemon_socket.request(root, "start", workflow=workflow, **options)
+    if not (wait and as_json):
+        echo_result(as_json, made, made["id"])
+    return wait_until_over(ctx, made["id"], as_json) if wait else 0
 
 
 @thread.command()

@@ -1,15 +1,11 @@
-"""A thread as it goes on: a line for each attempt and step, what its agents say.
-
-On a terminal the last line shows the running step and its time, and is replaced in place.
-"""
+"""A thread as it goes on, in lines; on a terminal the last is the running step, with its time."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
-from collections.abc import Mapping
-from typing import Any
 
 import click
 
@@ -17,7 +13,7 @@ from casfs import threads
 from casfs.cli.terminal import columns, paint
 from casfs.cli.thread.follow import Event, Finished, Output, Started, Suspended, Turn
 from casfs.cli.thread.log import print_event
-from casfs.cli.thread.show import attempt_note, facts, seconds, step_fields
+from casfs.cli.thread.show import attempt_note, step_fields, step_line
 from casfs.nodes.node import Node
 from casfs.store import Store
 from casfs.system.safe_text import escape
@@ -40,7 +36,7 @@ class Screen:
             case Finished(node, shown):
                 self._finished(node, shown)
             case Started(step):
-                self._line(step, f"started{attempt_note(step)}", "cyan")
+                self._line(f"{step['index']} {step['role']}: started{attempt_note(step)}", "cyan")
             case Output(_, text):
                 self._write(text, dim=True)
             case Turn() | Suspended() if not self._err:
@@ -70,13 +66,12 @@ class Screen:
         if (shown or not self._err) and node.payload["content"] != self._said:
             self._write(text.removeprefix(shown), dim=bool(shown))
         self._tree, self._said = step["workspace"], ""
-        how = str(step["status"] or "finished")
-        what = ", ".join([how, seconds(step), *facts(step)])
-        self._line(step, what, "red" if how == "failed" else "green")
+        name, *facts = re.split(" {2,}", step_line(step).strip())
+        self._line(f"{name}: {', '.join(facts)}", "red" if step["status"] == "failed" else "green")
 
-    def _line(self, step: Mapping[str, Any], what: str, colour: str) -> None:
+    def _line(self, text: str, colour: str) -> None:
         self.clear()
-        line = escape(f"step {step['index']} {step['role']}: {what}", one_line=True)
+        line = escape(f"step {text}", one_line=True)
         self._put(f"casfs: {line}\n" if self._err else f"{paint(line, colour)}\n")
 
     def _write(self, text: str, dim: bool = False) -> None:

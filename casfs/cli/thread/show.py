@@ -116,7 +116,6 @@ def _steps(
 
 
 def step_fields(store: Store, node: Node, before: TreeHash | None) -> dict[str, Any]:
-    """Returns what `thread show` prints of a step; `before`: the tree that it began with."""
     keys = ["index", "role", "agent", "meta", "workspace", "startedAt", "completedAt"]
     keys += ["attempts", "childThreads", "compact"]
     changed = [printable(one.path) for one in _changes(store, before, node)]
@@ -170,7 +169,7 @@ def _page(value: Mapping[str, Any], queued: str | None) -> Iterator[str]:
     steps = value["steps"]
     if steps and steps[0]["index"] > 1:
         yield f"       … {steps[0]['index'] - 1} earlier steps; see --all"
-    yield from map(_line, steps)
+    yield from map(step_line, steps)
     if intent := value["intent"]:
         failed = value["status"] == SUSPENDED and value["cause"] in ("failure", "timeout")
         how = FAILED if failed else value["status"]
@@ -183,14 +182,9 @@ def _page(value: Mapping[str, Any], queued: str | None) -> Iterator[str]:
         yield from ("", *value["question"].rstrip().splitlines())
 
 
-def _line(step: Mapping[str, Any]) -> str:
-    first = f"{step['index']:6} {step['role']:14} {step['status'] or ''!s:12} {seconds(step):>10}"
-    return "  ".join([first, *facts(step)])
-
-
-def facts(step: Mapping[str, Any]) -> list[str]:
-    """Returns what there is to say of a step beside its status and time."""
-    parts = []
+def step_line(step: Mapping[str, Any]) -> str:
+    how = str(step["status"] or "finished")
+    parts = [f"{step['index']:6} {step['role']:14} {how:12} {seconds(step):>10}"]
     if step["tokens"] is not None:
         parts.append(f"{step['tokens']} tokens")
     if files := [one for one in step["changedFiles"] if not one.startswith(".git/")]:
@@ -200,7 +194,7 @@ def facts(step: Mapping[str, Any]) -> list[str]:
         parts.append(f"failed attempts: {len(step['attempts'])}")
     if step["cached"]:
         parts.append(cache_hit(step["cached"]))
-    return parts
+    return "  ".join(parts)
 
 
 def _tree(calls: Iterable[Mapping[str, Any]], lead: str) -> Iterator[str]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import click
 
@@ -21,6 +20,7 @@ from casfs.thread_state import says
 from casfs.thread_summary import head_fields
 from casfs.threads import ENDED, SUSPENDED, Thread, ThreadId
 
+Show = Callable[[Event], None]
 AGAIN = "`casfs thread resume {id}` grants as much again"
 WAYS_OUT = {
     "human": "answer with `casfs thread resume {id} --input TEXT`",
@@ -37,9 +37,10 @@ RETRY = (
 def wait_until_over(ctx: click.Context, id: ThreadId, as_json: bool, done: int = 0) -> int:
     """Waits until the thread ends or is suspended; reports the steps after `done`. Raises
     Suspended, or CasfsError for a return code other than 0."""
-    with open_store(ctx) as store, noting_interrupt(id, f"thread log {id} --follow"):
+    with open_store(ctx) as store:
         screen = Screen(store, threads.get(store, id), err=True)
-        watch(store, id, done, (lambda event: None) if as_json else screen.show)
+        show = (lambda event: None) if as_json else screen.show
+        watch(store, id, done, screen, show, f"thread log {id} --follow")
         found = threads.get(store, id)
         if as_json:
             echo_json(times(head_fields(found)))
@@ -47,27 +48,9 @@ def wait_until_over(ctx: click.Context, id: ThreadId, as_json: bool, done: int =
     return 0
 
 
-@contextmanager
-def noting_interrupt(id: ThreadId, back: str) -> Iterator[None]:
-    """Says, when a person interrupts the block, that the thread goes on, and how to see it."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # the next one ends this at once
-        ways = f"`casfs {back}` follows it, `casfs thread cancel {id}` ends it"
-        click.echo(f"\ncasfs: thread {id} goes on; {ways}", err=True)
-        raise
-
-
-def watch(
-    store: Store,
-    id: ThreadId,
-    done: int,
-    show: Callable[[Event], None],
-    tick: Callable[[Thread], None] = lambda now: None,
-) -> None:
-    """Shows what happens to a thread after its step `done` until it ends or is suspended, and
-    calls `tick` several times a second. Raises NoDaemon."""
+def watch(store: Store, id: ThreadId, done: int, screen: Screen, show: Show, back: str) -> None:
+    """Shows the events of a thread after its step `done`, until it ends or is suspended. When a
+    person interrupts it, says that the thread goes on, and the command `back`. Raises NoDaemon."""
     failed: list[CasfsError] = []
 
     def wait() -> None:
@@ -80,13 +63,20 @@ def watch(
             failed.append(error)
 
     def over(now: Thread) -> bool:
-        tick(now)
+        screen.tick(now)
         return not waiting.is_alive()
 
     waiting = threading.Thread(target=wait, daemon=True)
     waiting.start()
-    for event in follow(store, threads.get(store, id), None, done, over):
-        show(event)
+    try:
+        for event in follow(store, threads.get(store, id), None, done, over):
+            show(event)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # the next one ends this at once
+        ways = f"`casfs {back}` follows it, `casfs thread cancel {id}` ends it"
+        click.echo(f"\ncasfs: thread {id} goes on; {ways}", err=True)
+        raise
+    screen.clear()
     if failed:
         raise failed[0]
 
