@@ -63,7 +63,10 @@ class Client:
             raise Failed(f"cannot run {self._program}: {error.strerror}") from None
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._peer = Peer(self._process.stdin, self._process.stdout, self._serve, self._note)
+        redact = context.secrets.redact_bytes  # before anything is cut: half a secret is not found
+        self._peer = Peer(
+            self._process.stdin, self._process.stdout, self._serve, self._note, redact
+        )
         self._scope, self._ended = trio.CancelScope(shield=True), trio.Event()
         self._wake, self._answered = trio.Event(), trio.Event()  # of the prompt
         self._stderr = bytearray()
@@ -101,7 +104,7 @@ class Client:
         assert self._process.stderr is not None
         async for piece in self._process.stderr:
             self._stderr += piece
-            del self._stderr[:-MAX_STDERR_BYTES]
+            del self._stderr[: -2 * MAX_STDERR_BYTES]
 
     async def _close(self) -> None:
         with trio.CancelScope(shield=True):
@@ -219,7 +222,8 @@ class Client:
     def facts(self) -> tuple[dict[str, Any], dict[str, bytes]]:
         """Returns what the record of the session says of the agent, and its blobs."""
         peer, named = self._peer, {"sessionId": self.session, "agentName": self.name}
-        streams = {"malformed": bytes(peer.malformed), "stderr": bytes(self._stderr)}
+        said = self._context.secrets.redact_bytes(bytes(self._stderr))[-MAX_STDERR_BYTES:]
+        streams = {"malformed": bytes(peer.malformed), "stderr": said}
         return {**named, "malformedLines": peer.malformed_count}, streams
 
     # -- what the agent sends -------------------------------------------------------------
@@ -228,7 +232,7 @@ class Client:
         if self._stop is None or method != PERMISSION:
             try:
                 if method == PERMISSION:
-                    self._recorder.asked(params, size)
+                    params = {**params, "toolCall": self._recorder.asked(params, size)}
                 return await self._host.request(method, params, self._tasks)
             except Waiting as why:
                 self._stop = self._stop or why

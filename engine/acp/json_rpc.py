@@ -21,7 +21,6 @@ MAX_LINE_BYTES = 64 << 20
 MAX_INLINE_BYTES = 1 << 20  # of a line that the event loop parses itself
 MAX_REQUESTS = 64  # of the other side at once
 MAX_KEPT_BYTES, MAX_KEPT_LINE_BYTES = 64 << 10, 1 << 10  # of malformed lines
-MAX_MESSAGE_CHARS = 300
 NO_METHOD, INTERNAL = -32601, -32603
 CODES: dict[type[Exception], int] = {Invalid: -32602, NotFound: -32002}
 GONE = (trio.BrokenResourceError, trio.ClosedResourceError, trio.EndOfChannel)
@@ -49,9 +48,11 @@ class Peer:
         input: trio.abc.ReceiveStream,
         request: Handler,
         notification: Handler,
+        redact: Callable[[bytes], bytes],
     ) -> None:
+        """`redact`: replaces secrets in what is kept."""
         self._output, self._input = output, input
-        self._request, self._notification = request, notification
+        self._request, self._notification, self._redact = request, notification, redact
         self._sending, self._is_over = trio.Lock(), False
         self._waiting: dict[int, trio.MemorySendChannel[Mapping[str, Any]]] = {}
         self._last_id = self._running = 0
@@ -75,8 +76,8 @@ class Peer:
         if error is None:
             return answer.get("result")
         about = error if isinstance(error, Mapping) else {}
-        message, code = str(about.get("message", ""))[:MAX_MESSAGE_CHARS], about.get("code")
-        raise RpcError(code if type(code) is int else INTERNAL, message)
+        code = about.get("code")
+        raise RpcError(code if type(code) is int else INTERNAL, str(about.get("message", "")))
 
     async def notify(self, method: str, params: Any) -> None:
         """Sends a notification, unless the other side has ended."""
@@ -114,7 +115,7 @@ class Peer:
         self._searched = len(self._held)
         if self._searched > MAX_LINE_BYTES:
             if not self._skipping:
-                yield bytes(self._held[:MAX_KEPT_LINE_BYTES])
+                yield bytes(self._held[:MAX_KEPT_BYTES])
             self._held, self._searched, self._skipping = bytearray(), 0, True
 
     async def _receive(self, line: bytes, nursery: trio.Nursery) -> None:
@@ -126,7 +127,7 @@ class Peer:
         if not isinstance(message, dict):
             self.malformed_count += 1
             if len(self.malformed) < MAX_KEPT_BYTES:
-                self.malformed += line[:MAX_KEPT_LINE_BYTES] + b"\n"
+                self.malformed += self._redact(line)[:MAX_KEPT_LINE_BYTES] + b"\n"
             return
         method, id, params = (message.get(name) for name in ("method", "id", "params"))
         if not isinstance(method, str):

@@ -80,15 +80,17 @@ class Permissions:
         Invalid."""
         request, kept = protocol.read("RequestPermissionRequest", params), self._kept
         call = request.tool_call
-        title, kind = (call.title or call.kind or "a tool")[:MAX_TITLE_CHARS], call.kind or "other"
+        title, kind = call.title or call.kind or "a tool", call.kind or "other"
         about = {name: params["toolCall"].get(name) for name in DECISIVE}
+        if not any(about.values()):
+            about["toolCallId"] = call.tool_call_id
         about = self._context.secrets.redact_json(about)
         key = Digest.of(json.dumps(about, sort_keys=True).encode()).hash
         rule = find_rule(self._policy, title, kind)
         if key in kept.answers:
             wanted = ANSWERS.get(_plain(kept.answers[key][1]), REJECT)
         elif rule == ASK and kind not in kept.always:
-            title = self._context.secrets.redact(title)
+            title = self._context.secrets.redact(title)[:MAX_TITLE_CHARS]
             kept.asked = key, title, kind
             await self.save()
             raise await trio.to_thread.run_sync(self._question, title, about)

@@ -43,8 +43,9 @@ def read(model: str, value: Any) -> Any:
     try:
         return getattr(_loaded[0], model).model_validate(value)
     except ValueError as error:
-        fault = " ".join(line.strip() for line in str(error).splitlines()[1:3])
-        raise Invalid(f"no {model}: {fault}") from None
+        (fault, *_) = error.errors(include_input=False, include_url=False)  # type: ignore[attr-defined]
+        place = ".".join(map(str, fault["loc"]))
+        raise Invalid(f"no {model}: {place}: {fault['msg']}") from None
 
 
 def dump(message: Any) -> dict[str, Any]:

@@ -109,15 +109,16 @@ class Recorder:
                 self._used = known.used if kind == "usage_update" else self._used
                 self._turn.updates.append(raw)
 
-    def asked(self, params: Any, size: int) -> None:
-        """Keeps the tool call that an agent asks permission for: some tell only there what it is.
-        Raises OutputTooLarge, Invalid."""
+    def asked(self, params: Any, size: int) -> dict[str, Any]:
+        """Keeps the tool call that an agent asks permission for, some tell only there what it is;
+        returns all that is known of it. Raises OutputTooLarge, Invalid."""
         self._count(size)
         id = protocol.read("RequestPermissionRequest", params).tool_call.tool_call_id
         call = self._turn.calls.get(id)
         about = self._asked.setdefault(id, {}) if call is None else call.raw
         given = params["toolCall"].items()
         about |= {name: one for name, one in given if name != "status" and one is not None}
+        return dict(about)
 
     def _count(self, size: int) -> None:
         self._pending += size
@@ -129,8 +130,8 @@ class Recorder:
         text = known.content.text if known.content.type == "text" else ""
         if counts:
             turn.tokens = [old + new for old, new in zip(turn.tokens, counts, strict=True)]
-        if not text or known.field_meta:
-            turn.updates.append(raw)
+        if not text or known.field_meta:  # a secret may be spread over texts: they are joined
+            turn.updates.append({**raw, "content": None} if text else raw)
         if known.session_update == "agent_thought_chunk":
             turn.thoughts += text
             return
@@ -241,9 +242,10 @@ class Recorder:
             for name, one in call.raw.items()
             if name not in recorded or one != read.get(name)
         }
+        name = self._context.secrets.redact(known.title or known.kind or "?")  # before it is cut
         with self._store.batch() as batch:
             payload = {
-                "name": (known.title or known.kind or "?")[:MAX_NAME_CHARS],
+                "name": name[:MAX_NAME_CHARS],
                 "arguments": content.put(batch, _json({} if given is None else given)),
                 "result": content.put(batch, "\n".join(texts)),
                 "durationMs": _ms_since(call.begin),
@@ -266,7 +268,8 @@ class Recorder:
     def _put(self, batch: Batch, type: str, payload: Mapping[str, Any]) -> Digest:
         """Puts a node, without optional members that are empty, or that a store of an older casfs
         does not know."""
-        schema = self._store.registry.document(self._store.registry.current(type))
+        registry = self._store.registry
+        schema = registry.compiled(registry.current(type))[1].document
         required, known = schema["required"], schema["properties"]
         given = {
             key: one for key, one in payload.items() if key in required or (one and key in known)

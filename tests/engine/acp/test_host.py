@@ -190,6 +190,22 @@ async def test_the_config_answers(disk_store: Store, tmp_path: Path) -> None:
     assert said.startswith("ls: yes. edit: no. go: ever. Done.")
 
 
+async def test_a_question_is_about_what_is_known_of_its_tool_call(
+    disk_store: Store, tmp_path: Path
+) -> None:
+    """The request names only the id; equal ones of another call are other questions."""
+
+    def asks(id: str, **about: Any) -> list[dict[str, Any]]:
+        begun = {"sessionUpdate": "tool_call", "toolCallId": id, "status": "pending", **about}
+        return [{"update": begun}, {"permission": {"tool": {"toolCallId": id}}}]
+
+    script = Script(tmp_path, [*asks("1", title="rm a"), *asks("2", title="rm b"), DONE])
+    asked = await carry_on(disk_store, start(disk_store, script.config()))
+    assert asked.record["reason"] == "a: may it do this? rm a"
+    asked = await carry_on(disk_store, suspension.resume(disk_store, asked, "allow"))
+    assert asked.record["reason"] == "a: may it do this? rm b"
+
+
 async def test_an_answer_for_always_holds_for_its_kind(disk_store: Store, tmp_path: Path) -> None:
     script = Script(tmp_path, [ask("ls"), ask("rm"), ask("get", "fetch"), DONE])
     asked = await carry_on(disk_store, start(disk_store, script.config()))

@@ -289,6 +289,37 @@ async def test_a_secret_is_redacted_wherever_the_agent_says_it(
     assert len(held) == 5, held  # the result and what was said are one node
 
 
+async def test_no_part_of_a_secret_is_left_where_a_text_is_cut(
+    disk_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "hunter2-abcdefghijklmnopqrstuvwxyz-0123456789"
+    monkeypatch.setenv("MY_KEY", secret)
+    monkeypatch.setattr(client, "MAX_STDERR_BYTES", 1000)
+    block = [{"type": "text", "text": part} for part in (secret[:20], secret[20:])]
+    kinds = ("agent_message_chunk", "agent_thought_chunk")
+    spread = [
+        {"sessionUpdate": kind, "content": one, "_meta": {"x": 1}}
+        for kind in kinds
+        for one in block
+    ]
+    script = Script(
+        tmp_path,
+        [*({"update": one} for one in spread), {"tool": {"id": "1", "title": "x" * 180 + secret}},
+         {"raw": "x" * 1000 + secret}, {"stderr": "x" * 1500 + secret + "x" * 980},
+         {"sleep": 0.2}, {"exit": 3}],
+    )  # fmt: skip
+    more = {"errors": {"session/prompt": {"code": 5, "message": "x" * 280 + secret}}}
+    reasons = []
+    for one in (script, Script(tmp_path, [], **more)):
+        failed = await carry_on(disk_store, start(disk_store, one.config(secrets=["MY_KEY"])))
+        assert failed.status == SUSPENDED
+        reasons.append(failed.record["reason"])
+        found = [disk_store.get(hash) for hash in walk(disk_store, failed.record["attempts"])]
+        parts = (secret[:12].encode(), secret[15:27].encode(), secret[-12:].encode())
+        assert not [data for data in found for part in parts if part in data]
+    assert not [part for part in parts for reason in reasons if part.decode() in reason]
+
+
 async def test_a_spent_budget_suspends_the_thread(disk_store: Store, tmp_path: Path) -> None:
     script = Script(tmp_path, [DONE, {"stop": "end_turn", "usage": USAGE}])
     begun = start(disk_store, script.config(), loop(3), budget=Budget(tokens=50))
