@@ -1,4 +1,5 @@
-"""Every example of docs/agents.md runs."""
+"""Every example of docs/agents.md and of its reference runs; those with real agents in
+`tests/agents_real`."""
 
 from __future__ import annotations
 
@@ -25,28 +26,62 @@ from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest
 from engine.workflow import definition
 from engine.workflow import registry as workflows
-from tests.support import doc_examples
+from tests.support import console_docs, doc_examples
 from tests.support.engine import ONE, STATUS, carry_on, role, rule, steps, workflow
+from tests.support.model_server import served, text, tool_calls
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "agents.md"
-TEXT = PAGE.read_text("utf-8")
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+PAGE = DOCS / "agents.md"
+FIRST, REFERENCE = PAGE.read_text("utf-8"), (DOCS / "agents-reference.md").read_text("utf-8")
+TEXT = f"{FIRST}\n{REFERENCE}"
+COMMANDS = [(line, shown) for line, shown in console_docs.commands(FIRST) if "opencode" not in line]
 
 
 def blocks(mark: str) -> list[str]:
     return re.findall(rf"^```{mark}\n(.*?)^```$", TEXT, re.M | re.S)
 
 
-OPTIONS = [line for block in blocks("sh") for line in block.splitlines()]
+FILES = console_docs.files(FIRST)
+OPTIONS = [
+    line for block in blocks("sh") for line in block.splitlines() if line.startswith("--agent")
+]
 
 
 def test_every_example_has_a_mark_that_a_test_knows() -> None:
     marks = re.findall(r"^```(.*)$", TEXT, re.M)[::2]
-    assert sorted(set(marks)) == ["json", "python", "sh", "toml"]
+    assert sorted(set(marks)) == ["console", "json", "python", "sh", "toml"]
     assert (len(blocks("json")), len(blocks("python")), len(blocks("toml"))) == (1, 1, 2)
+    assert all(name.split("/")[0] in ("project", "greeter") for name, _ in FILES)
+
+
+def test_from_what_one_has_to_a_running_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The beginning of the page, typed line by line; pip installs beside this environment."""
+    for name, content in FILES:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    (tmp_path / "site").mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    monkeypatch.setenv("CASFS_STORE", str(tmp_path / "store"))
+    for name, value in (("TARGET", "site"), ("NO_INDEX", "1"), ("NO_BUILD_ISOLATION", "0")):
+        monkeypatch.setenv(f"PIP_{name}", value)
+    monkeypatch.setenv("PIP_DISABLE_PIP_VERSION_CHECK", "1")
+    write = tool_calls(("write_file", '{"path": "hello.txt", "text": "Hello"}'))
+    with served(write, text("Done.")) as model:
+        monkeypatch.setenv("OPENAI_BASE_URL", model.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "none")
+        try:
+            for line, shown in COMMANDS:
+                if not line.startswith("export "):
+                    console_docs.run(line, shown, tmp_path)
+        finally:
+            console_docs.run("casfs daemon stop", "…\n", tmp_path)
+    assert (tmp_path / "project" / "hello.txt").read_text() == "Hello"
 
 
 def profiles() -> dict[str, AgentSpec]:
-    tables = tomllib.loads(blocks("toml")[0])["agents"]
+    tables = tomllib.loads(blocks("toml")[1])["agents"]
     return role_agents.read_profiles({name: (table, "page") for name, table in tables.items()})
 
 
@@ -101,7 +136,7 @@ def test_the_output_holds_its_meta(store: Store) -> None:
 
 
 def test_the_entry_point_is_in_the_group() -> None:
-    (group,) = tomllib.loads(blocks("toml")[1])["project"]["entry-points"]
+    (group,) = tomllib.loads(blocks("toml")[0])["project"]["entry-points"]
     assert group == loader.ENTRY_POINT_GROUP
 
 
@@ -119,7 +154,7 @@ async def test_the_agent_of_your_own_plays_a_role(
     monkeypatch.setattr(loader, "load", lambda name: package)
     given = {**ONE, "roles": {"a": role("a", STATUS)}}
     flow, _ = workflows.add(disk_store, given)
-    request = ThreadRequest(flow, "Do it.", {"a": Binding("mine", {"keyEnv": "KEY"}, "==1.0")})
+    request = ThreadRequest(flow, "Do it.", {"a": Binding("greeter", {"keyEnv": "KEY"}, "==1.0")})
     ended = await carry_on(disk_store, lifecycle.create(disk_store, request))
     assert ended.status == ENDED
     (step,) = steps(disk_store, ended)
