@@ -6,6 +6,7 @@ server finds its place in it from the conversation: a tool's result or a correct
 
     ["write", PATH, CONTENT]   a file, by the agent's own tool
     ["run", COMMAND]           a command, by the agent's own tool
+    ["tool", NAME, ARGUMENTS]  a tool of an MCP server, whose name each agent puts in its own form
     ["say", TEXT]              the answer
     ["hold", FILE]             no answer before FILE is there; FILE.asked tells that it is held
 
@@ -41,7 +42,7 @@ SHELLS = ("bash", "run_shell_command", "terminal", "Bash", "exec_command")
 _ids = itertools.count(1)
 
 
-def script(*actions: tuple[str, ...]) -> str:
+def script(*actions: tuple[Any, ...]) -> str:
     """The line of a prompt that scripts these actions."""
     return f"SCRIPT {json.dumps(actions)}"
 
@@ -67,7 +68,10 @@ class Model:
         name, *arguments = actions[min(place, len(actions) - 1)]
         if name == "say":
             return Answer(arguments[0])
-        call = _write(asked, *arguments) if name == "write" else _run(asked, arguments[0])
+        if name == "tool":
+            call = next(one for one in asked.tools if one.endswith(arguments[0])), arguments[1]
+        else:
+            call = _write(asked, *arguments) if name == "write" else _run(asked, arguments[0])
         return Answer("I shall use a tool. ", (f"call_{next(_ids)}", *call))
 
     def _hold(self, file: Path) -> None:
