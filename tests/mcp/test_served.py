@@ -6,6 +6,7 @@ import asyncio
 import http.client
 import json
 import os
+import signal
 import subprocess
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -17,6 +18,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from casfs.store import Store
 from tests.support.engine import Cli
+from tests.support.helpers import put_tree
 from tests.support.mcp import CASFS, Agent, serving, spoken
 from tests.support.thread_example import make_thread
 
@@ -67,6 +69,42 @@ def test_stdout_carries_protocol_only_and_the_end_of_stdin_ends_it(disk_store: S
     answers = {one.get("id"): one for one in map(json.loads, done.stdout.splitlines())}
     assert answers[1]["result"]["serverInfo"]["name"] == "casfs"
     assert "search" in {one["name"] for one in answers[2]["result"]["tools"]}
+
+
+async def test_what_it_may_write_is_the_current_directory_unless_it_is_told(
+    disk_store: Store, tmp_path: Path
+) -> None:
+    assert disk_store.root is not None
+    tree = put_tree(disk_store, {b"a": b"x"})
+    (here := tmp_path / "here").mkdir()
+    (there := tmp_path / "there").mkdir()
+    for options, inside, outside in (
+        ((), here, there),
+        (("--dir", str(there)), there, here),
+        (("--dir", str(here), "--dir", str(there)), there, tmp_path),
+    ):
+        given = disk_store.root, "--allow-write", *options
+        async with spoken(*given, errors=tmp_path / "errors", cwd=here) as agent:
+            target = inside / f"new{len(options)}"
+            await agent.call("restore", tree=tree, directory=str(target))
+            assert (target / "a").read_text() == "x"
+            said = await agent.fault("restore", tree=tree, directory=str(outside / "new"))
+            assert "is outside of" in said
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_signal_ends_it_while_it_waits_for_its_client(disk_store: Store) -> None:
+    command = [*CASFS, "--store", str(disk_store.root), "mcp"]
+    for number in (signal.SIGINT, signal.SIGTERM):
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with subprocess.Popen(command, text=True, **pipes) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(json.dumps(INITIALIZE) + "\n")
+            process.stdin.flush()
+            assert "serverInfo" in process.stdout.readline()
+            process.send_signal(number)
+            assert process.wait(60) == -number
 
 
 def test_over_http(disk_store: Store) -> None:
