@@ -47,11 +47,14 @@ class Play:
 
     def start(self, scripts: Mapping[str, str], **config: Any) -> str:
         """Starts a thread of a role for each script, one after the other; returns its id."""
-        flow = _in_turn(scripts)
-        workflows.add(self.store, flow)
         spec = notation.resolved(notation.parse(f"acp:{self.name}"), {})
         given = {**spec["config"], **real_agents.AGENTS[self.name].config, **config}
-        agents = {role: {**spec, "config": given} for role in scripts}
+        return self.start_agent({**spec, "config": given}, scripts)
+
+    def start_agent(self, spec: Mapping[str, Any], scripts: Mapping[str, str]) -> str:
+        flow = _in_turn(scripts)
+        workflows.add(self.store, flow)
+        agents = dict.fromkeys(scripts, spec)
         root = put_tree(self.store, BEFORE)
         asked = {"workflow": flow["name"], "input": "Do it.", "agents": agents, "workspace": root}
         return str(daemon_socket.request(self.root, "start", **asked)["id"])
@@ -106,12 +109,16 @@ def play(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Play:
     """An agent, installed and set up; its environment is that of the daemon."""
-    name = request.param
+    ready(request.param, model.url, monkeypatch)
+    return Play(disk_store, request.param, model, tmp_path)
+
+
+def ready(name: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Installs an agent and sets it up for a model server, in this process' environment."""
     try:
         folder = real_agents.install(name)
     except real_agents.Missing as error:
         pytest.skip(f"{programs.MISSING}{name}: {error}")
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-    for key, value in real_agents.set_up(name, Path.home(), model.url).items():
+    for key, value in real_agents.set_up(name, Path.home(), url).items():
         monkeypatch.setenv(key, value)
-    return Play(disk_store, name, model, tmp_path)
