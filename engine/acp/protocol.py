@@ -16,6 +16,10 @@ import trio
 from casfs.errors import Failed, Invalid
 
 VERSION, AUTH_REQUIRED = 1, -32000
+COUNTED = (
+    ("inputTokens", "promptTokens", "input_tokens"),
+    ("outputTokens", "completionTokens", "output_tokens"),
+)
 _loaded: list[ModuleType] = []
 
 
@@ -52,3 +56,15 @@ def dump(message: Any) -> dict[str, Any]:
     """Returns a message as JSON, without what its model does not know."""
     found: dict[str, Any] = message.model_dump(mode="json", by_alias=True, exclude_unset=True)
     return found
+
+
+def tokens(meta: Any) -> list[int]:
+    """Returns the input and output tokens of one model call, or of a prompt, as some agents send
+    them; empty without any."""
+    meta = meta or {}
+    quota = meta.get("quota")
+    usage = meta.get("usage", quota.get("token_count") if isinstance(quota, Mapping) else None)
+    if not isinstance(usage, Mapping):
+        return []
+    found = [next((usage[one] for one in names if one in usage), 0) for names in COUNTED]
+    return [one if type(one) is int and one > 0 else 0 for one in found]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,10 +29,6 @@ from engine.processes import MAX_OUTPUT_BYTES, OutputTooLarge
 
 ENDED = ("completed", "failed")
 PLANNED = ("content", "priority", "status")
-COUNTED = (
-    ("inputTokens", "promptTokens", "input_tokens"),
-    ("outputTokens", "completionTokens", "output_tokens"),
-)
 CUMULATIVE = ("hermes-agent ",)  # agents whose answers count all prompts; others count one
 MAX_NAME_CHARS = 200
 RECORDED = {"toolCallId", "sessionUpdate", "title", "kind", "status", "rawInput", "locations"}
@@ -51,8 +47,8 @@ class ToolCall:
 class _Turn:
     input: str = ""
     begin: float = field(default_factory=time.monotonic)
-    thoughts: str = ""
-    said: str = ""
+    thoughts: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
     calls: dict[str, ToolCall] = field(default_factory=dict)
     plan: list[dict[str, str]] = field(default_factory=list)
     updates: list[Any] = field(default_factory=list)
@@ -70,23 +66,29 @@ class Recorder:
         self._before = [0, 0]  # tokens of earlier prompts
         self._over: set[str] = set()  # tool calls
         self._asked: dict[str, dict[str, Any]] = {}  # tool calls known only by a question
+        self._lock = trio.Lock()  # a prompt that was given up ends while updates come
         self.begin("")
 
     def begin(self, prompt: str) -> None:
         self._turn, self._started = _Turn(prompt), time.monotonic()
         self._pending, self._message = 0, None
         self._turns: list[str] = []
-        self._report = self._last = ""
+        self._report: list[str] = []
+        self._last = ""
         self.tokens = 0
 
     @property
     def report(self) -> str:
         """What it said after its last tool call; where that is nothing, what it said before."""
-        return self._report.strip() or self._last.strip()
+        return "".join(self._report).strip() or self._last
 
     async def update(self, params: Any, size: int) -> None:
         """Records a `session/update` of `size` bytes. Raises OutputTooLarge."""
         self._count(size)
+        async with self._lock:
+            await self._update(params)
+
+    async def _update(self, params: Any) -> None:
         try:
             known, raw = protocol.read("SessionNotification", params).update, params["update"]
             kind = known.session_update
@@ -126,27 +128,27 @@ class Recorder:
             raise OutputTooLarge(f"it sent more than {MAX_OUTPUT_BYTES >> 20} MiB in one turn")
 
     def _add_chunk(self, known: Any, raw: Mapping[str, Any]) -> None:
-        turn, counts = self._turn, _usage(known.field_meta)
+        turn, counts = self._turn, protocol.tokens(known.field_meta)
         text = known.content.text if known.content.type == "text" else ""
         if counts:
             turn.tokens = [old + new for old, new in zip(turn.tokens, counts, strict=True)]
         if not text or known.field_meta:  # a secret may be spread over texts: they are joined
             turn.updates.append({**raw, "content": None} if text else raw)
         if known.session_update == "agent_thought_chunk":
-            turn.thoughts += text
+            turn.thoughts.append(text)
             return
         if text and self._report and known.message_id != self._message:
             text = f"\n\n{text}"
         self._message = known.message_id
-        turn.said += text
-        self._report += text
+        turn.said.append(text)
+        self._report.append(text)
         self._output(text.encode())
 
     async def _add_call(self, id: str, raw: Mapping[str, Any]) -> None:
         call = self._turn.calls.get(id)
         if call is None:
             call = self._turn.calls[id] = ToolCall(self._asked.pop(id, {}))
-            self._last, self._report = self._report.strip() or self._last, ""
+            self._last, self._report = self.report, []
         call.raw |= {name: value for name, value in raw.items() if value is not None}
         if call.raw.get("status") in ENDED:
             self._over.add(id)
@@ -161,7 +163,11 @@ class Recorder:
 
     async def end(self, answer: Any, agent: str) -> None:
         """Ends the turn of a prompt that is answered, or given up (None)."""
-        turn, spent = self._turn, self.spent(answer, agent) if answer else []
+        async with self._lock:
+            await self._end(self.spent(answer, agent) if answer else [])
+
+    async def _end(self, spent: Sequence[int]) -> None:
+        turn = self._turn
         turn.updates += [{"permission": about} for about in self._asked.values()]
         self._asked = {}
         for call in turn.calls.values():
@@ -181,7 +187,7 @@ class Recorder:
         not say."""
         usage = answer.usage
         if usage is None:
-            return _usage(answer.field_meta)
+            return protocol.tokens(answer.field_meta)
         total = [max(0, usage.total_tokens - usage.output_tokens), usage.output_tokens]
         if not agent.startswith(CUMULATIVE):
             return total
@@ -213,10 +219,11 @@ class Recorder:
 
     def _put_turn(self, turn: _Turn) -> str:
         with self._store.batch() as batch:
-            texts = {"thoughts": turn.thoughts, "updates": turn.updates and _json(turn.updates)}
+            updates = _json(turn.updates) if turn.updates else ""
+            texts = {"thoughts": "".join(turn.thoughts), "updates": updates}
             payload = {
                 "input": content.put(batch, turn.input),
-                "output": content.put(batch, turn.said),
+                "output": content.put(batch, "".join(turn.said)),
                 "toolCalls": [call.hash for call in turn.calls.values()],
                 "tokens": dict(zip(("input", "output"), turn.tokens, strict=True)),
                 "latencyMs": _ms_since(turn.begin),
@@ -275,18 +282,6 @@ class Recorder:
             key: one for key, one in payload.items() if key in required or (one and key in known)
         }
         return batch.put_node(type, given)
-
-
-def _usage(meta: Any) -> list[int]:
-    """Returns the input and output tokens of one model call, or of a prompt, as some agents send
-    them; empty without any."""
-    meta = meta or {}
-    quota = meta.get("quota")
-    usage = meta.get("usage", quota.get("token_count") if isinstance(quota, Mapping) else None)
-    if not isinstance(usage, Mapping):
-        return []
-    found = [next((usage[one] for one in names if one in usage), 0) for names in COUNTED]
-    return [one if type(one) is int and one > 0 else 0 for one in found]
 
 
 def _ms_since(begin: float) -> int:

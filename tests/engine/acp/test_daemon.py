@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ import pytest
 from casfs import daemon_socket, threads
 from casfs.store import Store
 from casfs.threads import CANCELLED, ENDED, SUSPENDED, Thread
+from engine import processes
 from engine.workflow import registry as workflows
 from tests.support.acp import DONE, Script, session, text
 from tests.support.engine import alive, daemon, kill, rule, steps, until, workflow
 
+KILLS = int(os.environ.get("CASFS_TEST_KILLS", "3"))
 TWO = workflow(
     [rule("__start__", "a"), rule("a", "b"), rule("b", "__end__")], name="two", a=None, b=None
 )
@@ -79,6 +82,24 @@ def count_turns(store: Store, hash: str) -> int:
     if node.type == "react-turn":
         return 1
     return sum(count_turns(store, below) for below in node.payload["artifacts"])
+
+
+@pytest.mark.parametrize("seed", range(KILLS))
+def test_no_turn_that_was_over_is_lost_when_the_daemon_is_killed(
+    root: Path, tmp_path: Path, seed: int
+) -> None:
+    """The agent knows that a turn is over when a later request is answered."""
+    refused = {"request": {"method": "fs/read_text_file", "params": {"path": "missing"}}}
+    looks = [one for n in range(60) for one in ({"tool": {"id": str(n)}}, refused)]
+    script = Script(tmp_path, [*looks, {"hang": ""}])
+    with Store.open(root) as store, daemon(root) as pid:
+        id = begin(root, a=script.config(), b=script.config())
+        count = random.Random(seed).randrange(50)
+        until(lambda: len(script.answers()) >= count and script.got("session/prompt"), "answers")
+        kill(pid)
+        assert intent(store, id)["turnCount"] >= len(script.answers())
+        assert len(threads.turns(store, intent(store, id))) == intent(store, id)["turnCount"]
+        processes.end_orphans(*(intent(store, id)[key] for key in ("run", "pid", "pidStart")))
 
 
 def test_an_answer_outlives_the_daemon(root: Path, tmp_path: Path) -> None:
