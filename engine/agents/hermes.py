@@ -2,9 +2,8 @@
 
 `hermes chat --quiet -q PROMPT` prints the answer, and a line `session_id: ID` on stdout or
 stderr; a correction is the same with `--resume ID`, so it is the next turn of the session.
-The session is read from `sessions/session_ID.json` below HERMES_HOME (`~/.hermes`), else by
-`hermes sessions export - --session-id ID`: one JSON object, with `messages` as in the
-chat-completions protocol. Each message becomes a `hermes-turn`, the session a
+The session is read by `hermes sessions export - --session-id ID`: one JSON object, with `messages`
+as in the chat-completions protocol. Each message becomes a `hermes-turn`, the session a
 `hermes-detail`. Documented at
 https://hermes-agent.nousresearch.com/docs/reference/cli-commands and
 https://hermes-agent.nousresearch.com/docs/user-guide/sessions
@@ -17,7 +16,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import trio
@@ -100,12 +98,6 @@ def _session_id(*texts: str) -> str | None:
 
 async def _session(context: AgentContext, config: Mapping[str, Any], id: str) -> dict[str, Any]:
     """Reads the session as JSON; empty where it cannot be read."""
-    home = context.env.get("HERMES_HOME") or Path(context.env.get("HOME", "/")) / ".hermes"
-    file = Path(home) / "sessions" / f"session_{id}.json"
-    try:
-        return _parsed(await trio.Path(file).read_bytes())
-    except OSError:
-        pass
     try:
         export = [*_argv(config), "sessions", "export", "-", "--session-id", id]
         outcome = await program.run_program(context, config, export)
