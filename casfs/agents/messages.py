@@ -1,31 +1,22 @@
-"""Messages between the engine and the process of an agent package (`casfs.agents.worker`).
+"""What the engine and the process of an agent package send each other (`casfs.agents.worker`).
 
-A frame is two lengths of eight bytes, a JSON object, and a text in UTF-8 that may be large. To the
-process: the start, the prompts, and an answer to each request. From it: requests with an id
-(`turn`, `started`, `call`), `cancel` of one, `interrupted`, and for each prompt a `result` or
-`failed`. The end of the stream ends the attempt.
+JSON-RPC (`casfs.agents.json_rpc`). To the process, notifications: the start, `prompt` for each, and
+`end` of the attempt. From it, requests: those of its context's callbacks, and `result` or `failed`
+for each prompt; they are answered with {"value"} or an error as JSON.
 """
 
 from __future__ import annotations
 
-import json
-import struct
 import traceback
 from typing import Any
 
 from casfs import errors
-from casfs.agents.contract import AgentFailed, Waiting
+from casfs.agents.contract import AgentFailed, AgentResult, Waiting
 from casfs.agents.prompt import EarlierStep, Prompt
+from casfs.digest import BlobHash, Digest
 from casfs.errors import CasfsError, Failed
 
-LENGTHS = struct.Struct("!QQ")
 Message = dict[str, Any]
-
-
-def frame(message: Message, text: str = "") -> bytes:
-    """Returns the bytes of a message. Raises TypeError, ValueError for what has no JSON form."""
-    data, tail = json.dumps(message, allow_nan=False).encode(), text.encode()
-    return b"".join((LENGTHS.pack(len(data), len(tail)), data, tail))
 
 
 def from_prompt(prompt: Prompt) -> Message:
@@ -35,6 +26,16 @@ def from_prompt(prompt: Prompt) -> Message:
 def to_prompt(value: Message) -> Prompt:
     history = tuple(EarlierStep(**step) for step in value["history"])
     return Prompt(**{**value, "history": history})
+
+
+def from_result(result: AgentResult) -> Message:
+    return {**vars(result), "detail": [result.detail.hash, result.detail.size_bytes]}
+
+
+def to_result(value: Message) -> AgentResult:
+    (hash, size), artifacts, tree = value["detail"], value["artifacts"], value["workspace"]
+    parts = Digest(BlobHash(str(hash)), int(size)), tuple(map(str, artifacts)), tree and str(tree)
+    return AgentResult(str(value["output"]), *parts, int(value["tokens"]))
 
 
 def from_error(error: BaseException, package: str | None = None) -> Message:
@@ -50,10 +51,10 @@ def to_error(value: Message) -> CasfsError:
     """Returns the error that `from_error` made JSON of."""
     name, message = value["error"], str(value["message"])
     if name == "Waiting":
-        more = bool(value["keeps_workspace"]), int(value["tokens"])
-        return Waiting(str(value["cause"]), message, value["question"], *more)
+        question, more = value["question"], (bool(value["keeps_workspace"]), int(value["tokens"]))
+        return Waiting(str(value["cause"]), message, question and str(question), *more)
     if name == "AgentFailed":
-        return AgentFailed(message, value["detail"])
+        return AgentFailed(message, value["detail"] and str(value["detail"]))
     found = getattr(errors, str(name), Failed)
     return found(message) if issubclass(found, CasfsError) else Failed(message)
 

@@ -1,15 +1,13 @@
 """The process of an agent package: `python -P -m casfs.agents.worker`, one for an attempt.
 
 It imports the package, so that its code runs in no other process of casfs: what it prints, blocks,
-crashes or ends is this process alone. Its stdin is a socket to the daemon, which answers for the
-callbacks of the agent's context (`casfs.agents.messages`); the store is opened here. With
-arguments, an entry point's value and the import path as JSON, it prints the package's descriptor
-instead, and plays nothing.
+crashes or ends is this process alone. Its stdin is a socket to the daemon, the store it opens
+itself (`casfs.agents.messages`). With arguments, an entry point's value and the import path as
+JSON, it prints the package's descriptor instead.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import os
@@ -27,17 +25,17 @@ from typing import Any
 import trio
 
 from casfs import canonical
-from casfs.agents import messages
+from casfs.agents import json_rpc, messages
 from casfs.agents.cancellation import reraise_cancellation
 from casfs.agents.contract import AgentContext, AgentFn, AgentResult, Call, Called
-from casfs.agents.messages import LENGTHS, Message
+from casfs.agents.messages import Message
 from casfs.agents.secrets import Secrets, redacting_store
 from casfs.errors import CasfsError, Failed, Invalid
 from casfs.store import Store
 from casfs.system import syscalls
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
-PROMPT = 0  # id of a prompt; of requests they are higher
+MAX_LINE_BYTES = json_rpc.MAX_LINE_BYTES  # that the daemon takes
 
 
 def describe(target: str, path: str) -> int:
@@ -65,85 +63,70 @@ def describe(target: str, path: str) -> int:
 
 
 class Player:
-    """Plays the agent for the prompts of one attempt. When the stream ends, an agent that still
-    runs is cancelled; then its exit stack is closed."""
+    """Plays the agent for the prompts of one attempt. When that ends, an agent that still runs is
+    cancelled; then its exit stack is closed."""
 
     def __init__(self, connection: socket.socket) -> None:
-        self._connection, self._file = connection, connection.makefile("rb")
-        self._ids = itertools.count(PROMPT + 1)
-        self._received: dict[int, trio.MemorySendChannel[Message]] = {}
-        self._received[PROMPT], self._prompts = trio.open_memory_channel[Message](math.inf)
+        stream = trio.SocketStream(trio.socket.from_stdlib_socket(connection))
+        self._peer = json_rpc.Peer(stream, stream, self._take, self._take)
+        self._received, self._given = trio.open_memory_channel[Message](math.inf)
         self._scope = trio.CancelScope()
-        self._is_asked = self._is_over = self._has_failed = False
+        self._is_asked = self._has_failed = False
 
     async def run(self) -> int:
         """Returns the exit code of the process."""
         async with trio.open_nursery() as nursery:
-            start = self._receive()
-            read = partial(trio.to_thread.run_sync, self._read, abandon_on_cancel=True)
-            nursery.start_soon(read)
-            with self._scope:
-                await self._play(start, Secrets(start["secrets"]))
+            nursery.start_soon(self._peer.run)
+            async with trio.open_nursery() as self._reports:
+                with self._scope:
+                    start = await self._given.receive()
+                    await self._play(start, Secrets(start["secrets"]))
             nursery.cancel_scope.cancel()
         return int(self._has_failed)
 
-    def _send(self, message: Message, text: str = "") -> None:
-        self._connection.sendall(messages.frame(message, text))
+    async def _take(self, method: str, params: Any, size: int) -> None:
+        if method != "end":
+            return self._received.send_nowait(params)
+        self._received.close()
+        return self._scope.cancel() if self._is_asked else None
 
-    def _receive(self) -> Message:
-        """Returns a message, an empty one at the end of the stream."""
-        head = self._file.read(LENGTHS.size)
-        message: Message = json.loads(self._file.read(LENGTHS.unpack(head)[0])) if head else {}
-        return message
-
-    def _read(self) -> None:
-        while message := self._receive():
-            trio.from_thread.run_sync(self._take, message)
-        trio.from_thread.run_sync(self._end)
-
-    def _take(self, message: Message) -> None:
-        if channel := self._received.get(message["id"]):
-            channel.send_nowait(message)
-
-    def _end(self) -> None:
-        self._is_over = True
-        for channel in self._received.values():
-            channel.close()
-        if self._is_asked:
-            self._scope.cancel()
+    async def _request(self, method: str, params: Any) -> Any:
+        """Returns what the daemon answers. Raises the error that it answers with."""
+        if len(json.dumps(params, allow_nan=False)) > MAX_LINE_BYTES - 1024:
+            raise Failed(f"its {method} has more than {MAX_LINE_BYTES >> 20} MiB")
+        answer = await self._peer.call(method, params)
+        if "error" in answer:
+            raise messages.to_error(answer)
+        return answer["value"]
 
     async def _play(self, start: Message, secrets: Secrets) -> None:
         sys.path[:] = start["path"]
-        point = EntryPoint("", start["target"], "")
-        distribution, version = start["distribution"]
+        point, (distribution, version) = EntryPoint("", start["target"], ""), start["distribution"]
         try:
             agent: AgentFn = point.load().create_agent(start["config"])
             if distribution and (now := metadata.version(distribution)) != version:
                 raise Failed(f"version {now} was installed when {version} started; resume it")
         except BaseException as error:  # third-party code may raise anything
-            self._fail(error, "", secrets)
+            await self._fail(error, "", secrets)
             return
-        given = start["context"]
-        workspace = None if given["workspace"] is None else Path(given["workspace"])
+        given, reports = start["context"], ("started", "turn", "keep")
+        fields: Message = {
+            **given,
+            **{name: partial(self._request, name) for name in reports},
+            "interrupted": self._interrupted,
+            "call": self._call,
+            "workspace": None if given["workspace"] is None else Path(given["workspace"]),
+            "attempts": tuple(given["attempts"]),
+            "conversation": {},
+            "secrets": secrets,
+        }
         with Store.open(Path(start["root"])) as store:
             async with AsyncExitStack() as stack:
-                fields: Message = {
-                    **given,
-                    "workspace": workspace,
-                    "store": redacting_store(store, secrets),
-                    "attempts": tuple(given["attempts"]),
-                    **{op: partial(self._report, op) for op in ("started", "turn", "keep")},
-                    "interrupted": lambda hash: self._send({"op": "interrupted", "detail": hash}),
-                    "call": self._call,
-                    "conversation": {},
-                    "exit_stack": stack,
-                    "secrets": secrets,
-                }
-                package = point.module.partition(".")[0]
-                async for asked in self._prompts:
+                fields |= {"store": redacting_store(store, secrets), "exit_stack": stack}
+                async for asked in self._given:
                     prompt = messages.to_prompt(asked["prompt"])
                     context = AgentContext(**fields, prompt=prompt, answer=asked["answer"])
-                    await self._ask(agent, context, package)
+                    await self._ask(agent, context, point.module.partition(".")[0])
 
     async def _ask(self, agent: AgentFn, context: AgentContext, package: str) -> None:
         self._is_asked = True
@@ -151,43 +134,21 @@ class Player:
             result = await agent(context)
             if not isinstance(result, AgentResult) or not isinstance(result.output, str):
                 raise TypeError(f"{type(result).__name__} is not an AgentResult with a text")
-            fields = {**vars(result), "detail": [result.detail.hash, result.detail.size_bytes]}
-            self._send({"op": "result", **fields, "output": None}, result.output)
+            await self._request("output", messages.from_result(result))
         except BaseException as error:  # third-party code may raise anything
             reraise_cancellation(error)
-            self._fail(error, package, context.secrets)
+            await self._fail(error, package, context.secrets)
         self._is_asked = False
 
-    def _fail(self, error: BaseException, package: str, secrets: Secrets) -> None:
+    async def _fail(self, error: BaseException, package: str, secrets: Secrets) -> None:
         self._has_failed = True
-        self._send({"op": "failed", **secrets.redact_json(messages.from_error(error, package))})
+        await self._request("failed", secrets.redact_json(messages.from_error(error, package)))
 
-    async def _request(self, message: Message, text: str = "") -> Any:
-        """Returns what the daemon answers. Raises the error that it answers with."""
-        id = next(self._ids)
-        if self._is_over:
-            raise Failed("the attempt is over")
-        self._received[id], answers = trio.open_memory_channel[Message](1)
-        self._send({**message, "id": id}, text)
-        try:
-            answer = await answers.receive()
-        except trio.EndOfChannel:
-            raise Failed("the attempt is over") from None
-        except trio.Cancelled:
-            self._send({"op": "cancel", "id": id})
-            raise
-        finally:
-            del self._received[id]
-        if "error" in answer:
-            raise messages.to_error(answer)
-        return answer["value"]
-
-    async def _report(self, op: str, value: object) -> None:
-        await self._request({"op": op, "value": value})
+    def _interrupted(self, detail: str) -> None:
+        self._reports.start_soon(self._request, "interrupted", detail)
 
     async def _call(self, call: Call) -> Called:
-        message = {"op": "call", "call": {**vars(call), "input": None}}
-        return Called(**await self._request(message, call.input))
+        return Called(**await self._request("call", vars(call)))
 
 
 def play() -> int:
@@ -195,6 +156,7 @@ def play() -> int:
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     syscalls.call("prctl", PR_SET_PDEATHSIG, signal.SIGKILL)  # a blocked loop sees no end of stream
+    json_rpc.MAX_LINE_BYTES = sys.maxsize  # from the daemon
     return trio.run(lambda: Player(connection).run())
 
 

@@ -17,11 +17,11 @@ from typing import Any
 import trio
 
 from casfs.agents import AgentContext, Waiting
+from casfs.agents.json_rpc import Closed, Peer, RpcError
 from casfs.errors import CasfsError, Failed
 from casfs.version import VERSION
 from engine.acp import protocol
 from engine.acp.host import CANCELLED, Host
-from engine.acp.json_rpc import Closed, Peer, RpcError
 from engine.acp.recorder import Recorder
 from engine.processes import RUN_VARIABLE, end_process, open_process
 

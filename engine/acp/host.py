@@ -18,9 +18,9 @@ from typing import Any
 import trio
 
 from casfs.agents import AgentContext
+from casfs.agents.json_rpc import NO_METHOD, RpcError
 from casfs.errors import Failed, Invalid, NotFound, Refused
 from engine.acp import protocol
-from engine.acp.json_rpc import NO_METHOD, RpcError
 from engine.acp.permissions import Permissions
 from engine.llm import sandbox
 from engine.llm.sandbox import Settings

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,6 @@ from casfs.nodes.schema import Schema
 from casfs.system import run_command
 from casfs.version import VERSION
 from engine.agents import worker_client
-from engine.agents.worker_client import PackageCode
 from engine.limits import faults as limit_faults
 from engine.moderator import rules
 from engine.secrets.config_marks import AGENT, EXPRESSION, marked_values
@@ -145,8 +145,8 @@ def _third_party(point: EntryPoint) -> Package:
     if stamp != (version, _stamp(files)):
         descriptor, files = _describe(point.value)
         _described[point.value] = (version, _stamp(files)), descriptor, files
-    code = PackageCode(point, (name, version))
-    return Package(point.name, version, descriptor, code.create, is_builtin=False)
+    create = partial(worker_client.create_agent, point, (name, version))
+    return Package(point.name, version, descriptor, create, is_builtin=False)
 
 
 def _describe(target: str) -> tuple[Mapping[str, Any], list[str]]:

@@ -56,9 +56,8 @@ class ThreadConfig:
         self._origin = prompts.origin(store, self.start, thread.record.get("parent"))
         schema = store.registry.document(store.registry.current("thread-step"))
         self.step_fields = frozenset(schema["properties"])  # a store of an older casfs has fewer
-        self._versions: dict[str, str] = {}  # of the code that plays, by agent node
+        self._loaded: dict[str, tuple[AgentFn, Package]] = {}  # by agent node
         self.recorded_agents: dict[str, NodeHash] = {}  # by role, of committed steps
-        self._functions: dict[str, AgentFn] = {}
 
     def prompt(
         self, intent: Intent, history: ThreadHistory, hint: NodeHash | None = None
@@ -84,26 +83,22 @@ class ThreadConfig:
         if role in self.recorded_agents:
             return self.recorded_agents[role]
         agent = self._store.node(self.agents[role], "agent").payload
-        version = self._versions.get(self.agents[role]) or loader.load(agent["package"]).version
-        return batch.put_node("agent", {**agent, "version": f"=={version}"}).hash
+        known = self._loaded.get(self.agents[role])
+        package = known[1] if known else loader.load(agent["package"])
+        return batch.put_node("agent", {**agent, "version": f"=={package.version}"}).hash
 
     def role_agent(self, role: str) -> RoleAgent:
-        """Returns the agent of a role for one attempt; it is loaded by its first call."""
-
-        of_attempt: dict[str, AgentFn] = {}  # the next one may find another version
+        """Returns the agent of a role, which is loaded by its first call; a third-party one anew
+        for each attempt, since another version may be installed by then."""
 
         async def agent(context: AgentContext) -> AgentResult:
             node = self.agents[role]
-            known = {**self._functions, **of_attempt}
-            if node not in known:
-                function, package = await blocking(lambda: load_agent(self._store, node))
-                known[node] = (self._functions if package.is_builtin else of_attempt)[node] = (
-                    function
-                )
-                if self._versions.get(node, package.version) != package.version:
+            known = self._loaded.get(node)
+            if known is None or not (known[1].is_builtin or context.conversation):
+                known = self._loaded[node] = await blocking(lambda: load_agent(self._store, node))
+                if not known[1].is_builtin:
                     self.recorded_agents.clear()
-                self._versions[node] = package.version
-            return await known[node](context)
+            return await known[0](context)
 
         part, bound = self.flow.roles[role], self._store.node(self.agents[role], "agent").payload
         limits = [loader.limits(bound["config"]), part.limits]
@@ -137,8 +132,7 @@ def redacting_store(store: Store, thread: Thread, env: Mapping[str, str]) -> Sto
 
 def load_agent(store: Store, agent: str) -> tuple[AgentFn, Package]:
     """Creates the function of an agent node, from the package that is installed now; returns it
-    and the package. Raises as `loader.resolve`: that may not satisfy the thread's any
-    more."""
+    and the package. Raises as `loader.resolve`: that may not satisfy the thread's any more."""
     node = store.node(agent, "agent").payload
     try:
         package = loader.resolve(node["package"], node["version"], node["config"])

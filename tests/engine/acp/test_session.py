@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from casfs.agents import json_rpc
 from casfs.errors import Invalid
 from casfs.graph import walk
 from casfs.store import Store
 from casfs.threads import ENDED, SUSPENDED
 from casfs.trees import tree
 from engine import processes
-from engine.acp import client, json_rpc, protocol
+from engine.acp import client, protocol
 from engine.agents import loader
 from engine.threads import suspension
 from engine.threads.record import Budget

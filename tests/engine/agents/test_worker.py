@@ -140,17 +140,11 @@ async def test_the_time_limit_of_its_role(
     assert not alive(pid)
 
 
-async def test_an_output_that_is_too_large(
-    disk_store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(worker_client, "MAX_OUTPUT_BYTES", 1 << 20)
-    now = await play(disk_store, "much", count=1 + (1 << 20))
-    assert now.record["reason"] == "a: its output has more than 1 MiB"
-    assert said_nothing(await play(disk_store, "much", count=1 << 20))
-
-
-def said_nothing(thread: Thread) -> bool:
-    return "no usable output" in thread.record["reason"]
+async def test_an_output_that_is_too_large(disk_store: Store) -> None:
+    now = await play(disk_store, "much", count=65 << 20)
+    assert now.record["reason"] == "a: its output has more than 64 MiB"
+    now = await play(disk_store, "much", count=63 << 20)
+    assert "no usable output" in now.record["reason"]
 
 
 async def test_what_it_prints_is_an_artifact_without_secrets(
@@ -172,24 +166,52 @@ async def test_the_last_of_what_it_prints_is_kept(disk_store: Store) -> None:
     assert kept.endswith(b"xx\nthe key is None\n")
 
 
+HOSTILE = [
+    "",
+    "no",
+    "[]",
+    "{}",
+    "[" * 100_000,
+    '{"method": "nothing", "id": 99}',
+    '{"method": "end"}',
+    '{"id": 99, "result": {}}',
+    '{"method": "output", "id": 99, "params": {"detail": ["x", 1]}}',
+    '{"method": "output", "id": 99, "params": null}',
+    '{"method": "failed", "id": 99, "params": {"error": "annotations", "message": "x"}}',
+    '{"method": "interrupted", "id": 99, "params": 7}',
+    '{"method": "turn", "id": [], "params": "x"}',
+    '{"method": "started", "id": 99, "params": "x"}',
+    '{"method": "call", "id": 99, "params": {"workflow": 1, "input": 2, "agents": 3}}',
+]
+
+
+async def test_messages_that_are_not_valid_harm_nothing(disk_store: Store) -> None:
+    assert said(disk_store, await play(disk_store, "send", lines=HOSTILE)) == "done"
+
+
 @pytest.mark.parametrize(
-    "frame",
+    ("method", "params"),
     [
-        {"json": "", "length": 1 << 40},
-        {"json": "{}"},
-        {"json": "[]"},
-        {"json": "no"},
-        {"json": "[" * 100_000},
-        {"json": '{"op": "result", "detail": ["x", 1], "artifacts": [], "workspace": null}'},
-        {"json": '{"op": "result", "detail": 1}'},
-        {"json": '{"op": "failed", "error": 3, "message": null, "detail": "../x"}'},
-        {"json": '{"op": "interrupted", "detail": 7}'},
-        {"json": '{"op": "turn", "id": {}, "hash": "x"}'},
+        ("failed", {"error": 3, "message": None, "detail": "../x"}),
+        ("failed", {"error": "AgentFailed", "message": "x", "detail": "../x"}),
+        ("failed", {"error": "AgentFailed", "message": "x", "detail": {"a": 1}}),
+        ("failed", {"error": "AgentFailed", "message": "x" * 50_000, "detail": "ab" * 32}),
+        (
+            "failed",
+            {"error": "Waiting", "message": "x", "cause": "nothing", "question": "../x"}
+            | {"keeps_workspace": 1, "tokens": 10**30},
+        ),
+        ("output", {"output": 1, "detail": ["x", -1], "artifacts": [], "workspace": None}),
+        ("output", {"output": "x", "detail": ["x", -1], "artifacts": [1], "workspace": [2]}),
     ],
 )
-async def test_a_message_that_is_not_valid(frame: dict[str, Any], disk_store: Store) -> None:
-    now = await play(disk_store, "send", **frame)
-    assert "its process sent a message that is not valid" in now.record["reason"]
+async def test_an_outcome_that_is_not_valid_suspends_the_thread(
+    method: str, params: Any, disk_store: Store
+) -> None:
+    line = {"method": method, "id": 99, "params": {"tokens": 1, **params}}
+    now = await play(disk_store, "send", lines=[json.dumps(line)])
+    assert now.status == SUSPENDED
+    assert len(json.dumps(now.record)) < 100_000
 
 
 async def test_a_request_that_is_not_valid_is_refused(disk_store: Store, tmp_path: Path) -> None:
@@ -263,23 +285,6 @@ async def test_a_suspended_child_suspends_it(disk_store: Store) -> None:
     (child,) = [one for one in threads.list_threads(disk_store) if one.id != now.id]
     await carry_on(disk_store, suspension.resume(disk_store, child, answer="{}"))
     assert said(disk_store, threads.get(disk_store, now.id)) == [0]
-
-
-async def test_a_call_that_it_gives_up_is_cancelled(disk_store: Store, tmp_path: Path) -> None:
-    workflows.add(disk_store, {**ONE, "name": "inner"})
-    pid_file, go = tmp_path / "pids", tmp_path / "go"
-    script = f"echo $$ >>{pid_file}; sleep 600"
-    agent = {"name": "command", "config": says({}, script)}
-    thread = start(disk_store, "give_up_a_call", after=2, agent=agent, go=str(go))
-
-    def watch() -> None:
-        (pid,) = until(lambda: pids(pid_file), "the child's process")
-        until(lambda: not alive(pid), "its end")
-        go.touch()
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(trio.to_thread.run_sync, watch)
-        assert said(disk_store, await carry_on(disk_store, thread)) == "done"
 
 
 async def test_what_it_has_put_is_kept_by_gc(disk_store: Store, tmp_path: Path) -> None:

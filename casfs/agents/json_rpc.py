@@ -48,7 +48,7 @@ class Peer:
         input: trio.abc.ReceiveStream,
         request: Handler,
         notification: Handler,
-        redact: Callable[[bytes], bytes],
+        redact: Callable[[bytes], bytes] = bytes,
     ) -> None:
         """`redact`: replaces secrets in what is kept."""
         self._output, self._input = output, input
