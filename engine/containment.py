@@ -63,8 +63,13 @@ class Support:
 def support() -> Support:
     """Tries what this machine can, once."""
     groups = cgroups.usable()
-    if not _works({"join": [str(group / cgroups.PROCS) for group in {*groups.values()}]}):
+    trials = {group / f"{cgroups.PREFIX}trial-{os.getpid()}" for group in groups.values()}
+    for trial in trials:
+        trial.mkdir(exist_ok=True)
+    if not _works({"join": [str(trial / cgroups.PROCS) for trial in trials]}):
         groups = {}
+    for trial in trials:
+        cgroups.end(trial)
     uncounted = os.geteuid() == 0  # the kernel counts no processes of root
     cpu = bool(groups) and cgroups.cpu_seconds(groups[UNIFIED]) is not None
     holders = {

@@ -38,14 +38,14 @@ def parents() -> dict[str, Path]:
 
 
 def _own_paths() -> Iterator[tuple[str, str]]:
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
+    for line in _lines("cgroup"):
         _, controllers, path = line.split(":", 2)
         yield ",".join(sorted(controllers.split(","))) or UNIFIED, path
 
 
 def _mounts() -> Iterator[tuple[list[str], str, Path]]:
     """Yields the controllers, the root and the mount point of each mounted hierarchy."""
-    for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
+    for line in _lines("mountinfo"):
         about, _, rest = line.partition(" - ")
         kind, _, options = rest.split(" ", 2)
         root, point = about.split(" ")[3:5]
@@ -54,6 +54,14 @@ def _mounts() -> Iterator[tuple[list[str], str, Path]]:
         elif kind == "cgroup":
             flags = {"rw", "ro", "xattr", "noprefix", "clone_children"}
             yield [one for one in options.split(",") if one not in flags], root, Path(point)
+
+
+def _lines(name: str) -> list[str]:
+    """Returns a file of this process in /proc; nothing where the kernel lacks it."""
+    try:
+        return Path("/proc/self", name).read_text(errors="replace").splitlines()
+    except OSError:
+        return []
 
 
 def delegate() -> None:
@@ -95,7 +103,7 @@ def usable() -> dict[str, Path]:
 
 
 def _writable(group: Path | None) -> bool:
-    if group is None or not os.access(group / PROCS, os.W_OK):
+    if group is None:
         return False
     probe = group / f"{PREFIX}probe-{os.getpid()}"
     try:
