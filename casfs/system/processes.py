@@ -114,10 +114,11 @@ def end_carrying(name: str, value: str) -> int:
 def carrying(name: str, value: str) -> Iterator[int]:
     """Yields other living processes with that variable in their environment, or its mark."""
     wanted = f"{name}={value}".encode()
-    for entry in os.scandir("/proc"):
-        pid = int(entry.name) if entry.name.isdigit() else os.getpid()
-        if pid != os.getpid() and _carries(pid, wanted):
-            yield pid
+    with os.scandir("/proc") as entries:
+        for entry in entries:
+            pid = int(entry.name) if entry.name.isdigit() else os.getpid()
+            if pid != os.getpid() and _carries(pid, wanted):
+                yield pid
 
 
 def _carries(pid: int, variable: bytes) -> bool:
