@@ -8,7 +8,6 @@ import re
 import shlex
 import sys
 import termios
-from collections.abc import Mapping
 from contextlib import suppress
 from itertools import islice
 from typing import Any
@@ -35,17 +34,19 @@ from casfs.thread_state import state
 from casfs.thread_summary import content_text, head_fields
 from casfs.threads import SUSPENDED, Thread
 from casfs.trees import tree
+from engine.agents import loader
+from engine.threads import call_stack
+from engine.workflow import registry, shipped
 
-SINGLE, ROLE = "single", "agent"  # the workflow of one agent, and its role
-MAX_PATHS = 200
-MAX_QUESTION_CHARS = 4000
+SINGLE = "single"  # the workflow of one agent
+MAX_PATHS, MAX_QUESTION_CHARS = 200, 4000
 OTHERS = ("workflow", "text", "workspace", "no_workspace", "wait", "as_json")  # of `thread start`
 
 
 @click.command()
 @click.argument("target", required=False, metavar="WORKFLOW|AGENT")
 @click.argument("text", required=False, metavar="TASK|@FILE|-")
-@click.argument("directory", required=False, metavar="DIR")
+@click.argument("directory", required=False, metavar="[DIR]")
 @click.option(
     "--continue", "thread", is_flag=False, flag_value="@last", metavar="ID", help="Come back to it."
 )
@@ -108,9 +109,6 @@ run.params += [one for one in commands.start.params if one.name not in OTHERS]
 
 def _player(ctx: click.Context, store: Store, text: str, fields: dict[str, Any]) -> dict[str, Any]:
     """Returns the fields of a start request for a workflow, or for an agent. Raises NotFound."""
-    from engine.agents import loader
-    from engine.workflow import registry, shipped
-
     flows = [name for name, _ in registry.listing(store)]
     if text in flows:
         return {"workflow": text}
@@ -123,14 +121,11 @@ def _player(ctx: click.Context, store: Store, text: str, fields: dict[str, Any])
         raise Usage(f"--agent is for the roles of a workflow; {name} is an agent")
     if SINGLE not in flows:
         shipped.install(store)  # the store is older than this workflow
-    return {"workflow": SINGLE, "agents": {ROLE: arguments.parse_agent(text, text)}}
+    return {"workflow": SINGLE, "agents": {"agent": arguments.parse_agent(text, text)}}
 
 
 def _ask(store: Store, thread: Thread) -> str | None:
     """Asks what a thread, or one that it waits for, asks a person. None without an answer."""
-    from engine.threads import call_stack
-    from engine.workflow import registry
-
     waits = call_stack.awaited_children(store, thread) if thread.status == SUSPENDED else []
     thread = [thread, *waits][-1]
     if thread.status != SUSPENDED or thread.record["cause"] != HUMAN:
@@ -139,21 +134,15 @@ def _ask(store: Store, thread: Thread) -> str | None:
     echo_line(f"? {thread.record['reason']}")
     if store.node(threads.agents(store, thread)[role]).payload["package"] == "human":
         schema = registry.load(store, threads.workflow(store, thread)).roles[role].schema
-        words = _words(schema)
+        required, fields = schema.get("required", []), schema.get("properties", {})
+        asked = fields.get(required[0]) if len(required) == 1 else None
+        values = asked.get("enum", ()) if isinstance(asked, dict) else ()
+        words = {str(one): json.dumps({required[0]: one}) for one in values}
     else:
         echo(content_text(store, thread.record["question"]).strip()[-MAX_QUESTION_CHARS:])
     while (line := _read_line(f"{' or '.join(words) or 'answer'}> ")) == "":
         pass
     return words.get(line or "", line)
-
-
-def _words(schema: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the answers by word, where a report requires only one of a few words."""
-    match schema:
-        case {"required": [name], "properties": fields} if isinstance(fields.get(name), dict):
-            words = fields[name].get("enum", ())
-            return {one: json.dumps({name: one}) for one in words if isinstance(one, str)}
-    return {}
 
 
 def _read_line(prompt: str) -> str | None:

@@ -18,6 +18,7 @@ from casfs import daemon_socket, threads
 from casfs.store import Store
 from engine.workflow import registry as workflows
 from engine.workflow import shipped
+from tests.support.acp import Script
 from tests.support.engine import DEADLINE, STATUS, Cli, rule, workflow
 
 COMMAND = [sys.executable, "-m", "casfs"]
@@ -283,3 +284,19 @@ def test_a_workflow_precedes_an_agent_of_its_name(cli: Cli, project: Path, opene
     code, out, _ = spawned(cli, project, "human", "x", "--agent", "command:echo mine")
     assert code == 0
     assert "mine\nstep 1 a: finished" in out
+
+
+def test_an_agent_that_speaks_acp_asks_for_permission(
+    cli: Cli, project: Path, tmp_path: Path
+) -> None:
+    tool = {"toolCallId": "1", "title": "rm \x1b[2Jx", "kind": "execute"}
+    asks = [{"permission": {"tool": tool}}, {"say": "All gone."}]
+    script = Script(tmp_path, [{"say": "Let me see."}, *asks], load=True, again=[asks])
+    screen = Terminal(cli, project, "run", f"acp:{json.dumps(script.config())}", "Tidy up")
+    screen.until("Let me see.")
+    screen.until("The agent asks for permission: rm \\x1b[2Jx\n")
+    screen.until("answer> ", "allow\n")
+    screen.until("All gone.")
+    screen.until("step 1 agent: done, ")
+    assert screen.end() == 0
+    assert screen.shown.count("All gone.") == screen.shown.count("Let me see.") == 1

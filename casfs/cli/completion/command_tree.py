@@ -23,8 +23,7 @@ Tree = dict[str, Any]  # {commands} of a group; {options, arguments} of a comman
 FLAG, TEXT, FILE, DIRECTORY, CHOICE = "flag", "text", "file", "directory", "choice:"
 REVISION, REVISION_OR_DIRECTORY, THREAD, HASH = "revision", "revision|directory", "thread", "hash"
 NAME, WORKFLOW, AGENT, ROLE, ROLE_AGENT = "name", "workflow", "agent", "role", "role=agent"
-PLAYER = "workflow|agent"
-TYPE, PLUGIN, VERSION_OF_PLUGIN, COMMAND = "type", "plugin", "version", "command"
+TYPE, PLUGIN, VERSION_OF_PLUGIN, COMMAND, PLAYER = "type", "plugin", "version", "command", "player"
 
 # parameter: what it takes, in any command
 KINDS = {

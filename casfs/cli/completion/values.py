@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 
 from casfs import config, thread_lookup, threads
@@ -25,8 +25,8 @@ def of_kind(kind: str, text: str, words: Sequence[str], store: str | None) -> li
         role, equals, name = text.rpartition("=")
         return [f"{role}{equals}{one}" for one in _agents(root) if one.startswith(name)]
     if kind == kinds.PLAYER:
-        names = (of_kind(one, text, words, store) for one in (kinds.WORKFLOW, kinds.AGENT))
-        return list(dict.fromkeys(chain(*names)))
+        both = (kinds.WORKFLOW, kinds.AGENT)
+        return [value for one in both for value in of_kind(one, text, words, store)]
     find = FINDERS.get(kind)
     if find is None:
         return []

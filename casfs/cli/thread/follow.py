@@ -111,8 +111,8 @@ def follow(
             attempt = _Attempt(intent)
             if intent and state(thread) == RUNNING:
                 yield Started(attempt.fields)
-        yield from attempt.turns(store, intent)
         yield from attempt.output(store)
+        yield from attempt.turns(store, intent)
         if ending:
             if thread.status == threads.SUSPENDED:
                 yield Suspended(thread)

@@ -6,6 +6,8 @@ import os
 import re
 import sys
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
@@ -17,7 +19,7 @@ from casfs.cli.thread.show import attempt_note, step_fields, step_line
 from casfs.nodes.node import Node
 from casfs.store import Store
 from casfs.system.safe_text import escape
-from casfs.thread_state import QUEUED, state
+from casfs.thread_state import state
 from casfs.thread_summary import content_text
 from casfs.threads import RUNNING, Thread
 
@@ -29,43 +31,57 @@ class Screen:
         self._store, self._err = store, err
         self._tree = threads.start(store, thread).payload["workspace"]
         self._moves = not err and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-        self._status, self._said, self._at_start = "", "", True
+        self._status, self._live, self._at_start = "", False, True
+        self._shown: set[str] = set()  # turns of the attempt, and their outputs
 
     def show(self, event: Event) -> None:
         match event:
             case Finished(node, shown):
                 self._finished(node, shown)
             case Started(step):
+                self._shown, self._live = set(), False
                 self._line(f"{step['index']} {step['role']}: started{attempt_note(step)}", "cyan")
             case Output(_, text):
+                self._live = True
                 self._write(text, dim=True)
-            case Turn() | Suspended() if not self._err:
+            case Turn(turn) if not self._err and turn["hash"] not in self._shown:
+                self._turn(turn, self._store.node(turn["hash"]))
+            case Suspended() if not self._err:
                 self.clear()
                 print_event(self._store, event, as_json=False)
-                if isinstance(event, Turn):
-                    self._said = self._store.node(event.fields["hash"]).payload.get("output")
 
     def tick(self, now: Thread) -> None:
         """Brings the last line up to date."""
         step = now.record.get("intent")
         if self._moves and self._at_start and step and now.status == RUNNING:
             past = time.time() - step.get("since", 0) / 1000
-            how = QUEUED if state(now) == QUEUED else f"{past:.0f} s"
-            text = escape(f"step {step['index']} {step['role']}: {how}", one_line=True)
+            text = f"step {step['index']} {step['role']}: {state(now)}, {past:.0f} s"
             if text != self._status:
-                self._put(f"\r{paint(text[: columns() - 1], None, dim=True)}\x1b[K")
+                self._put(
+                    f"\r{paint(escape(text, one_line=True)[: columns() - 1], None, dim=True)}\x1b[K"
+                )
                 self._status = text
 
     def clear(self) -> None:
         """Takes the last line away, and ends one that an agent has left open."""
         self._write("" if self._at_start else "\n")
 
+    def _turn(self, turn: Mapping[str, Any], node: Node) -> None:
+        if node.type == "react-turn":
+            self._shown |= {node.hash, output := node.payload["output"]}
+            if not self._live and (text := content_text(self._store, output).strip()):
+                self._write(text + "\n", dim=True)
+            if tools := [
+                self._store.node(one).payload["name"] for one in node.payload["toolCalls"]
+            ]:
+                self._line(f"{turn['index']} {turn['role']}: {', '.join(tools)}", "cyan")
+
     def _finished(self, node: Node, shown: str) -> None:
         step = step_fields(self._store, node, self._tree)
         text = content_text(self._store, node.payload["content"])
-        if (shown or not self._err) and node.payload["content"] != self._said:
+        if (shown or not self._err) and node.payload["content"] not in self._shown:
             self._write(text.removeprefix(shown), dim=bool(shown))
-        self._tree, self._said = step["workspace"], ""
+        self._tree = step["workspace"]
         name, *facts = re.split(" {2,}", step_line(step).strip())
         self._line(f"{name}: {', '.join(facts)}", "red" if step["status"] == "failed" else "green")
 
