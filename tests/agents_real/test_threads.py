@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from casfs import daemon_socket
-from casfs.store import Store
 from casfs.threads import ENDED, SUSPENDED
-from engine import content
 from tests.agents_real.conftest import BEFORE, FULLY, REPORT, Play
 from tests.support.agent_model import INPUT, OUTPUT, script
 from tests.support.engine import daemon, steps
@@ -65,18 +63,3 @@ def test_a_person_is_asked_for_permission(play: Play) -> None:
             asked = play.wait(asked.id)
     assert (asked.status, asked.record["reason"]) == (ENDED, None)
     assert play.files(steps(play.store, asked)[-1]["workspace"]).keys() == {"LICENSE"}
-
-
-@pytest.mark.parametrize("play", ["opencode"], indirect=True)
-def test_the_store_is_among_its_tools(play: Play) -> None:
-    """qwen has its model search for tools first, and hermes[acp] comes without MCP."""
-    said = f"By {play.name}."
-    work = script(("put", said), ("say", SAID))
-    with daemon(play.root):
-        ended = play.wait(play.start({"coder": work}, permissions="allow", mcp=True))
-    assert (ended.status, ended.record["reason"]) == (ENDED, None)
-    with Store.memory() as other:
-        hash = content.put(other, said)
-    assert play.text(hash) == said
-    (call,) = calls(play, steps(play.store, ended)[0]["detail"])
-    assert hash in play.text(call["result"])

@@ -7,7 +7,6 @@ server finds its place in it from the conversation: a tool's result or a correct
     ["write", PATH, CONTENT]   a file, by the agent's own tool
     ["run", COMMAND]           a command, by the agent's own tool
     ["tool", NAME, ARGUMENTS]  a tool of an MCP server, whose name each agent puts in its own form
-    ["put", TEXT]              a content node, by the tool `cas_put` of `casfs mcp`
     ["say", TEXT]              the answer
     ["hold", FILE]             no answer before FILE is there; FILE.asked tells that it is held
 
@@ -72,7 +71,7 @@ class Model:
         if name == "tool":
             call = next(one for one in asked.tools if one.endswith(arguments[0])), arguments[1]
         else:
-            call = TOOLS[name](asked, *arguments)
+            call = _write(asked, *arguments) if name == "write" else _run(asked, arguments[0])
         return Answer("I shall use a tool. ", (f"call_{next(_ids)}", *call))
 
     def _hold(self, file: Path) -> None:
@@ -120,13 +119,6 @@ def _run(asked: Asked, command: str) -> tuple[str, dict[str, Any]]:
         "justification": "A command of the test.",
     }
     return tool, {name: known[name] for name in asked.tools[tool] if name in known}
-
-
-def _put(asked: Asked, text: str) -> tuple[str, dict[str, Any]]:
-    return next(name for name in asked.tools if name.endswith("cas_put")), {"text": text}
-
-
-TOOLS = {"write": _write, "run": _run, "put": _put}
 
 
 @contextmanager
