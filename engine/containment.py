@@ -178,8 +178,6 @@ class Cage:
             self._reached.add("cpuS")
         if group is not None:
             cgroups.end(group)
-        elif code == -signal.SIGKILL:  # maybe the parent was killed, and not the program
-            processes.end_carrying(processes.RUN_VARIABLE, self.token)
         if _cages.get(self.token) is not self:
             self.finish()
 
