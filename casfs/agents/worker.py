@@ -109,11 +109,11 @@ class Player:
         except BaseException as error:  # third-party code may raise anything
             await self._fail(error, "", secrets)
             return
-        given, reports = start["context"], ("started", "turn", "keep")
+        given, reports = start["context"], self._reports
         fields: Message = {
             **given,
-            **{name: partial(self._request, name) for name in reports},
-            "interrupted": self._interrupted,
+            **{name: partial(self._request, name) for name in ("started", "turn", "keep")},
+            "interrupted": lambda hash: reports.start_soon(self._request, "interrupted", hash),
             "call": self._call,
             "workspace": None if given["workspace"] is None else Path(given["workspace"]),
             "attempts": tuple(given["attempts"]),
@@ -143,9 +143,6 @@ class Player:
     async def _fail(self, error: BaseException, package: str, secrets: Secrets) -> None:
         self._has_failed = True
         await self._request("failed", secrets.redact_json(messages.from_error(error, package)))
-
-    def _interrupted(self, detail: str) -> None:
-        self._reports.start_soon(self._request, "interrupted", detail)
 
     async def _call(self, call: Call) -> Called:
         return Called(**await self._request("call", vars(call)))

@@ -21,8 +21,6 @@ from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-import jsonschema_rs
-
 from casfs import canonical
 from casfs.digest import HEX
 from casfs.errors import Invalid
@@ -39,8 +37,7 @@ from casfs.nodes.schema_dialect import (
 
 NAME = re.compile(r"[a-z][a-z0-9-]{0,63}\Z")
 ROOT = "casfs:///root"
-LINEAR = jsonschema_rs.RegexOptions()
-BACKTRACKING = jsonschema_rs.FancyRegexOptions(backtrack_limit=10_000)  # from each character
+BACKTRACK_LIMIT = 10_000  # from each character
 Collect = Callable[[Any, "list[Ref]"], None]
 
 
@@ -59,6 +56,8 @@ class Schema:
     ) -> None:
         """`extra`: root keywords that assert nothing (a role-schema has `name`). `new`: refuse a
         pattern of which matching may take quadratic time; stored schemas may have some."""
+        import jsonschema_rs  # it takes time, and many a process needs no schema
+
         if not isinstance(document, dict):
             raise Invalid("a schema must be an object")
         canonical.encode(document)  # valid JSON of bounded depth, or Invalid
@@ -67,12 +66,12 @@ class Schema:
         self._places, self.has_refs = dict(walk(root, ())), has_refs(root)
         self._cost = Cost(self._places)
         try:
-            asserted = assert_refs(root)
-            self._registry = jsonschema_rs.Registry([(ROOT, asserted)])
+            self._library = jsonschema_rs
+            self._registry = jsonschema_rs.Registry([(ROOT, assert_refs(root))])
             self._validator = self._compile_linear(new)
-        except (ValueError, jsonschema_rs.ValidationError) as error:
+        except ValueError as error:
             raise Invalid(f"not a usable schema: {line(str(error))}") from None
-        self.backtracks = self._patterns is BACKTRACKING
+        self.backtracks = isinstance(self._patterns, jsonschema_rs.FancyRegexOptions)
         self._collectors: dict[str, Collect | None] = {}
         self._collect = self._collector(root, "")
 
@@ -95,18 +94,18 @@ class Schema:
 
     # -- compiling --------------------------------------------------------------------
 
-    def _compile_linear(self, new: bool) -> jsonschema_rs.Validator:
-        self._patterns: Any = LINEAR
-        with suppress(ValueError, jsonschema_rs.ValidationError):
+    def _compile_linear(self, new: bool) -> Any:
+        self._patterns: Any = self._library.RegexOptions()
+        with suppress(ValueError):
             return self._compile("")
-        self._patterns = BACKTRACKING
+        self._patterns = self._library.FancyRegexOptions(backtrack_limit=BACKTRACK_LIMIT)
         found = self._compile("")
         if new:
             raise ValueError("a pattern has look-around, back-references or too many repetitions")
         return found
 
-    def _compile(self, pointer: str) -> jsonschema_rs.Validator:
-        return jsonschema_rs.validator_for(
+    def _compile(self, pointer: str) -> Any:
+        return self._library.validator_for(
             {"$schema": DIALECT, "$ref": f"{ROOT}#{pointer}"},
             registry=self._registry,
             pattern_options=self._patterns,
@@ -115,7 +114,7 @@ class Schema:
     def _matcher(self, text: str) -> Callable[[str], bool]:
         """Matches a pattern as the validator does: Python's `re` differs, in `$` for one."""
         document = {"$schema": DIALECT, "pattern": text}
-        return jsonschema_rs.validator_for(document, pattern_options=self._patterns).is_valid
+        return self._library.validator_for(document, pattern_options=self._patterns).is_valid
 
     def _collector(self, schema: Document, pointer: str) -> Collect | None:
         """Returns a function that appends the refs of a value under `schema`; None without refs."""
