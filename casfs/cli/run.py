@@ -8,8 +8,10 @@ import re
 import shlex
 import sys
 import termios
+import time
 from contextlib import suppress
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import click
@@ -40,6 +42,7 @@ from engine.workflow import registry, shipped
 
 SINGLE = "single"  # the workflow of one agent
 MAX_PATHS, MAX_QUESTION_CHARS = 200, 4000
+STARTING_S = 10.0  # for a daemon that another command starts
 OTHERS = ("workflow", "text", "workspace", "no_workspace", "wait", "as_json")  # of `thread start`
 
 
@@ -81,9 +84,7 @@ def run(ctx: click.Context, /, **given: Any) -> int:
             fields["workspace"] = arguments.record_workspace(ctx, directory)
         else:
             id = thread_lookup.find(store, again).id
-        if not daemon_socket.runs(root):
-            background.start(root, ["daemon"], "daemon.err")
-            click.echo("casfs: daemon started; `casfs daemon stop` ends it", err=True)
+        _start_daemon(root)
         if again is None:
             id = daemon_socket.request(root, "start", **fields)["id"]
         else:
@@ -105,6 +106,22 @@ def run(ctx: click.Context, /, **given: Any) -> int:
 
 
 run.params += [one for one in commands.start.params if one.name not in OTHERS]
+
+
+def _start_daemon(root: Path) -> None:
+    """Starts the daemon where none runs. Raises StartFailed."""
+    if daemon_socket.find(root) is not None:
+        return
+    try:
+        background.start(root, ["daemon"], "daemon.err")
+    except background.StartFailed:
+        if not daemon_socket.runs(root):
+            raise
+        end = time.monotonic() + STARTING_S  # another command was faster
+        while daemon_socket.find(root) is None and time.monotonic() < end:
+            time.sleep(0.05)
+    else:
+        click.echo("casfs: daemon started; `casfs daemon stop` ends it", err=True)
 
 
 def _player(ctx: click.Context, store: Store, text: str, fields: dict[str, Any]) -> dict[str, Any]:

@@ -166,8 +166,9 @@ def remove_mark() -> None:
 def threads_of_user() -> int:
     """Returns how many threads the user of this process has."""
     count = 0
-    for entry in os.scandir("/proc"):
-        with suppress(OSError):  # exited
-            if entry.name.isdigit() and entry.stat().st_uid == os.getuid():
-                count += os.stat(f"{entry.path}/task").st_nlink - 2
+    with os.scandir("/proc") as entries:
+        for entry in entries:
+            with suppress(OSError):  # exited
+                if entry.name.isdigit() and entry.stat().st_uid == os.getuid():
+                    count += os.stat(f"{entry.path}/task").st_nlink - 2
     return count

@@ -20,6 +20,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from casfs import canonical
 from casfs.agents import AgentFn
+from casfs.agents.acp_profiles import PROFILES
 from casfs.errors import CasfsError, Failed, Invalid, NotFound, Refused
 from casfs.nodes.schema import Schema
 from casfs.system import run_command
@@ -113,7 +114,8 @@ def names() -> list[str]:
 
 def unknown(name: str, profiles: Collection[str] = ()) -> NotFound:
     """Returns the error for a name that no package and no profile has, with the nearest one."""
-    near = difflib.get_close_matches(name, [*profiles, *names()], 1)
+    known = [*profiles, *names(), *(f"acp:{one}" for one in PROFILES)]
+    near = difflib.get_close_matches(name, known, 1)
     hint = f"did you mean {near[0]}?" if near else "see `casfs agent list`"
     return NotFound(f"no agent or profile {name!r}; {hint}")
 

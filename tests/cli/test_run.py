@@ -269,6 +269,7 @@ def test_what_is_wrong_is_said_before_anything_starts(cli: Cli, project: Path) -
         return err
 
     assert "did you mean hello?" in refused("helo", "x", code=3)
+    assert "did you mean acp:qwen?" in refused("qwen", "x", code=3)
     assert "no workflow 'zzz', and no agent or profile 'zzz'" in refused("zzz", "x", code=3)
     assert "no workflow 'Fix it'" in refused("Fix it", "x", code=3)
     assert f"no directory {project}/none" in refused("hello", "x", "none", code=3)
@@ -300,3 +301,9 @@ def test_an_agent_that_speaks_acp_asks_for_permission(
     screen.until("step 1 agent: done, ")
     assert screen.end() == 0
     assert screen.shown.count("All gone.") == screen.shown.count("Let me see.") == 1
+
+
+def test_two_that_start_at_the_same_instant_share_a_daemon(cli: Cli, project: Path) -> None:
+    both = [Terminal(cli, project, "run", "command:./writes", "x", "--no-apply") for _ in range(2)]
+    assert [one.end() for one in both] == [0, 0], [one.shown for one in both]
+    assert sum(one.shown.count("daemon started") for one in both) == 1
