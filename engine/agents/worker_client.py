@@ -102,13 +102,14 @@ class PackageProcess:
         """Asks the agent. Raises what it raises, AgentFailed where its process ends."""
         self._is_asked, prompt = True, messages.from_prompt(context.prompt)
         await self._peer.notify("prompt", {"prompt": prompt, "answer": context.answer})
-        await self._answered.wait()
+        if not self._ended.is_set():
+            await self._answered.wait()
         self._is_asked, outcome = False, self._outcome
         if isinstance(outcome, AgentResult):
-            self._answered = trio.Event()
+            self._outcome, self._answered = None, trio.Event()
             if not self._printed:
                 return outcome
-            printed = await blocking(lambda: context.store.put(bytes(self._printed)))
+            printed = await blocking(lambda: context.store.put(self._kept()))
             return replace(outcome, artifacts=(*outcome.artifacts, printed.hash))
         if outcome and (isinstance(outcome, Waiting) or getattr(outcome, "detail", None)):
             raise outcome
@@ -149,7 +150,12 @@ class PackageProcess:
         async for piece in self._process.stdout:
             self._live.write(bytes(piece))
             self._printed += piece
-            del self._printed[:-PRINTED_BYTES]
+            if len(self._printed) > 2 * PRINTED_BYTES:
+                self._printed[:] = self._kept()
+
+    def _kept(self) -> bytes:
+        """Redacted before it is cut: half of a secret would not be found any more."""
+        return self._context.secrets.redact_bytes(bytes(self._printed))[-PRINTED_BYTES:]
 
     async def _run(self) -> None:
         """Serves the process until it has ended; also where the attempt is cancelled."""
@@ -194,6 +200,6 @@ class PackageProcess:
 
     def _put_detail(self) -> str:
         ms = round((time.monotonic() - self._begin) * 1000)
-        printed = ProcessResult(self._process.returncode or 0, bytes(self._printed), b"", ms)
+        printed = ProcessResult(self._process.returncode or 0, self._kept(), b"", ms)
         with self._context.store.batch() as batch:
             return program.put_detail(batch, [*ARGV, self._name], printed).hash

@@ -166,6 +166,17 @@ async def test_the_last_of_what_it_prints_is_kept(disk_store: Store) -> None:
     assert kept.endswith(b"xx\nthe key is None\n")
 
 
+async def test_no_part_of_a_secret_is_kept(
+    disk_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ODD_KEY", "hunter2-hunter2")
+    count = worker_client.PRINTED_BYTES - 7  # the last line is shorter than what is kept
+    now = await play(disk_store, "talk_of_the_key_first", count=count, key="ODD_KEY")
+    (step,) = steps(disk_store, now)
+    (printed,) = disk_store.node(step["content"]).payload["artifacts"]
+    assert disk_store.get(printed).startswith(b"D_KEY\nx")
+
+
 HOSTILE = [
     "",
     "no",
@@ -258,6 +269,12 @@ async def test_a_correction_goes_to_the_same_process(disk_store: Store, tmp_path
     assert (count, first, second) == (2, False, True)
     assert int(closed.read_text()) == pid
     assert not alive(pid)
+
+
+async def test_an_exit_at_a_correction_fails_the_step(disk_store: Store) -> None:
+    now = await play(disk_store, "exit_at_correction")
+    assert now.status == SUSPENDED
+    assert now.record["reason"] == "a: the process of agent odd exited with 7"
 
 
 async def test_a_question_to_a_person(disk_store: Store) -> None:
