@@ -44,6 +44,7 @@ from engine.limits import Limits, merge
 CGROUP, PARENT = "cgroup", "parent"
 SHELL = "/bin/sh"
 SHELL_NAMES = ("PWD", "OLDPWD", "SHLVL")  # that it sets by itself
+SHELL_OWN = {"IFS", "OPTIND", "PPID", "LINENO", "RANDOM", "SECONDS", "SHELLOPTS", "BASHOPTS"}
 PLAIN_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")  # it drops others
 PROBE_TIMEOUT_S = 10.0
 CPU_INTERVAL_S = 0.5
@@ -116,7 +117,8 @@ class Cage:
         program itself."""
         _find(argv[0], env, cwd)
         here = support()
-        spec: dict[str, Any] = {"limits": self._process_limits()} if self.limits.asked() else {}
+        process_limits = self._process_limits()
+        spec: dict[str, Any] = {"limits": process_limits} if process_limits else {}
         if not self.limits.network and here.holders["network"]:
             spec["offline"] = True
         group = None
@@ -271,7 +273,9 @@ def end_left(token: str) -> None:
 def _shell_script(files: Sequence[str], name: str, env: Mapping[str, str] | None) -> str | None:
     """Returns a script that does the same as the launcher, in a tenth of the time; None where a
     shell would not keep the environment."""
-    if env is None or name.startswith("-") or not all(map(PLAIN_NAME.fullmatch, env)):
+    if env is None or name.startswith("-") or not SHELL_OWN.isdisjoint(env):
+        return None
+    if not all(map(PLAIN_NAME.fullmatch, env)):
         return None
     given = [f"echo 0 >{shlex.quote(file)} || exit 126" for file in files]
     for one in SHELL_NAMES:

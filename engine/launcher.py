@@ -137,9 +137,7 @@ def _stay(mark: int) -> None:
     while code is None and signal.sigwait((signal.SIGCHLD, signal.SIGRTMAX)) == signal.SIGCHLD:
         code = _reap(child)
     deadline = time.monotonic() + END_TIMEOUT_S
-    while (left := _children(mark)) and time.monotonic() < deadline:
-        for pid in left:
-            os.kill(pid, signal.SIGKILL)
+    while _kill_children(mark) and time.monotonic() < deadline:
         time.sleep(0.001)
         _reap(child)
     if code is not None and code >= 0:
@@ -152,17 +150,21 @@ def _stay(mark: int) -> None:
     os.kill(os.getpid(), number)
 
 
-def _children(mark: int) -> list[int]:
-    """Returns the living children of this process, but for those with the mark."""
-    found = []
+def _kill_children(mark: int) -> bool:
+    """Kills the living children of this process, except those with the mark; returns whether there
+    were any."""
+    found = False
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{name}/stat") as file:
                 state, parent = file.read().rpartition(")")[2].split()[:2]
             if int(parent) == os.getpid() and state not in "ZX":
                 with open(f"/proc/{name}/limits") as file:
-                    found += [] if f" {mark} " in file.read() else [int(name)]
-        except OSError:  # exited
+                    if f" {mark} " in file.read():
+                        continue
+                os.kill(int(name), 9)
+                found = True
+        except OSError:  # exited, or another user's
             pass
     return found
 

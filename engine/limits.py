@@ -77,8 +77,8 @@ def faults(value: object, path: str) -> Iterator[str]:
 def _fits(name: str, value: object) -> bool:
     if name in ("network", "enforce"):
         return isinstance(value, bool)
-    if name == "memory" and isinstance(value, str):
-        return SIZE.fullmatch(value) is not None and _bytes(value) >= MIN_MEMORY
+    if name == "memory" and isinstance(value, str) and SIZE.fullmatch(value):
+        value = _bytes(value)
     return type(value) is int and (MIN_MEMORY if name == "memory" else 1) <= value < 1 << 53
 
 

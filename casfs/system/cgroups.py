@@ -21,6 +21,7 @@ OWN = f"{PREFIX}daemon"  # for a daemon whose group gives its controllers to gro
 UNIFIED, MEMORY, PIDS = "unified", "memory", "pids"
 PROCS, CONTROL = "cgroup.procs", "cgroup.subtree_control"
 END_TIMEOUT_S = 10.0
+MAX_PIDS = 1 << 22  # of the kernel, which refuses more
 
 
 def parents() -> dict[str, Path]:
@@ -117,7 +118,7 @@ def _writable(group: Path | None) -> bool:
 def limit(group: Path, name: str, value: int) -> None:
     """Sets the limit of MEMORY in bytes or PIDS. Raises OSError."""
     if name == PIDS:
-        (group / "pids.max").write_text(str(value))
+        (group / "pids.max").write_text(str(min(value, MAX_PIDS)))
         return
     files = {"memory.max": value, "memory.swap.max": 0, "memory.oom.group": 1}
     if not (group / "memory.max").exists():

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -142,10 +143,39 @@ def test_a_program_that_kills_its_parent(contained: Contained, pid_file: Path) -
     assert found["code"] == -signal.SIGKILL
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a setuid program")
+def test_a_process_of_another_user_changes_no_exit_code(
+    contained: Contained, pid_file: Path
+) -> None:
+    """As one by sudo, which an attempt's own user cannot end."""
+    program = pid_file.with_suffix(".setuid")
+    require("setpriv")
+    shutil.copy(str(shutil.which("setpriv")), program)
+    program.chmod(0o4755)
+    code = f"""
+import os, subprocess, sys
+null = dict.fromkeys(["stdin", "stdout", "stderr"], subprocess.DEVNULL)
+argv = [{str(program)!r}, "--reuid", "0", "sleep", "600"]
+started = subprocess.Popen(argv, start_new_session=True, **null)
+while open(f"/proc/{{started.pid}}/comm").read() != "sleep\\n":
+    pass
+with open(sys.argv[1], "a") as file:
+    file.write(f"{{started.pid}}\\n")
+os._exit(3)
+"""
+    try:
+        assert contained(code, str(pid_file))["code"] == 3
+    finally:
+        program.unlink()
+
+
 # -- as without ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("more", [{}, {"odd.name": "1"}, {"PWD": "/elsewhere", "SHLVL": "7"}])
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"odd.name": "1"}, {"PWD": "/elsewhere", "SHLVL": "7"}, {"IFS": ":", "OPTIND": "no"}],
+)
 def test_the_program_has_what_it_was_given(contained: Contained, more: dict[str, str]) -> None:
     code = """
 import json, os, signal, sys
@@ -212,6 +242,10 @@ print(len(made))
         assert found["reason"] == "its limit of 20 processes was reached"
 
 
+def test_more_processes_than_a_kernel_has(contained: Contained) -> None:
+    assert contained("pass", processes=1 << 50, enforce=False)["code"] == 0
+
+
 def test_processor_time(contained: Contained) -> None:
     found = contained("while True: pass", cpuS=1)
     assert found["code"] in (-signal.SIGXCPU, -signal.SIGKILL)
@@ -260,6 +294,7 @@ with socket.create_server(("127.0.0.1", 0)) as own:
         ({"memory": "2g"}, "limits.memory: must be a number of bytes, or a text like 2G"),
         ({"memory": 1}, "limits.memory: must be"),
         ({"memory": True}, "limits.memory: must be"),
+        ({"memory": "999999999999T"}, "limits.memory: must be"),
         ({"processes": 0}, "limits.processes: must be a whole number from 1"),
         ({"cpuS": 0.5}, "limits.cpuS: must be a whole number"),
         ({"network": 0}, "limits.network: must be true or false"),
