@@ -66,7 +66,7 @@ class Permissions:
             kept.answers[request] = title, context.answer
             if ANSWERS.get(_plain(context.answer)) == ALWAYS:
                 kept.always.append(kind)
-            kept.asked = None
+        kept.asked = None
         self._kept = kept
         return kept
 
@@ -90,6 +90,8 @@ class Permissions:
         if key in kept.answers:
             wanted = ANSWERS.get(_plain(kept.answers[key][1]), REJECT)
         elif rule == ASK and kind not in kept.always:
+            if kept.asked is not None:  # the answer would be taken for one to this question
+                return None
             title = self._context.secrets.redact(title)[:MAX_TITLE_CHARS]
             kept.asked = key, title, kind
             await self.save()

@@ -10,6 +10,7 @@ of `again` where there are some. An action is one object:
     update            any `session/update`, as it stands
     raw               a line as it stands; {"bytes": n} for one of that length
     permission        asks; {tool, options}; the outcome is logged
+    at_once           asks for several tools: [tool, …]
     request           any request: {method, params}; the answer is logged
     stderr, exit, kill, sleep, hang, ignore (session/cancel)
     stop              the stop reason, usage: of the answer
@@ -175,6 +176,21 @@ class Agent:
         if outcome["outcome"] == "cancelled":
             self.receive()  # session/cancel
         self.play(asked.get(outcome["optionId"], []))
+
+    def do_at_once(self, tools: list[dict[str, Any]]) -> None:
+        """Asks permission for several tool calls, and waits for all answers."""
+        wanted = set(range(self.ids + 1, self.ids + 1 + len(tools)))
+        for tool in tools:
+            self.ids += 1
+            params = {"sessionId": self.session, "toolCall": tool, "options": OPTIONS}
+            self.send({"id": self.ids, "method": "session/request_permission", "params": params})
+        outcomes = []
+        while wanted:
+            message = self.receive()
+            wanted.discard(message["id"])
+            outcomes.append(message["result"]["outcome"]["outcome"])
+        if "cancelled" in outcomes:
+            self.receive()  # session/cancel
 
     def do_request(self, request: dict[str, Any]) -> None:
         params = {"sessionId": self.session, **request.get("params", {})}
