@@ -127,7 +127,7 @@ class Peer:
         if not isinstance(message, dict):
             self.malformed_count += 1
             if len(self.malformed) < MAX_KEPT_BYTES:
-                self.malformed += self._redact(line)[:MAX_KEPT_LINE_BYTES] + b"\n"
+                self.malformed += self._redact(line[:MAX_KEPT_BYTES])[:MAX_KEPT_LINE_BYTES] + b"\n"
             return
         method, id, params = (message.get(name) for name in ("method", "id", "params"))
         if not isinstance(method, str):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,9 @@ class Client:
             await end_process(self._process, self._token)
             self._scope.cancel()
             await self._ended.wait()
+            for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+                assert pipe is not None
+                await pipe.aclose()  # also ends a prompt that is still being written
 
     # -- the session ----------------------------------------------------------------------
 
@@ -130,26 +134,22 @@ class Client:
         if info := found.agent_info:
             self.name = f"{info.name} {info.version}"
         place = {"cwd": str(self._launch.cwd), "mcpServers": list(self._launch.servers)}
-        if earlier and found.agent_capabilities.load_session:
+        if earlier and found.agent_capabilities and found.agent_capabilities.load_session:
             self._ignoring = True
-            try:
+            with suppress(RpcError):  # the agent does not have it any more
                 given = {**place, "sessionId": earlier}
                 state = await self._call("session/load", "LoadSession", given)
                 self.session = earlier
-            except RpcError:  # it has forgotten it
-                pass
             self._ignoring = False
-        if goes_on := bool(self.session):
-            await self._set_up(state)
-            return goes_on
-        try:
-            state = await self._call("session/new", "NewSession", place)
-        except RpcError as error:
-            if error.code != protocol.AUTH_REQUIRED:
-                raise
-            await self._log_in([one.id for one in found.auth_methods or ()])
-            state = await self._call("session/new", "NewSession", place)
-        self.session = state.session_id
+        if not (goes_on := bool(self.session)):
+            try:
+                state = await self._call("session/new", "NewSession", place)
+            except RpcError as error:
+                if error.code != protocol.AUTH_REQUIRED:
+                    raise
+                await self._log_in([one.id for one in found.auth_methods or ()])
+                state = await self._call("session/new", "NewSession", place)
+            self.session = state.session_id
         await self._set_up(state)
         return goes_on
 
@@ -170,7 +170,7 @@ class Client:
                 method, given = CONFIGURE, {"configId": options[0], "value": wanted}
             try:
                 if wanted is not None:
-                    await self._peer.call(method, {"sessionId": self.session, **given})
+                    await self._request(method, {"sessionId": self.session, **given})
             except RpcError as error:
                 fault = f"does not take {name} {wanted!r}: {error}"
                 raise Failed(f"{self._program} {fault}") from None
@@ -206,10 +206,14 @@ class Client:
     async def _call(self, method: str, model: str, fields: Mapping[str, Any]) -> Any:
         """Raises RpcError, Failed where the agent has ended."""
         try:
-            answer = await self._peer.call(method, protocol.make(f"{model}Request", fields))
+            answer = await self._request(method, protocol.make(f"{model}Request", fields))
             return protocol.read(f"{model}Response", {} if answer is None else answer)
         except RpcError as error:
             raise RpcError(error.code, f"{self._program}: {method}: {error}") from None
+
+    async def _request(self, method: str, params: Mapping[str, Any]) -> Any:
+        try:
+            return await self._peer.call(method, params)
         except Closed:
             with trio.move_on_after(EXIT_GRACE_S):
                 await self._ended.wait()  # all of stderr

@@ -11,6 +11,7 @@ import os
 import re
 import secrets
 import shlex
+import signal
 import subprocess
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -20,6 +21,8 @@ import trio
 from casfs.agents import AgentContext
 from casfs.agents.json_rpc import NO_METHOD, RpcError
 from casfs.errors import Failed, Invalid, NotFound, Refused
+from casfs.system import processes
+from casfs.system.processes import DRAIN_TIMEOUT_S
 from engine.acp import protocol
 from engine.acp.permissions import Permissions
 from engine.llm import sandbox
@@ -38,16 +41,24 @@ class Terminal:
 
     def __init__(self, process: Process, limit: int) -> None:
         self.process, self.ended = process, trio.Event()
-        self._limit, self._output, self._truncated = limit, b"", False
+        self._limit, self._output, self._truncated = limit, bytearray(), False
 
     async def run(self) -> None:
-        assert self.process.stdout is not None
-        async for piece in self.process.stdout:
-            whole = self._output + piece
-            self._output = whole[max(0, len(whole) - self._limit) :]
-            self._truncated |= len(whole) > self._limit
-        await self.process.wait()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._read)
+            await self.process.wait()
+            processes.send(self.process.pid, signal.SIGKILL)  # a child may keep its output open
+            nursery.cancel_scope.deadline = trio.current_time() + DRAIN_TIMEOUT_S
         self.ended.set()
+
+    async def _read(self) -> None:
+        assert self.process.stdout is not None
+        async with self.process.stdout as pipe:
+            async for piece in pipe:
+                self._output += piece
+                if (excess := len(self._output) - self._limit) > 0:
+                    del self._output[:excess]
+                    self._truncated = True
 
     def exit_status(self) -> dict[str, Any]:
         code = self.process.returncode

@@ -31,6 +31,7 @@ ENDED = ("completed", "failed")
 PLANNED = ("content", "priority", "status")
 CUMULATIVE = ("hermes-agent ",)  # agents whose answers count all prompts; others count one
 MAX_NAME_CHARS = 200
+MAX_COUNT = 10**12  # of tokens, of lines: a node holds no number of any size
 RECORDED = {"toolCallId", "sessionUpdate", "title", "kind", "status", "rawInput", "locations"}
 
 
@@ -196,6 +197,7 @@ class Recorder:
 
     async def _end_turn(self) -> None:
         turn, self._turn, self._pending = self._turn, _Turn(), 0
+        turn.tokens = [min(one, MAX_COUNT) for one in turn.tokens]
         self.tokens += sum(turn.tokens)
         hash = await trio.to_thread.run_sync(self._put_turn, turn)
         self._turns.append(hash)
@@ -259,7 +261,7 @@ class Recorder:
                 "kind": known.kind,
                 "status": known.status,
                 "locations": [
-                    {"path": one.path.removeprefix(self._root), "line": one.line}
+                    {"path": one.path.removeprefix(self._root), "line": _line(one)}
                     for one in known.locations or ()
                 ],
                 "diffs": [self._diff(batch, one) for one in diffs],
@@ -282,6 +284,10 @@ class Recorder:
             key: one for key, one in payload.items() if key in required or (one and key in known)
         }
         return batch.put_node(type, given)
+
+
+def _line(location: Any) -> int | None:
+    return None if location.line is None else min(location.line, MAX_COUNT)
 
 
 def _ms_since(begin: float) -> int:

@@ -2,8 +2,8 @@
 
 The prompt is one prompt of a session, a correction the next one of the same session. After a crash,
 or a person's answer to its question, the agent goes on with its session where it can load that,
-else begins a new one and is told what it had done. The workspace is then as it was before the step,
-or at the last question.
+else begins a new one, with a list of what it had done. The workspace is then as it was before the
+step, or at the last question.
 """
 
 from __future__ import annotations

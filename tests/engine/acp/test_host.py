@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,26 @@ async def test_terminals_are_bounded_and_end_with_the_agent(
     assert "more than 2 terminals" in refused["error"]["message"]
 
 
+async def test_a_terminal_ends_with_its_command(disk_store: Store, tmp_path: Path) -> None:
+    left = terminal("sleep 600 & echo begun", "wait_for_exit", "output")
+    script = Script(tmp_path, [left, terminal("yes | head -c 3000000", "wait_for_exit"), DONE])
+    gc.disable()  # a pipe is closed, not found unused
+    try:
+        before = _pipes()
+        await played(disk_store, script, allowShell=True, timeoutS=60)
+        assert _pipes() == before
+    finally:
+        gc.enable()
+    _, waited, output, *_ = (one["result"] for one in script.answers())
+    assert (waited, output["output"]) == ({"exitCode": 0}, "begun\n")
+
+
+def _pipes() -> int:
+    folder = Path("/proc/self/fd")
+    with_links = (os.readlink(one) for one in folder.iterdir() if one.is_symlink())
+    return sum(link.startswith("pipe:") for link in with_links)
+
+
 # -- permissions --------------------------------------------------------------------------
 
 
@@ -216,6 +237,23 @@ async def test_an_answer_for_always_holds_for_its_kind(disk_store: Store, tmp_pa
     _, turns = session(disk_store, step["detail"])
     said = text(disk_store, turns[-1]["output"])
     assert said.startswith("ls: ever. rm: yes. get: no. Done.")
+
+
+async def test_an_answer_is_to_the_question_that_was_shown(
+    disk_store: Store, tmp_path: Path
+) -> None:
+    """Two tool calls at once ask for permission."""
+    tools = [{"toolCallId": title, "title": title} for title in ("rm a", "rm b")]
+    script = Script(tmp_path, [{"at_once": tools}, DONE])
+    asked = await carry_on(disk_store, start(disk_store, script.config()))
+    again = await carry_on(disk_store, suspension.resume(disk_store, asked, "allow"))
+    shown = [one.record["reason"].removeprefix("a: may it do this? ") for one in (asked, again)]
+    assert sorted(shown) == ["rm a", "rm b"]
+    ended = await carry_on(disk_store, suspension.resume(disk_store, again, "deny"))
+    assert ended.status == ENDED, ended.record["reason"]
+    allowed, denied = ("yes", "no") if shown[0] == "rm a" else ("no", "yes")
+    got = {one["id"]: one["result"]["outcome"]["optionId"] for one in script.answers()[-2:]}
+    assert got == {1: allowed, 2: denied}
 
 
 async def test_another_agent_begins_without_what_the_first_one_kept(

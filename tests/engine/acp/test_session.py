@@ -350,6 +350,17 @@ async def test_counts_of_a_session_and_of_each_call(disk_store: Store, tmp_path:
     assert ended.record["spent"]["tokens"] == 50
 
 
+async def test_numbers_that_no_node_holds(disk_store: Store, tmp_path: Path) -> None:
+    many = 10**30
+    call = {"id": "1", "locations": [{"path": "a.txt", "line": many}]}
+    usage = {"totalTokens": many, "inputTokens": many, "outputTokens": 0}
+    script = Script(tmp_path, [{"tool": call}, DONE, {"stop": "end_turn", "usage": usage}])
+    ended = await carry_on(disk_store, start(disk_store, script.config()))
+    assert ended.status == ENDED, ended.record["reason"]
+    (step,) = steps(disk_store, ended)
+    assert session(disk_store, step["detail"])[0]["totalTokens"] == 10**12
+
+
 async def test_without_the_extra_the_reason_says_how_to_get_it(
     disk_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
