@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from casfs import config, daemon_socket, thread_lookup, threads
 from casfs.agents import HUMAN
@@ -75,6 +76,10 @@ def run(ctx: click.Context, /, **given: Any) -> int:
         raise Usage("give a workflow or an agent, and a task; or --continue, and only DIR")
     if not os.path.isdir(directory := os.path.abspath(place or ".")):
         raise NotFound(f"no directory {directory}")
+    for one in ctx.command.params if again is not None else ():
+        is_given = ctx.get_parameter_source(one.name or "") == ParameterSource.COMMANDLINE
+        if is_given and one.name in given and one.name != "agents":
+            raise Usage(f"{one.opts[0]} is for a new thread, not for --continue")
     root, fields = store_root(ctx), arguments.agent_fields(given.pop("agents"), given.pop("file"))
     with open_store(ctx) as store:
         if again is None:

@@ -276,6 +276,9 @@ def test_what_is_wrong_is_said_before_anything_starts(cli: Cli, project: Path) -
     assert "and a task" in refused("hello", code=2)
     assert "--agent is for the roles" in refused("command:x", "x", "--agent", "human", code=2)
     assert "only DIR" in refused("--continue", "@last", ".", "task", code=2)
+    for option in ("--max-steps", "--agents"):
+        again = refused("--continue", "@last", ".", option, "5", code=2)
+        assert f"{option} is for a new thread, not for --continue" in again
     assert not daemon_socket.runs(cli.root)
 
 
