@@ -14,7 +14,7 @@ from casfs import daemon_socket, revisions
 from casfs.agents import notation
 from casfs.checkpoints import create
 from casfs.digest import TreeHash
-from casfs.errors import Conflict, Invalid, Refused
+from casfs.errors import Invalid, Refused
 from casfs.mcp.reading import Long, Name, Number, Reading, Revision, Text, Value
 from casfs.trees.restore.restore import restore as restore_tree
 
@@ -64,12 +64,9 @@ class Writing(Reading):
         return self._ask("resume", agents, id=self.find(thread).id, hint=hint or None)
 
     def answer(self, thread: Name, answer: Long) -> Value:
-        """Answers the question of a suspended thread, which goes on: by a text, or by the JSON of
-        the role's meta."""
-        found = self.find(thread)
-        if found.record.get("question") is None:
-            raise Conflict(f"thread {found.id} asks nothing; read_thread shows its state")
-        return self._ask("resume", NO_AGENTS, id=found.id, input=answer)
+        """Answers the question of a suspended thread, or of one that it called; it goes on. By a
+        text, or by the JSON of the role's meta."""
+        return self._ask("resume", NO_AGENTS, id=self.find(thread).id, input=answer)
 
     def fork_thread(
         self, thread: Name, after: Number, hint: Long = "", agents: Agents = NO_AGENTS

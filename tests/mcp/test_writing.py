@@ -136,7 +136,13 @@ async def test_a_thread_is_started_answered_and_forked(disk_store: Store, place:
             assert '{"no": "hurry"}' in (await agent.call("read_prompt", thread=id))["text"]
             over = await agent.fault("resume_thread", thread=id)
             assert id in over
-            assert "asks nothing" in await agent.fault("answer", thread=id, answer="x")
+            assert "not suspended" in await agent.fault("answer", thread=id, answer="x")
+
+            called = {"name": "human", "config": {"question": "Is it good?"}}
+            calls = f"workflow:{json.dumps({'workflow': 'sample', 'agents': {'a': called}})}"
+            caller = (await agent.call("start_thread", **asked, agents={"a": calls}))["thread"]
+            assert is_state(caller, "suspended")
+            await agent.call("answer", thread=caller, answer='{"status": "done"}')
             assert "agents.a: config is" in await agent.fault(
                 "fork_thread", thread=id, after=1, agents={"a": "command:{"}
             )
