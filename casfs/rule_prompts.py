@@ -23,7 +23,7 @@ _FIELD = re.compile(r"[^\W\d][\w-]*(?:\.[^\W\d][\w-]*)*")
 
 
 def fields(template: str) -> list[tuple[str, tuple[str, ...] | None]]:
-    """Returns (text between the braces, names) of each place; no names where it is no field."""
+    """Returns (text between the braces, names) of each place; no names where it is not a field."""
     texts = [match[1].strip() for match in _PLACE.finditer(template)]
     return [(one, tuple(one.split(".")) if _FIELD.fullmatch(one) else None) for one in texts]
 
@@ -40,14 +40,14 @@ def filled(rule: Mapping[str, Any], step: Step) -> str | None:
 
 
 def between(rules: Rules, role: str, step: Step) -> list[str | None]:
-    """Returns what the rules that lead from `step` to `role` may have handed over."""
+    """Returns the texts that the rules from `step` to `role` may have given."""
     ends = (START if step is None else step["role"], role)
     found = (filled(one, step) for one in rules if (one["from"], one["to"]) == ends)
     return list(dict.fromkeys([*(one for one in found if one is not None), None]))
 
 
 def of_intent(rules: Rules, intent: Mapping[str, Any], step: Step) -> str | None:
-    """Returns what the rule that a pending step's intent names hands over."""
+    """Returns the text of the rule that a pending step's intent names."""
     index = intent.get("rule", len(rules))
     return filled(rules[index], step) if index < len(rules) else None
 
