@@ -76,7 +76,8 @@ async def sandboxed_command(
     clean = _environment(env, workspace, run)
     options = None if bwrap is None else await _working_options(bwrap)
     if bwrap is not None and options is not None:
-        argv = _confined([bwrap, *options, *_visible(workspace, settings)])
+        inner = [bwrap, *options, *_visible(workspace, settings)]
+        argv = await trio.to_thread.run_sync(_confined, inner)  # it searches /proc
         return [*argv, "sh", "-c", command], clean
     if settings.allow_shell:
         return ["sh", "-c", command], clean
