@@ -52,7 +52,7 @@ CPU_INTERVAL_S = 0.5
 
 @dataclass(frozen=True)
 class Support:
-    """`holders`: what holds a limit here, by its name in NAMES; None for what cannot be held.
+    """`holders`: the method that holds a limit here, by its name in NAMES; None where none does.
     `groups`: as `cgroups.usable`."""
 
     method: str
@@ -62,7 +62,7 @@ class Support:
 
 @cache
 def support() -> Support:
-    """Tries what this machine can, once."""
+    """Tries the methods on this machine, once."""
     groups = cgroups.usable()
     trials = {group / f"{cgroups.PREFIX}trial-{os.getpid()}" for group in groups.values()}
     for trial in trials:
@@ -175,7 +175,7 @@ class Cage:
                 os.kill(pid, signal.SIGRTMAX)
 
     def end(self, group: Path | None, code: int | None) -> None:
-        """Ends what one process has started, which has ended itself."""
+        """Ends the descendants of a process that has ended."""
         if code == -signal.SIGXCPU:
             self._reached.add("cpuS")
         if group is not None:
@@ -184,7 +184,7 @@ class Cage:
             self.finish()
 
     def finish(self) -> None:
-        """Ends all that is left."""
+        """Ends the attempt's remaining processes."""
         self._ended.set()
         for name, key in ((MEMORY, "memory"), (PIDS, "processes")):
             if name in self._groups and cgroups.was_reached(self._groups[name], name):
@@ -204,7 +204,7 @@ class Cage:
             self.finish()
 
     def record(self) -> dict[str, Any] | None:
-        """Returns what held, for the step; None where no process was started."""
+        """Returns method and limits for the step; None where no process was started."""
         if not self.was_used:
             return None
         here, asked = support(), self.limits.asked()

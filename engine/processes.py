@@ -1,12 +1,10 @@
 """Subprocesses of agents: one process group each, none left behind.
 
-A subprocess is started in a session of its own, so its whole group can be ended with it. It
-carries CASFS_RUN, a token that its intent made durable *before* it started: processes that a
-killed daemon left are found by that token in /proc, even if the daemon died before it could
-record the process id; also by a resource limit, where the environment was cleared. In the same way
-processes that left the group are found, and ended, as
-soon as the subprocess ends: a step's processes are gone before its workspace is recorded.
-So one token is for one subprocess at a time.
+A subprocess is started in a session of its own, so its whole group can be ended with it, and in
+the containment of its attempt (`engine.containment`). It carries CASFS_RUN, a token that its intent
+made durable *before* it started: processes that a killed daemon left are found by that token in
+/proc, even if the daemon died before it could record the process id; also by a resource limit,
+where the environment was cleared. A step's processes end before its workspace is recorded.
 
 This is `casfs.system.run_command` for trio: it feeds stdin, buffers the output, and can be
 cancelled. Both use `casfs.system.processes`.
@@ -142,7 +140,7 @@ async def run(
         communicated = True
     finally:
         with trio.CancelScope(shield=True):
-            await end_process(process, env.get(RUN_VARIABLE))
+            await end_process(process)
             if interrupted is not None and not communicated:
                 await interrupted(result())
     if limit.cancelled_caught:
@@ -212,9 +210,9 @@ async def _drain(
                 return
 
 
-async def end_process(process: Process, token: str | None) -> None:
+async def end_process(process: Process) -> None:
     """Sends SIGTERM, and after the grace period SIGKILL, to the group, which may outlive its
-    leader; then ends the processes that left the group."""
+    leader; then ends what the containment holds of it."""
     if process.returncode is None:
         processes.send(process.pid, signal.SIGTERM)
         with trio.move_on_after(TERM_GRACE_S):
@@ -227,8 +225,6 @@ async def end_process(process: Process, token: str | None) -> None:
     await process.wait()
     if process.cage:
         await trio.to_thread.run_sync(process.cage.end, process.group, process.returncode)
-    elif token:
-        await trio.to_thread.run_sync(processes.end_carrying, RUN_VARIABLE, token)
 
 
 def start_time(pid: int) -> int | None:

@@ -55,11 +55,11 @@ class Client:
         """Starts the process. Raises Failed."""
         self._launch, self._context = launch, context
         self._recorder, self._host = recorder, host
-        self._program, self._token = launch.argv[0], launch.env.get(RUN_VARIABLE)
+        self._program, token = launch.argv[0], launch.env.get(RUN_VARIABLE)
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         place = {"cwd": launch.cwd, "env": dict(launch.env), "start_new_session": True}
         try:
-            self._process = open_process(launch.argv, self._token, **pipes, **place)
+            self._process = open_process(launch.argv, token, **pipes, **place)
         except OSError as error:
             raise Failed(f"cannot run {self._program}: {error.strerror}") from None
         assert self._process.stdin is not None
@@ -99,7 +99,7 @@ class Client:
         """Ends what the process left running at its end, which may keep the pipes open."""
         await self._process.wait()
         await trio.sleep(EXIT_GRACE_S)  # for output that is under way
-        await end_process(self._process, self._token)
+        await end_process(self._process)
 
     async def _drain(self) -> None:
         assert self._process.stderr is not None
@@ -110,7 +110,7 @@ class Client:
     async def _close(self) -> None:
         with trio.CancelScope(shield=True):
             await self._host.close()
-            await end_process(self._process, self._token)
+            await end_process(self._process)
             self._scope.cancel()
             await self._ended.wait()
             for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):

@@ -124,16 +124,16 @@ class Host:
                 await (terminal := self._terminal(params)).ended.wait()
                 return terminal.exit_status()
             case "terminal/kill":
-                await end_process(self._terminal(params).process, self._context.run)
+                await end_process(self._terminal(params).process)
             case "terminal/release":
-                await end_process(self._terminal(params, release=True).process, self._context.run)
+                await end_process(self._terminal(params, release=True).process)
             case _:
                 raise RpcError(NO_METHOD, f"casfs has no method {method[:80]}")
         return {}
 
     async def close(self) -> None:
         while self._terminals:
-            await end_process(self._terminals.popitem()[1].process, self._context.run)
+            await end_process(self._terminals.popitem()[1].process)
 
     def _terminal(self, params: Any, release: bool = False) -> Terminal:
         id = protocol.read("ReleaseTerminalRequest", params).terminal_id

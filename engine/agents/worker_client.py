@@ -139,8 +139,9 @@ class PackageProcess:
             case "turn" | "keep":
                 await getattr(given, method)(str(params))
             case "interrupted":
-                given.interrupted(str(params))
-                self._has_detail = True
+                if await blocking(lambda: given.store.blobs.info([str(params)])):
+                    given.interrupted(params)
+                    self._has_detail = True
             case _:
                 raise Invalid(f"no method {method}")
         return None
@@ -183,7 +184,7 @@ class PackageProcess:
             with trio.move_on_after(grace):
                 await self._peer.notify("end", {})
                 await self._ended.wait()
-            await end_process(self._process, self._context.run or None)
+            await end_process(self._process)
             await self._ended.wait()
 
     async def _exit(self) -> None:

@@ -225,6 +225,16 @@ async def test_an_outcome_that_is_not_valid_suspends_the_thread(
     assert len(json.dumps(now.record)) < 100_000
 
 
+@pytest.mark.parametrize("hash", ["../x", "ab" * 32])
+async def test_a_detail_that_the_store_lacks_is_not_recorded(hash: str, disk_store: Store) -> None:
+    line = json.dumps({"method": "interrupted", "id": 99, "params": hash})
+    role = {**ONE["roles"]["a"], "policy": {"timeoutS": 2}}
+    flow = {**ONE, "roles": {"a": role}}
+    now = await play(disk_store, "send_and_wait", flow=flow, lines=[line])
+    reason, detail = failure(disk_store, now)
+    assert (reason, detail["argv"][-1]) == ("a: took longer than 2 s", "odd")
+
+
 async def test_a_request_that_is_not_valid_is_refused(disk_store: Store, tmp_path: Path) -> None:
     now = await play(disk_store, "call_nothing")
     assert said(disk_store, now)[0] == "NotFound"
