@@ -52,7 +52,12 @@ OTHERS = ("workflow", "text", "workspace", "no_workspace", "wait", "as_json")  #
 @click.argument("text", required=False, metavar="TASK|@FILE|-")
 @click.argument("directory", required=False, metavar="[DIR]")
 @click.option(
-    "--continue", "thread", is_flag=False, flag_value="@last", metavar="ID", help="Come back to it."
+    "--continue",
+    "thread",
+    is_flag=False,
+    flag_value=thread_lookup.LAST,
+    metavar="ID",
+    help="Come back to it.",
 )
 @click.option("--apply/--no-apply", "applies", default=None, help="Do not ask about its changes.")
 @json_option
@@ -88,7 +93,10 @@ def run(ctx: click.Context, /, **given: Any) -> int:
             fields |= _player(ctx, store, target, fields)
             fields["workspace"] = arguments.record_workspace(ctx, directory)
         else:
-            id = thread_lookup.find(store, again).id
+            found = thread_lookup.find(store, again)
+            while again == thread_lookup.LAST and (caller := found.fields.get("parent")):
+                found = threads.get(store, caller)  # the newest that no other called
+            id = found.id
         _start_daemon(root)
         if again is None:
             id = daemon_socket.request(root, "start", **fields)["id"]

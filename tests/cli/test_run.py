@@ -216,6 +216,21 @@ def test_a_question_without_an_answer_stays_open(cli: Cli, project: Path, opened
     assert "+red" in screen.shown
 
 
+def test_a_called_thread_asks_by_its_caller(cli: Cli, project: Path, opened: Store) -> None:
+    called = {"workflow": "single", "agents": {"agent": {"name": "human", "config": {}}}}
+    agent = f"workflow:{json.dumps(called)}"
+    code, _, err = spawned(cli, project, agent, "Ask")
+    id = newest(opened).fields["parent"]
+    way = f"answer with `casfs thread resume {id} --input TEXT`"
+    assert (code, way in err) == (7, True)
+    code, _, err = spawned(cli, project, "--continue")
+    assert (code, way in err) == (7, True)
+    screen = Terminal(cli, project, "run", "--continue", "@last")
+    screen.until("answer> ", '{"status": "done"}\n')
+    assert screen.end() == 0
+    assert threads.get(opened, id).status == threads.ENDED
+
+
 def test_ctrl_c_leaves_it_running_and_continue_comes_back(
     cli: Cli, project: Path, opened: Store, tmp_path: Path
 ) -> None:

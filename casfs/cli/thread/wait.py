@@ -9,6 +9,7 @@ from collections.abc import Callable
 import click
 
 from casfs import threads
+from casfs.agents import HUMAN
 from casfs.cli.common import open_store
 from casfs.cli.json_values import times
 from casfs.cli.output import echo_json
@@ -23,7 +24,7 @@ from casfs.threads import ENDED, SUSPENDED, Thread, ThreadId
 Show = Callable[[Event], None]
 AGAIN = "`casfs thread resume {id}` grants as much again"
 WAYS_OUT = {
-    "human": "answer with `casfs thread resume {id} --input TEXT`",
+    HUMAN: "answer with `casfs thread resume {id} --input TEXT`",
     "rule": "`casfs thread fork {id} --workflow NEW` goes on under mended rules",
     "rounds": AGAIN,
     "budget": AGAIN,
@@ -83,9 +84,13 @@ def watch(store: Store, id: ThreadId, done: int, screen: Screen, show: Show, bac
 
 def check_result(store: Store, found: Thread) -> None:
     """Raises Suspended, or CasfsError for a return code other than 0, with the ways out."""
+    from engine.threads import call_stack
+
     end = threads.end(store, found)
     if found.status == SUSPENDED:
-        way = WAYS_OUT.get(found.record["cause"] or "", RETRY).format(id=found.id)
+        waits = call_stack.awaited_children(store, found)
+        cause = HUMAN if waits and waits[-1].record["cause"] == HUMAN else found.record["cause"]
+        way = WAYS_OUT.get(cause or "", RETRY).format(id=found.id)
         raise Suspended(f"thread {found.id} is suspended: {found.record['reason']}; {way}")
     if found.status != ENDED or end is None or end.payload["returnCode"] != 0:
         how = end.payload["summary"] if end else "no end"
