@@ -145,7 +145,8 @@ async def _made_block(context: AgentContext, text: str, done: list[Called], deta
         names = {"calls": calls, "end": calls[-1], "filesChanged": files}
         async with WorkerPool() as workers:
             block = _block(await workers.value(text, given, names))
-        schema = role_schema(context.prompt.schema)
+        document = {key: one for key, one in context.prompt.schema.items() if key != "default"}
+        schema = role_schema(document)  # a value that does not fit is a fault, not a missing report
         await trio.to_thread.run_sync(extract, block, schema, context.store)
     except Invalid as error:
         fault = str(error).replace("the JSON block", "its value", 1)

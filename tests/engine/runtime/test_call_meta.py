@@ -29,6 +29,7 @@ FACTS = {
     },
     "required": ["word"],
     "additionalProperties": False,
+    "default": {"word": "not reported"},
 }
 SAID = {"name": "said", "type": "object", "properties": {"word": {"type": "string"}}}
 INNER = workflow(
