@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -96,8 +95,8 @@ def run_agent(
 
     async def step() -> AgentResult:
         with trio.fail_after(timeout_s):
-            async with AsyncExitStack() as stack:
-                return await play(replace(given, exit_stack=stack))
+            async with given.exit_stack:
+                return await play(given)
 
     play = _create(agent, dict(config or {}), store)
     given = fake_context(store, **{"started": started, "turn": turn, "call": call, **context})

@@ -1,4 +1,4 @@
-"""What we do for an agent: files of the workspace, commands in the sandbox, permissions.
+"""Requests of an agent: files of the workspace, commands in the sandbox, permissions.
 
 Files and commands are those of a model's tools (`engine.llm.tools`): a path never leads out of the
 workspace, and a command sees what `run_command` lets it see. What a command prints is kept up to
@@ -72,7 +72,7 @@ class Terminal:
 
 
 class Host:
-    """What one attempt gets. `shell`: settings of the sandbox; `files`: whether to offer to read
+    """Answers the requests of one attempt. `shell`: settings of the sandbox; `files`: whether to offer to read
     and write files."""
 
     def __init__(
@@ -148,7 +148,7 @@ class Host:
         line = shlex.join([wanted.command, *wanted.args]) if wanted.args else wanted.command
         variables = [f"{one.name}={one.value}" for one in wanted.env or ()]
         if not all(VARIABLE.fullmatch(one.partition("=")[0]) for one in variables):
-            raise Invalid("an environment variable has no proper name")
+            raise Invalid("the name of an environment variable is invalid")
         if variables:  # set inside the sandbox: outside they could change how it is made
             line = f"export {shlex.join(variables)}\n{line}"
         if wanted.cwd is not None:

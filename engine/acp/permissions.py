@@ -37,7 +37,7 @@ Policy = str | Mapping[str, str]
 @dataclass
 class Kept:
     """What outlasts an attempt. `answers`: (title, answer) by request; `always`: kinds; `asked`:
-    (request, title, kind) of the open question; `agent`: whose this is."""
+    (request, title, kind) of the open question; `agent`: hash of the agent's node."""
 
     agent: str = ""
     session: str = ""

@@ -49,7 +49,7 @@ def read(model: str, value: Any) -> Any:
     except ValueError as error:
         (fault, *_) = error.errors(include_input=False, include_url=False)  # type: ignore[attr-defined]
         place = ".".join(map(str, fault["loc"]))
-        raise Invalid(f"no {model}: {place}: {fault['msg']}") from None
+        raise Invalid(f"not a {model}: {place}: {fault['msg']}") from None
 
 
 def dump(message: Any) -> dict[str, Any]:

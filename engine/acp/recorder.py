@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,34 +86,30 @@ class Recorder:
     async def update(self, params: Any, size: int) -> None:
         """Records a `session/update` of `size` bytes. Raises OutputTooLarge."""
         self._count(size)
-        async with self._lock:
-            await self._update(params)
-
-    async def _update(self, params: Any) -> None:
         try:
             known, raw = protocol.read("SessionNotification", params).update, params["update"]
             kind = known.session_update
         except Invalid:
             raw = params.get("update", params) if isinstance(params, Mapping) else params
             known, kind = None, None
-        match kind:
-            case "agent_message_chunk" | "agent_thought_chunk":
-                self._add_chunk(known, raw)
-            case "tool_call" | "tool_call_update" if known.tool_call_id not in self._over:
-                await self._add_call(known.tool_call_id, raw)
-            case "plan":
-                entries = known.entries
-                self._turn.plan = [
-                    {name: getattr(one, name) for name in PLANNED} for one in entries
-                ]
-            case "user_message_chunk":  # an echo of the prompt
-                pass
-            case _:
-                self._used = known.used if kind == "usage_update" else self._used
-                self._turn.updates.append(raw)
+        async with self._lock:
+            match kind:
+                case "agent_message_chunk" | "agent_thought_chunk":
+                    self._add_chunk(known, raw)
+                case "tool_call" | "tool_call_update" if known.tool_call_id not in self._over:
+                    await self._add_call(known.tool_call_id, raw)
+                case "plan":
+                    self._turn.plan = [
+                        {name: getattr(one, name) for name in PLANNED} for one in known.entries
+                    ]
+                case "user_message_chunk":  # an echo of the prompt
+                    pass
+                case _:
+                    self._used = known.used if kind == "usage_update" else self._used
+                    self._turn.updates.append(raw)
 
     def asked(self, params: Any, size: int) -> dict[str, Any]:
-        """Keeps the tool call that an agent asks permission for, some tell only there what it is;
+        """Keeps the tool call that an agent asks permission for, which some describe only there;
         returns all that is known of it. Raises OutputTooLarge, Invalid."""
         self._count(size)
         id = protocol.read("RequestPermissionRequest", params).tool_call.tool_call_id
@@ -165,23 +161,20 @@ class Recorder:
     async def end(self, answer: Any, agent: str) -> None:
         """Ends the turn of a prompt that is answered, or given up (None)."""
         async with self._lock:
-            await self._end(self.spent(answer, agent) if answer else [])
-
-    async def _end(self, spent: Sequence[int]) -> None:
-        turn = self._turn
-        turn.updates += [{"permission": about} for about in self._asked.values()]
-        self._asked = {}
-        for call in turn.calls.values():
-            if call.hash is None:
-                await self.tool_call_ended(call)
-        if spent:
-            rest = max(0, sum(spent) - self.tokens - sum(turn.tokens))
-            output = min(spent[1], rest)
-            turn.tokens = [turn.tokens[0] + rest - output, turn.tokens[1] + output]
-        elif not self.tokens and not any(turn.tokens):
-            turn.tokens = [self._used, 0]
-        if turn != _Turn(turn.input, turn.begin):
-            await self._end_turn()
+            turn, spent = self._turn, self.spent(answer, agent) if answer else []
+            turn.updates += [{"permission": about} for about in self._asked.values()]
+            self._asked = {}
+            for call in turn.calls.values():
+                if call.hash is None:
+                    await self.tool_call_ended(call)
+            if spent:
+                rest = max(0, sum(spent) - self.tokens - sum(turn.tokens))
+                output = min(spent[1], rest)
+                turn.tokens = [turn.tokens[0] + rest - output, turn.tokens[1] + output]
+            elif not self.tokens and not any(turn.tokens):
+                turn.tokens = [self._used, 0]
+            if turn != _Turn(turn.input, turn.begin):
+                await self._end_turn()
 
     def spent(self, answer: Any, agent: str) -> list[int]:
         """Returns the input and output tokens of an answered prompt; empty where its agent does

@@ -57,7 +57,7 @@ class AgentContextBuilder:
             turn=self._report_turn,
             call=ThreadCalls(self.store, self.env, self.head, self.run_child, tree),
             answer=answer,
-            keep=self._keep,
+            keep=lambda hash: self._update_intent(kept=hash),
             kept=intent.get("kept"),
             attempts=tuple(self.head.thread.record["attempts"]),
             parent=self.config.start["parentState"],
@@ -80,9 +80,6 @@ class AgentContextBuilder:
 
     async def _report_process(self, pid: int) -> None:
         await self._update_intent(pid=pid, pidStart=processes.start_time(pid))
-
-    async def _keep(self, hash: str) -> None:
-        await self._update_intent(kept=hash)
 
     async def _update_intent(self, **fields: Any) -> None:
         def update(now: Thread) -> Thread:

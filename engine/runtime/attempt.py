@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
@@ -131,9 +130,9 @@ class Attempt:
         except CasfsError as error:
             raise AttemptFailed(f"{self._context.role}: {error}") from None
         try:
-            async with AsyncExitStack() as stack:
+            async with self._context.exit_stack as stack:
                 stack.push_async_callback(cage.close)
-                result = await self._until_output_fits(replace(self._context, exit_stack=stack))
+                result = await self._until_output_fits()
         except AttemptFailed as why:
             if reached := cage.reason():
                 why.args = (f"{why}; {reached}",)
@@ -141,7 +140,8 @@ class Attempt:
         result.containment = cage.record()
         return result
 
-    async def _until_output_fits(self, context: AgentContext) -> StepResult:
+    async def _until_output_fits(self) -> StepResult:
+        context = self._context
         for corrections in range(1 + MAX_CORRECTIONS):
             result = await self._ask(context)
             tree = cast("TreeHash | None", result.workspace)

@@ -7,8 +7,7 @@ or without one its whole output, is the summary. Its detail is an artifact of th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from casfs.agents import AgentContext, AgentFailed, AgentResult
@@ -83,8 +82,8 @@ async def summarise(
     )
     try:
         function, _ = await blocking(lambda: load_agent(store, agent))
-        async with AsyncExitStack() as stack:
-            result = await function(replace(context, exit_stack=stack))
+        async with context.exit_stack:
+            result = await function(context)
         if not isinstance(result, AgentResult) or not isinstance(result.output, str):
             raise TypeError(f"{type(result).__name__} is not an AgentResult with a text")
     except BaseException as error:  # third-party code may raise anything
