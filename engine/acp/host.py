@@ -72,8 +72,8 @@ class Terminal:
 
 
 class Host:
-    """Answers the requests of one attempt. `shell`: settings of the sandbox; `files`: whether to offer to read
-    and write files."""
+    """Answers the requests of one attempt. `shell`: settings of the sandbox; `files`: whether to
+    offer to read and write files."""
 
     def __init__(
         self, context: AgentContext, shell: Settings, permissions: Permissions, files: bool = True
