@@ -14,6 +14,7 @@ from casfs import daemon_socket, threads
 from casfs.store import Store
 from casfs.threads import CANCELLED, ENDED, SUSPENDED, Thread
 from engine import processes
+from engine.runtime import overlay_workspace
 from engine.workflow import registry as workflows
 from tests.support.acp import DONE, Script, session, text
 from tests.support.engine import alive, daemon, kill, rule, steps, until, workflow
@@ -100,6 +101,7 @@ def test_no_turn_that_was_over_is_lost_when_the_daemon_is_killed(
         assert intent(store, id)["turnCount"] >= len(script.answers())
         assert len(threads.turns(store, intent(store, id))) == intent(store, id)["turnCount"]
         processes.end_orphans(*(intent(store, id)[key] for key in ("run", "pid", "pidStart")))
+        overlay_workspace.unmount_all(root)
 
 
 def test_an_answer_outlives_the_daemon(root: Path, tmp_path: Path) -> None:
