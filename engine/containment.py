@@ -141,11 +141,16 @@ class Cage:
         values = {MEMORY: self.limits.memory, PIDS: self.limits.processes}
         made = {UNIFIED: here.groups[UNIFIED] / name}
         made[UNIFIED].mkdir(exist_ok=True)
-        for one, value in values.items():
-            if value and one in here.groups:
-                made[one] = here.groups[one] / name
-                made[one].mkdir(exist_ok=True)
-                cgroups.limit(made[one], one, value)
+        try:
+            for one, value in values.items():
+                if value and one in here.groups:
+                    made[one] = here.groups[one] / name
+                    made[one].mkdir(exist_ok=True)
+                    cgroups.limit(made[one], one, value)
+        except OSError:
+            for group in made.values():
+                cgroups.end(group)
+            raise
         self._groups = made
         if self.limits.cpu and here.holders["cpuS"] == CGROUP:
             threading.Thread(target=self._watch, args=[self.limits.cpu], daemon=True).start()

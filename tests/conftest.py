@@ -22,8 +22,9 @@ from tests.support.engine import Cli
 TEST_TIMEOUT_S = 120  # an `async def` test that hangs fails
 LARGE = {"llm": "a small real model", "agents": "real agents"}  # only with an option: downloads
 
-# Background jobs of a shell start with SIGINT ignored; programs under test would inherit that.
+# Background jobs of a shell start with these ignored; programs under test would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if programs.IN_CI else "local")

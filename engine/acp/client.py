@@ -26,6 +26,7 @@ from engine.acp.host import CANCELLED, Host
 from engine.acp.recorder import Recorder
 from engine.processes import RUN_VARIABLE, end_process, open_process
 
+HANDSHAKE_S = 120.0  # an agent may install itself at its first start
 CANCEL_GRACE_S, EXIT_GRACE_S = 3.0, 1.0
 MAX_STDERR_BYTES = 64 << 10
 MAX_NAMED_CHARS = 200
@@ -127,7 +128,11 @@ class Client:
             "clientCapabilities": await self._host.capabilities(),
             "clientInfo": {"name": "casfs", "version": VERSION},
         }
-        found = await self._call("initialize", "Initialize", hello)
+        found = None
+        with trio.move_on_after(HANDSHAKE_S):
+            found = await self._call("initialize", "Initialize", hello)
+        if found is None:
+            raise Failed(f"{self._program} does not answer; is it an agent that speaks ACP?")
         if found.protocol_version != protocol.VERSION:
             versions = f"version {found.protocol_version} of ACP, casfs {protocol.VERSION}"
             raise Failed(f"{self._program} speaks {versions}")

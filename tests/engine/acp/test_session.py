@@ -232,6 +232,14 @@ async def test_why_an_agent_does_not_start_is_one_line(
     assert not alive(script.got()[0]["pid"])
 
 
+async def test_a_program_that_does_not_speak_it_fails(
+    disk_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "HANDSHAKE_S", 0.3)
+    failed = await carry_on(disk_store, start(disk_store, {"argv": ["sleep", "600"]}))
+    assert failed.record["reason"] == "a: sleep does not answer; is it an agent that speaks ACP?"
+
+
 async def test_login_mode_and_model_are_as_the_config_says(
     disk_store: Store, tmp_path: Path
 ) -> None:

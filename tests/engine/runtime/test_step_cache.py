@@ -408,7 +408,8 @@ def test_a_second_thread_prints_the_hit(cli: Cli, side: Path) -> None:
         second = start()
         (entry,) = cli("action", "list", "--json").json
         line = f"hit {entry['action'][:12]}: "
-        assert f"casfs: step 1 a: {line}" in second.err  # behind "started", if that was seen
+        assert second.err.startswith("casfs: step 1 a: finished, ")
+        assert f" s, {line}" in second.err
         assert second.err.endswith(" s saved\n")
         assert line in cli("thread", "show", second.word).text
         assert line in cli("thread", "log", second.word).text
@@ -416,7 +417,9 @@ def test_a_second_thread_prints_the_hit(cli: Cli, side: Path) -> None:
         shown = cli("thread", "show", second.word, "--json").json
         assert shown["steps"][0]["cached"]["action"] == entry["action"]
         assert cli("thread", "show", first.word, "--json").json["steps"][0]["cached"] is None
-        assert line in start("--json").err
+        third = start("--json").json["id"]
+        (step,) = cli("thread", "show", third, "--json").json["steps"]
+        assert step["cached"]["action"] == entry["action"]
     log = [json.loads(text) for text in (cli.root / "log/daemon.jsonl").read_text().splitlines()]
     hits = [event for event in log if event["event"] == "hit"]
     assert [event["action"] for event in hits] == [entry["action"]] * 2
