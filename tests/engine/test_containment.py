@@ -19,8 +19,8 @@ import pytest
 
 from engine import containment, limits
 from tests.mount.test_containers import environment, interpreter
+from tests.support import programs
 from tests.support.engine import alive, pids
-from tests.support.programs import require
 
 AS_NOBODY = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
 WITHOUT_GROUPS = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none /sys/fs/cgroup; exec "$@"', "-"]
@@ -81,7 +81,7 @@ def contained(request: pytest.FixtureRequest) -> Contained:
     if before and os.geteuid() != 0:
         pytest.skip("only root may become another user, or mount")
     for program in before[:1]:
-        require(program)
+        programs.require(program)
     python = interpreter() if before == AS_NOBODY else sys.executable
 
     def run(
@@ -149,8 +149,8 @@ def test_a_process_of_another_user_changes_no_exit_code(
 ) -> None:
     """As one by sudo, which an attempt's own user cannot end."""
     program = pid_file.with_suffix(".setuid")
-    require("setpriv")
-    shutil.copy(str(shutil.which("setpriv")), program)
+    programs.require("setpriv")
+    shutil.copy(programs.path("setpriv"), program)
     program.chmod(0o4755)
     code = f"""
 import os, subprocess, sys

@@ -220,7 +220,7 @@ async def test_an_outcome_that_is_not_valid_suspends_the_thread(
     method: str, params: Any, disk_store: Store
 ) -> None:
     line = {"method": method, "id": 99, "params": {"tokens": 1, **params}}
-    now = await play(disk_store, "send", lines=[json.dumps(line)])
+    now = await play(disk_store, "send_and_wait", lines=[json.dumps(line)])
     assert now.status == SUSPENDED
     assert len(json.dumps(now.record)) < 100_000
 
