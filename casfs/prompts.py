@@ -68,11 +68,7 @@ def of_pending_step(store: Store, thread: Thread) -> StepPrompt | None:
     intent = fields.get("intent")
     if intent is None:
         return None
-    shown: History
-    if fields.get("compact") is not None:
-        shown = content_text(store, fields["compact"]), []
-    else:
-        shown = history(store, threads.backwards(store, thread))
+    shown = history(store, threads.backwards(store, thread), fields.get("compact"))
     workflow, start = threads.workflow(store, thread), threads.start(store, thread).payload
     refs = {**fields, "correction": intent.get("correction")}
     prompt = _prompt(store, workflow, intent["role"], start, shown, refs)
@@ -99,9 +95,7 @@ def context(store: Store, state: NodeHash, compact: NodeHash | None) -> str:
     node = store.node(state)
     start = node.payload.get("start", state)
     last = None if state == start else node.payload.get("lastStep", state)
-    summary, steps = compact and content_text(store, compact), list[EarlierStep]()
-    if compact is None:
-        summary, steps = history(store, threads.backwards_from(store, last))
+    summary, steps = history(store, threads.backwards_from(store, last), compact)
     task = content_text(store, store.node(start, "thread-start").payload["input"])
     parts = [f"# Task\n\n{task.strip()}"]
     if summary is not None:
@@ -109,9 +103,12 @@ def context(store: Store, state: NodeHash, compact: NodeHash | None) -> str:
     return "\n\n".join([*parts, *(step.text() for step in steps)])
 
 
-def history(store: Store, newest_first: Iterable[Node]) -> History:
+def history(store: Store, newest_first: Iterable[Node], compact: str | None = None) -> History:
     """Returns what a prompt shows of these steps: the newest summary, and the steps from the one
-    that carries it on, oldest first. Raises NotFound, Corrupt."""
+    that carries it on, oldest first; only `compact`, a summary of all of them, where there is one.
+    Raises NotFound, Corrupt."""
+    if compact is not None:
+        return content_text(store, compact), []
     steps: list[EarlierStep] = []
     summary = None
     for node in newest_first:

@@ -289,7 +289,7 @@ def _shell_script(files: Sequence[str], name: str, env: Mapping[str, str] | None
 
 
 def _find(name: str, env: Mapping[str, str] | None, cwd: Path | str | None) -> None:
-    """Raises OSError as `subprocess` does where there is no such program."""
+    """Raises OSError as `subprocess` does for a missing program."""
     path = None if env is None else env.get("PATH", os.defpath)
     where = os.path.join(cwd or "", name) if "/" in name else name
     if "\0" not in name and shutil.which(where, path=path) is None:

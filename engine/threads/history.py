@@ -18,7 +18,6 @@ from casfs.digest import NodeHash, TreeHash
 from casfs.nodes.node import Node
 from casfs.store import Store
 from casfs.threads import Thread
-from engine.content import text
 
 CHARS_PER_TOKEN = 4  # an estimate; the server's count is known only afterwards
 
@@ -99,9 +98,6 @@ def prompt_history(
 ) -> PromptHistory:
     """Returns the history that the next prompt shows. `newest_first`: the thread's steps, where
     they are loaded already. Raises NotFound, Corrupt."""
-    pending = thread.record.get("compact")
-    if pending is not None:
-        return PromptHistory(text(store, pending))
     nodes = threads.backwards(store, thread) if newest_first is None else newest_first
-    summary, steps = prompts.history(store, nodes)
+    summary, steps = prompts.history(store, nodes, thread.record.get("compact"))
     return PromptHistory(summary, EarlierSteps(steps))

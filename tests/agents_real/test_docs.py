@@ -24,7 +24,7 @@ LINES = [(line, shown) for line, shown in console_docs.commands(PAGE.read_text("
 def test_a_known_agent_does_a_task(
     play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it asks is allowed: there is no terminal to ask on."""
+    """Permissions are granted by the config: `casfs run` has no terminal here."""
     monkeypatch.setenv("CASFS_STORE", str(play.root))
     shipped.install(play.store)
     (tmp_path / "project").mkdir()
