@@ -167,11 +167,14 @@ def _opening(name: str, planted: Planted) -> Budget:
 def test_a_later_pass(
     mount: Mount, tree: Path, planted: Planted, name: str, tmp_path: Path
 ) -> None:
+    budget = later(name, mount.transport, planted)
     with opened(tree) as fd:
         asked(mount, fd, command(name, tmp_path / "first"))
         for number in ("second", "third"):
             made = asked(mount, fd, command(name, tmp_path / number))
-            check(made, later(name, mount.transport, planted))
+            if made.keys() - budget.keys() == {"read"}:  # the kernel may evict a page at any time
+                made = asked(mount, fd, command(name, tmp_path / f"{number}-again"))
+            check(made, budget)
 
 
 # -- what it costs to see all for the first time ------------------------------------------
