@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TRUNK = """
     schemas casfs.version
     casfs.errors casfs.canonical casfs.digest casfs.config
-    casfs.config_edit casfs.lru_cache casfs.system casfs.store_mounts
+    casfs.config_edit casfs.lru_cache casfs.system casfs.store_mounts casfs.packs
     casfs.backend casfs.nodes casfs.conflict_retry casfs.write_batch casfs.store casfs.graph
     casfs.referrers casfs.removals casfs.threads casfs.thread_state casfs.thread_lookup
     casfs.thread_summary casfs.attempt_details casfs.workflow_path casfs.rule_prompts

@@ -110,13 +110,14 @@ def _at(raw: BinaryIO, offset: int, size: int) -> bytes:
 class Dictionary:
     """A trained dictionary, prepared once; thread-safe. Without `data`: no dictionary."""
 
-    def __init__(self, data: bytes | None = None) -> None:
+    def __init__(self, data: bytes | None = None, level: int = FRAME_LEVEL) -> None:
+        self._level = level
         self._prepared: zstandard.ZstdCompressionDict | None = None
         if data is not None:
             import zstandard
 
             self._prepared = zstandard.ZstdCompressionDict(data)
-            self._prepared.precompute_compress(level=FRAME_LEVEL)
+            self._prepared.precompute_compress(level=level)
         # idle ones: each is used by one thread at a time, and takes longer to make than a frame
         self._compressors: list[zstandard.ZstdCompressor] = []
         self._decompressors: list[zstandard.ZstdDecompressor] = []
@@ -128,7 +129,7 @@ class Dictionary:
             import zstandard
 
             compressor = zstandard.ZstdCompressor(
-                level=FRAME_LEVEL, dict_data=self._prepared, write_dict_id=False
+                level=self._level, dict_data=self._prepared, write_dict_id=False
             )
         frame = compressor.compress(data)
         self._compressors.append(compressor)
@@ -140,14 +141,14 @@ class Dictionary:
 
         try:
             if zstandard.frame_content_size(frame) > max_bytes:
-                raise Corrupt("a compressed row is larger than any node")
+                raise Corrupt(f"a frame says that it has more than {max_bytes} bytes")
             try:
                 decompressor = self._decompressors.pop()
             except IndexError:
                 decompressor = zstandard.ZstdDecompressor(dict_data=self._prepared)
             data = decompressor.decompress(frame, allow_extra_data=False)
         except zstandard.ZstdError as error:
-            raise Corrupt(f"a compressed row does not decompress: {error}") from None
+            raise Corrupt(f"a frame does not decompress: {error}") from None
         self._decompressors.append(decompressor)
         return data
 

@@ -1,0 +1,1 @@
+"""The pack format: many blobs in one immutable file (`docs/format.md`)."""

@@ -1,0 +1,93 @@
+"""Parses the index of a pack. It may come from anywhere: every number is checked before use."""
+
+from __future__ import annotations
+
+from casfs.digest import hash_bytes
+from casfs.errors import Corrupt
+from casfs.packs.layout import (
+    COUNTS,
+    DICTIONARY,
+    FRAME,
+    HASH_BYTES,
+    HEADER,
+    MAGIC,
+    MAX_FRAME_BYTES,
+    MAX_INDEX_BYTES,
+    MEMBER,
+    META,
+    RAW,
+    TRAILER,
+    ZSTD,
+    Frame,
+    Member,
+)
+
+
+class PackIndex:
+    """The index of the pack `name`. `frames`, `members`: how many there are."""
+
+    def __init__(self, name: str, data: bytes, end: int | None = None) -> None:
+        """`data`: the index; `end`: its offset in the pack, where that is known, which no frame
+        exceeds. Raises Corrupt where the index does not hash to `name`, or contradicts itself."""
+        self.name = name
+        self.data = data
+        self._end = end
+        if hash_bytes(data) != name:
+            raise Corrupt(f"pack {name}: its index does not hash to its name")
+        if len(data) < COUNTS.size:
+            raise self._corrupt("its index is cut")
+        types, dictionaries, self.frames, self.members = COUNTS.unpack_from(data)
+        self._dictionaries = COUNTS.size + types * HASH_BYTES
+        self._frames = self._dictionaries + dictionaries * DICTIONARY.size
+        self._members = self._frames + self.frames * FRAME.size
+        if len(data) != self._members + self.members * MEMBER.size:
+            raise self._corrupt("its index has another length than its counts say")
+        self.dictionaries = dictionaries
+        starts = range(COUNTS.size, self._dictionaries, HASH_BYTES)
+        hashes = [data[at : at + HASH_BYTES] for at in starts]
+        self._types = [None, *(hash.hex() if any(hash) else META for hash in hashes)]
+
+    def dictionary(self, place: int) -> int:
+        """Returns the number of the member that is the dictionary of a frame. Raises Corrupt."""
+        if not 1 <= place <= self.dictionaries:
+            raise self._corrupt(f"it has no dictionary {place}")
+        at = self._dictionaries + (place - 1) * DICTIONARY.size
+        (number,) = DICTIONARY.unpack_from(self.data, at)
+        return int(number)
+
+    def frame(self, number: int) -> Frame:
+        """Raises Corrupt."""
+        if not 0 <= number < self.frames:
+            raise self._corrupt(f"it has no frame {number}")
+        found = Frame(*FRAME.unpack_from(self.data, self._frames + number * FRAME.size))
+        is_outside = self._end is not None and found.offset + found.stored > self._end
+        is_raw = found.codec == RAW and found.stored == found.size
+        if is_outside or not (is_raw or found.codec == ZSTD) or found.size > MAX_FRAME_BYTES:
+            raise self._corrupt(f"frame {number} cannot be one")
+        return found
+
+    def member(self, number: int) -> Member:
+        """Raises Corrupt."""
+        if not 0 <= number < self.members:
+            raise self._corrupt(f"it has no member {number}")
+        at = self._members + number * MEMBER.size
+        hash, size, frame, offset, type = MEMBER.unpack_from(self.data, at)
+        if type >= len(self._types):
+            raise self._corrupt(f"member {number} has no type {type}")
+        return Member(hash.hex(), size, frame, offset, self._types[type])
+
+    def _corrupt(self, why: str) -> Corrupt:
+        return Corrupt(f"pack {self.name}: {why}")
+
+
+def read_trailer(data: bytes, total: int) -> tuple[str, int, int]:
+    """Returns the name of a pack of `total` bytes, and the offset and size of its index, from the
+    last bytes of the pack. Raises Corrupt."""
+    if len(data) < TRAILER.size:
+        raise Corrupt("not a pack: too short")
+    offset, size, name, magic = TRAILER.unpack(data[-TRAILER.size :])
+    if magic != MAGIC or size > MAX_INDEX_BYTES:
+        raise Corrupt("not a pack: its end is not the end of a pack")
+    if offset < len(HEADER) or offset + size + TRAILER.size != total:
+        raise Corrupt(f"pack {name.hex()}: cut, or its trailer is damaged")
+    return name.hex(), offset, size

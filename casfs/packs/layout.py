@@ -1,0 +1,51 @@
+"""The structures of a pack, byte for byte (`docs/format.md`). All numbers are little endian.
+
+    header     16 bytes
+    frames     the bytes of the members: as they are, or a zstd frame each
+    index      counts, types, dictionaries, frames, members
+    trailer    56 bytes: where the index is, and its BLAKE3: the name of the pack
+
+The index holds the hash of every member, so the name commits to the content, whoever has the index
+can read by ranges, and holes punched into the frames leave the name as it is.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+HEADER = b"casfs pack 1\n\0\0\0"
+MAGIC = b"casfspk1"  # the last bytes of a pack
+TRAILER = struct.Struct("<QQ32s8s")  # offset and size of the index, its BLAKE3, MAGIC
+COUNTS = struct.Struct("<IIII")  # types, dictionaries, frames, members
+HASH_BYTES = 32
+DICTIONARY = struct.Struct("<I")
+FRAME = struct.Struct("<QIIHH")
+MEMBER = struct.Struct("<32sQIII")
+RAW, ZSTD = 0, 1  # codecs of a frame
+ALIGNMENT = 4096  # of the frames of an aligned pack
+FRAME_BYTES = 256 << 10  # of small members that share a frame, before compression
+MAX_FRAME_BYTES = 1 << 20  # of any frame, before compression
+MAX_INDEX_BYTES = 256 << 20
+META = "schema"  # the type of the meta-schema node; 32 zero bytes in a pack
+
+
+class Frame(NamedTuple):
+    """`stored` bytes at `offset`, `size` decompressed; `dictionary`: 0, or 1 + its place."""
+
+    offset: int
+    stored: int
+    size: int
+    codec: int
+    dictionary: int
+
+
+class Member(NamedTuple):
+    """A blob of `size` bytes, which begins at `offset` of the decompressed `frame` and goes on
+    through the frames behind it. `type`: as in BlobInfo."""
+
+    hash: str
+    size: int
+    frame: int
+    offset: int
+    type: str | None

@@ -1,0 +1,154 @@
+"""Writes packs: the one writer for hot, cold and remote ones."""
+
+from __future__ import annotations
+
+from typing import BinaryIO
+
+from casfs.digest import hash_bytes
+from casfs.errors import Corrupt
+from casfs.packs.layout import (
+    ALIGNMENT,
+    COUNTS,
+    DICTIONARY,
+    FRAME,
+    FRAME_BYTES,
+    HASH_BYTES,
+    HEADER,
+    MAGIC,
+    MAX_FRAME_BYTES,
+    MEMBER,
+    META,
+    RAW,
+    TRAILER,
+    ZSTD,
+)
+from casfs.system.files import read_up_to
+from casfs.system.zstd import LEVEL, Dictionary
+
+
+class PackWriter:
+    """Appends blobs to `out`, which is open for writing at its start. Small ones that are added
+    one after the other share a frame, so neighbours compress together. `aligned`: nothing is
+    compressed, and each member begins at a multiple of ALIGNMENT. The same blobs in the same order
+    give the same pack (with one version of zstd). Not thread-safe."""
+
+    def __init__(
+        self,
+        out: BinaryIO,
+        *,
+        aligned: bool = False,
+        level: int = LEVEL,
+        frame_bytes: int = FRAME_BYTES,
+    ) -> None:
+        self._out = out
+        self._aligned = aligned
+        self._level = level
+        self._frame_bytes = min(frame_bytes, MAX_FRAME_BYTES)
+        self._plain = Dictionary(level=level)
+        self._types: dict[str, int] = {}
+        self._dictionaries: list[tuple[int, Dictionary]] = []  # the number of its member
+        self._of_type: dict[str | None, int] = {}  # 1 + place in `_dictionaries`
+        self._frames: list[bytes] = []
+        self._members: list[bytes] = []
+        self._pending: list[bytes] = []  # of the frame that is being filled
+        self._pending_bytes = 0
+        self._dictionary = 0  # of that frame
+        self._at = out.write(HEADER)
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far, and those that wait for their frame."""
+        return self._at + self._pending_bytes
+
+    @property
+    def members(self) -> int:
+        return len(self._members)
+
+    def add(self, hash: str, data: bytes, type: str | None = None) -> int:
+        """Appends a blob; returns its number. `type`: as in BlobInfo."""
+        dictionary = self._of_type.get(type, 0)
+        size = len(data)
+        if self._pending and (
+            self._aligned
+            or dictionary != self._dictionary
+            or self._pending_bytes + size > self._frame_bytes
+        ):
+            self._flush()
+        self._dictionary = dictionary
+        number = self._add_member(hash, size, type)
+        for start in range(0, size, MAX_FRAME_BYTES):
+            piece = data[start : start + MAX_FRAME_BYTES] if size > MAX_FRAME_BYTES else data
+            self._pending.append(piece)
+            self._pending_bytes += len(piece)
+            if size > self._frame_bytes:  # frames of its own
+                self._flush()
+        return number
+
+    def add_stream(self, hash: str, size: int, source: BinaryIO) -> int:
+        """Appends a blob of `size` bytes in frames of its own, in constant memory. Raises Corrupt
+        where `source` has another length."""
+        self._flush()
+        self._dictionary = 0
+        number = self._add_member(hash, size, None)
+        left = size
+        while piece := read_up_to(source, min(left, MAX_FRAME_BYTES)):
+            self._pending.append(piece)
+            self._pending_bytes = len(piece)
+            left -= len(piece)
+            self._flush()
+        if left or source.read(1):
+            raise Corrupt(f"blob {hash}: not {size} bytes long")
+        return number
+
+    def use_dictionary(self, type: str, hash: str, data: bytes) -> None:
+        """Compresses the nodes of a type with a dictionary from now on; it becomes a member."""
+        number = self.add(hash, data)
+        self._flush()
+        self._dictionaries.append((number, Dictionary(data, level=self._level)))
+        self._of_type[type] = len(self._dictionaries)
+
+    def finish(self) -> str:
+        """Writes the index and the trailer; returns the name of the pack. The caller syncs."""
+        self._flush()
+        types = [bytes(HASH_BYTES) if one == META else bytes.fromhex(one) for one in self._types]
+        counts = (len(types), len(self._dictionaries), len(self._frames), len(self._members))
+        dictionaries = [DICTIONARY.pack(number) for number, _ in self._dictionaries]
+        index = b"".join(
+            (COUNTS.pack(*counts), *types, *dictionaries, *self._frames, *self._members)
+        )
+        name = hash_bytes(index)
+        self._out.write(index)
+        self._out.write(TRAILER.pack(self._at, len(index), bytes.fromhex(name), MAGIC))
+        self._at += len(index) + TRAILER.size
+        return name
+
+    def _add_member(self, hash: str, size: int, type: str | None) -> int:
+        place = 0 if type is None else self._types.setdefault(type, len(self._types) + 1)
+        self._members.append(
+            MEMBER.pack(bytes.fromhex(hash), size, len(self._frames), self._pending_bytes, place)
+        )
+        return len(self._members) - 1
+
+    def _flush(self) -> None:
+        """Writes the pending members as a frame."""
+        if not self._pending:
+            return
+        data = b"".join(self._pending) if len(self._pending) > 1 else self._pending[0]
+        stored, codec = data, RAW
+        if self._aligned:
+            padding = -self._at % ALIGNMENT
+            self._out.write(bytes(padding))
+            self._at += padding
+        else:
+            use = self._dictionaries[self._dictionary - 1][1] if self._dictionary else self._plain
+            compressed = use.compress(data)
+            if len(compressed) < len(data):
+                stored, codec = compressed, ZSTD
+        self._frames.append(
+            FRAME.pack(
+                self._at, len(stored), len(data), codec, self._dictionary if codec == ZSTD else 0
+            )
+        )
+        self._out.write(stored)
+        self._at += len(stored)
+        self._pending, self._pending_bytes = [], 0
