@@ -31,6 +31,10 @@ class Purged(Corrupt):
     """A blob's content was deleted for good by `casfs gc --purge`."""
 
 
+class Unreachable(CasfsError):
+    """A remote does not answer, or not in time. What is local can still be used."""
+
+
 class Usage(CasfsError):
     """The command line itself is wrong."""
 
@@ -55,6 +59,10 @@ class Invalid(Refused):
 
 class Conflict(Refused):
     """A head was not the expected one (compare-and-swap), or a prefix is ambiguous."""
+
+
+class AccessDenied(Refused):
+    """A remote refuses the credentials, there are none, or it has no such bucket."""
 
 
 class NoDaemon(CasfsError):

@@ -13,11 +13,13 @@ EXIT_CODES = {
     "Corrupt": 1,
     "CorruptBlob": 1,
     "Purged": 1,
+    "Unreachable": 1,
     "Usage": 2,
     "NotFound": 3,
     "Refused": 4,
     "Invalid": 4,
     "Conflict": 4,
+    "AccessDenied": 4,
     "NoDaemon": 5,
     "Suspended": 7,
 }

@@ -23,6 +23,7 @@ TRUNK = """
     schemas casfs.version
     casfs.errors casfs.canonical casfs.digest casfs.config
     casfs.config_edit casfs.lru_cache casfs.system casfs.store_mounts casfs.packs
+    casfs.object_storage
     casfs.backend casfs.nodes casfs.conflict_retry casfs.write_batch casfs.store casfs.graph
     casfs.referrers casfs.removals casfs.threads casfs.thread_state casfs.thread_lookup
     casfs.thread_summary casfs.attempt_details casfs.workflow_path casfs.rule_prompts
@@ -59,6 +60,7 @@ LIBRARIES = {
     "markdown_it": "casfs.web.markdown",
     "mcp": "casfs.mcp.server",
     "nh3": "casfs.web.markdown",
+    "obstore": "casfs.object_storage.s3",
     "orjson": "casfs.canonical",
     "pydantic": "casfs.mcp",
     "pyfuse3": "casfs.fuse.pyfuse3.operations",
@@ -79,6 +81,7 @@ ENVIRONMENT = {
     "engine.agents.loader",
     "engine.agents.program",
     "casfs.api.store",
+    "casfs.object_storage.credentials",  # the S3 client reads the same variables
 }
 
 MAX_LINES = 300

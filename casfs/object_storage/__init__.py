@@ -1,0 +1,1 @@
+"""Object storage of a remote: an S3 bucket, or a directory."""

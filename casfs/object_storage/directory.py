@@ -1,0 +1,143 @@
+"""A directory as object storage: of another disk, or of a file server."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from io import BytesIO
+from pathlib import Path
+from typing import BinaryIO
+
+from casfs.errors import AccessDenied, CasfsError, Failed, NotFound, Unreachable
+from casfs.object_storage.interface import KEY, MAX_OBJECT_BYTES, Found, ObjectStorage
+from casfs.system.files import NEW_FILE, fsync
+
+TEMP = ".tmp"  # files that are being written; no key begins with a dot
+READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+COPY_BYTES = 1 << 20
+UNREACHABLE = {errno.EIO, errno.ESTALE, errno.ENODEV, errno.ENOTCONN, errno.ETIMEDOUT}
+
+
+class DirectoryStorage(ObjectStorage):
+    """Objects as files, each written whole and synced before its key exists."""
+
+    def __init__(self, url: str, root: Path) -> None:
+        super().__init__(url)
+        self._root = root
+
+    def get(self, key: str, max_size: int = MAX_OBJECT_BYTES) -> bytes:
+        with self._open(key) as (file, size):
+            self.bounded(key, size, max_size)
+            return file.read(size)
+
+    def get_range(self, key: str, offset: int, size: int) -> bytes:
+        with self._open(key) as (file, _):
+            return self.exactly(key, os.pread(file.fileno(), size, offset), size)
+
+    def get_tail(self, key: str, size: int) -> tuple[bytes, int]:
+        with self._open(key) as (file, total):
+            size = min(size, total)
+            return self.exactly(key, os.pread(file.fileno(), size, total - size), size), total
+
+    def put(self, key: str, data: bytes | Path) -> None:
+        with self._failing(self.place(key)), self._written(data) as temp:
+            target = self._made(key)
+            temp.replace(target)
+            fsync(target.parent)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        with self._failing(self.place(key)), self._written(data) as temp:
+            target = self._made(key)
+            try:
+                os.link(temp, target)
+            except FileExistsError:
+                return self.get(key) == data
+            finally:
+                fsync(target.parent)
+            return True
+
+    def head(self, key: str) -> Found | None:
+        try:
+            with self._open(key) as (file, size):
+                return Found(size, _time(os.fstat(file.fileno())))
+        except NotFound:
+            return None
+
+    def delete(self, key: str) -> None:
+        with self._failing(self.place(key)), suppress(FileNotFoundError):
+            (self._root / key).unlink()
+
+    def list(self, prefix: str) -> Iterator[tuple[str, Found]]:
+        with self._failing(self.url):
+            for at, _, names in os.walk(self._root / prefix):
+                for path in (Path(at, name) for name in names):
+                    key = path.relative_to(self._root).as_posix()
+                    with suppress(FileNotFoundError):  # deleted meanwhile
+                        found = path.lstat()
+                        if KEY.fullmatch(key) and stat.S_ISREG(found.st_mode):
+                            yield key, Found(found.st_size, _time(found))
+
+    def now(self) -> datetime:
+        with self._failing(self.url), self._written(b"") as temp:
+            return _time(temp.stat())
+
+    def server(self) -> str:
+        return f"the file system of {self._root}"
+
+    @contextmanager
+    def _open(self, key: str) -> Iterator[tuple[BinaryIO, int]]:
+        """An object's file, and its size."""
+        place = self.place(key)
+        with self._failing(place), open(os.open(self._root / key, READ), "rb") as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise Failed(f"{place}: not a regular file")
+            yield file, found.st_size
+
+    @contextmanager
+    def _written(self, data: bytes | Path) -> Iterator[Path]:
+        """A synced private file of these bytes, removed at the end."""
+        temp = self._made(f"{TEMP}/{secrets.token_hex(8)}")
+        with BytesIO(data) if isinstance(data, bytes) else data.open("rb") as source:
+            try:
+                with open(os.open(temp, NEW_FILE, 0o600), "wb") as file:
+                    shutil.copyfileobj(source, file, COPY_BYTES)
+                    file.flush()
+                    os.fsync(file.fileno())
+                yield temp
+            finally:
+                temp.unlink(missing_ok=True)
+
+    def _made(self, key: str) -> Path:
+        """The path of a key, in a directory that exists and is durable."""
+        path = self._root / key
+        missing = [one for one in path.parents if not one.exists()]
+        for directory in reversed(missing):
+            directory.mkdir(0o700, exist_ok=True)
+            fsync(directory.parent)
+        return path
+
+    @contextmanager
+    def _failing(self, place: str) -> Iterator[None]:
+        """Turns an OSError into one of our errors."""
+        try:
+            yield
+        except FileNotFoundError:
+            raise NotFound(f"{place}: no such object") from None
+        except OSError as error:
+            kind: type[CasfsError] = Failed
+            if error.errno in UNREACHABLE:
+                kind = Unreachable
+            elif error.errno == errno.EACCES:
+                kind = AccessDenied
+            raise kind(f"{place}: {error.strerror}") from error
+
+
+def _time(found: os.stat_result) -> datetime:
+    return datetime.fromtimestamp(found.st_mtime, UTC)

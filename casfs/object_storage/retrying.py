@@ -1,0 +1,74 @@
+"""Retries of requests that failed for a reason that may pass, and requests at the same time."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from itertools import count
+from typing import TypeVar
+
+from casfs.errors import CasfsError
+from casfs.system import interruption
+
+T = TypeVar("T")
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 8.0
+SLICE_S = 0.1  # of a pause: how soon an interruption is seen
+CONCURRENCY = 8
+
+
+class Passing(Exception):
+    """A failure that may pass: `error` is raised where it does not, `after_s` is the least pause
+    and `patience_s` the most time for retries."""
+
+    def __init__(self, error: CasfsError, after_s: float = 0, patience_s: float = 1e9) -> None:
+        super().__init__(str(error))
+        self.error, self.after_s, self.patience_s = error, after_s, patience_s
+
+
+def retry(request: Callable[[], T], patience_s: float) -> T:
+    """Returns what `request` returns; raises the error of its last Passing where the next try
+    would begin after `patience_s`."""
+    started = time.monotonic()
+    for attempt in count():
+        interruption.check()
+        try:
+            return request()
+        except Passing as failure:
+            backoff = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2 ** min(attempt, 16))
+            pause = failure.after_s + random.uniform(backoff / 2, backoff)
+            end = started + min(patience_s, failure.patience_s)
+            if time.monotonic() + pause > end:
+                raise failure.error from None
+        _sleep(pause)
+    raise AssertionError
+
+
+def _sleep(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        interruption.check()
+        time.sleep(min(left, SLICE_S))
+
+
+def parallel(
+    calls: Iterable[Callable[[], T]], concurrency: int = CONCURRENCY, ahead: int = 2 * CONCURRENCY
+) -> Iterator[T]:
+    """Yields the results of calls, in their order, each run in one of `concurrency` threads; at
+    most `ahead` results wait to be taken. After an error, or when the caller stops, calls that
+    have not begun never run."""
+    waiting: deque[Future[T]] = deque()
+    pool = ThreadPoolExecutor(concurrency, "object-storage")
+    try:
+        for call in calls:
+            interruption.check()
+            waiting.append(pool.submit(copy_context().run, call))
+            if len(waiting) > ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
