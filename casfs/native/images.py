@@ -110,6 +110,11 @@ def objects(image: Path) -> Path:
     return image.parent.with_name("objects")
 
 
+def packs(image: Path) -> Path:
+    """Returns the directory of the packs that an image may name as its devices."""
+    return image.parent.with_name("packs")
+
+
 def evict(
     store: Store,
     exceeded: Callable[[Total], bool],

@@ -8,6 +8,10 @@ every write, even root's. It is tried on the first object that an image needs, a
 where that succeeded; it is enabled for good. Size and kind of each
 object are looked at when an image is made. Without fs-verity, `casfs fsck` reads every object and
 finds the damaged ones.
+
+The packs that an image has as devices are protected by the same permissions. They get no
+fs-verity, by which gc could free nothing in them; size, kind and mode of each are looked at when
+they are mounted (`open_packs`).
 """
 
 from __future__ import annotations
@@ -17,34 +21,62 @@ import fcntl
 import os
 import stat
 import struct
+from collections.abc import Iterable
 from pathlib import Path
 
+from casfs.digest import is_hash
 from casfs.errors import CorruptBlob, Failed, NotFound
+from casfs.native.erofs.model import BLOCK, Device
 from casfs.system.paths import FILE_FLAGS
 
 FS_IOC_ENABLE_VERITY = 0x4080_6685  # linux/fsverity.h
 VERITY_OPTIONS = struct.pack(
     "<IIIIQIIQ88x", 1, 1, 4096, 0, 0, 0, 0, 0
 )  # SHA-256 over blocks of 4 KiB
+PACK_SUFFIX = ".pack"
 ANY_WRITE = 0o222
 SHARED_WRITE = 0o022
 
 
 def check_owner(objects: Path) -> None:
     """Raises Failed where another user could add or remove objects."""
-    user = os.geteuid()
     try:
         with os.scandir(objects) as shards:
             folders = [objects.parent, objects, *(Path(shard.path) for shard in shards)]
         for folder in folders:
-            info = folder.lstat()
-            if not stat.S_ISDIR(info.st_mode) or info.st_uid != user or info.st_mode & SHARED_WRITE:
-                raise Failed(
-                    f"{folder} is not this user's (uid {user}) alone to write; a mount without"
-                    " a process of ours needs that"
-                )
+            _check_folder(folder, folder.lstat())
     except OSError as error:
         raise Failed(f"cannot look at {objects}: {error.strerror}") from None
+
+
+def _check_folder(folder: Path, info: os.stat_result) -> None:
+    user = os.geteuid()
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != user or info.st_mode & SHARED_WRITE:
+        raise Failed(
+            f"{folder} is not this user's (uid {user}) alone to write; a mount without"
+            " a process of ours needs that"
+        )
+
+
+def open_packs(folder: Path, devices: Iterable[Device]) -> int:
+    """Returns a descriptor of the folder of the packs. Raises FileNotFoundError for a pack that is
+    gone, Failed where another user could write to one, or its length is another."""
+    fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        _check_folder(folder, os.fstat(fd))
+        for device in devices:
+            name = f"{device.name}{PACK_SUFFIX}"
+            info = os.stat(name, dir_fd=fd, follow_symlinks=False)
+            mine = info.st_uid == os.geteuid() and not info.st_mode & ANY_WRITE
+            whole = -(-info.st_size // BLOCK) == device.blocks
+            if not (stat.S_ISREG(info.st_mode) and mine and whole and is_hash(device.name)):
+                raise Failed(
+                    f"{folder / name} is not a read-only pack of this user; run `casfs fsck`"
+                )
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
 
 
 class ObjectProtector:

@@ -110,6 +110,7 @@ class PackWriter:
     def finish(self) -> str:
         """Writes the index and the trailer; returns the name of the pack. The caller syncs."""
         self._flush()
+        self._align()  # who maps the last block of a member reads zeros behind it
         types = [bytes(HASH_BYTES) if one == META else bytes.fromhex(one) for one in self._types]
         counts = (len(types), len(self._dictionaries), len(self._frames), len(self._members))
         dictionaries = [DICTIONARY.pack(number) for number, _ in self._dictionaries]
@@ -129,17 +130,18 @@ class PackWriter:
         )
         return len(self._members) - 1
 
+    def _align(self) -> None:
+        if self._aligned:
+            self._at += self._out.write(bytes(-self._at % ALIGNMENT))
+
     def _flush(self) -> None:
         """Writes the pending members as a frame."""
         if not self._pending:
             return
         data = b"".join(self._pending) if len(self._pending) > 1 else self._pending[0]
         stored, codec = data, RAW
-        if self._aligned:
-            padding = -self._at % ALIGNMENT
-            self._out.write(bytes(padding))
-            self._at += padding
-        else:
+        self._align()
+        if not self._aligned:
             use = self._dictionaries[self._dictionary - 1][1] if self._dictionary else self._plain
             compressed = use.compress(data)
             if len(compressed) < len(data):

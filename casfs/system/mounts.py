@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +23,12 @@ CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
 TABLE = Path("/proc/self/mountinfo")
 PROCESSES = Path("/proc")
 MAX_OPTIONS_BYTES = 4095  # of mount(2)
+# numbers of system calls, the same on all machines but alpha; libc has them since glibc 2.36
+MOVE_MOUNT, FSOPEN, FSCONFIG, FSMOUNT = 429, 430, 431, 432
+CLOEXEC = 1  # of fsopen(2) and fsmount(2)
+SET_STRING, CREATE = 1, 6  # of fsconfig(2)
+EMPTY_PATH = 4  # of move_mount(2)
+AT_FDCWD = -100
 
 
 class Mounted(NamedTuple):
@@ -40,6 +46,27 @@ def mount(source: str, point: Path, type: str, flags: int, options: bytes = b"")
     if len(options) > MAX_OPTIONS_BYTES:
         raise OSError(errno.E2BIG, "the paths are too long for the options of a mount", str(point))
     call("mount", source.encode(), os.fsencode(point), type.encode(), flags, options)
+
+
+def mount_with(
+    type: str, point: Path, attributes: int, parameters: Iterable[tuple[bytes, bytes]]
+) -> int:
+    """Mounts with any number of parameters of up to 255 bytes, its source among them, and returns a
+    descriptor of the mount's root. `attributes`: MS_RDONLY, MS_NOSUID, MS_NODEV. Raises OSError."""
+    context = call("syscall", FSOPEN, type.encode(), CLOEXEC)
+    try:
+        for key, value in parameters:
+            call("syscall", FSCONFIG, context, SET_STRING, key, value, 0)
+        call("syscall", FSCONFIG, context, CREATE, 0, 0, 0)
+        found = call("syscall", FSMOUNT, context, CLOEXEC, attributes)
+    finally:
+        os.close(context)
+    try:
+        call("syscall", MOVE_MOUNT, found, b"", AT_FDCWD, os.fsencode(point), EMPTY_PATH)
+    except OSError:
+        os.close(found)
+        raise
+    return found
 
 
 def unmount(point: Path, *, lazy: bool = False) -> None:

@@ -9,13 +9,15 @@ import os
 RENAME_EXCHANGE = 2  # linux/fs.h
 
 
-def call(name: str, *arguments: int | bytes) -> None:
-    """Calls a function of libc that returns 0 or sets errno. Raises OSError."""
+def call(name: str, *arguments: int | bytes) -> int:
+    """Calls a function of libc that returns -1 where it sets errno. Raises OSError."""
     function = getattr(ctypes.CDLL(None, use_errno=True), name)
     longs = [ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]
-    if function(*longs) != 0:
+    result: int = function(*longs)
+    if result == -1:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
+    return result
 
 
 def exchange(source: int, target: int, name: bytes) -> bool:

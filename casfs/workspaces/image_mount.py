@@ -1,14 +1,20 @@
 """Mounts the native strategy: the kernel shows a tree from its image, without a process of ours.
 
-The image (`casfs.native.images`) is mounted from its plain file by mount(2), with no loop device,
-and is a layer of an overlay over `objects/`, which is a data-only layer:
+The image (`casfs.native.images`) is mounted from its plain file, with no loop device and with the
+packs that it names as its devices, and is a layer of an overlay over `objects/`, which is a
+data-only layer:
 
     lowerdir=[CHANGES:]IMAGE::OBJECTS, metacopy=on, redirect_dir=on [, upperdir, workdir]
 
 Images are mounted in the folder of the workspace only until the overlay is mounted, which keeps
 them by itself. By then a path may have lost its mount (a daemon that starts unmounts all below
-`workspaces/`), so they are passed by descriptors that have been checked: an overlay over an empty
-directory would be a tree with no files.
+`workspaces/`), so they are passed by descriptors of the mounts: an overlay over an empty directory
+would be a tree with no files.
+
+Devices are given by fsconfig(2): the options of mount(2) end after a page, some forty packs. From
+then on the kernel has the packs open, also when they are removed; `casfs.native.images` says what
+that means for gc. An image that was removed while it was being mounted is not used, since gc may
+have freed what it needs of a pack in between.
 
 The kernel stacks two file systems and no more. The overlay is one; an image on a plain file
 system counts in some kernels and not in others. So a container may or may not be able to
@@ -31,6 +37,7 @@ from pathlib import Path
 from casfs.digest import TreeHash
 from casfs.errors import Failed, Invalid, NotFound
 from casfs.native import images, object_protection
+from casfs.native.erofs import devices
 from casfs.store import Store
 from casfs.system import mounts
 from casfs.workspaces.overlay_mount import FLAGS, OverlayLayers
@@ -73,14 +80,14 @@ def image(store: Store, root: TreeHash, *, recheck: bool = False, verify: bool =
 def mount(layers: OverlayLayers) -> None:
     """Mount an overlay whose `lower` is the tree's image. Raises NotFound (no such image), Failed:
     also where other users can write to the objects."""
-    objects = images.objects(layers.lower)
+    objects, folder = images.objects(layers.lower), images.packs(layers.lower)
     object_protection.check_owner(objects)
     stack = [path for path in (layers.changes, layers.lower) if path is not None]
     with ExitStack() as mounted:
         lower: list[Path | None] = []
         for number, image in enumerate(stack):
             point = layers.work.with_name(f"lower-{number}")
-            lower.append(mounted.enter_context(_mounted_image(image, point)))
+            lower.append(mounted.enter_context(_mounted_image(image, point, folder)))
         values: dict[str, str | list[Path | None]] = {
             **{"metacopy": "on", "redirect_dir": "on", "index": "off", "xino": "off"},
             "lowerdir": [*lower, None, objects],
@@ -98,25 +105,39 @@ def mount(layers: OverlayLayers) -> None:
 
 
 @contextmanager
-def _mounted_image(image: Path, point: Path) -> Iterator[Path]:
-    """Yields a path to the image's root that stays valid whatever is unmounted meanwhile."""
+def _mounted_image(image: Path, point: Path, folder: Path) -> Iterator[Path]:
+    """Yields a path to the image's root that stays valid whatever is unmounted meanwhile.
+    `folder`: of the packs."""
     try:
         point.mkdir(exist_ok=True)
-        mounts.mount(str(image), point, TYPE, FLAGS | mounts.MS_RDONLY)
+        fd = _mount_image(image, point, folder)
     except FileNotFoundError:
-        raise NotFound(f"the image {image} has been removed") from None
+        raise NotFound(f"the image {image} or a pack that it needs has been removed") from None
     except OSError as error:
         raise Failed(f"cannot mount {image}: {error.strerror}") from None
     try:
-        fd = os.open(point, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            if os.fstat(fd).st_dev == point.parent.stat().st_dev:
-                raise Failed(f"{image} was unmounted by another process")
-            yield Path(f"/proc/self/fd/{fd}")
-        finally:
-            os.close(fd)
+        if not image.exists():
+            raise NotFound(f"the image {image} has been removed")
+        yield Path(f"/proc/self/fd/{fd}")
     finally:
+        os.close(fd)
         with suppress(OSError):  # unmounted by another process
             mounts.unmount(point, lazy=True)
         with suppress(OSError):
             point.rmdir()
+
+
+def _mount_image(image: Path, point: Path, folder: Path) -> int:
+    """Returns a descriptor of the mount. Raises OSError, Failed, Corrupt."""
+    with ExitStack() as opened:
+        source = opened.enter_context(image.open("rb"))
+        parameters = [(b"source", b"/proc/self/fd/%d" % source.fileno())]
+        needed = devices.read(source)
+        if needed:
+            at = object_protection.open_packs(folder, needed)
+            opened.callback(os.close, at)
+            paths = [
+                f"/proc/self/fd/{at}/{one.name}{object_protection.PACK_SUFFIX}" for one in needed
+            ]
+            parameters += [(b"device", path.encode()) for path in paths]
+        return mounts.mount_with(TYPE, point, FLAGS | mounts.MS_RDONLY, parameters)

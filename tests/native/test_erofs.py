@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from casfs.errors import Corrupt, Invalid
 from casfs.native.erofs import layout
-from casfs.native.erofs.model import BLOCK, Attr, Directory, File, Node, Symlink
+from casfs.native.erofs.model import BLOCK, Attr, Directory, Extent, File, Node, Symlink
 from tests.support.erofs import (
+    DEVICE_BLOCKS,
+    DEVICES,
     EPOCH,
     FOLDER,
     LINK,
@@ -78,7 +80,18 @@ LINKS = st.builds(
     ),
     st.sampled_from([(), ((b"trusted.c", b"v"),), (SHARED[1],)]),
 )
-LEAVES = FILES | REDIRECTED | HOLES | LINKS
+PACKED = st.builds(  # of sizes where a block ends
+    lambda device, block, blocks, less, attr, xattrs: File(
+        attr, blocks * BLOCK - less, Extent(device, block), xattrs
+    ),
+    st.sampled_from(sorted(DEVICES)),
+    st.integers(0, DEVICE_BLOCKS // 2),
+    st.integers(1, DEVICE_BLOCKS // 2),
+    st.sampled_from([0, 1, 2, BLOCK // 2, BLOCK - 2, BLOCK - 1]),
+    ATTRS,
+    XATTRS,
+)
+LEAVES = FILES | REDIRECTED | HOLES | PACKED | LINKS
 
 
 def folders(below: st.SearchStrategy[Node]) -> st.SearchStrategy[Directory]:

@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from io import BytesIO
@@ -34,9 +34,10 @@ class Seen(NamedTuple):
 
 
 @contextmanager
-def mounted(image: Path, point: Path) -> Iterator[Path]:
+def mounted(image: Path, point: Path, devices: Sequence[Path] = ()) -> Iterator[Path]:
     point.mkdir(exist_ok=True)
-    mounts.mount(str(image), point, "erofs", mounts.MS_RDONLY | mounts.MS_NODEV)
+    options = ",".join(f"device={device}" for device in devices).encode()
+    mounts.mount(str(image), point, "erofs", mounts.MS_RDONLY | mounts.MS_NODEV, options)
     try:
         yield point
     finally:
@@ -73,10 +74,11 @@ def not_mountable() -> str | None:
             return f"this kernel mounts no EROFS from a file: {error.strerror}"
 
 
-def fsck(image: Path) -> None:
+def fsck(image: Path, devices: Sequence[Path] = ()) -> None:
     """No complaint by fsck.erofs, where there is one."""
     if present("fsck.erofs"):
-        done = subprocess.run(["fsck.erofs", str(image)], capture_output=True, text=True)
+        given = [f"--device={device}" for device in devices]
+        done = subprocess.run(["fsck.erofs", *given, str(image)], capture_output=True, text=True)
         assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 

@@ -16,12 +16,13 @@ BLOCK_BITS = BLOCK.bit_length() - 1
 MAX_BLOCKS = 0xFFFF_FFFE  # 0xFFFF_FFFF is the address of a hole
 
 CHECKSUM, MTIME = 1, 2  # compatible features
-CHUNKED = 4  # the one incompatible feature that is used
+CHUNKED, DEVICES = 4, 8  # the incompatible features that are used
 
 EXTENDED = 1  # bit 0 of an inode's format; the bits above are the place of its data
 PLAIN, INLINE, CHUNKS = 0 << 1, 2 << 1, 4 << 1
 MAX_CHUNK_BITS = 31  # a chunk is of BLOCK << this at most
 HOLE = b"\xff\xff\xff\xff"
+INDEXED = 32  # bit of a chunk format: an INDEX for each chunk, not an address
 
 FILE, DIRECTORY, DEVICE, SYMLINK = 1, 2, 3, 7  # types in a directory entry
 
@@ -30,6 +31,10 @@ INODE = struct.Struct("<HHHHIIIIHHI")
 INODE_EXTENDED = struct.Struct("<HHHHQIIIIqII16x")
 AT_START = 16  # offset in an inode of where its blocks start
 START = struct.Struct("<I")
+INDEX = struct.Struct("<HHI")
+DEVICE_SLOT = struct.Struct("<64sI60x")
+DEVICE_COUNT = struct.Struct("<HH")  # and where the table is
+DEVICE_COUNT_AT = 86  # offset in the superblock
 DIRENT = struct.Struct("<QHBx")
 NID = struct.Struct("<Q")
 XATTRS = struct.Struct("<IB7x")
@@ -37,13 +42,23 @@ XATTR = struct.Struct("<BBH")
 
 
 def superblock(
-    *, root: int, inodes: int, epoch: int, blocks: int, uuid: bytes, chunked: bool
+    *,
+    root: int,
+    inodes: int,
+    epoch: int,
+    blocks: int,
+    uuid: bytes,
+    chunked: bool,
+    area: int,
+    devices: int,
+    table: int,
 ) -> bytes:
-    """Returns it with a checksum of 0. Inodes and shared xattrs are counted from block 0."""
-    features = (CHECKSUM | MTIME, CHUNKED if chunked else 0)
+    """Returns it with a checksum of 0. Inodes and shared xattrs are counted from block `area`;
+    `table`: the offset of that of the devices."""
+    features = (CHUNKED if chunked else 0) | (DEVICES if devices else 0)
     return SUPER.pack(
-        *(MAGIC, 0, features[0], BLOCK_BITS, 0, root, inodes, epoch, 0, blocks, 0, 0),
-        *(uuid, b"", features[1], 0, 0, 0, 0, 0, 0, 0),
+        *(MAGIC, 0, CHECKSUM | MTIME, BLOCK_BITS, 0, root, inodes, epoch, 0, blocks, area, area),
+        *(uuid, b"", features, 0, devices, table // DEVICE_SLOT.size, 0, 0, 0, 0),
     )
 
 
@@ -70,10 +85,15 @@ def inode(
     )
 
 
-def chunk_map(size: int) -> tuple[int, int]:
-    """Returns the chunk format of a file without data, and the number of chunks."""
+def chunk_map(size: int, device: int = 0, block: int = 0) -> tuple[int, bytes]:
+    """Returns the chunk format of a file and its map: without data, or in that device from `block`
+    on."""
     bits = min(max((size - 1).bit_length() - BLOCK_BITS, 0), MAX_CHUNK_BITS)
-    return bits, -(-size >> (bits + BLOCK_BITS))
+    count = -(-size >> (bits + BLOCK_BITS))
+    if not device:
+        return bits, HOLE * count
+    chunks = (INDEX.pack(0, device, block + (number << bits)) for number in range(count))
+    return bits | INDEXED, b"".join(chunks)
 
 
 def crc32c(data: bytes | bytearray, crc: int = 0xFFFF_FFFF) -> int:

@@ -5,8 +5,10 @@ may be generators and whose contents may be fetched late.
 `casfs.native.erofs.writer` turns it into bytes; equal trees give equal bytes. Nothing here knows of
 a store.
 
+    device table      whole blocks, only where a file lies in a device: the superblock, then 128
+                      bytes for each device; the inode area begins behind it
     superblock        at 1024, 128 bytes; its checksum covers the rest of the first block
-    shared xattrs     directly behind it; the area begins at block 0, so an id is an offset / 4
+    shared xattrs     at 1152 of the inode area's first block; an id is an offset / 4
     inodes            in 32-byte slots, numbered by slot (the nid): each directory, then what is
                       in it but its subdirectories, then those, in name order: a listing with
                       attributes reads neighbours
@@ -17,9 +19,12 @@ An inode has the compact form of 32 bytes where the mtime is the image's, the ow
 bits and the size in 32; else the extended form of 64. Its xattrs follow, then inline data, if
 all of it fits into one block, in which it lies. The data of a file are inline or in blocks,
 never both; a directory has its last, partial block inline. A `File` with `content` None is a
-chunk map without addresses, which reads as zeros.
+chunk map without addresses, which reads as zeros. One with an `Extent` has its data in another
+file (a device), from a block of it on: one index of 8 bytes, since its chunk is as large as it is.
+The device's tag is its name, by which a reader of the table finds the files to mount with.
 
-Only parts of the format are used that Linux 5.15 knows, and nothing that needs a mount option.
+Only parts of the format are used that Linux 5.15 knows (5.16 with devices, which must be given in
+the table's order when the image is mounted); nothing else needs a mount option.
 Input that the format or the kernel could not take raises Invalid while the image is made.
 """
 
@@ -45,13 +50,27 @@ class Attr(NamedTuple):
     nanos: int = 0
 
 
+class Device(NamedTuple):
+    """A file that has contents of other files, each from a block on. `name`: ASCII."""
+
+    name: str
+    blocks: int
+
+
+class Extent(NamedTuple):
+    """A content in a device. The rest of its last block is zeros there."""
+
+    device: Device
+    block: int
+
+
 class File(NamedTuple):
-    """`content`: the bytes, or the key by which the writer fetches them; None for a file that
-    reads as zeros."""
+    """`content`: the bytes, or the key by which the writer fetches them, or where it is; None for a
+    file that reads as zeros."""
 
     attr: Attr
     size: int
-    content: bytes | str | None
+    content: bytes | str | Extent | None
     xattrs: Xattrs = ()
 
 

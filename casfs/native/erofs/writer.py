@@ -2,9 +2,9 @@
 
 An inode is appended as soon as its directory is read. Unknown fields are filled in later: the
 nid of a subdirectory when it is placed, inline contents when everything is placed (so they
-can be fetched in batches), and block numbers at the end, when the length of the inodes is
-known. All inodes with their inline data are in memory until then, data in blocks are not;
-a tree may be of any depth.
+can be fetched in batches), and block numbers at the end, when the length of what precedes is
+known. All inodes with their inline data are in memory until then, data in blocks are not; a tree
+may be of any depth.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import BinaryIO
 
 from casfs.errors import Corrupt, Invalid
-from casfs.native.erofs import dirents, layout, xattrs
+from casfs.native.erofs import devices, dirents, layout, xattrs
 from casfs.native.erofs.layout import AT_START, AT_SUPER, SLOT, START
 from casfs.native.erofs.model import (
     BLOCK,
@@ -75,6 +75,7 @@ class _Image:
         self._epoch = epoch
         self._inodes = 0
         self._chunked = False
+        self._devices = devices.Table()
         self._short: dict[Attr, bool] = {}  # fits a compact inode
         self._directory_blocks = bytearray()
         self._directories: list[tuple[int, int]] = []  # (inode's offset, its first such block)
@@ -146,10 +147,11 @@ class _Image:
             attr, size, content, found = node
             if not 0 <= size <= MAX_SIZE:
                 raise Invalid(f"a file of {size} bytes cannot be in an image")
-            if content is None and size:
-                self._chunked = True
-                return self._inode(stat.S_IFREG, attr, found, size, hole=True)[0] // SLOT
-            return self._with_data(stat.S_IFREG, attr, found, size, content or b"")
+            if isinstance(content, (bytes, str)):
+                return self._with_data(stat.S_IFREG, attr, found, size, content)
+            self._chunked |= size > 0
+            chunks = self._devices.map(content, size) if size else None
+            return self._inode(stat.S_IFREG, attr, found, size, chunks=chunks)[0] // SLOT
         if type(node) is Symlink:
             target = node.target
             if not target or b"\0" in target or len(target) > MAX_TARGET:
@@ -184,10 +186,10 @@ class _Image:
         size: int,
         tail: int = 0,
         nlink: int = 1,
-        hole: bool = False,
+        chunks: tuple[int, bytes] | None = None,
     ) -> tuple[int, int]:
-        """Append an inode with room for `tail` bytes of data, if that fits into one block. Returns
-        where it is and where that room is, 0 for none."""
+        """Append an inode with room for `tail` bytes of data, if that fits into one block, or with
+        its chunk format and map. Returns where it is and where that room is, 0 for none."""
         short = self._short.get(attr)
         if short is None:
             short = self._short[attr] = _check(attr, self._epoch)
@@ -197,10 +199,10 @@ class _Image:
         meta = self._meta
         place = -(-len(meta) // SLOT) * SLOT
         format, start, after = layout.PLAIN, 0, b""
-        if hole:
-            format = layout.CHUNKS
-            start, count = layout.chunk_map(size)
-            after = layout.HOLE * count
+        if chunks is not None:
+            format, start = layout.CHUNKS, chunks[0]
+            aligned = bytes(-head % layout.INDEX.size if start & layout.INDEXED else 0)
+            after = aligned + chunks[1]
         elif tail and head + tail <= BLOCK:
             format = layout.INLINE
             if place % BLOCK + head + tail > BLOCK:
@@ -237,7 +239,9 @@ class _Image:
             # fsck.erofs reads an xattr header behind every inode, also behind one without any
             meta += bytes(layout.XATTRS.size)
         meta += bytes(-len(meta) % BLOCK)
-        first = len(meta) // BLOCK
+        front = self._devices.blocks()
+        area = len(front) // BLOCK
+        first = area + len(meta) // BLOCK
         for place, index in self._directories:
             START.pack_into(meta, place + AT_START, first + index)
         first += len(self._directory_blocks) // BLOCK
@@ -247,23 +251,25 @@ class _Image:
         for place, size, _ in self._files:
             START.pack_into(meta, place + AT_START, first)
             first += -(-size // BLOCK)
-        self._write_superblock(uuid, blocks)
-        yield meta
+        self._write_superblock(front or meta, uuid, blocks, area)
+        yield front + meta if front else meta
         yield self._directory_blocks
         yield from self._data(fetch)
 
-    def _write_superblock(self, uuid: bytes, blocks: int) -> None:
+    def _write_superblock(self, first: bytearray, uuid: bytes, blocks: int, area: int) -> None:
         """The superblock has a checksum of the whole first block."""
-        meta = self._meta
-        meta[AT_SUPER : AT_SUPER + layout.SUPER.size] = layout.superblock(
+        first[AT_SUPER : AT_SUPER + layout.SUPER.size] = layout.superblock(
             root=self._root,
             inodes=self._inodes,
             epoch=self._epoch,
             blocks=blocks,
             uuid=uuid,
             chunked=self._chunked,
+            area=area,
+            devices=len(self._devices),
+            table=devices.AT_TABLE if self._devices else 0,
         )
-        START.pack_into(meta, AT_SUPER + START.size, layout.crc32c(meta[AT_SUPER:BLOCK]))
+        START.pack_into(first, AT_SUPER + START.size, layout.crc32c(first[AT_SUPER:BLOCK]))
 
     def _data(self, fetch: Fetch) -> Iterator[bytes]:
         coming = iter(fetch([one for _, _, one in self._files if isinstance(one, str)]))
