@@ -18,6 +18,7 @@ from hypothesis import settings
 from casfs.store import Store
 from tests.support import programs
 from tests.support.engine import Cli
+from tests.support.s3_servers import moto_server, proxy, s3, seaweedfs  # noqa: F401
 
 TEST_TIMEOUT_S = 120  # an `async def` test that hangs fails
 LARGE = {"llm": "a small real model", "agents": "real agents"}  # only with an option: downloads
@@ -82,7 +83,7 @@ def runtime_dir() -> Iterator[Path]:
 def isolated(tmp_path: Path, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hides the user's settings and stores from every test."""
     for name in list(os.environ):
-        if name.startswith(("CASFS_", "XDG_")):
+        if name.startswith(("AWS_", "CASFS_", "XDG_")):
             monkeypatch.delenv(name)
     home = tmp_path / "home"
     home.mkdir()

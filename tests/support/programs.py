@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sysconfig
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -33,6 +34,15 @@ def path(program: str) -> str:
     """Returns where a program is that is not missing."""
     found = shutil.which(program)
     assert found is not None
+    return found
+
+
+def script(name: str) -> str:
+    """Returns where a program is that comes with a Python package of the environment. Skips the
+    test that runs where it is missing."""
+    found = shutil.which(name, path=sysconfig.get_path("scripts"))
+    if found is None:
+        pytest.skip(f"{MISSING}{name} (./mount.sh env)")
     return found
 
 
