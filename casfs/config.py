@@ -1,7 +1,8 @@
 """Settings and their precedence: flag > environment > the store's `config.toml` > the
 user's `config.toml` > default.
 
-The files may also hold agent profiles, `[agents.NAME]`, which `casfs.agents.notation` reads.
+The files may also hold agent profiles, `[agents.NAME]`, which `casfs.agents.notation` reads, and
+the store's file its remotes, `[remotes.NAME]` (`casfs.remotes.remote`).
 
 Settings are few and flat (`runs.limit`): a number, a text or a list of texts. In TOML the
 part before the dot is a table; in the environment a list is written as in TOML.
@@ -19,7 +20,7 @@ from typing import Any
 from casfs.errors import Failed, Invalid, NotFound
 
 FILE = "config.toml"
-AGENTS = "agents"  # the table of agent profiles; all others hold settings
+AGENTS, REMOTES = "agents", "remotes"  # tables of tables; all others hold settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ SETTINGS = (
     Setting("gc.max_size", 0, "bytes of content above which cache is evicted (0 = no limit)"),
     Setting("gc.max_inodes", 0, "maximum number of object files (0 = no limit)"),
     Setting("gc.keep_checkpoints", 0, "checkpoints to keep per name (0 = all)"),
+    Setting("cache.max_size", 10 << 30, "bytes of disk for frames of lazy packs (0 = no limit)"),
     Setting("extractor.url", "", "base URL of the chat-completions API used for extraction"),
     Setting("extractor.model", "", "extraction model; empty = no model is called"),
     Setting("extractor.key_env", "", "environment variable that holds the API key"),
@@ -107,11 +109,21 @@ def agents_file(data: bytes, path: Path) -> dict[str, tuple[object, str]]:
     return _agents(tables, path)
 
 
+def remotes(root: Path) -> dict[str, dict[str, object]]:
+    """Returns the remotes in the store's file: what each table holds. Raises Invalid."""
+    found = _group(_tables(root / FILE), REMOTES, root / FILE)
+    return {name: value if isinstance(value, dict) else {} for name, value in found.items()}
+
+
 def _agents(tables: dict[str, Any], path: Path) -> dict[str, tuple[object, str]]:
-    found = tables.get(AGENTS, {})
+    return {name: (one, str(path)) for name, one in _group(tables, AGENTS, path).items()}
+
+
+def _group(tables: dict[str, Any], group: str, path: Path) -> dict[str, object]:
+    found = tables.get(group, {})
     if not isinstance(found, dict):
-        raise Invalid(f"{path}: {AGENTS} must hold tables, [agents.NAME]")
-    return {name: (value, str(path)) for name, value in found.items()}
+        raise Invalid(f"{path}: {group} must hold tables, [{group}.NAME]")
+    return found
 
 
 def _lookup(
@@ -148,7 +160,7 @@ def _read(path: Path) -> dict[str, Any]:
     known = {setting.name for setting in SETTINGS}
     flat: dict[str, Any] = {}
     for table, values in _tables(path).items():
-        if table == AGENTS:
+        if table in (AGENTS, REMOTES):
             continue
         pairs = values.items() if isinstance(values, dict) else [("", values)]
         flat |= {f"{table}.{key}".rstrip("."): value for key, value in pairs}

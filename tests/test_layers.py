@@ -81,6 +81,7 @@ ENVIRONMENT = {
     "engine.agents.loader",
     "engine.agents.program",
     "casfs.api.store",
+    "casfs.backend.lazy_packs",  # opened by any read: the size of its cache
     "casfs.object_storage.credentials",  # the S3 client reads the same variables
 }
 
