@@ -69,6 +69,7 @@ class Git(Tool):
 
     def prepare(self) -> None:
         run("git", "init", "-q", "--bare", self.place)
+        run("git", "-C", self.place, "config", "gc.auto", "0")  # else it works on while others do
 
     def record(self) -> None:
         where = {"GIT_DIR": str(self.place), "GIT_WORK_TREE": str(self.tree)}

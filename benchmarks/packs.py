@@ -1,0 +1,150 @@
+"""Measure packs: the first checkpoint, room, packing and warming, and reads of damaged packs;
+prints Markdown.
+
+    .venv/bin/python -m benchmarks.packs [--dir DIR] [--tree DIR] [--rounds N] [PART ...]
+
+Parts: first space. The tree is a copy of the Python installation that runs this (some 50,000
+files where the usual packages are installed), or --tree. As root: each tool writes to an ext4 in a
+file of its own. Processor time is that of the command and its children; the kernel's writing
+afterwards is nobody's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import resource
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from benchmarks import common, file_systems
+from benchmarks.common import Times, add, compared, in_seconds, table
+from benchmarks.workspaces import size
+from benchmarks.workspaces_peers import TOOLS, Borg, Casfs, Copy, Git, Restic, Tool, run
+
+CHECKPOINTS = 10
+
+
+# -- the tree ---------------------------------------------------------------------------------
+
+
+def make_tree(work: Path) -> Path:
+    tree = work / "tree"
+    run("cp", "-a", sys.base_prefix, tree)
+    return tree
+
+
+def files_of(tree: Path) -> list[Path]:
+    found = (path for path in tree.rglob("*") if path.is_file() and not path.is_symlink())
+    return sorted(found)
+
+
+def change(files: Sequence[Path], turn: int) -> None:
+    """One file in a hundred, other ones each time."""
+    for path in random.Random(turn).sample(files, len(files) // 100):
+        path.chmod(0o644)
+        with path.open("ab") as out:
+            out.write(f"{turn}".encode())
+
+
+# -- the first checkpoint ---------------------------------------------------------------------
+
+
+def spent(action: Callable[[], None]) -> tuple[float, float]:
+    """Seconds on the clock, and of processors by the processes that it starts and waits for."""
+    before, start = processors(), time.perf_counter()
+    action()
+    return time.perf_counter() - start, processors() - before
+
+
+def processors() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def first(work: Path, tree: Path, rounds: int) -> None:
+    columns: dict[str, Times] = {}
+    for turn in range(rounds):
+        for make in TOOLS:
+            with file_systems.ext4(work, "fresh") as point:
+                _first(make(point / "place", tree), "fresh", columns)
+        with file_systems.ext4(work, "used") as point:
+            file_systems.use(point, tree)
+            for make in TOOLS[turn % 2 :] + TOOLS[: turn % 2]:
+                tool = make(point / f"place-{make.__name__}", tree)
+                _first(tool, "used", columns)
+                run("rm", "-rf", tool.place)
+                os.sync()
+    rows = compared(columns, [make.name for make in TOOLS], Copy.name, in_seconds)
+    title = f"First checkpoint, medians of {rounds} (× {Copy.name})"
+    table(title, ["", *columns], rows)
+
+
+def _first(tool: Tool, kind: str, columns: dict[str, Times]) -> None:
+    tool.prepare()
+    os.sync()
+    wall, processor = spent(tool.record)
+    add(columns.setdefault(f"{kind}, clock", {}), tool.name, wall)
+    add(columns.setdefault(f"{kind}, processors", {}), tool.name, processor)
+    print(f"<!-- {kind} {tool.name}: {wall:.2f} {processor:.2f} -->", file=sys.stderr, flush=True)
+
+
+# -- room -------------------------------------------------------------------------------------
+
+
+def space(work: Path, tree: Path, rounds: int) -> None:
+    state = work / "state"
+    run("cp", "-a", tree, state)
+    tools = [make(work / make.__name__, state) for make in (Casfs, Git, Borg, Restic)]
+    for tool in tools:
+        tool.prepare()
+    sizes: dict[str, list[int]] = {}
+    files = files_of(state)
+    for turn in range(CHECKPOINTS):
+        if turn:
+            change(files, turn)
+        for tool in tools:
+            tool.record()
+            sizes.setdefault(tool.name, []).append(size(tool.place))
+        for level in (("-3",), ("-3", "--long=27")):
+            archive = work / "a.tar.zst"
+            run("sh", "-c", f"tar c -C '{state}' . | zstd -q {' '.join(level)} -f -o '{archive}'")
+            name = f"tar.zst {' '.join(level)}, one for each"
+            sizes.setdefault(name, []).append(archive.stat().st_size)
+    rows = []
+    for name, values in sizes.items():
+        last = sum(values) if name.startswith("tar") else values[-1]
+        rows.append([name, f"{values[0] / 1e6:,.0f} MB", f"{last / 1e6:,.0f} MB"])
+    header = ["", "one checkpoint", f"{CHECKPOINTS}, 1 % changed each"]
+    table("Room on disk", header, rows)
+
+
+PARTS = {"first": first, "space": space}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--dir", type=Path)
+    parser.add_argument("--tree", type=Path)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("parts", nargs="*", metavar="PART")
+    options = parser.parse_args()
+    common.unwind_on_signals()
+    with common.workplace(options.dir) as work:
+        print(common.machine(work), flush=True)
+        tree = options.tree.resolve() if options.tree else make_tree(work)
+        files = files_of(tree)
+        total = sum(path.stat().st_size for path in files)
+        print(f"\n## The tree: {len(files):,} files, {total / 1e6:,.0f} MB", flush=True)
+        common.cache(tree)
+        for part in options.parts or PARTS:
+            PARTS[part](work, tree, options.rounds)
+
+
+if __name__ == "__main__":
+    main()
