@@ -63,12 +63,8 @@ def network(server_port: int, delay: float = 0.0) -> Iterator[Network]:
         worker.join()
 
 
-def _serve(
-    listener: socket.socket, port: int, counts: Any, delay: Synchronized[float]
-) -> None:
-    async def connected(
-        reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+def _serve(listener: socket.socket, port: int, counts: Any, delay: Synchronized[float]) -> None:
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             there, back = await asyncio.open_connection("127.0.0.1", port)
         except OSError:

