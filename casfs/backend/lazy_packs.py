@@ -84,6 +84,8 @@ class LazyRemote:
         return self._ask(lambda storage: storage.get_tail(f"packs/{pack}.pack", size))
 
     def _ask(self, request: Callable[[ObjectStorage], T]) -> T:
+        if not waiting.allowed:
+            raise NotLocal(partial(self._ask, request))
         with self._lock:
             if self._failures:
                 if time.monotonic() < self._again:
@@ -119,7 +121,7 @@ class LazyRemote:
 
     def close(self) -> None:
         if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+            self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 class LazyRemotes:
@@ -137,7 +139,10 @@ class LazyRemotes:
                 limit = config.values(self._root, os.environ)["cache.max_size"]
                 connect = partial(self._connect, remote)
                 self._open[remote] = LazyRemote(self._root, remote, limit, connect)
-        return LazyPack(self._open[remote], name)
+        try:
+            return LazyPack(self._open[remote], name)
+        except NotLocal:
+            raise NotLocal(partial(self.pack, remote, name)) from None
 
     def _connect(self, name: str) -> ObjectStorage:
         settings: Any = config.remotes(self._root).get(name)

@@ -7,8 +7,8 @@ caches listings, and checks the mtime of live ones to know whether that cache is
 
 After a reply the loop polls for SPIN_S without sleeping: a wake-up takes longer than most
 callers need until their next request. What takes long leaves the loop: the first read of a large
-blob, a listing that must be prepared (`casfs.fuse.kernel.worker_pool`). One thread at a time uses
-the session. Notifications are sent by `casfs.fuse.kernel.notifier`.
+blob, a listing that must be prepared, what is in a remote (`casfs.fuse.kernel.worker_pool`). One
+thread at a time uses the session. Notifications are sent by `casfs.fuse.kernel.notifier`.
 
 The result of INIT is kept in the inode table: a successor on the same descriptor goes on from
 there, and has the kernel resend the requests that its predecessor had read and not answered
@@ -27,6 +27,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+from casfs.backend.lazy_packs import NotLocal, waiting
 from casfs.errors import Failed
 from casfs.fuse.kernel import attribute_requests, directory_requests, protocol
 from casfs.fuse.kernel.init_handshake import Negotiated, Unsupported, negotiate
@@ -43,6 +44,7 @@ REQUEST_BYTES = 1 << 17  # the longest requests are BATCH_FORGET
 SPLICE_BYTES = 1 << 17  # a longer reply is spliced, which costs less than copying it
 SPIN_S = 50e-6  # a wake-up takes longer than most callers need until their next request
 VERIFY_THREADS = 2
+FETCH_THREADS = 8
 READABLE = 0x41  # POLLIN | POLLRDNORM
 READ_ONLY = frozenset(  # answered with EROFS
     "setattr symlink mknod mkdir unlink rmdir rename link write setxattr removexattr create"
@@ -70,8 +72,9 @@ class FuseServer:
         self._spin_s = SPIN_S if len(os.sched_getaffinity(0)) > 1 else 0.0
         self._replies = Replies(fd, session.inodes.table.unanswered)
         self._session_lock = threading.Lock()
-        self._reads = WorkerPool(session, self._replies, "read", VERIFY_THREADS)
-        self._listings = WorkerPool(session, self._replies, "readdir", 1)  # one after another
+        self._fetches = fetches = WorkerPool(session, self._replies, "read", FETCH_THREADS)
+        self._reads = WorkerPool(session, self._replies, "read", VERIFY_THREADS, fetches)
+        self._listings = WorkerPool(session, self._replies, "readdir", 1, fetches)
         self._notifier = Notifier(session, invalidated, self._replies.notify)
         handlers: dict[str, Handler] = {
             "init": self._init,
@@ -96,6 +99,7 @@ class FuseServer:
         """Serves until unmounted, or `stop`. Raises Unsupported, Failed."""
         self._on_ready = on_ready
         self._notifier.start()
+        waiting.allowed = False
         try:
             if self._session.inodes.table.transport_state:
                 self._resume()
@@ -104,7 +108,9 @@ class FuseServer:
             pass
         finally:
             self._notifier.close()
+            waiting.allowed = True
             self._reads.close()
+            self._fetches.close()
             self._listings.close()
             self._replies.close()
 
@@ -200,12 +206,21 @@ class FuseServer:
                 lambda: session.read(file, offset, size),
             )
             return None
-        extent = file.extent(offset, size) if size > SPLICE_BYTES else None
-        sent = None if extent is None else self._replies.splice(request.unique, extent)
-        if sent is None:
-            return session.read(file, offset, size)
+        try:
+            extent = file.extent(offset, size) if size > SPLICE_BYTES else None
+            sent = None if extent is None else self._replies.splice(request.unique, extent)
+            if sent is None:
+                return session.read(file, offset, size)
+        except NotLocal as absent:
+            self._fetch(request, absent, lambda: session.read(file, offset, size))
+            return None
         session.stats.bytes_served += sent
         return None
+
+    def _fetch(self, request: Request, absent: NotLocal, answer: Callable[[], bytes]) -> None:
+        """Answers once what is absent was fetched."""
+        fetch = absent.fetch
+        self._fetches.run(request.unique, request.ino, lambda wanted: fetch(), answer)
 
     def _list(self, handler: Callable[[Request], bytes], request: Request) -> bytes | None:
         _, offset, *_ = protocol.read_in.unpack_from(request.body)
@@ -227,9 +242,17 @@ class FuseServer:
         (unique,) = protocol.interrupt_in.unpack_from(request.body)
         self._listings.interrupt(unique)
 
-    def _lseek(self, request: Request) -> bytes:
+    def _lseek(self, request: Request) -> bytes | None:
         _, offset, whence, _ = protocol.lseek_in.unpack_from(request.body)
-        return protocol.lseek_out.pack(self._session.seek(request.ino, offset, whence))
+
+        def seek() -> bytes:
+            return protocol.lseek_out.pack(self._session.seek(request.ino, offset, whence))
+
+        try:
+            return seek()
+        except NotLocal as absent:
+            self._fetch(request, absent, seek)
+            return None
 
     def _poll(self, request: Request) -> bytes:
         _, kh, flags, events = protocol.poll_in.unpack_from(request.body)

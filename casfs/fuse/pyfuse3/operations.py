@@ -5,8 +5,8 @@ each of them. It passes only a handle to `read` and `readdir`, so the kernel mus
 for every open and cannot cache listings; benchmarks/mount.md has what that costs.
 
 Handlers run one after another in one thread, and between two awaits nothing else runs;
-only slow work leaves the thread: the first read of a large blob, and what a new listing needs
-first. A file handle is
+only slow work leaves the thread: the first read of a large blob, what is in a remote, and what a
+new listing needs first. A file handle is
 the inode number: the kernel keeps an inode for as long as it is open. Handles of live
 files are numbers above all inodes: each is a snapshot of the content, so that offsets into it
 stay meaningful.
@@ -27,12 +27,14 @@ import pyfuse3
 import trio
 from pyfuse3 import EntryAttributes, FUSEError
 
+from casfs.backend.lazy_packs import NotLocal, waiting
 from casfs.errors import Failed
 from casfs.fuse.inodes import MAX_INODE
 from casfs.fuse.kernel.protocol import STAT_BLOCK
 from casfs.fuse.session import FS_BLOCK, MAX_NAME_BYTES, Entry, Session
 from casfs.fuse.views.vnode import File
 
+FETCHES = 8  # at once
 P = ParamSpec("P")
 T = TypeVar("T")
 Handler = Callable[Concatenate["Operations", P], T]
@@ -76,6 +78,7 @@ class Operations(pyfuse3.Operations):
         self._contents: dict[int, bytes] = {}
         self._preparing: dict[bytes, trio.Lock] = {}
         self._listings = trio.CapacityLimiter(1)
+        self._fetches = trio.CapacityLimiter(FETCHES)
 
     def init(self) -> None:
         self.initialised.set()
@@ -147,7 +150,11 @@ class Operations(pyfuse3.Operations):
             file = self.session.file(fh)
             if not file.ready:
                 await self._prepare(file)
-            return self.session.read(file, off, size)
+            while True:
+                try:
+                    return self.session.read(file, off, size)
+                except NotLocal as absent:
+                    await trio.to_thread.run_sync(absent.fetch, limiter=self._fetches)
         except Exception as error:
             raise FUSEError(self.session.errno_for("read", error)) from None
 
@@ -235,6 +242,7 @@ def serve(
 async def _serve(
     operations: Operations, mountpoint: str, options: set[str], on_ready: Callable[[], None]
 ) -> bool:
+    waiting.allowed = False
     with trio.open_signal_receiver(signal.SIGTERM) as signals:
         try:
             pyfuse3.init(operations, mountpoint, options)
