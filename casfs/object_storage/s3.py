@@ -35,7 +35,6 @@ READ_TIMEOUT = timedelta(seconds=30)  # without a byte
 TIMEOUT = timedelta(minutes=15)  # of one request
 MULTIPART_BYTES = 32 << 20  # from here on a file is sent in parts
 PART_BYTES, PARTS_AT_ONCE = 16 << 20, 3
-MAX_RETRY_AFTER_S = 3600.0
 PROBE_KEY = "casfs-probe"
 SIGNED_FOR = timedelta(minutes=1)
 
@@ -45,7 +44,7 @@ TRY_AGAIN = {408, 409, 425, 429, 500, 502, 503, 504}
 THROTTLED = {429, 503}
 TRY_AGAIN_CODES = {"RequestTimeout", "SlowDown"}
 BAD_CREDENTIALS = {"ExpiredToken", "InvalidToken", "InvalidAccessKeyId", "TokenRefreshRequired"}
-OTHER_REGION = {301, 307}
+REDIRECT = "redirect without LOCATION"  # the answer where the bucket is in another region
 OTHER_REGION_CODES = {"AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
 NO_CREDENTIALS = "latest/api/token"  # where the client looks last: a machine of AWS
 SET_CREDENTIALS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
@@ -180,7 +179,7 @@ class S3Storage(ObjectStorage):
                 raise
             return [(o["path"], Found(o["size"], o["last_modified"])) for o in page or ()]
 
-        while page := self._done("", request):
+        while page := self._done(None, request):
             last = page[-1][0]
             yield from ((key, found) for key, found in page if KEY.fullmatch(key))
 
@@ -209,9 +208,9 @@ class S3Storage(ObjectStorage):
         except (OSError, HTTPException):
             raise Passing(Unreachable(f"{self._where} does not answer")) from None
 
-    def _done(self, key: str, request: Callable[[], T]) -> T:
+    def _done(self, key: str | None, request: Callable[[], T]) -> T:
         """Returns what a request returns, which is sent again after a failure that may pass."""
-        place = self.place(key) if key else self.url
+        place = self.url if key is None else self.place(key)
 
         def once() -> T:
             try:
@@ -229,7 +228,7 @@ class S3Storage(ObjectStorage):
             return AccessDenied(f"{where}: no credentials; {SET_CREDENTIALS}")
         if code == "NoSuchBucket":
             return AccessDenied(f"{where}: this bucket does not exist; create it")
-        if status in OTHER_REGION or code in OTHER_REGION_CODES:
+        if REDIRECT in str(error) or code in OTHER_REGION_CODES:
             return AccessDenied(f"{where}: the bucket is in another region; give its region")
         if status in (401, 403) or code in BAD_CREDENTIALS:
             hint = f"{SET_CREDENTIALS}; they need to get, put, delete and list"
@@ -250,11 +249,11 @@ class S3Storage(ObjectStorage):
             return Passing(Unreachable(f"{where} does not answer; check the network"))
         return Failed(f"{place}: {type(error).__name__} of the S3 client")
 
-    def _retry_after(self) -> float:
+    def _retry_after(self) -> int:
         """Returns how many seconds the server asks to wait."""
         with suppress(Passing, ValueError):
-            return min(float(self._header("Retry-After")), MAX_RETRY_AFTER_S)
-        return 0.0
+            return max(0, int(self._header("Retry-After")))
+        return 0
 
 
 def _status(error: Exception) -> tuple[int, str]:

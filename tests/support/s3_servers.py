@@ -118,12 +118,8 @@ def running(command: Callable[[], tuple[int, list[str]]], directory: Path) -> It
                 yield endpoint
                 return
         finally:
-            server.terminate()
-            try:
-                server.wait(timeout=20)
-            except subprocess.TimeoutExpired:
-                server.kill()
-                server.wait()
+            server.kill()  # its data is of this session only
+            server.wait()
     pytest.fail(f"{program[0]} does not start: {(directory / 'server.log').read_text()[-2000:]}")
 
 
