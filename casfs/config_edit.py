@@ -1,4 +1,5 @@
-"""Changes one setting in the text of a `config.toml`; comments and everything else stay.
+"""Changes one setting, or one table, in the text of a `config.toml`; comments and everything else
+stay.
 
 Only the line of the setting is changed. Where its value is written in another form (a list over
 several lines, a dotted key), the change is refused, and the file is edited by hand.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from collections.abc import Mapping
 from typing import Any
 
 from casfs.errors import Refused
@@ -37,6 +39,26 @@ def with_setting(text: str, name: str, value: Any) -> str:
     made = "".join(f"{line}\n" for line in lines)
     if not _is_changed_as_meant(text, made, table, key, value):
         raise Refused(f"{name} stands in a form that cannot be changed; use `casfs config edit`")
+    return made
+
+
+def with_table(text: str, name: str, values: Mapping[str, Any]) -> str:
+    """Returns the text with the table `GROUP.NAME` replaced; left out where `values` is empty.
+    Raises Refused."""
+    group, _, key = name.partition(".")
+    lines = text.splitlines()
+    start, end = _table(lines, name)
+    while start <= end <= len(lines) and lines[end - 1].lstrip()[:1] in ("", "#"):
+        end -= 1  # belongs to what follows
+    del lines[start - 1 : end]
+    if values:
+        pairs = [
+            f"{one} = {json.dumps(value, ensure_ascii=False)}" for one, value in values.items()
+        ]
+        lines += [*([""] if lines else []), f"[{name}]", *pairs]
+    made = "".join(f"{line}\n" for line in lines)
+    if not _is_changed_as_meant(text, made, group, key, dict(values) or None):
+        raise Refused(f"[{name}] stands in a form that cannot be changed; use `casfs config edit`")
     return made
 
 

@@ -30,7 +30,7 @@ TRUNK = """
     casfs.trees casfs.trees.diff casfs.trees.snapshot casfs.trees.restore
     casfs.checkpoints casfs.revisions
     casfs.native.erofs casfs.native casfs.workspaces casfs.actions casfs.plugins
-    casfs.maintenance casfs.agents casfs.prompts casfs.live_output casfs.daemon_socket
+    casfs.maintenance casfs.remotes casfs.agents casfs.prompts casfs.live_output casfs.daemon_socket
 """.split()
 BRANCHES = {
     "fuse": "casfs.fuse.views casfs.fuse casfs.fuse.kernel casfs.fuse.pyfuse3 casfs.mount".split(),

@@ -52,6 +52,10 @@ COMMANDS = {
     "undo": ("removal", "restore what was removed"),
     "export": ("archive", "write threads, checkpoints and more to one file"),
     "import": ("archive", "import an exported file"),
+    "remote": ("remote", "stores at another place: S3, or a directory"),
+    "push": ("remote", "send checkpoints, threads and more to a remote"),
+    "pull": ("remote", "bring what a remote has"),
+    "clone": ("remote", "make a store of all that a remote has"),
     "schema": ("schema", "the types of nodes"),
     "node": ("node", "typed JSON nodes"),
     "tree": ("tree", "directories as Merkle trees"),
@@ -75,6 +79,7 @@ COMMANDS = {
 SECTIONS = {
     "Daily": "init status checkpoint undo diff ls cat search workspace mount umount",
     "Threads (runs of workflows)": "run thread workflow agent daemon web mcp demo",
+    "Remotes": "remote push pull clone",
     "Caches": "action plugin",
     "Store": "gc fsck export import stats config help",
     "Plumbing": "put get has missing refs walk heads list node schema tree",

@@ -17,12 +17,14 @@ from casfs.revisions import resolve_tree
 from casfs.store import Store
 
 
-def roots(store: Store, texts: list[str]) -> tuple[list[str], list[tuple[HeadName, Head]]]:
+def roots(
+    store: Store, texts: list[str], *, running: bool = False
+) -> tuple[list[str], list[tuple[HeadName, Head]]]:
     """Resolves export roots to (hashes, heads); the heads include all non-builtin schemas.
 
     A root is a thread, a workflow's name, a checkpoint, a head's full name, a hash or any other
     revision: that tree. A name wins over a part of an id. Raises NotFound, Conflict for an
-    ambiguous name, Refused for a running thread.
+    ambiguous name, Refused for a running thread unless `running` ones may leave.
     """
     hashes: list[str] = []
     heads: list[tuple[HeadName, Head]] = []
@@ -36,7 +38,8 @@ def roots(store: Store, texts: list[str]) -> tuple[list[str], list[tuple[HeadNam
         else:
             hashes.append(_hash(store, text))
     for name, head in heads:
-        if head.record.get("status") == threads.RUNNING and name.startswith(threads.HEADS):
+        is_running = head.record.get("status") == threads.RUNNING
+        if is_running and not running and name.startswith(threads.HEADS):
             raise Refused(f"{name} is running; wait until it ends or is suspended, or cancel it")
         if not is_portable(name):
             raise Refused(f"{name} cannot be exported; give its hash {head.hash}")

@@ -1,0 +1,233 @@
+"""Remotes: stores at another place, to push to, pull from and clone."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from casfs.cli.common import json_option, open_store, store_root
+from casfs.cli.json_values import record
+from casfs.cli.output import echo_result, warn
+from casfs.cli.progress import progress
+from casfs.cli.table import Moment, Size, echo_table
+from casfs.errors import Conflict, NotFound, Refused
+from casfs.removals import label
+from casfs.system.clock import moment
+from casfs.system.sizes import readable
+
+F = TypeVar("F", bound=Callable[..., Any])
+ORIGIN = "origin"  # the remote of a clone
+
+
+def server_options(command: F) -> F:
+    command = click.option("--region", metavar="R", help="Of S3, where it is needed.")(command)
+    return click.option("--endpoint", metavar="URL", help="The S3 server, if not AWS.")(command)
+
+
+@click.group()
+def remote() -> None:
+    """Stores at another place: a bucket of S3 (s3://BUCKET/PREFIX) or a directory (file:///DIR).
+
+    \b
+    casfs remote add backup s3://backups/me --endpoint https://s3.example.org
+    """
+
+
+@remote.command()
+@click.argument("name")
+@click.argument("url")
+@server_options
+@json_option
+@click.pass_context
+def add(
+    ctx: click.Context, name: str, url: str, endpoint: str | None, region: str | None, as_json: bool
+) -> None:
+    """Add a remote to config.toml, once its server has shown that no push can be lost there.
+
+    Credentials come from the environment (AWS_ACCESS_KEY_ID and so on) or the usual AWS files.
+
+    \b
+    casfs remote add backup file:///mnt/disk/casfs
+    """
+    from casfs.object_storage.probe import probe
+    from casfs.remotes import remote as remotes
+
+    with open_store(ctx) as store:
+        assert store.root is not None
+        if name in remotes.listing(store.root):
+            raise Conflict(f"there is a remote {name!r}; remove it (`casfs remote rm`) or rename")
+        settings = remotes.Settings(url, endpoint, region)
+        remotes.check_name(name)
+        storage = settings.storage()
+        probe(storage)
+        remotes.create(storage)
+        remotes.save(store.root, name, settings)
+    echo_result(as_json, {"name": name, **settings._asdict()}, f"{name} {url}")
+
+
+@remote.command("list")
+@json_option
+@click.pass_context
+def list_(ctx: click.Context, as_json: bool) -> None:
+    """List the remotes of the store.
+
+    \b
+    casfs remote list
+    """
+    from casfs.remotes.remote import listing
+
+    found = [{"name": name, **one._asdict()} for name, one in listing(store_root(ctx)).items()]
+    rows = [(one["name"], one["url"], one["endpoint"]) for one in found]
+    echo_table(as_json, found, "NAME URL ENDPOINT", rows)
+
+
+@remote.command()
+@click.argument("name")
+@click.option("--force", is_flag=True, help="Also where it alone has some of the store's blobs.")
+@json_option
+@click.pass_context
+def rm(ctx: click.Context, name: str, force: bool, as_json: bool) -> None:
+    """Remove a remote from config.toml; what is in it stays.
+
+    Refused while blobs of a lazy pull are there only: `casfs pull` without --lazy brings them.
+
+    \b
+    casfs remote rm backup
+    """
+    from casfs.remotes import remote as remotes
+
+    with open_store(ctx) as store:
+        assert store.root is not None
+        if name not in remotes.listing(store.root):
+            raise NotFound(f"no remote {name!r}; see `casfs remote list`")
+        count = 0
+        if count and not force:
+            raise Refused(
+                f"{count} blobs of this store are in {name} only; `casfs pull {name}` brings them,"
+                " --force gives them up"
+            )
+        remotes.save(store.root, name, None)
+        shutil.rmtree(store.root / remotes.DIRECTORY / name, ignore_errors=True)
+    echo_result(as_json, {"name": name}, f"{name} removed; what is in it stays")
+
+
+@remote.command()
+@click.argument("name")
+@json_option
+@click.pass_context
+def ls(ctx: click.Context, name: str, as_json: bool) -> None:
+    """List what a remote holds: checkpoints, threads, workflows; their time, and a tree's size.
+
+    \b
+    casfs remote ls backup
+    """
+    from casfs.remotes.remote import Remote
+
+    with Remote.open(store_root(ctx), name) as opened:
+        opened.catch_up()
+        refs = opened.state.refs()
+    found, rows = [], []
+    for key, ref in refs.items():
+        at = ref["record"].get("updatedAt") or ref["record"].get("createdAt") or 0
+        size = ref.get("size")
+        found.append({"name": key, "hash": ref["hash"], "at": moment(at or None), "size": size})
+        rows.append((key, Moment(at), "" if size is None else Size(size)))
+    echo_table(as_json, found, "NAME DATE SIZE", rows, whole="NAME")
+
+
+@click.command()
+@click.argument("name", metavar="REMOTE")
+@click.argument("revs", nargs=-1, required=True, metavar="REV...")
+@click.option("--dry-run", is_flag=True, help="Print what would be sent; send nothing.")
+@json_option
+@click.pass_context
+def push(
+    ctx: click.Context, name: str, revs: tuple[str, ...], dry_run: bool, as_json: bool
+) -> None:
+    """Push checkpoints (NAME, NAME@ID), threads with those that they called, workflows/NAME.
+
+    Only what the remote lacks is sent; a push that was interrupted goes on where it was. A name
+    that has moved there is refused (exit 4) unless yours follows from its value.
+
+    \b
+    casfs push backup work
+    """
+    from casfs.remotes import heads
+    from casfs.remotes.push import push
+    from casfs.remotes.remote import Remote
+
+    with open_store(ctx) as store, Remote.open(store_root(ctx), name) as opened:
+        wanted = heads.of_store(store, revs)
+        begin = partial(progress, "pushing", "blobs")
+        done = push(store, opened, wanted, dry_run=dry_run, begin=begin)
+    verb = "would push" if dry_run else "pushed"
+    new = f"{done.nodes} nodes, {done.blobs} blobs, {readable(done.bytes)}"
+    sent = "" if dry_run else f" as {readable(done.sent)} in {done.packs} packs"
+    lines = [f"{verb} {label(one)}" for one in done.refs] or ["everything is there already"]
+    echo_result(as_json, record(done), "\n".join([*lines, *([new + sent] * bool(done.refs))]))
+
+
+@click.command()
+@click.argument("name", metavar="REMOTE")
+@click.argument("revs", nargs=-1, metavar="[REV]...")
+@click.option("--lazy", is_flag=True, help="Nodes now; each file's content when it is read.")
+@json_option
+@click.pass_context
+def pull(ctx: click.Context, name: str, revs: tuple[str, ...], lazy: bool, as_json: bool) -> None:
+    """Pull what REMOTE has under these names, or all of it.
+
+    A name that has moved here and there is refused (exit 4), and then none moves.
+
+    \b
+    casfs pull backup work --lazy
+    """
+    from casfs.remotes.remote import Remote
+
+    with open_store(ctx) as store, Remote.open(store_root(ctx), name) as opened:
+        _pull(store, opened, revs, lazy, as_json)
+
+
+@click.command()
+@click.argument("url")
+@click.argument("directory", metavar="DIR")
+@server_options
+@click.option("--lazy", is_flag=True, help="Nodes now; each file's content when it is read.")
+@json_option
+@click.pass_context
+def clone(
+    ctx: click.Context, url: str, directory: str, endpoint: str | None, region: str | None,
+    lazy: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Make a new store in DIR of all that is at URL, which becomes its remote `origin`.
+
+    \b
+    casfs clone s3://backups/me ./again --lazy
+    """
+    from casfs.remotes import remote as remotes
+    from casfs.store import Store
+
+    root, settings = Path(directory).absolute(), remotes.Settings(url, endpoint, region)
+    remotes.check(settings.storage())
+    if root.exists() and (not root.is_dir() or any(root.iterdir())):
+        raise Refused(f"{root} is not empty; give a new directory, or pull into a store")
+    with Store.init(root) as store:
+        remotes.save(root, ORIGIN, settings)
+        with remotes.Remote.open(root, ORIGIN) as opened:
+            _pull(store, opened, (), lazy, as_json)
+
+
+def _pull(store: Any, opened: Any, revs: tuple[str, ...], lazy: bool, as_json: bool) -> None:
+    from casfs.remotes.pull import pull
+
+    done = pull(store, opened, list(revs), lazy=lazy, begin=partial(progress, "pulling", "blobs"))
+    for one in done.skipped:
+        warn(f"{one} is skipped: this casfs does not know what it is, or its record is damaged")
+    lines = [f"pulled {label(one)}" for one in done.refs] or ["everything is here already"]
+    new = f"{done.nodes} nodes, {done.blobs} blobs{' to be read later' * lazy}"
+    line = f"{new}, {readable(done.bytes)}"
+    echo_result(as_json, record(done), "\n".join([*lines, *([line] * bool(done.refs))]))

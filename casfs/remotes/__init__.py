@@ -1,0 +1,1 @@
+"""Remotes: stores at another place, as packs and a log in an object storage."""

@@ -1,0 +1,117 @@
+"""Heads that travel by a remote: which names a person means, how one leaves, which may move."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from casfs import threads
+from casfs.backend.protocols import Head, HeadName
+from casfs.checkpoints import checkpoint
+from casfs.errors import Conflict, Invalid, NotFound
+from casfs.maintenance import names
+from casfs.maintenance.head_kinds import WORKFLOWS, without_processes
+from casfs.nodes import head_kinds
+from casfs.removals import label
+from casfs.store import Store
+from casfs.threads import Thread, ThreadId
+
+RUNNING = "it was running in another store when it was pushed from there"
+UNKNOWN, CALLER = "unknown", "caller"  # causes, see `casfs.threads`
+MIN_PART_CHARS = 4
+
+
+def of_store(store: Store, texts: Iterable[str]) -> dict[HeadName, Head]:
+    """Returns the heads that texts name, as they leave the store: all checkpoints of a NAME,
+    NAME@ID, a thread with those that it called, a workflow; and the store's own schemas. Raises
+    NotFound, Conflict (ambiguous), Invalid for a text that names no head."""
+    found: dict[HeadName, Head] = {}
+    for text in texts:
+        all = dict(head_kinds.sound(store.heads, f"{checkpoint.HEADS}{text}/"))
+        if "/" in text or not all:
+            hashes, heads = names.roots(store, [text], running=True)
+            if hashes:
+                raise Invalid(f"{text} has no name; push a checkpoint, a thread or workflows/NAME")
+            all = dict(heads)
+        found |= all
+    return {
+        name: without_processes(name, _at_rest(name, head, found), found)
+        for name, head in found.items()
+    }
+
+
+def _at_rest(name: HeadName, head: Head, others: Collection[str]) -> Head:
+    """A running thread leaves as a suspended one: no other daemon runs it by itself."""
+    if not name.startswith(threads.HEADS) or head.record["status"] != threads.RUNNING:
+        return head
+    called = f"{threads.HEADS}{head.record.get('parent')}" in others  # is resumed with its caller
+    cause = CALLER if called else UNKNOWN
+    state = {"status": threads.SUSPENDED, "reason": RUNNING, "cause": cause}
+    return Head(head.hash, {**head.record, **state})
+
+
+def of_remote(refs: Mapping[str, Any], texts: Collection[str]) -> list[str]:
+    """Returns the names of the refs that texts name, all for none: as `of_store`, but by what the
+    remote has. Raises NotFound, Conflict (ambiguous)."""
+    if not texts:
+        return list(refs)
+    below: dict[object, list[str]] = {}
+    for name in _some(refs, threads.HEADS):
+        below.setdefault(refs[name]["record"].get("parent"), []).append(name)
+    found = [name for text in texts for name in _matching(refs, text)]
+    for name in found:  # which grows
+        found += below.pop(name[len(threads.HEADS) :], ())
+    return list(dict.fromkeys(found))
+
+
+def _matching(refs: Mapping[str, Any], text: str) -> list[str]:
+    name, _, id = text.partition("@")
+    whole = [one for one in (text, WORKFLOWS + text) if one in refs]
+    named = [one for one in _some(refs, threads.HEADS) if refs[one]["record"].get("name") == text]
+    parts = _some(refs, f"{checkpoint.HEADS}{name}/{id}") if id else []
+    if len(text) >= MIN_PART_CHARS:
+        parts += _some(refs, f"{threads.HEADS}{text.upper()}")
+    if found := whole or _some(refs, f"{checkpoint.HEADS}{text}/"):
+        return found
+    found = named or parts
+    if not found:
+        raise NotFound(f"the remote has no {text!r}; see `casfs remote ls`")
+    if len(found) > 1:
+        raise Conflict(f"{text} is ambiguous: {', '.join(map(label, found[:3]))}; give more of it")
+    return found
+
+
+def _some(refs: Mapping[str, Any], prefix: str) -> list[str]:
+    return [name for name in refs if name.startswith(prefix)]
+
+
+def may_replace(store: Store, name: str, new: str, old: str) -> bool:
+    """May a push replace what a name stands for in a remote by what it stands for here?"""
+    if name.startswith(WORKFLOWS):
+        return new == old or _was_before(store, name, old)
+    return is_ahead(store, name, new, old)
+
+
+def is_ahead(store: Store, name: str, new: str, old: str) -> bool:
+    """Does a thread's node follow from another by its chain? False where one is not stored."""
+    if new == old:
+        return True
+    if not name.startswith(threads.HEADS) or len(store.blobs.info([new, old])) < 2:
+        return False
+    base, thread = store.node(old), Thread(ThreadId(name), Head(store.node(new).hash), None)
+    if base.type == "thread-start":
+        return bool(store.node(new).payload.get("start") == old)
+    try:
+        return threads.step_at(store, thread, base.payload["index"]).hash == old
+    except (NotFound, KeyError):
+        return False
+
+
+def _was_before(store: Store, name: str, hash: str) -> bool:
+    """Did a head of this store stand for a hash, as far as the journal goes back?"""
+    after = 0
+    while moves := store.heads.moves(after):
+        if any((move.name, move.hash) == (name, hash) for move in moves):
+            return True
+        after = moves[-1].seq
+    return False

@@ -1,0 +1,119 @@
+"""Pull: refs of a remote, and all that they reach and this store lacks.
+
+A remote is hostile: each member is verified against its hash, each node against its schema and its
+references, each ref as an import verifies a head. First blobs are stored, then nodes after their
+references; then the heads move, all or none. What is stored is not fetched again by another pull.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass, field
+
+from casfs import threads
+from casfs.backend.protocols import Head, HeadName, targets
+from casfs.errors import Conflict, Corrupt, Invalid
+from casfs.maintenance.head_kinds import (
+    WORKFLOWS,
+    allowed_types,
+    is_future,
+    mismatch,
+    parse_foreign_head,
+    without_processes,
+)
+from casfs.nodes.registry import HEADS as SCHEMAS
+from casfs.remotes import heads
+from casfs.remotes.fetch import Missing
+from casfs.remotes.remote import Remote
+from casfs.removals import label
+from casfs.store import Store
+
+# called with the numbers of blobs and bytes in all; then with those so far
+Begin = Callable[[int, int], AbstractContextManager[Callable[[int, int], None]]]
+
+
+@dataclass(slots=True)
+class Pulled:
+    """`refs`: that moved here; `skipped`: that this casfs does not know; `bytes`: of blobs."""
+
+    refs: list[str] = field(default_factory=list)
+    unchanged: int = 0
+    skipped: list[str] = field(default_factory=list)
+    nodes: int = 0
+    blobs: int = 0
+    bytes: int = 0
+
+
+def pull(store: Store, remote: Remote, texts: list[str], *, lazy: bool, begin: Begin) -> Pulled:
+    """Pulls the refs that texts name (`heads.of_remote`). Raises Conflict, naming one that has
+    moved here as well: then none moves; Corrupt, NotFound."""
+    remote.catch_up()
+    remote.load_indexes()
+    done, moves = Pulled(), {}
+    refs = remote.state.refs()
+    for name in heads.of_remote(refs, texts):
+        head = _parsed(name, refs[name])
+        if isinstance(head, Invalid):
+            if texts:
+                raise Corrupt(f"the remote {remote.name}: {head}") from None
+            done.skipped.append(name)
+        elif _is_known(store, HeadName(name), head):
+            done.unchanged += 1
+        else:
+            moves[HeadName(name)] = head
+    with closing(Missing(store, remote, whole=bool(moves) and not texts)) as missing:
+        missing.find({hash for head in moves.values() for hash in targets(head)})
+        done.nodes, done.blobs, done.bytes = missing.totals()
+        if lazy:
+            missing.adopt_blobs()
+        else:
+            with begin(done.blobs, done.bytes) as progress:
+                missing.store_blobs(progress)
+        missing.store_nodes()
+    previous = {name: refs[name]["previous"] for name in moves}
+    with store.batch() as batch:
+        known = {name for name, _ in store.heads.list(threads.HEADS)} | moves.keys()
+        for name, head in moves.items():
+            old = _checked(store, remote.name, name, head, previous[name])
+            batch.swap(name, old, without_processes(name, head, known))
+    done.refs = sorted(moves)
+    return done
+
+
+def _parsed(name: str, ref: dict[str, object]) -> Head | Invalid:
+    try:
+        value = {"name": name, "hash": ref["hash"], "record": ref["record"]}
+        _, head = parse_foreign_head(value)
+        return Invalid(f"{name}: its time is in the future") if is_future(head) else head
+    except Invalid as error:
+        return error
+
+
+def _is_known(store: Store, name: HeadName, head: Head) -> bool:
+    here = store.heads.get(name)
+    return here is not None and (
+        name.startswith(SCHEMAS) or heads.is_ahead(store, name, here.hash, head.hash)
+    )
+
+
+def _checked(store: Store, remote: str, name: HeadName, new: Head, previous: object) -> Head | None:
+    """Returns the head here, which `new` may replace. Raises Conflict, Corrupt."""
+    if store.node(new.hash).type not in allowed_types(name):
+        raise Corrupt(f"{name} of the remote {remote} leads to a node of another type")
+    if fault := mismatch(name, new, store.get(new.hash)):
+        raise Corrupt(f"{name} of the remote {remote}: {fault}")
+    old = store.heads.get(name)
+    if old is None:
+        return None
+    if old.record.get("status") == threads.RUNNING:
+        raise Conflict(
+            f"{label(name)} runs here; pull when it is suspended or ended; no head moved"
+        )
+    followed = name.startswith(WORKFLOWS) and old.hash == previous
+    if not followed and not heads.is_ahead(store, name, new.hash, old.hash):
+        raise Conflict(
+            f"{label(name)} has moved here and in {remote}; no head moved. To take theirs, remove"
+            " yours (`casfs undo` brings it back) and pull again"
+        )
+    return old

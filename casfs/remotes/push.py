@@ -1,0 +1,258 @@
+"""Push: heads and all that they reach, to a remote that lacks a part of it.
+
+First the packs are uploaded, then one entry of the log names them and moves the refs: a push that
+ends early has changed nothing. Each pack is noted in the local state before its upload, so the next
+push finds it again and sends only the rest.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import secrets
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from casfs import graph
+from casfs.backend import derived
+from casfs.backend.protocols import Head, HeadName, targets
+from casfs.digest import hash_bytes
+from casfs.errors import Conflict
+from casfs.nodes.registry import HEADS as SCHEMAS
+from casfs.object_storage.retrying import parallel
+from casfs.packs.layout import TRAILER
+from casfs.packs.reader import read_index
+from casfs.packs.writer import PackWriter
+from casfs.remotes import heads
+from casfs.remotes.log import BLOBS, NODES, Entry, Pack, pack_key
+from casfs.remotes.remote import Remote
+from casfs.remotes.state import LIVE, PENDING
+from casfs.removals import label
+from casfs.store import Store
+
+PLAIN_BYTES = {NODES: 192 << 20, BLOBS: 64 << 20}  # of a pack, before compression
+HELD_BYTES = 8 << 20  # a smaller pack is made in memory
+PACKERS = 3  # at once: one uploads while others compress
+PENDING_S = 12 * 3600  # a stray pack may be deleted after 24 hours
+SALT_BYTES = 16
+
+# called with the numbers of blobs and bytes in all; then with those so far
+Begin = Callable[[int, int], AbstractContextManager[Callable[[int, int], None]]]
+
+
+class Item(NamedTuple):
+    """What is missing."""
+
+    hash: str
+    size: int
+    type: str | None
+
+
+@dataclass(slots=True)
+class Pushed:
+    """`refs`: that moved; `bytes`: before compression; `sent`: of packs that were uploaded."""
+
+    refs: list[str] = field(default_factory=list)
+    unchanged: int = 0
+    nodes: int = 0
+    blobs: int = 0
+    bytes: int = 0
+    packs: int = 0
+    sent: int = 0
+
+
+class _Lost(Exception):
+    """The remote lost content since the plan was made."""
+
+
+@dataclass(slots=True)
+class _Plan:
+    """Nodes after their references, blobs in tree order; `reused`: packs uploaded before."""
+
+    live: set[str]  # packs that it relies on
+    nodes: list[Item] = field(default_factory=list)
+    blobs: list[Item] = field(default_factory=list)
+    reused: set[str] = field(default_factory=set)
+
+
+def push(
+    store: Store, remote: Remote, wanted: dict[HeadName, Head], *, dry_run: bool, begin: Begin
+) -> Pushed:
+    """Pushes what `heads.of_store` returned. Raises Conflict where a ref has moved elsewhere."""
+    remote.catch_up()
+    remote.load_indexes()
+    _drop_lost_packs(remote)
+    while True:
+        moves = _moves(store, remote, wanted)
+        roots = [hash for head in moves.values() for hash in targets(head)]
+        plan = _plan(store, remote, [*dict.fromkeys(roots)])
+        total = sum(one.size for one in (*plan.nodes, *plan.blobs))
+        done = Pushed(sorted(moves), len(wanted) - len(moves))
+        done.nodes, done.blobs, done.bytes = len(plan.nodes), len(plan.blobs), total
+        if dry_run or not moves:
+            return done
+        packs = [remote.state.pack(name) for name in plan.reused]
+        with begin(done.nodes + done.blobs, total) as progress:
+            blobs = size = 0
+            for pack, items in parallel(_packers(store, remote, plan), PACKERS, PACKERS):
+                packs.append(pack)
+                done.packs, done.sent = done.packs + 1, done.sent + pack.size
+                blobs, size = blobs + len(items), size + sum(one.size for one in items)
+                progress(blobs, size)
+        try:
+            remote.append(partial(_fill, store, remote, wanted, plan, packs))
+            return done
+        except _Lost:
+            continue  # what is uploaded is found again
+
+
+def _fill(
+    store: Store, remote: Remote, wanted: dict[HeadName, Head],
+    plan: _Plan, packs: list[Pack], entry: Entry,
+) -> None:  # fmt: skip
+    if not plan.live <= remote.state.since(LIVE).keys():
+        raise _Lost
+    entry["packs"] = {pack.name: pack.encode() for pack in packs}
+    for name, head in _moves(store, remote, wanted).items():
+        previous = (remote.state.ref(name) or {}).get("hash")
+        size = store.node(head.hash).payload.get("stats", {}).get("bytes")
+        ref = {"hash": head.hash, "record": dict(head.record), "previous": previous, "size": size}
+        entry["refs"][name] = ref
+
+
+def _moves(store: Store, remote: Remote, wanted: dict[HeadName, Head]) -> dict[HeadName, Head]:
+    """Returns those heads that the remote has not got. Raises Conflict."""
+    found = {}
+    for name, head in wanted.items():
+        there = remote.state.ref(name)
+        if there is not None and (_is_known(head, there) or name.startswith(SCHEMAS)):
+            continue
+        if there is not None and not heads.may_replace(store, name, head.hash, there["hash"]):
+            raise Conflict(
+                f"{label(name)} has moved in {remote.name} since; nothing was pushed."
+                f" `casfs pull {remote.name} {label(name)}` gets it, if yours has not moved too"
+            )
+        found[name] = head
+    return found
+
+
+def _is_known(head: Head, there: dict[str, Any]) -> bool:
+    """Is it the value there, or an older record of the same hash?"""
+    old, new = (one.get("updatedAt", 0) for one in (head.record, there["record"]))
+    return bool(there["hash"] == head.hash and (old < new or head.record == there["record"]))
+
+
+# -- what is missing --------------------------------------------------------------------------
+
+
+def _plan(store: Store, remote: Remote, roots: list[str]) -> _Plan:
+    """Walks from the roots, and stops at what the remote has."""
+    plan = _Plan({*remote.state.since(LIVE)})
+    is_resumed = bool(remote.state.packs(PENDING))
+    seen: set[str] = set()
+
+    def note(items: list[Item], kind: str) -> None:
+        """Adds what is missing to the plan, or the pack in which it was uploaded before."""
+        hashes = [one.hash for one in items] if is_resumed else []
+        found = remote.state.locate(hashes, PENDING, kind)
+        plan.reused.update(place.pack for place in found.values())
+        to = plan.nodes if kind == NODES else plan.blobs
+        to += [one for one in items if one.hash not in found]
+
+    def below(hashes: list[str]) -> Iterator[str]:
+        """Returns the nodes among them that are missing, once the blobs are noted."""
+        new = [sys.intern(hash) for hash in hashes if hash not in seen]  # a chain holds them all
+        infos = store.blobs.info(new)
+        blobs = [hash for hash in new if hash in infos and infos[hash].type is None]
+        seen.update(blobs)
+        there = remote.state.locate(blobs).keys()
+        note([Item(one, infos[one].size, None) for one in blobs if one not in there], BLOBS)
+        nodes = [hash for hash in new if hash not in seen]
+        seen.update(remote.state.locate(nodes, LIVE, NODES))
+        return iter(nodes)
+
+    trail = [("", below(roots))]
+    while trail:
+        hash, rest = trail[-1]
+        child = next((one for one in rest if one not in seen), None)
+        if child is not None:
+            seen.add(child)
+            trail.append((child, below(graph.node_refs(store, child))))
+            continue
+        trail.pop()
+        if hash:
+            note([Item(hash, *store.blobs.info([hash])[hash][:2])], NODES)
+    return plan
+
+
+def _drop_lost_packs(remote: Remote) -> None:
+    """Forgets packs of an interrupted push that did not arrive, or may be deleted soon."""
+    for name, since in remote.state.since(PENDING).items():
+        found = remote.storage.head(pack_key(name))
+        is_there = found is not None and found.size == remote.state.pack(name).size
+        if since < time.time() - PENDING_S or not is_there:
+            remote.state.drop_pending(name)
+
+
+# -- packs ------------------------------------------------------------------------------------
+
+
+def _packers(store: Store, remote: Remote, plan: _Plan) -> Iterator[Callable[[], Any]]:
+    """Yields functions that make and upload a pack each."""
+    for kind, items in ((NODES, plan.nodes), (BLOBS, plan.blobs)):
+        part: list[Item] = []
+        held = 0
+        for one in items:
+            if part and held + one.size > PLAIN_BYTES[kind]:
+                yield partial(_pack, store, remote, kind, part)
+                part, held = [], 0
+            part.append(one)
+            held += one.size
+        if part:
+            yield partial(_pack, store, remote, kind, part)
+
+
+def _pack(store: Store, remote: Remote, kind: str, items: list[Item]) -> tuple[Pack, list[Item]]:
+    with _private(store, sum(one.size for one in items)) as out:
+        _write(store, out, items)
+        size = out.seek(0, os.SEEK_END)
+        index = read_index(partial(_read_at, out), size)
+        offset = size - TRAILER.size - len(index.data)
+        pack = Pack(index.name, kind, size, offset, index.data)
+        remote.state.add_pending(pack)
+        data = out.getvalue() if isinstance(out, io.BytesIO) else Path(out.name)
+        remote.storage.put(pack_key(pack.name), data)
+    return pack, items
+
+
+def _read_at(file: BinaryIO, offset: int, size: int) -> bytes:
+    file.seek(offset)
+    return file.read(size)
+
+
+def _private(store: Store, size: int) -> Any:
+    if size <= HELD_BYTES:
+        return io.BytesIO()
+    return tempfile.NamedTemporaryFile(dir=derived.staging_directory(store.blobs))
+
+
+def _write(store: Store, out: BinaryIO, items: list[Item]) -> None:
+    writer = PackWriter(out)
+    salt = secrets.token_bytes(SALT_BYTES)
+    writer.add(hash_bytes(salt), salt)
+    contents = store.blobs.get_many(one.hash for one in items)
+    for (hash, size, type), data in zip(items, contents, strict=True):
+        if data is not None or type is not None:
+            writer.add(hash, store.get(hash) if data is None else data, type)
+        else:
+            with store.blobs.open(hash) as source:
+                writer.add_stream(hash, size, source)
+    writer.finish()
+    out.flush()
