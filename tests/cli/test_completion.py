@@ -117,7 +117,18 @@ def test_every_parameter_is_known() -> None:
         if command_tree.kind_of(one, f"{name.removeprefix('casfs ').rpartition(' ')[0]} ") == "text"
         and type(one).__name__ == "Argument"
     }
-    assert plain <= {"argv", "command", "key", "name", "path", "prefix", "removal", "text", "value"}
+    assert plain <= {
+        "argv",
+        "command",
+        "key",
+        "name",
+        "path",
+        "prefix",
+        "removal",
+        "text",
+        "url",
+        "value",
+    }
 
 
 def test_no_command_is_imported(filled: Cli) -> None:

@@ -27,7 +27,7 @@ TYPE, PLUGIN, VERSION_OF_PLUGIN, COMMAND, PLAYER = "type", "plugin", "version", 
 
 # parameter: what it takes, in any command
 KINDS = {
-    **dict.fromkeys(("tree", "base", "against", "checkpoint", "what", "roots"), REVISION),
+    **dict.fromkeys(("tree", "base", "against", "checkpoint", "what", "roots", "revs"), REVISION),
     **dict.fromkeys(("directory", "source"), DIRECTORY),
     **dict.fromkeys(("file", "paths", "output", "have", "steps_file"), FILE),
     **dict.fromkeys(("hash", "hashes", "why", "purge"), HASH),
