@@ -1,8 +1,8 @@
 """A store: one root on disk (or in memory), opened by any number of processes at once.
 
-    format        "casfs 2", written last by `init`; "casfs 1", whose node rows are not compressed,
-                  is converted by `init`; any other version is refused
-    store.db, objects/, tmp/       the disk backend (`casfs.backend.disk`)
+    format        "casfs 3", written last by `init`, which converts "casfs 2", which has no packs,
+                  and "casfs 1", whose node rows are not compressed; any other version is refused
+    store.db, objects/, packs/, tmp/       the disk backend (`casfs.backend.disk`)
     workspaces/   private working directories of threads
     live/         output of programs that run now (`casfs.live_output`)
     log/          JSON lines of background processes, never content
@@ -34,8 +34,8 @@ from casfs.nodes.schema import Ref
 from casfs.system.files import replacing, syncfs
 from casfs.write_batch import Batch
 
-FORMAT = "casfs 2"
-CONVERTIBLE = "casfs 1"
+FORMAT = "casfs 3"
+CONVERTIBLE = ("casfs 2", "casfs 1")
 FORMAT_FILE = "format"
 MIN_PREFIX_CHARS = 8
 DECODED_CACHE_ENTRIES = 200_000  # directory entries
@@ -56,10 +56,10 @@ class Store:
         rows are converted by `DiskBackend.recompression`, now or later. Raises Failed, Refused."""
         try:
             old = _make_root(root)
-            if old == CONVERTIBLE:
+            if old in CONVERTIBLE:
                 DiskBackend.require_exclusive(root)
             DiskBackend.create(root)
-            if old == CONVERTIBLE:
+            if old in CONVERTIBLE:
                 _write_format(root)  # before the first row of the new format
             for name in ("workspaces", "log"):
                 (root / name).mkdir(exist_ok=True)
@@ -82,7 +82,7 @@ class Store:
             found = _format(root)
         except OSError as error:
             raise Failed(f"cannot make a store at {root}: {error.strerror}") from error
-        if found == CONVERTIBLE:
+        if found in CONVERTIBLE:
             DiskBackend.require_exclusive(root)
         return found
 
@@ -96,7 +96,7 @@ class Store:
         except (OSError, UnicodeDecodeError) as error:
             raise Failed(f"cannot read {root / FORMAT_FILE}: {error}") from None
         if found != FORMAT:
-            hint = "; run `casfs init` to convert it" if found == CONVERTIBLE else ""
+            hint = "; run `casfs init` to convert it" if found in CONVERTIBLE else ""
             raise Refused(
                 f"the store at {root} has format {found!r}, this casfs reads {FORMAT!r}{hint}"
             )
@@ -211,6 +211,6 @@ def _format(root: Path) -> str | None:
     if FORMAT_FILE not in there:
         return None
     found = (root / FORMAT_FILE).read_bytes().strip().decode("ascii", "replace")
-    if found not in (FORMAT, CONVERTIBLE):
+    if found not in (FORMAT, *CONVERTIBLE):
         raise Refused(f"the store at {root} has another format than {FORMAT!r}")
     return found

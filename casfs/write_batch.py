@@ -63,7 +63,7 @@ class Batch:
     def put_staged(self, staged: Staged) -> Digest:
         """Adds what `Blobs.stage` returned, perhaps in another thread."""
         if staged.digest.hash in self._known:
-            discard([staged])
+            discard([staged], keep_packs=True)
             self._require.add(staged.digest.hash)
         else:
             self._add(staged)
@@ -262,11 +262,10 @@ class Batch:
         self._staged, self._require, self._held_bytes = {}, set(), 0
 
     def _not_stored(self) -> dict[str, Staged]:
-        """Returns the staged blobs that the store lacks (or has untyped), by one query for all.
-        For a few blobs in memory the query is not worth it."""
-        if len(self._staged) < LOOKUP_MIN_BLOBS and all(
-            one.temp is None for one in self._staged.values()
-        ):
+        """Returns the staged blobs that the store lacks (or has untyped), by one query for all;
+        all of them where they are a few rows."""
+        staged = self._staged.values()
+        if len(staged) < LOOKUP_MIN_BLOBS and all(one.is_row for one in staged):
             return self._staged
         new = dict(self._staged)
         for hash, info in self.blobs.info(self._staged).items():
@@ -283,7 +282,7 @@ class Batch:
             self._require.add(hash)  # stored already, with its type
             return
         if hash in self._staged:  # plain bytes so far, now a node: moves behind its references
-            discard([self._staged.pop(hash)])
+            discard([self._staged.pop(hash)], keep_packs=True)
         else:
             self.new_bytes += staged.digest.size_bytes
         self._staged[hash] = staged

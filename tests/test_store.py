@@ -87,7 +87,7 @@ def test_init_where_a_file_is_fails(tmp_path: Path) -> None:
             Store.init(root)
 
 
-@pytest.mark.parametrize("written", [b"casfs 3\n", b"", b"casfs 11\n", b"\xff\xfe"])
+@pytest.mark.parametrize("written", [b"casfs 4\n", b"", b"casfs 11\n", b"\xff\xfe"])
 def test_another_format_is_refused(tmp_path: Path, written: bytes) -> None:
     root = tmp_path / "store"
     Store.init(root).close()
@@ -114,7 +114,7 @@ from pathlib import Path
 from casfs.store import Store
 store = Store.open(Path(sys.argv[1]))
 batch = store.batch()
-batch.put(b"x" * 9000)
+batch.put(b"x" * (1 << 20))
 print("staged", flush=True)
 sys.stdin.read()
 os.kill(os.getpid(), 9)

@@ -182,8 +182,9 @@ def test_an_abort_leaves_no_private_file_and_no_head(disk_store: Store) -> None:
     assert disk_store.root is not None
 
     def write(batch: Batch) -> None:
-        batch.swap("name", None, Head(batch.put(LARGE).hash))
-        batch.put(LARGE)
+        large = LARGE * 256  # a file of its own
+        batch.swap("name", None, Head(batch.put(large).hash))
+        batch.put(large)
         assert disk_store.root is not None
         assert len(private_files(disk_store.root)) == 1
 

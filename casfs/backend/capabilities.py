@@ -34,6 +34,15 @@ class SizedReads(Protocol):
 
 
 @runtime_checkable
+class Packed(Protocol):
+    """Blobs: some are in packs."""
+
+    def places(self, hashes: Collection[str]) -> dict[str, tuple[str, int, int | None]]:
+        """Returns of those that are in packs: name and size of the pack, and where the plain bytes
+        begin in it; None: they are compressed, or elsewhere."""
+
+
+@runtime_checkable
 class Indexed(Protocol):
     """Blobs: indexes that answer without a scan. Semantics as in `casfs.backend.derived`."""
 

@@ -1,11 +1,13 @@
 """The backend on a local disk: SQLite rows for what is small, plain files for what is large.
 
-    store.db    blobs(hash, size, type, touched, data), types(hash), heads(name, hash, record),
+    store.db    blobs(hash, size, type, touched, data, pack, member), types(hash),
+                packs(name, kind, size, remote), heads(name, hash, record),
                 moves(seq, name, hash, at): the journal of the heads' last moves
-    objects/    the bytes of every row whose `data` is NULL (`casfs.backend.objects`)
+    packs/      the bytes of the rows that have a `pack` (`casfs.backend.pack_files`)
+    objects/    the bytes of the other rows whose `data` is NULL (`casfs.backend.objects`)
     tmp/        private files of running writers (`casfs.backend.staging`)
 
-A blob exists when its row exists; a file without a row is garbage. `objects/` changes
+A blob exists when its row exists; a file without a row is garbage. `objects/` and `packs/` change
 only while the SQLite write lock is held, so rows and files are never seen to disagree.
 One transaction publishes blobs and moves heads: file contents are synced before it
 begins, renames and their directories inside it, and the commit itself is one fsync of
@@ -28,15 +30,28 @@ from functools import partial
 from pathlib import Path
 
 from casfs.backend.disk_blobs import DiskBlobs
-from casfs.backend.disk_gc import MarkSweep
+from casfs.backend.disk_gc import MarkSweep, remove_files
 from casfs.backend.disk_heads import DiskHeads
 from casfs.backend.group_commit import GroupCommit
+from casfs.backend.hot_packs import spill
 from casfs.backend.objects import Objects
-from casfs.backend.protocols import Publication, Staged, Swap
+from casfs.backend.pack_files import PackFiles, add_row
+from casfs.backend.protocols import Publication, Staged, Swap, discard
 from casfs.backend.recompression import Pending, Recompression, find_pending
 from casfs.backend.sqlite_connection import Connection, Database
-from casfs.backend.sqlite_statements import SCHEMA, insert, prepare, record_touched, swap
+from casfs.backend.sqlite_schema import create as create_tables
+from casfs.backend.sqlite_statements import (
+    ADOPT,
+    MOVE,
+    insert,
+    is_placed,
+    key_of,
+    prepare,
+    record_touched,
+    swap,
+)
 from casfs.system.clock import now_ms
+from casfs.system.files import fsync
 
 
 class DiskBackend:
@@ -48,7 +63,8 @@ class DiskBackend:
         self._objects.staging.sweep()
         self._commits = GroupCommit(self._db)
         self.heads = DiskHeads(self._db, self._commits)
-        self.blobs = DiskBlobs(self._db, self._objects, self.heads, self._commits)
+        self.packs = PackFiles(root / "packs", self._db)
+        self.blobs = DiskBlobs(self._db, self._objects, self.packs, self.heads, self._commits)
 
     @classmethod
     def for_worker(cls, staging: Path) -> DiskBackend:
@@ -58,8 +74,9 @@ class DiskBackend:
 
     @classmethod
     def create(cls, root: Path) -> None:
-        Database(root / "store.db", SCHEMA).close()
+        create_tables(root / "store.db")
         Objects.create(root / "objects")
+        (root / "packs").mkdir(exist_ok=True)
 
     @classmethod
     def require_exclusive(cls, root: Path) -> None:
@@ -76,28 +93,77 @@ class DiskBackend:
     def publish(
         self, staged: Iterable[Staged], swaps: Iterable[Swap] = (), require: Collection[str] = ()
     ) -> set[str]:
-        one = Publication(list(staged), list(swaps), require)
-        self._objects.sync(one.staged)
-        return self._commits.run(partial(self._publish, one))
+        (result,) = self._publish_all([Publication(list(staged), list(swaps), require)])
+        if isinstance(result, BaseException):
+            raise result
+        return result
 
     def publish_group(self, group: Sequence[Publication]) -> list[set[str] | BaseException]:
+        return self._publish_all(group)
+
+    def _publish_all(self, group: Sequence[Publication]) -> list[set[str] | BaseException]:
+        made: list[Staged] = []
         try:
-            self._objects.sync([blob for one in group for blob in one.staged])
+            ready = [one._replace(staged=spill(self._objects, one.staged, made)) for one in group]
+            self._objects.sync([blob for one in ready for blob in one.staged])
+            return self._commits.run_all([partial(self._publish, one) for one in ready])
         except Exception as error:
             return [error] * len(group)
-        return self._commits.run_all([partial(self._publish, one) for one in group])
+        finally:
+            discard(made)
 
     def _publish(self, one: Publication, db: Connection) -> set[str]:
         batch, swaps, require = one
         now, at_ms = int(time.time()), now_ms()
         stored = prepare(db, batch, swaps, require, now)
-        insert(db, self.blobs.rows, batch, stored, self.blobs.type_ids, now)
-        self._objects.place(batch)
+        temps = dict.fromkeys(one.temp for one in batch if one.temp and one.member is not None)
+        packs = {temp: self.packs.place(db, temp, "hot") for temp in temps}
+        insert(db, self.blobs.rows, batch, stored, self.blobs.type_ids, packs, now)
+        self._objects.place(blob for blob in batch if not is_placed(blob, stored))
         if db.execute("SELECT 1 FROM collecting").fetchone():
             record_touched(db, [*require, *(blob.digest.hash for blob in batch)], swaps)
         for move in swaps:
             swap(db, move, at_ms)
         return {key.hex() for key in stored}
+
+    def adopt_pack(
+        self,
+        name: str,
+        kind: str,
+        size: int,
+        remote: str | None,
+        members: Iterable[tuple[int, str, int]],
+    ) -> int:
+        """Records a pack whose file is in place, or elsewhere, and its plain `members` (number,
+        hash, size) as far as they are not stored yet. Returns the id of its row."""
+        now = int(time.time())
+
+        def adopt(db: Connection) -> int:
+            id = add_row(db, name, kind, size, remote)
+            db.executemany(
+                ADOPT, ((key_of(hash), size, now, id, number) for number, hash, size in members)
+            )
+            return id
+
+        return self._commits.run(adopt)
+
+    def move_to_pack(self, temp: str, kind: str, members: Iterable[tuple[int, str]]) -> int:
+        """Places a complete private pack (its file name ends in `.<name>.pack`) and moves its plain
+        `members` (number, hash) there from their files or other packs, as far as they are stored
+        still. Returns the id of its row."""
+        hashes: list[str] = []
+        fsync(temp)
+
+        def move(db: Connection) -> int:
+            id = self.packs.place(db, temp, kind)
+            for number, hash in members:
+                if db.execute(MOVE, (id, number, key_of(hash))).rowcount:
+                    hashes.append(hash)
+            return id
+
+        id = self._commits.run(move)
+        remove_files(self._db, self._objects, hashes)
+        return id
 
     def version(self) -> int:
         return self._db.version()

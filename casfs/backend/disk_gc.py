@@ -23,7 +23,7 @@ from pathlib import Path
 from casfs.backend.objects import Objects
 from casfs.backend.protocols import BlobInfo, Total
 from casfs.backend.sqlite_connection import Connection, Database
-from casfs.backend.sqlite_statements import BATCH_ROWS, is_sound, type_of
+from casfs.backend.sqlite_statements import BATCH_ROWS, IS_FILE, is_sound, type_of
 from casfs.errors import Conflict, Failed
 from casfs.system.locks import lock_file
 
@@ -142,7 +142,7 @@ class MarkSweep:
             delete = "DELETE FROM blobs WHERE id = ? AND touched < ?"
             unmarked = [row for row in doomed if not self._is_marked(row[0])]
             gone = [row for row in unmarked if db.execute(delete, (row[0], before)).rowcount]
-        self._unlink(row[1] for row in gone if row[4])
+        remove_files(self._db, self._objects, [row[1].hex() for row in gone if row[4]])
         return gone
 
     def _drain_touched(self, db: Connection) -> list[str]:
@@ -152,27 +152,29 @@ class MarkSweep:
         db.execute("DELETE FROM young")
         return [key.hex() for id, key in rows if id <= self._last and not self._is_marked(id)]
 
-    def _unlink(self, keys: Iterable[bytes]) -> None:
-        """Removes the files of those blobs that have no row."""
-        with self._db.write() as db:
-            for key in keys:
-                if not db.execute("SELECT 1 FROM blobs WHERE hash = ?", (key,)).fetchone():
-                    self._objects.remove(key.hex())
-
     def _remove_strays(self, before: int) -> None:
         """Removes files that a crash left without a row."""
         for hashes in self._objects.shards():
-            keys = [bytes.fromhex(hash) for hash, changed in hashes if changed < before]
-            stray = []
             with self._db.read() as db:
-                for key in keys:
-                    if not db.execute("SELECT 1 FROM blobs WHERE hash = ?", (key,)).fetchone():
-                        stray.append(key)
+                stray = [hash for hash, at in hashes if at < before and not _has_file(db, hash)]
             if stray:
-                self._unlink(stray)
+                remove_files(self._db, self._objects, stray)
+
+
+def remove_files(db: Database, objects: Objects, hashes: Iterable[str]) -> None:
+    """Removes the files of those blobs that have no row, or are in a pack by now."""
+    with db.write() as connection:
+        for hash in hashes:
+            if not _has_file(connection, hash):
+                objects.remove(hash)
+
+
+def _has_file(db: Connection, hash: str) -> bool:
+    key = (bytes.fromhex(hash),)
+    return bool(db.execute(f"SELECT 1 FROM blobs WHERE hash = ? AND {IS_FILE}", key).fetchone())
 
 
 SELECT = (
-    "SELECT b.id, b.hash, b.size, t.hash, b.data IS NULL"
+    f"SELECT b.id, b.hash, b.size, t.hash, {IS_FILE}"
     " FROM blobs b LEFT JOIN types t ON t.id = b.type"
 )

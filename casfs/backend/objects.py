@@ -61,10 +61,10 @@ class Objects:
 
     # -- staging -----------------------------------------------------------------------
 
-    def stage(self, source: BinaryIO) -> Staged:
-        """Hashes `source` into memory when it is small, else into a private file."""
-        first = read_up_to(source, INLINE_MAX_BYTES + 1)
-        if len(first) <= INLINE_MAX_BYTES:
+    def stage(self, source: BinaryIO, held_bytes: int = INLINE_MAX_BYTES) -> Staged:
+        """Hashes `source` into memory up to `held_bytes`, else into a private file."""
+        first = read_up_to(source, held_bytes + 1)
+        if len(first) <= held_bytes:
             return Staged(Digest.of(first), first)
         temp = self.staging.new_name()
         try:
@@ -152,8 +152,8 @@ class Objects:
         return Digest(BlobHash(hasher.hexdigest()), size)
 
     def sync(self, staged: Iterable[Staged]) -> None:
-        """Makes the content of staged files durable; they are still private."""
-        self._sync([one.temp for one in staged if one.temp is not None])
+        """Makes the content of staged files and packs durable; they are still private."""
+        self._sync([*{one.temp for one in staged if one.temp is not None}])
 
     def place(self, staged: Iterable[Staged]) -> None:
         """Renames synced files into place, durably. Caller holds the write lock."""
@@ -161,7 +161,7 @@ class Objects:
         target = ""
         try:
             for one in staged:
-                if one.temp is not None:
+                if one.temp is not None and one.member is None:
                     hash = one.digest.hash
                     target = f"{self._prefix}{hash[:2]}/{hash[2:]}"
                     os.rename(one.temp, target)  # over a leftover of a crash

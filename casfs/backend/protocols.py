@@ -34,13 +34,14 @@ from functools import cached_property
 from typing import Any, BinaryIO, NamedTuple, NewType, Protocol
 
 from casfs import canonical
-from casfs.digest import Digest, NodeHash, is_hash
+from casfs.digest import CHUNK, Digest, NodeHash, is_hash
 
 META = "schema"  # the type of the meta-schema node, the only one that is not a hash
 MAX_RECORD_BYTES = 4096  # of a head's record as canonical JSON
 TEXT_KEYS = ("message", "reason")  # keys of records whose values are free text
 MAX_NODE_BYTES = 256 << 20  # of a node: in put, import, fsck and repair
 INLINE_MAX_BYTES = 1024  # up to here a blob is cheaper as a row than as a file
+FILE_MIN_BYTES = CHUNK  # from here on a new blob is a file of its own
 JOURNAL_MIN_MOVES = 10_000  # that the journal keeps at least
 MOVES_PER_READ = 1000  # limit of one `Heads.moves`
 HeadName = NewType("HeadName", str)  # made by the `head_name` of each namespace
@@ -66,12 +67,19 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """Bytes to be published: either held in `data`, or in the private file `temp`."""
+    """Bytes to be published: held in `data`, in the private file `temp`, or `member` of the
+    private pack `temp`, all of whose members are published at once."""
 
     digest: Digest
     data: bytes | None
     temp: str | None = None
     type: str | None = None
+    member: int | None = None
+
+    @property
+    def is_row(self) -> bool:
+        """Whether the row holds the bytes: of every node, and of short blobs."""
+        return self.type is not None or self.digest.size_bytes <= INLINE_MAX_BYTES
 
 
 @dataclass(frozen=True)
@@ -157,10 +165,11 @@ def new_targets(swap: Swap) -> set[str]:
     return set(targets(Head(swap.new.hash, changed)))
 
 
-def discard(staged: Iterable[Staged]) -> None:
-    """Drops staged blobs that will not be published. Idempotent, never fails."""
+def discard(staged: Iterable[Staged], *, keep_packs: bool = False) -> None:
+    """Drops staged blobs that will not be published. Idempotent, never fails. `keep_packs`: other
+    members of their packs may be published yet."""
     for one in staged:
-        if one.temp is not None:
+        if one.temp is not None and not (keep_packs and one.member is not None):
             with suppress(OSError):  # a leftover is swept once this process has exited
                 os.unlink(one.temp)
 

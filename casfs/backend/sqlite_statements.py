@@ -1,4 +1,4 @@
-"""The SQL of `store.db`: its schema, and the statements of a publishing transaction.
+"""The statements of a transaction that publishes to `store.db`.
 
 Every function here takes a connection and runs inside the caller's transaction;
 `casfs.backend.disk` decides when one begins and ends, and documents the columns.
@@ -29,50 +29,38 @@ TOUCH_RESOLUTION_S = 60  # seconds; a more recent `touched` is not worth a write
 BATCH_ROWS = 500  # or parameters, per statement
 JOURNAL_PRUNE_INTERVAL = 1000  # moves
 META_KEY = b""  # `types.hash` for META
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS blobs (
-  id INTEGER PRIMARY KEY AUTOINCREMENT,
-  hash BLOB NOT NULL UNIQUE,
-  size INTEGER NOT NULL,
-  type INTEGER,
-  touched INTEGER NOT NULL,
-  data BLOB
-);
-CREATE INDEX IF NOT EXISTS blobs_by_type ON blobs(type) WHERE type IS NOT NULL;
-CREATE TABLE IF NOT EXISTS types (id INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE);
-CREATE TABLE IF NOT EXISTS recompressed (id INTEGER PRIMARY KEY, position INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS young (id INTEGER PRIMARY KEY);
-CREATE TABLE IF NOT EXISTS collecting (id INTEGER PRIMARY KEY);
-CREATE TABLE IF NOT EXISTS uses (name TEXT PRIMARY KEY, at INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS heads (
-  name TEXT PRIMARY KEY,
-  hash BLOB NOT NULL,
-  record TEXT NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS moves (
-  seq INTEGER PRIMARY KEY AUTOINCREMENT,
-  name TEXT NOT NULL,
-  hash BLOB,
-  at INTEGER NOT NULL
-);
-"""
 PURGE_MARK = b"\0casfs purged\0\x9d\x1e\x52\xc7\x08\xfa"  # in place of purged content
 PURGED = f"length(data) = {len(PURGE_MARK)} AND data = x'{PURGE_MARK.hex()}'"
 INSERT = f"""
-INSERT INTO blobs (hash, size, type, touched, data) VALUES (?, ?, ?, ?, ?)
+INSERT INTO blobs (hash, size, type, touched, data, pack, member) VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (hash) DO UPDATE SET touched = excluded.touched,
-data = CASE WHEN {PURGED} THEN excluded.data ELSE data END
+data = CASE WHEN {PURGED} THEN excluded.data ELSE data END,
+pack = CASE WHEN {PURGED} THEN excluded.pack ELSE pack END,
+member = CASE WHEN {PURGED} THEN excluded.member ELSE member END
 WHERE touched < excluded.touched - {TOUCH_RESOLUTION_S} OR {PURGED}
 """
-PURGE = f"UPDATE blobs SET data = x'{PURGE_MARK.hex()}' WHERE hash = ? AND type IS NULL"
-DELETE_UNTYPED_BLOB = "DELETE FROM blobs WHERE hash = ? AND type IS NULL RETURNING data"
+PURGE = (
+    f"UPDATE blobs SET data = x'{PURGE_MARK.hex()}', pack = NULL, member = NULL"
+    " WHERE hash = ? AND type IS NULL"
+)
+ADOPT = """
+INSERT OR IGNORE INTO blobs (hash, size, touched, pack, member) VALUES (?, ?, ?, ?, ?)
+"""
+MOVE = """
+UPDATE blobs SET pack = ?, member = ? WHERE hash = ? AND type IS NULL AND data IS NULL
+"""
+IS_FILE = "data IS NULL AND pack IS NULL"
+IS_PLACED = f"pack IS NOT NULL OR (data IS NOT NULL AND NOT ({PURGED}))"
+DELETE_UNTYPED_BLOB = f"DELETE FROM blobs WHERE hash = ? AND type IS NULL RETURNING data, {IS_FILE}"
 ADD = "INSERT OR IGNORE INTO heads (name, hash, record) VALUES (?, ?, ?)"
 REPLACE = "UPDATE heads SET hash = ?, record = ? WHERE name = ? AND hash = ? AND record = ?"
 REMOVE = "DELETE FROM heads WHERE name = ? AND hash = ? AND record = ?"
 DAMAGED = "CAST(hash AS BLOB) IS ? AND CAST(record AS BLOB) IS ?"
 MISTYPED = {  # table: the condition of a row that is not one of ours
     "blobs": "typeof(hash) != 'blob' OR length(hash) != 32 OR typeof(size) != 'integer'"
-    " OR typeof(touched) != 'integer' OR typeof(type) NOT IN ('integer', 'null')",
+    " OR typeof(touched) != 'integer' OR typeof(type) NOT IN ('integer', 'null')"
+    " OR typeof(pack) != typeof(member) OR typeof(pack) NOT IN ('integer', 'null')",
+    "packs": "typeof(name) != 'blob' OR length(name) != 32 OR typeof(size) != 'integer'",
     "types": "typeof(hash) != 'blob' OR length(hash) NOT IN (0, 32)",
     "moves": "typeof(hash) NOT IN ('blob', 'null') OR typeof(at) != 'integer'",
     "uses": "typeof(at) != 'integer'",
@@ -80,12 +68,14 @@ MISTYPED = {  # table: the condition of a row that is not one of ours
 
 
 class BlobRow(NamedTuple):
-    """The row of a stored blob; `type` is a row of `types`, None for plain bytes."""
+    """The row of a stored blob; `type` is a row of `types`, None for plain bytes. `is_placed`: its
+    bytes are in the row or in a pack, so that it has no file."""
 
     hash: bytes
     id: int
     type: int | None
     touched: int
+    is_placed: int
 
 
 def verified(hash: str, data: bytes) -> bytes:
@@ -148,19 +138,24 @@ def prepare(
 ) -> dict[bytes, BlobRow]:
     """Checks, in one query, that everything a transaction relies on is still stored (`require`, the
     types of its nodes, the targets of its heads) and refreshes its `touched`. Returns the rows that
-    its own blobs have already; in a large batch only nodes are looked up. Raises NotFound."""
+    its own blobs have already; in a large batch only nodes and files are looked up. Raises
+    NotFound."""
     published = {one.digest.hash for one in batch}
     targets: set[str] = {move.new.hash for move in moves if move.new}
     targets.update(one.type for one in batch if one.type is not None and one.type != META)
     needed = [key_of(hash) for hash in (targets - published).union(require)]
     is_small = len(batch) <= BATCH_ROWS
-    own = [key_of(one.digest.hash) for one in batch if is_small or one.type is not None]
+    own = [
+        key_of(one.digest.hash)
+        for one in batch
+        if is_small or one.type is not None or (one.temp is not None and one.member is None)
+    ]
     found = _rows(db, list({*needed, *own}))
     if gone := [key for key in needed if key not in found]:
         raise NotFound(f"no blob {min(gone).hex()} in this store: it was collected meanwhile")
     stale = [
         (now, id)
-        for _, id, _, touched in map(found.__getitem__, needed)
+        for _, id, _, touched, _ in map(found.__getitem__, needed)
         if touched < now - TOUCH_RESOLUTION_S
     ]
     if stale:
@@ -168,14 +163,17 @@ def prepare(
     return {key: BlobRow(*found[key]) for key in own if key in found}
 
 
-def _rows(db: Connection, keys: list[bytes]) -> dict[bytes, tuple[bytes, int, int | None, int]]:
+def _rows(
+    db: Connection, keys: list[bytes]
+) -> dict[bytes, tuple[bytes, int, int | None, int, int]]:
     """Returns the rows of those that are stored, as in BlobRow."""
-    found: dict[bytes, tuple[bytes, int, int | None, int]] = {}
+    found: dict[bytes, tuple[bytes, int, int | None, int, int]] = {}
     for start in range(0, len(keys), BATCH_ROWS):
         part = keys[start : start + BATCH_ROWS]
         marks = ",".join("?" * len(part))
         rows = db.execute(
-            f"SELECT hash, id, type, touched FROM blobs WHERE hash IN ({marks})", part
+            f"SELECT hash, id, type, touched, {IS_PLACED} FROM blobs WHERE hash IN ({marks})",
+            part,
         )
         found.update((row[0], row) for row in rows)
     return found
@@ -187,25 +185,35 @@ def insert(
     batch: Sequence[Staged],
     stored: Mapping[bytes, BlobRow],
     type_ids: Mapping[str, int],
+    packs: Mapping[str, int],
     now: int,
 ) -> None:
     """Inserts the rows of a batch, in its order: a node comes after its references. `stored`:
-    the rows that exist already; `type_ids`: committed rows of `types`."""
+    the rows that exist already; `type_ids`: committed rows of `types`; `packs`: the rows of `packs`
+    by their private files."""
     types = {one.type for one in batch if one.type is not None}
     ids = type_ids if types <= type_ids.keys() else _type_ids(db, types)
-    rows: list[tuple[bytes, int, int | None, int, bytes | None]] = []
+    rows: list[tuple[bytes, int, int | None, int, bytes | None, int | None, int | None]] = []
     for one in batch:
         key, data = key_of(one.digest.hash), one.data
         id = None if one.type is None else ids[one.type]
         known = stored.get(key)
         if id is not None and known is not None and known.type is None:
-            # it arrives anew, as a node; its bytes stay where they are stored
-            ((kept,),) = db.execute(DELETE_UNTYPED_BLOB, (key,)).fetchall() or [(data,)]
-            data = data if kept == PURGE_MARK else kept
+            # it arrives anew, as a node; its bytes stay in their file, if they have one
+            for _, is_file in db.execute(DELETE_UNTYPED_BLOB, (key,)).fetchall():
+                data = None if is_file else data
         if one.type is not None and data is not None and (known is None or known.type is None):
             data = rows_of_nodes.encode(data, one.type)
-        rows.append((key, one.digest.size_bytes, id, now, data))
+        pack = None if one.member is None or one.temp is None else packs[one.temp]
+        rows.append((key, one.digest.size_bytes, id, now, data, pack, one.member))
     db.executemany(INSERT, rows)
+
+
+def is_placed(one: Staged, stored: Mapping[bytes, BlobRow]) -> bool:
+    """Returns True for a blob that is stored already, in a row or in a pack."""
+    found = stored.get(key_of(one.digest.hash))
+    is_new_node = found is not None and one.type is not None and found.type is None
+    return found is not None and bool(found.is_placed) and not is_new_node
 
 
 def _type_ids(db: Connection, types: Collection[str]) -> dict[str, int]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from casfs.backend.capabilities import Packed
 from casfs.backend.protocols import INLINE_MAX_BYTES
 from casfs.digest import TreeHash, is_hash
 from casfs.errors import Corrupt, Invalid, NotFound
@@ -120,6 +121,8 @@ class ImageTree:
             if found[hash].size != size:
                 raise Corrupt(f"blob {hash} has {found[hash].size} bytes, its tree says {size}")
         large = {hash for hash, info in found.items() if info.type is None}
+        if isinstance(self._store.blobs, Packed):
+            large -= self._store.blobs.places(large).keys()
         for hash in large:
             self._protector.protect(hash, asked[hash])
             if self._content:

@@ -16,7 +16,7 @@ from casfs.backend.sqlite_statements import TOUCH_RESOLUTION_S
 from casfs.digest import Digest
 from casfs.errors import CasfsError, Conflict, Corrupt, Failed, NotFound
 from casfs.testing import blobs_contract, heads_contract, journal_contract
-from casfs.testing.contract import ABSENT, Check, create, put, stage
+from casfs.testing.contract import ABSENT, Check, create, put
 from tests.support.helpers import LARGE, private_files
 
 
@@ -175,7 +175,7 @@ def test_a_full_or_locked_tmp_is_a_clear_failure(root: Path, backend: DiskBacken
     (root / "tmp").rmdir()
     (root / "tmp").write_bytes(b"in the way")
     with pytest.raises(CasfsError, match="tmp"):
-        stage(backend, LARGE)
+        put(backend, LARGE)
 
 
 def test_a_store_of_an_older_casfs_says_what_to_do(tmp_path: Path) -> None:

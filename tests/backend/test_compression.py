@@ -83,7 +83,19 @@ def downgrade(root: Path) -> None:
         with backend(store)._db.write() as db:
             db.executemany("UPDATE blobs SET data = ? WHERE hash = ?", rows)
             db.execute("DROP TABLE recompressed")
+    drop_packs(root)
     (root / "format").write_text("casfs 1\n")
+
+
+def drop_packs(root: Path) -> None:
+    """Makes a store as casfs with format 2 left it."""
+    with sqlite3.connect(root / "store.db") as db:
+        db.execute("DROP TABLE packs")
+        db.execute("DROP INDEX blobs_by_pack")
+        for column in ("pack", "member"):
+            db.execute(f"ALTER TABLE blobs DROP COLUMN {column}")
+    db.close()
+    (root / "format").write_text("casfs 2\n")
 
 
 def test_a_long_node_is_compressed_and_read_back(store: Store) -> None:
@@ -182,6 +194,25 @@ def test_a_store_of_format_1_is_converted(root: Path) -> None:
     with Store.open(root) as store:
         assert {hash: store.get(hash) for hash in hashes} == content
         assert row(store, hashes[0])[:1] == MAGIC
+        assert fsck.check(store).faults == []
+
+
+def test_a_store_of_format_2_is_converted(root: Path) -> None:
+    with Store.init(root) as store:
+        hash = store.put(b"x" * 5000).hash
+        (node,) = put_many(store, 1)
+    drop_packs(root)
+    with pytest.raises(Refused, match="casfs init"):
+        Store.open(root)
+    casfs("init", root=root)
+    assert (root / "format").read_text().strip() == FORMAT
+    with Store.open(root) as store:
+        assert store.get(hash) == b"x" * 5000
+        assert store.node(node).type == "content"
+        with store.batch() as batch:
+            many = [batch.put(os.urandom(2000)).hash for _ in range(100)]
+        assert len(list((root / "packs").iterdir())) == 1
+        assert all(map(store.get, many))
         assert fsck.check(store).faults == []
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from casfs import daemon_socket, threads
 from casfs.cli.main import main
-from casfs.store import Store
+from casfs.store import FORMAT, Store
 from casfs.threads import Thread
 from engine.runtime.thread_run import ThreadRun
 from engine.threads import lifecycle, suspension
@@ -266,4 +266,4 @@ class Cli:
 
 
 def _readable(root: Path) -> bool:
-    return (root / "format").read_text().strip() == "casfs 2"
+    return (root / "format").read_text().strip() == FORMAT

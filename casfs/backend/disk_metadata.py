@@ -1,0 +1,118 @@
+"""The metadata of the blobs of `store.db`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from casfs.backend.protocols import BlobInfo, Total
+from casfs.backend.sqlite_connection import Database
+from casfs.backend.sqlite_statements import (
+    BATCH_ROWS,
+    IS_FILE,
+    PURGED,
+    is_sound,
+    parse_hash,
+    type_key,
+    type_of,
+)
+
+INFO = "SELECT id, hash, size, type FROM blobs WHERE"
+INFO_PURGED = f"SELECT hash, size, type, {PURGED} FROM blobs WHERE"
+
+
+class DiskMetadata:
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._types: dict[int, str] = {}  # of committed rows of `types`, which never change
+        self.type_ids: dict[str, int] = {}  # the same rows
+
+    def info(self, hashes: Collection[str]) -> dict[str, BlobInfo]:
+        found: dict[str, BlobInfo] = {}
+        keys = [key for hash in hashes if (key := parse_hash(hash)) is not None]
+        for start in range(0, len(keys), BATCH_ROWS):
+            part = keys[start : start + BATCH_ROWS]
+            with self._db.read() as db:
+                marks = ",".join("?" * len(part))
+                rows = db.execute(f"{INFO_PURGED} hash IN ({marks})", part).fetchall()
+            for key, size, type, is_purged in rows:
+                info = self._blob_info(size, type)
+                found[key.hex()] = info._replace(purged=True) if is_purged else info
+        return found
+
+    def _blob_info(self, size: object, type: int | None) -> BlobInfo:
+        """Returns the metadata of a row; a damaged size as -1, which no blob has."""
+        whole = size if isinstance(size, int) else -1
+        return BlobInfo(whole, None if type is None else self._type(type))
+
+    def iterate(self, after: int = 0) -> Iterator[tuple[int, str, BlobInfo]]:
+        return self._iterate(after, "")
+
+    def _iterate(self, after: int, condition: str) -> Iterator[tuple[int, str, BlobInfo]]:
+        while True:
+            with self._db.read() as db:
+                rows = db.execute(
+                    f"{INFO} id > ? {condition} ORDER BY id LIMIT {BATCH_ROWS}", (after,)
+                ).fetchall()
+            for after, key, size, type in rows:
+                if is_sound(key, size):  # else `faults` has it
+                    yield after, key.hex(), self._blob_info(size, type)
+            if len(rows) < BATCH_ROWS:
+                return
+
+    def _type(self, id: int) -> str | None:
+        if id not in self._types:
+            with self._db.read() as db:
+                rows = db.execute("SELECT id, hash FROM types").fetchall()
+            self._types.update((one, type) for one, key in rows if (type := type_of(key)))
+            self.type_ids.update((type, one) for one, type in self._types.items())
+        return self._types.get(id)  # None: the row was lost, as fsck reports
+
+    def missing(self, hashes: Collection[str]) -> list[str]:
+        asked = {hash: parse_hash(hash) for hash in hashes}
+        keys = [key for key in asked.values() if key is not None]
+        found: set[bytes] = set()
+        for start in range(0, len(keys), BATCH_ROWS):
+            part = keys[start : start + BATCH_ROWS]
+            marks = ",".join("?" * len(part))
+            with self._db.read() as db:
+                rows = db.execute(f"SELECT hash FROM blobs WHERE hash IN ({marks})", part)
+                found.update(key for (key,) in rows)
+        return [hash for hash, key in asked.items() if key not in found]
+
+    def find(self, prefix: str, limit: int) -> list[str]:
+        low, high = bytes.fromhex(prefix.ljust(64, "0")), bytes.fromhex(prefix.ljust(64, "f"))
+        with self._db.read() as db:
+            rows = db.execute(
+                "SELECT hash FROM blobs WHERE hash BETWEEN ? AND ? ORDER BY hash LIMIT ?",
+                (low, high, limit),
+            ).fetchall()
+        return [key.hex() for (key,) in rows]
+
+    def of_type(self, type: str) -> Iterator[tuple[str, BlobInfo]]:
+        with self._db.read() as db:
+            row = db.execute("SELECT id FROM types WHERE hash = ?", (type_key(type),)).fetchone()
+        for _, hash, info in self._iterate(0, f"AND type = {row[0]}") if row else ():
+            yield hash, info
+
+    def total(self) -> Total:
+        with self._db.read() as db:
+            row = db.execute(
+                f"SELECT count(*), coalesce(sum(size), 0), coalesce(sum({IS_FILE}), 0) FROM blobs"
+            ).fetchone()
+        return Total(*map(int, row))
+
+    def types(self) -> dict[str, int]:
+        with self._db.read() as db:
+            rows = db.execute(
+                "SELECT t.hash, count(*) FROM blobs b JOIN types t ON t.id = b.type GROUP BY b.type"
+            ).fetchall()
+        return {type: count for key, count in rows if (type := type_of(key)) is not None}
+
+    def room(self) -> dict[str | None, Total]:
+        with self._db.read() as db:
+            rows = db.execute(
+                f"SELECT t.hash, count(*), sum(size), sum({IS_FILE}) FROM blobs b"
+                " LEFT JOIN types t ON t.id = b.type GROUP BY b.type"
+            ).fetchall()
+        known = [(key if key is None else type_of(key) or "", total) for key, *total in rows]
+        return {type: Total(*map(int, total)) for type, total in known}

@@ -1,0 +1,118 @@
+"""Writes hot packs: many new blobs in one private file, each at a multiple of 4 KiB.
+
+A few blobs become files of their own; whether they are few shows at the end of a group, so its
+first blobs are held in memory. A pack is complete, and may be published, once its group is closed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import BinaryIO, NamedTuple
+
+from casfs.backend.objects import Objects
+from casfs.backend.pack_files import SUFFIX
+from casfs.backend.protocols import Staged
+from casfs.digest import Digest
+from casfs.packs.writer import PackWriter
+from casfs.system.files import writing
+
+MIN_BLOBS = 64  # fewer, of fewer bytes, are files
+MIN_BYTES = 4 << 20
+MAX_BYTES = 64 << 20  # of a pack
+BUFFER_BYTES = 1 << 20
+
+
+class Group(NamedTuple):
+    """Blobs that were closed together: in one pack, or in a file each. `size`: how many."""
+
+    number: int
+    size: int
+    paths: list[str]
+
+    def staged(self, digest: Digest, member: int) -> Staged:
+        if self.paths[0].endswith(SUFFIX):
+            return Staged(digest, None, self.paths[0], member=member)
+        return Staged(digest, None, self.paths[member])
+
+
+class HotPacks:
+    """Not thread-safe. `closed`: the groups that may be published; the caller removes them."""
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+        self._held: list[tuple[Digest, bytes]] = []
+        self._held_bytes = 0
+        self._file: BinaryIO | None = None
+        self._temp = ""
+        self._number = 0
+        self.closed: list[Group] = []
+
+    def add(self, digest: Digest, data: bytes) -> tuple[int, int]:
+        """Appends a blob; returns the number of its group, and its own in that."""
+        if self._file is None:
+            self._held.append((digest, data))
+            self._held_bytes += len(data)
+            place = self._number, len(self._held) - 1
+            if len(self._held) >= MIN_BLOBS or self._held_bytes >= MIN_BYTES:
+                self._open()
+            return place
+        with writing(self._temp):
+            place = self._number, self._writer.add(digest.hash, data)
+        if self._writer.size >= MAX_BYTES:
+            self.close()
+        return place
+
+    def _open(self) -> None:
+        self._temp = self._objects.staging.new_name()
+        with writing(self._temp):
+            self._file = open(self._temp, "xb", buffering=BUFFER_BYTES)  # noqa: SIM115
+            self._writer = PackWriter(self._file, aligned=True)
+            for digest, data in self._held:
+                self._writer.add(digest.hash, data)
+        self._held, self._held_bytes = [], 0
+
+    def close(self) -> None:
+        """Completes the current group, if it has any blob."""
+        if self._file is not None:
+            count = self._writer.members
+            with writing(self._temp), self._file:
+                name = self._writer.finish()
+            paths = [f"{self._temp}.{name}{SUFFIX}"]
+            with writing(paths[0]):
+                os.rename(self._temp, paths[0])
+            self._file = None
+        else:
+            count = len(self._held)
+            paths = [str(self._objects.stage_bytes(*one).temp) for one in self._held]
+            self._held, self._held_bytes = [], 0
+        if count:
+            self.closed.append(Group(self._number, count, paths))
+            self._number += 1
+
+    def discard(self) -> None:
+        """Drops what was not closed."""
+        if self._file is not None:
+            self._file.close()
+            with suppress(OSError):
+                os.unlink(self._temp)
+
+
+def spill(objects: Objects, staged: Sequence[Staged], made: list[Staged]) -> list[Staged]:
+    """Returns what is staged, with longer plain bytes in files or packs instead of memory; these
+    are added to `made`."""
+    packs = HotPacks(objects)
+    found, places = list(staged), {}
+    try:
+        for number, one in enumerate(staged):
+            if one.data is not None and not one.is_row:
+                places[number] = packs.add(one.digest, one.data)
+        packs.close()
+    finally:
+        packs.discard()
+        for number, (group, member) in places.items():
+            if group < len(packs.closed):
+                found[number] = packs.closed[group].staged(staged[number].digest, member)
+                made.append(found[number])
+    return found

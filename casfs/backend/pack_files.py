@@ -1,0 +1,211 @@
+"""Local packs: `packs/<name>.pack`, mode 0444, each a row of `packs`.
+
+As for objects, files are placed and removed only while the write lock is held; a file without a
+row is garbage. The bytes of a blob that is in a pack are verified at each read. A pack may be
+rewritten or removed while another process reads: then the row of the blob names another place by
+now, which the reader looks up (`casfs.backend.disk_blobs`). A pack of the kind "remote" has its
+bytes elsewhere, and `open_remote` opens it.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, cast
+
+from casfs.backend.objects import Stamp
+from casfs.backend.sqlite_connection import Connection, Database
+from casfs.digest import BlobHash, Digest, hash_stream, is_hash
+from casfs.errors import CasfsError, Corrupt, CorruptBlob, Failed, NotFound
+from casfs.lru_cache import LruCache
+from casfs.packs.reader import PackReader, open_pack
+from casfs.system import interruption
+from casfs.system.files import fsync, writing
+
+OPEN_PACKS = 128  # whose descriptors and indexes a process keeps
+PACK_MODE = 0o444
+SUFFIX = ".pack"
+Place = tuple[int, int]  # id of a pack, number of the member
+
+
+class _Open(NamedTuple):
+    """An open pack; `path` and `stamp` of a local one's file."""
+
+    reader: PackReader
+    path: Path | None = None
+    stamp: Stamp | None = None
+
+
+class PackFiles:
+    """Thread-safe."""
+
+    def __init__(self, root: Path, db: Database) -> None:
+        self.root = root
+        self._db = db
+        self._readers = LruCache(OPEN_PACKS)
+        self.open_remote: Callable[[str, str], PackReader] | None = None  # (remote, name)
+
+    def path(self, name: str) -> Path:
+        return self.root / f"{name}{SUFFIX}"
+
+    # -- reading -----------------------------------------------------------------------
+
+    def reader(self, pack: int, *, again: bool = False) -> PackReader:
+        """Returns the reader of a pack; `again`: nothing that is cached is used, and it is opened
+        anew where its file was replaced. Raises NotFound, Corrupt, Failed."""
+        found: _Open | None = self._readers.get(str(pack))
+        if found is not None and not again:
+            return found.reader
+        if found is None or (found.path and found.stamp != _stamp(found.path)):
+            found = self._open(pack)
+            self._readers.put(str(pack), found, 1)
+        elif again:
+            found.reader.forget()
+        return found.reader
+
+    def _open(self, pack: int) -> _Open:
+        with self._db.read() as db:
+            row = db.execute(
+                "SELECT name, kind, remote FROM packs WHERE id = ?", (pack,)
+            ).fetchone()
+        if row is None:
+            raise NotFound(f"no pack {pack} in this store")
+        name, kind, remote = row[0].hex(), row[1], row[2]
+        if kind == "remote":
+            if self.open_remote is None:
+                raise Failed(f"pack {name} is in the remote {remote}, which is not open here")
+            return _Open(self.open_remote(remote, name))
+        path = self.path(name)
+        found = _Open(open_pack(path), path, _stamp(path))
+        if found.reader.index.name != name:
+            raise Corrupt(f"{path} is the pack {found.reader.index.name}")
+        return found
+
+    def read(self, hash: str, place: Place, *, again: bool = False) -> bytes:
+        """Returns the verified bytes of a blob. Raises NotFound where the pack is gone,
+        CorruptBlob. `again`: nothing that is cached is used."""
+        return self._at(hash, place, again).read(place[1])
+
+    def offset(self, pack: int, member: int) -> int:
+        """Returns where a member of a hot pack begins. Raises as `reader`."""
+        index = self.reader(pack).index
+        return index.frame(index.member(member).frame).offset
+
+    def stream(self, hash: str, place: Place) -> BinaryIO:
+        """As `read`, but returns a stream, which is not verified."""
+        return cast(BinaryIO, _Stream(self._at(hash, place, True).pieces(place[1])))
+
+    def verify(self, hash: str, size: int, place: Place) -> None:
+        """Reads a blob again in any case, in constant memory. Raises as `read`."""
+        with self.stream(hash, place) as source:
+            if hash_stream(source, interruption.check) != Digest(BlobHash(hash), size):
+                raise CorruptBlob(f"blob {hash}: its bytes in a pack do not hash to its name")
+
+    def salvage(self, hash: str, place: Place) -> bytes | None:
+        """Returns what can be read of a damaged blob."""
+        try:
+            with self.stream(hash, place) as source:
+                return source.read()
+        except CasfsError:
+            return None
+
+    def _at(self, hash: str, place: Place, again: bool) -> PackReader:
+        try:
+            reader = self.reader(place[0], again=again)
+            found = reader.index.member(place[1]).hash
+        except NotFound as error:
+            raise NotFound(f"blob {hash}: its pack is missing: {error}") from None
+        except Corrupt as error:
+            raise CorruptBlob(f"blob {hash}: {error}") from None
+        if found != hash:
+            where = f"member {place[1]} of pack {reader.index.name}"
+            raise CorruptBlob(f"blob {hash}: its row names {where}, which is {found}")
+        return reader
+
+    # -- files; the caller holds the write lock --------------------------------------------
+
+    def place(self, db: Connection, temp: str, kind: str) -> int:
+        """Renames a synced private pack, whose file name ends in `<name>.pack`, into place; returns
+        the id of its row. It replaces one of that name, whose dead ranges may be holes."""
+        path = self.path(temp.split(".")[-2])
+        with writing(path):
+            size = os.stat(temp).st_size
+            os.chmod(temp, PACK_MODE)
+            self.root.mkdir(exist_ok=True)
+            os.rename(temp, path)
+            fsync(self.root)
+        return add_row(db, path.stem, kind, size, None)
+
+    def remove(self, pack: int) -> bool:
+        """Deletes a pack that no blob is in; returns False for any other."""
+        with self._db.write() as db:
+            row = db.execute(REMOVE, (pack,)).fetchone()
+        if row is not None:
+            self.remove_stray(row[0].hex())
+        return row is not None
+
+    def remove_stray(self, name: str) -> bool:
+        """Deletes the file of a pack that has no row of a local kind; returns whether it did."""
+        with self._db.write() as db:
+            if db.execute(HAS_FILE, (bytes.fromhex(name),)).fetchone():
+                return False
+            with writing(self.path(name)):
+                self.path(name).unlink(missing_ok=True)
+        return True
+
+    def names(self) -> Iterator[str]:
+        """Yields the names of the files."""
+        if self.root.exists():
+            for entry in os.scandir(self.root):
+                if entry.name.endswith(SUFFIX) and is_hash(entry.name.removesuffix(SUFFIX)):
+                    yield entry.name.removesuffix(SUFFIX)
+
+
+class _Stream(io.RawIOBase):
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._rest:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return 0
+            self._rest = memoryview(piece)
+        count = min(len(buffer), len(self._rest))
+        buffer[:count], self._rest = self._rest[:count], self._rest[count:]
+        return count
+
+
+def _stamp(path: Path) -> Stamp | None:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+ADD = """
+INSERT INTO packs (name, kind, size, remote) VALUES (?, ?, ?, ?)
+ON CONFLICT (name) DO UPDATE
+SET kind = excluded.kind, size = excluded.size, remote = excluded.remote
+WHERE excluded.kind != 'remote'
+"""
+REMOVE = """
+DELETE FROM packs WHERE id = ? AND NOT EXISTS (SELECT 1 FROM blobs WHERE pack = packs.id)
+RETURNING name
+"""
+HAS_FILE = "SELECT 1 FROM packs WHERE name = ? AND kind != 'remote'"
+
+
+def add_row(db: Connection, name: str, kind: str, size: int, remote: str | None) -> int:
+    """Returns the id of the row of a pack, which is made, or made local. Caller's transaction."""
+    key = bytes.fromhex(name)
+    db.execute(ADD, (key, kind, size, remote))
+    (id,) = db.execute("SELECT id FROM packs WHERE name = ?", (key,)).fetchone()
+    return int(id)

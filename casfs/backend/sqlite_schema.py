@@ -1,0 +1,63 @@
+"""The tables of `store.db`; `casfs.backend.disk` documents the columns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from casfs.backend.sqlite_connection import Database
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS blobs (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  hash BLOB NOT NULL UNIQUE,
+  size INTEGER NOT NULL,
+  type INTEGER,
+  touched INTEGER NOT NULL,
+  data BLOB,
+  pack INTEGER,
+  member INTEGER
+);
+CREATE TABLE IF NOT EXISTS packs (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  name BLOB NOT NULL UNIQUE,
+  kind TEXT NOT NULL,
+  size INTEGER NOT NULL,
+  remote TEXT
+);
+CREATE INDEX IF NOT EXISTS blobs_by_type ON blobs(type) WHERE type IS NOT NULL;
+CREATE TABLE IF NOT EXISTS types (id INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE);
+CREATE TABLE IF NOT EXISTS recompressed (id INTEGER PRIMARY KEY, position INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS young (id INTEGER PRIMARY KEY);
+CREATE TABLE IF NOT EXISTS collecting (id INTEGER PRIMARY KEY);
+CREATE TABLE IF NOT EXISTS uses (name TEXT PRIMARY KEY, at INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS heads (
+  name TEXT PRIMARY KEY,
+  hash BLOB NOT NULL,
+  record TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS moves (
+  seq INTEGER PRIMARY KEY AUTOINCREMENT,
+  name TEXT NOT NULL,
+  hash BLOB,
+  at INTEGER NOT NULL
+);
+"""
+IS_FORMAT_3 = "SELECT 1 FROM pragma_table_info('blobs') WHERE name = 'pack'"
+TO_FORMAT_3 = (
+    "ALTER TABLE blobs ADD COLUMN pack INTEGER",
+    "ALTER TABLE blobs ADD COLUMN member INTEGER",
+)
+BY_PACK = "CREATE INDEX IF NOT EXISTS blobs_by_pack ON blobs(pack, member) WHERE pack IS NOT NULL"
+
+
+def create(path: Path) -> None:
+    """Makes the tables, or adds what a store of an older format lacks. Idempotent."""
+    database = Database(path, SCHEMA)
+    try:
+        with database.write() as db:
+            names = {row[1] for row in db.execute("PRAGMA table_info(blobs)")}
+            for column in {"pack", "member"} - names:
+                db.execute(f"ALTER TABLE blobs ADD COLUMN {column} INTEGER")
+            db.execute(BY_PACK)
+    finally:
+        database.close()
