@@ -1,98 +1,70 @@
 """The usual AWS files: credentials, region and endpoint of a profile.
 
 The S3 client reads the environment by itself, but not `~/.aws/credentials` and `~/.aws/config`.
-A text of these files is never repeated in a message.
+No text of these files comes into a message.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from configparser import Error, RawConfigParser
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple, NotRequired, TypedDict
+from typing import Any
 
 from casfs.errors import AccessDenied, Failed, Invalid
 
 REREAD = timedelta(minutes=5)  # temporary credentials are replaced in the files
 KEY_ID, SECRET, TOKEN = "aws_access_key_id", "aws_secret_access_key", "aws_session_token"
-OTHER_SOURCES = (  # of credentials, which the client reads
-    "AWS_ACCESS_KEY_ID",
-    "AWS_SKIP_SIGNATURE",
-    "AWS_WEB_IDENTITY_TOKEN_FILE",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-)
-REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
-ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+ELSEWHERE = (  # credentials that the client finds
+    "AWS_ACCESS_KEY_ID AWS_SKIP_SIGNATURE AWS_WEB_IDENTITY_TOKEN_FILE "
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI AWS_CONTAINER_CREDENTIALS_FULL_URI"
+).split()
+SETTINGS = {  # of the client: the variables, and the name in the files
+    "region": ("AWS_REGION AWS_DEFAULT_REGION", "region"),
+    "endpoint": ("AWS_ENDPOINT_URL_S3 AWS_ENDPOINT_URL AWS_ENDPOINT", "endpoint_url"),
+}
 
 
-class Credential(TypedDict):
-    access_key_id: str
-    secret_access_key: str
-    token: NotRequired[str | None]
-    expires_at: datetime | None
+def access() -> tuple[dict[str, Any], Callable[[], Any] | None]:
+    """Returns region and endpoint where they are set, and what provides credentials, None where
+    the client finds them. Raises AccessDenied where AWS_PROFILE names a profile without
+    credentials; Invalid for a file that cannot be parsed."""
+    profile, settings = _profile(), {}
+    for name, (variables, option) in SETTINGS.items():
+        found = [os.environ[one] for one in variables.split() if os.environ.get(one)]
+        if value := [*found, profile.get(option)][0]:
+            settings[name] = value
+    wanted = KEY_ID in profile or "AWS_PROFILE" in os.environ
+    if not wanted or any(name in os.environ for name in ELSEWHERE):
+        return settings, None
+    _credential()
+    return settings, _credential
 
 
-class Access(NamedTuple):
-    """What a client needs beside the bucket. `credential`: None where it finds them itself."""
-
-    region: str | None
-    endpoint: str | None
-    credential: Callable[[], Credential] | None
-
-
-def access() -> Access:
-    """Returns what environment and files say. Raises AccessDenied where AWS_PROFILE names a
-    profile without credentials; Invalid for a file that cannot be parsed."""
-    settings = _profile(os.environ)
-    named = "AWS_PROFILE" in os.environ
-    credential = None
-    if not any(name in os.environ for name in OTHER_SOURCES) and (KEY_ID in settings or named):
-        _credential()
-        credential = _credential
-    return Access(
-        _first(REGIONS) or settings.get("region"),
-        _first(ENDPOINTS) or settings.get("endpoint_url"),
-        credential,
-    )
-
-
-def _first(names: tuple[str, ...]) -> str | None:
-    return next((os.environ[name] for name in names if os.environ.get(name)), None)
-
-
-def _credential() -> Credential:
-    found = _profile(os.environ)
-    try:
-        key_id, secret = found[KEY_ID], found[SECRET]
-    except KeyError:
+def _credential() -> dict[str, Any]:
+    found = _profile()
+    if not {KEY_ID, SECRET} <= found.keys():
         name = os.environ.get("AWS_PROFILE", "default")
         raise AccessDenied(
             f"profile {name!r} of ~/.aws holds no {KEY_ID} with its {SECRET} (roles, SSO and "
             "programs are not read); put them there, or into the environment"
-        ) from None
-    expires = datetime.now(UTC) + REREAD
-    return Credential(
-        access_key_id=key_id,
-        secret_access_key=secret,
-        token=found.get(TOKEN),
-        expires_at=expires,
-    )
+        )
+    keys = {"access_key_id": found[KEY_ID], "secret_access_key": found[SECRET]}
+    return {**keys, "token": found.get(TOKEN), "expires_at": datetime.now(UTC) + REREAD}
 
 
-def _profile(env: Mapping[str, str]) -> dict[str, str]:
+def _profile() -> dict[str, str]:
     """The settings of the profile, of both files."""
-    name = env.get("AWS_PROFILE", "default")
-    aws = Path(env.get("HOME") or Path.home()) / ".aws"
-    config = Path(env.get("AWS_CONFIG_FILE") or aws / "config").expanduser()
-    shared = Path(env.get("AWS_SHARED_CREDENTIALS_FILE") or aws / "credentials").expanduser()
+    name = os.environ.get("AWS_PROFILE", "default")
     section = name if name == "default" else f"profile {name}"
-    return _section(config, section) | _section(shared, name)
+    config = _section("AWS_CONFIG_FILE", "~/.aws/config", section)
+    return config | _section("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials", name)
 
 
-def _section(path: Path, name: str) -> dict[str, str]:
+def _section(variable: str, usual: str, name: str) -> dict[str, str]:
+    path = Path(os.environ.get(variable) or usual).expanduser()
     parser = RawConfigParser(default_section="", strict=False)
     try:
         parser.read_string(path.read_text("utf-8"))

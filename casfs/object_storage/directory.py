@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO
 
 from casfs.errors import AccessDenied, CasfsError, Failed, NotFound, Unreachable
 from casfs.object_storage.interface import KEY, MAX_OBJECT_BYTES, Found, ObjectStorage
@@ -21,7 +20,11 @@ from casfs.system.files import NEW_FILE, fsync
 TEMP = ".tmp"  # files that are being written; no key begins with a dot
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 COPY_BYTES = 1 << 20
-UNREACHABLE = {errno.EIO, errno.ESTALE, errno.ENODEV, errno.ENOTCONN, errno.ETIMEDOUT}
+GONE = (errno.EIO, errno.ESTALE, errno.ENODEV, errno.ENOTCONN, errno.ETIMEDOUT)
+KINDS: dict[int, type[CasfsError]] = {
+    errno.EACCES: AccessDenied,
+    **dict.fromkeys(GONE, Unreachable),
+}
 
 
 class DirectoryStorage(ObjectStorage):
@@ -32,18 +35,18 @@ class DirectoryStorage(ObjectStorage):
         self._root = root
 
     def get(self, key: str, max_size: int = MAX_OBJECT_BYTES) -> bytes:
-        with self._open(key) as (file, size):
-            self.bounded(key, size, max_size)
-            return file.read(size)
+        with self._open(key) as (fd, found):
+            self.bounded(key, found.size, max_size)
+            return os.pread(fd, found.size, 0)
 
     def get_range(self, key: str, offset: int, size: int) -> bytes:
-        with self._open(key) as (file, _):
-            return self.exactly(key, os.pread(file.fileno(), size, offset), size)
+        with self._open(key) as (fd, _):
+            return self.exactly(key, os.pread(fd, size, offset), size)
 
     def get_tail(self, key: str, size: int) -> tuple[bytes, int]:
-        with self._open(key) as (file, total):
+        with self._open(key) as (fd, (total, _)):
             size = min(size, total)
-            return self.exactly(key, os.pread(file.fileno(), size, total - size), size), total
+            return self.exactly(key, os.pread(fd, size, total - size), size), total
 
     def put(self, key: str, data: bytes | Path) -> None:
         with self._failing(self.place(key)), self._written(data) as temp:
@@ -63,42 +66,39 @@ class DirectoryStorage(ObjectStorage):
             return True
 
     def head(self, key: str) -> Found | None:
-        try:
-            with self._open(key) as (file, size):
-                return Found(size, _time(os.fstat(file.fileno())))
-        except NotFound:
-            return None
+        with suppress(NotFound), self._open(key) as (_, found):
+            return found
+        return None
 
     def delete(self, key: str) -> None:
         with self._failing(self.place(key)), suppress(FileNotFoundError):
             (self._root / key).unlink()
 
     def list(self, prefix: str) -> Iterator[tuple[str, Found]]:
-        with self._failing(self.url):
-            for at, _, names in os.walk(self._root / prefix):
-                for path in (Path(at, name) for name in names):
-                    key = path.relative_to(self._root).as_posix()
-                    with suppress(FileNotFoundError):  # deleted meanwhile
-                        found = path.lstat()
-                        if KEY.fullmatch(key) and stat.S_ISREG(found.st_mode):
-                            yield key, Found(found.st_size, _time(found))
+        for at, _, names in os.walk(self._root / prefix):
+            for name in names:
+                key = Path(at, name).relative_to(self._root).as_posix()
+                with suppress(Failed):  # not a regular file
+                    if KEY.fullmatch(key) and (found := self.head(key)):
+                        yield key, found
 
     def now(self) -> datetime:
         with self._failing(self.url), self._written(b"") as temp:
-            return _time(temp.stat())
+            return datetime.fromtimestamp(temp.stat().st_mtime, UTC)
 
     def server(self) -> str:
         return f"the file system of {self._root}"
 
     @contextmanager
-    def _open(self, key: str) -> Iterator[tuple[BinaryIO, int]]:
-        """An object's file, and its size."""
+    def _open(self, key: str) -> Iterator[tuple[int, Found]]:
+        """The descriptor of an object's file, and its metadata."""
         place = self.place(key)
-        with self._failing(place), open(os.open(self._root / key, READ), "rb") as file:
+        with self._failing(place), open(os.open(self._root / key, READ), "rb", 0) as file:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):
                 raise Failed(f"{place}: not a regular file")
-            yield file, found.st_size
+            modified = datetime.fromtimestamp(found.st_mtime, UTC)
+            yield file.fileno(), Found(found.st_size, modified)
 
     @contextmanager
     def _written(self, data: bytes | Path) -> Iterator[Path]:
@@ -117,10 +117,9 @@ class DirectoryStorage(ObjectStorage):
     def _made(self, key: str) -> Path:
         """The path of a key, in a directory that exists and is durable."""
         path = self._root / key
-        missing = [one for one in path.parents if not one.exists()]
-        for directory in reversed(missing):
-            directory.mkdir(0o700, exist_ok=True)
-            fsync(directory.parent)
+        for parent in reversed([one for one in path.parents if not one.exists()]):
+            parent.mkdir(0o700, exist_ok=True)
+            fsync(parent.parent)
         return path
 
     @contextmanager
@@ -131,13 +130,5 @@ class DirectoryStorage(ObjectStorage):
         except FileNotFoundError:
             raise NotFound(f"{place}: no such object") from None
         except OSError as error:
-            kind: type[CasfsError] = Failed
-            if error.errno in UNREACHABLE:
-                kind = Unreachable
-            elif error.errno == errno.EACCES:
-                kind = AccessDenied
+            kind = KINDS.get(error.errno or 0, Failed)
             raise kind(f"{place}: {error.strerror}") from error
-
-
-def _time(found: os.stat_result) -> datetime:
-    return datetime.fromtimestamp(found.st_mtime, UTC)

@@ -36,7 +36,7 @@ class ObjectStorage(ABC):
 
     @abstractmethod
     def get(self, key: str, max_size: int = MAX_OBJECT_BYTES) -> bytes:
-        """Raises NotFound; Corrupt where the object is larger than `max_size`."""
+        """Raises NotFound; Corrupt where the object is larger."""
 
     @abstractmethod
     def get_range(self, key: str, offset: int, size: int) -> bytes:
@@ -44,19 +44,17 @@ class ObjectStorage(ABC):
 
     @abstractmethod
     def get_tail(self, key: str, size: int) -> tuple[bytes, int]:
-        """Returns the last `size` bytes (all, where there are fewer), and the size of the object.
-        Raises NotFound."""
+        """Returns the last bytes, as many as there are, and the object's size. Raises NotFound."""
 
     @abstractmethod
     def put(self, key: str, data: bytes | Path) -> None:
-        """Writes an object, over one of that key. Repeated after a lost answer: what `key` names
-        must not depend on the order of puts."""
+        """Writes an object, over one of that key; it may be repeated after a lost answer."""
 
     @abstractmethod
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Returns False where the key exists with another content. With equal content it is True:
-        after a lost answer that is the caller's own put. So each caller's content must be unique,
-        by a random id in it."""
+        after a lost answer that is the caller's own put. So each content must be unique, by a
+        random id in it."""
 
     @abstractmethod
     def head(self, key: str) -> Found | None: ...
@@ -67,8 +65,7 @@ class ObjectStorage(ABC):
 
     @abstractmethod
     def list(self, prefix: str) -> Iterator[tuple[str, Found]]:
-        """Yields the objects below a prefix, which ends at a slash: "packs/". A listing may lag
-        behind puts and deletes: decide nothing by it."""
+        """Yields what is below a prefix like "packs/". It may lag: decide nothing by it."""
 
     @abstractmethod
     def now(self) -> datetime:
@@ -91,6 +88,6 @@ class ObjectStorage(ABC):
         return data
 
     def bounded(self, key: str, size: int, max_size: int) -> None:
-        """Raises Corrupt for an object that no one has written."""
+        """Raises Corrupt for an object that is larger than expected."""
         if size > max_size:
             raise Corrupt(f"{self.place(key)} has {size} bytes, more than {max_size}: not read")

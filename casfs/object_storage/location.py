@@ -46,7 +46,7 @@ def open_storage(
         from casfs.object_storage.s3 import S3Storage
     except ImportError as error:
         raise Failed(f"{url} needs an extra: pip install 'casfs[s3]' ({error})") from None
-    return S3Storage(plain, parts.netloc, prefix[1:], endpoint, region, patience_s)
+    return S3Storage(plain, parts.netloc, prefix[1:], endpoint or "", region or "", patience_s)
 
 
 def _split(url: str, form: str) -> SplitResult:

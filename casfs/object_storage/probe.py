@@ -1,31 +1,34 @@
-"""The probe of object storage: whether put-if-absent lets one of several writers win.
+"""The probe of object storage: whether one of several writers wins a put-if-absent.
 
 Some servers look for the key first and then write: of two writers at once both win, and a push
-would be lost. So a remote is probed once, when it is added.
+would be lost. So a remote is probed when it is added.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from functools import partial
 from threading import Barrier
 
 from casfs.errors import Refused
 from casfs.object_storage.interface import ObjectStorage
 from casfs.object_storage.retrying import parallel
 
-WRITERS = 16
-ROUNDS = 3
+WRITERS, ROUNDS = 16, 3
 
 
 def probe(storage: ObjectStorage) -> None:
     """Raises Refused, naming the server, where not one writer wins each of several races."""
     for _ in range(ROUNDS):
         key, start = f"probe/{secrets.token_hex(8)}", Barrier(WRITERS)
+
+        def write(content: bytes, key: str = key, start: Barrier = start) -> bool:
+            start.wait(timeout=60)
+            return storage.put_if_absent(key, content)
+
         contents = [secrets.token_bytes(64) for _ in range(WRITERS)]
-        calls = [_writer(storage, key, content, start) for content in contents]
         try:
-            won = list(parallel(calls, WRITERS))
+            won = list(parallel([partial(write, one) for one in contents], WRITERS))
             left = storage.get(key)
         finally:
             storage.delete(key)
@@ -34,11 +37,3 @@ def probe(storage: ObjectStorage) -> None:
                 f"{storage.url}: {won.count(True)} of {WRITERS} writers created one object at "
                 f"once, so pushes could be lost; use another server than {storage.server()}"
             )
-
-
-def _writer(storage: ObjectStorage, key: str, content: bytes, start: Barrier) -> Callable[[], bool]:
-    def write() -> bool:
-        start.wait(timeout=60)
-        return storage.put_if_absent(key, content)
-
-    return write

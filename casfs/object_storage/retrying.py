@@ -21,8 +21,7 @@ CONCURRENCY = 8
 
 
 class Passing(Exception):
-    """A failure that may pass: `error` is raised where it does not, `after_s` is the least pause
-    and `patience_s` the most time for retries."""
+    """A failure that may pass: `error` is raised where it does not in `patience_s`."""
 
     def __init__(self, error: CasfsError, after_s: float = 0, patience_s: float = 1e9) -> None:
         super().__init__(str(error))

@@ -1,8 +1,8 @@
 """An S3 bucket as object storage, by obstore.
 
-obstore's own retries are off: they neither tell that an earlier try may have reached the server nor
-end when the work is interrupted. Its errors hold what the server said, so their text goes into no
-message but the status and the error code of S3.
+obstore's own retries are off: they do not tell that an earlier try may have reached the server, nor
+end when the work is interrupted. Its errors repeat what the server said, so nothing of them comes
+into a message but the HTTP status and the error code.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from functools import partial
 from http.client import HTTPException
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -29,23 +30,20 @@ from casfs.object_storage.retrying import Passing, retry
 from casfs.system.safe_text import escape
 from casfs.version import VERSION
 
+if TYPE_CHECKING:  # types only
+    from obstore import GetOptions
+
 T = TypeVar("T")
 CONNECT_PATIENCE_S = 5.0  # a server that is not there at all is soon given up
-READ_TIMEOUT = timedelta(seconds=30)  # without a byte
-TIMEOUT = timedelta(minutes=15)  # of one request
-MULTIPART_BYTES = 32 << 20  # from here on a file is sent in parts
-PART_BYTES, PARTS_AT_ONCE = 16 << 20, 3
-PROBE_KEY = "casfs-probe"
-SIGNED_FOR = timedelta(minutes=1)
+READ_TIMEOUT, TIMEOUT = timedelta(seconds=30), timedelta(minutes=15)  # without a byte; in all
+MULTIPART_BYTES, PART_BYTES, PARTS_AT_ONCE = 32 << 20, 16 << 20, 3  # larger files go in parts
+PROBE_KEY = "casfs-probe"  # asked for where only the header of the answer matters
 
-STATUS = re.compile(r"status code: (\d{3})")
-CODE = re.compile(r"<Code>(\w{1,64})</Code>")
-TRY_AGAIN = {408, 409, 425, 429, 500, 502, 503, 504}
-THROTTLED = {429, 503}
-TRY_AGAIN_CODES = {"RequestTimeout", "SlowDown"}
-BAD_CREDENTIALS = {"ExpiredToken", "InvalidToken", "InvalidAccessKeyId", "TokenRefreshRequired"}
-REDIRECT = "redirect without LOCATION"  # the answer where the bucket is in another region
-OTHER_REGION_CODES = {"AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
+STATUS, CODE = re.compile(r"status code: (\d{3})"), re.compile(r"<Code>(\w{1,64})</Code>")
+TRY_AGAIN = {"408", "409", "425", "429", "500", "502", "503", "504", "RequestTimeout", "SlowDown"}
+NO_ACCESS = {"401", "403", "ExpiredToken", "InvalidToken", "InvalidAccessKeyId"}
+OTHER_REGION = {"AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
+REDIRECT = "redirect without LOCATION"  # in obstore's error, for another region too
 NO_CREDENTIALS = "latest/api/token"  # where the client looks last: a machine of AWS
 SET_CREDENTIALS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
 
@@ -54,152 +52,121 @@ class S3Storage(ObjectStorage):
     """Objects of a bucket, below a prefix. `patience_s` bounds the retries of a request."""
 
     def __init__(
-        self,
-        url: str,
-        bucket: str,
-        prefix: str,
-        endpoint: str | None,
-        region: str | None,
-        patience_s: float,
+        self, url: str, bucket: str, prefix: str, endpoint: str, region: str, patience_s: float
     ) -> None:
         super().__init__(url)
+        settings, provider = credentials.access()
+        settings |= {"endpoint": endpoint} if endpoint else {}
+        settings |= {"region": region} if region else {}
+        self._where = f"{url} at {settings['endpoint']}" if "endpoint" in settings else url
         self._patience_s = patience_s
-        given = credentials.access()
-        endpoint, region = endpoint or given.endpoint, region or given.region
-        self._where = f"{url} at {endpoint}" if endpoint else url
 
         def client(read_timeout: timedelta) -> S3Store:
             return S3Store(
                 bucket,
                 prefix=prefix or None,
-                config={
-                    **({"endpoint": endpoint} if endpoint else {}),
-                    **({"region": region} if region else {}),
-                    "disable_bulk_delete": True,  # not every server has it
-                },
+                disable_bulk_delete=True,  # not every server has it
                 client_options={
-                    "allow_http": (endpoint or "").startswith("http://"),
+                    "allow_http": True,  # where the endpoint says so
                     "user_agent": f"casfs/{VERSION}",
                     "timeout": TIMEOUT,
                     "read_timeout": read_timeout,
                 },
                 retry_config={"max_retries": 0},
-                credential_provider=given.credential,
+                credential_provider=provider,
+                **settings,
             )
 
-        self._reads, self._writes = (
-            client(READ_TIMEOUT),
-            client(TIMEOUT),
-        )  # no byte until all is sent
+        self._reads = client(READ_TIMEOUT)
+        self._writes = client(TIMEOUT)  # no byte comes until all of an upload is sent
 
     def get(self, key: str, max_size: int = MAX_OBJECT_BYTES) -> bytes:
-        def request() -> bytes:
-            found = obstore.get(self._reads, key)
-            self.bounded(key, found.meta["size"], max_size)
-            return bytes(found.bytes())
-
-        return self._done(key, request)
+        return self._read(key, None, max_size)[0]
 
     def get_range(self, key: str, offset: int, size: int) -> bytes:
         if size == 0:
             return b""
-        found = self._done(
-            key, lambda: bytes(obstore.get_range(self._reads, key, start=offset, length=size))
-        )
-        return self.exactly(key, found, size)
+        return self.exactly(key, self._read(key, {"range": (offset, offset + size)}, size)[0], size)
 
     def get_tail(self, key: str, size: int) -> tuple[bytes, int]:
+        data, total = self._read(key, {"range": {"suffix": size}}, size)
+        return self.exactly(key, data, min(size, total)), total
+
+    def _read(self, key: str, options: GetOptions | None, max_size: int) -> tuple[bytes, int]:
         def request() -> tuple[bytes, int]:
-            found = obstore.get(self._reads, key, options={"range": {"suffix": size}})
-            total = found.meta["size"]
+            found = obstore.get(self._reads, key, options=options)
             start, end = found.range
-            self.bounded(key, end - start, size)
-            return self.exactly(key, bytes(found.bytes()), min(size, total)), total
+            self.bounded(key, end - start, max_size)
+            return bytes(found.bytes()), found.meta["size"]
 
         return self._done(key, request)
 
     def put(self, key: str, data: bytes | Path) -> None:
         size = len(data) if isinstance(data, bytes) else data.stat().st_size
-        self._done(
-            key,
-            lambda: obstore.put(
-                self._writes,
-                key,
-                data,
-                use_multipart=size >= MULTIPART_BYTES,
-                chunk_size=PART_BYTES,
-                max_concurrency=PARTS_AT_ONCE,
-            ),
-        )
+        upload = partial(obstore.put, chunk_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE)
+        parts = size >= MULTIPART_BYTES
+        self._done(key, lambda: upload(self._writes, key, data, use_multipart=parts))
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         def request() -> bool:
             try:
                 obstore.put(self._writes, key, data, mode="create", use_multipart=False)
             except AlreadyExistsError as error:
-                if _status(error)[0] != 412:  # 409: another put of this key is under way
+                if "412" not in _answer(error):  # 409: another put of this key is under way
                     raise
                 try:
                     return self.get(key, len(data)) == data
                 except Corrupt:  # larger
                     return False
                 except NotFound:
-                    gone = Unreachable(f"{self.place(key)} exists and does not: try again")
-                    raise Passing(gone) from None
+                    raise Passing(Unreachable(f"{self.place(key)} is being deleted")) from None
             return True
 
         return self._done(key, request)
 
     def head(self, key: str) -> Found | None:
-        def request() -> Found:
-            found = obstore.head(self._reads, key)
-            return Found(found["size"], found["last_modified"])
-
         try:
-            return self._done(key, request)
+            found = self._done(key, lambda: obstore.head(self._reads, key))
         except NotFound:
             return None
+        return Found(found["size"], found["last_modified"])
 
     def delete(self, key: str) -> None:
         with suppress(NotFound):
             self._done(key, lambda: obstore.delete(self._writes, key))
 
     def list(self, prefix: str) -> Iterator[tuple[str, Found]]:
-        last: str | None = None
-        pages = None
+        last, pages = None, None
 
         def request() -> list[tuple[str, Found]]:
             nonlocal pages
             if pages is None:  # at first, and from the last key on after an error
                 pages = obstore.list(self._reads, prefix.rstrip("/") or None, offset=last)
             try:
-                page = next(pages, None)
+                page = next(pages, ())
             except BaseError:
                 pages = None
                 raise
-            return [(o["path"], Found(o["size"], o["last_modified"])) for o in page or ()]
+            return [(one["path"], Found(one["size"], one["last_modified"])) for one in page]
 
         while page := self._done(None, request):
             last = page[-1][0]
             yield from ((key, found) for key, found in page if KEY.fullmatch(key))
 
     def now(self) -> datetime:
-        def request() -> datetime:
-            if date := self._header("Date"):
-                with suppress(ValueError):
-                    return parsedate_to_datetime(date).astimezone(UTC)
-            obstore.put(self._writes, PROBE_KEY, b"")
-            return obstore.head(self._reads, PROBE_KEY)["last_modified"]
-
-        return self._done(PROBE_KEY, request)
+        date = self._done(PROBE_KEY, lambda: self._header("Date"))
+        try:
+            return parsedate_to_datetime(date).astimezone(UTC)
+        except ValueError:
+            raise Failed(f"{self._where}: the server tells no date") from None
 
     def server(self) -> str:
         name = self._done(PROBE_KEY, lambda: self._header("Server"))
         return f"{escape(name[:80], one_line=True)} at {self._where}"
 
     def _header(self, name: str) -> str:
-        """Returns a header field of the answer to a small request: obstore gives none."""
-        url = obstore.sign(self._reads, "HEAD", PROBE_KEY, SIGNED_FOR)
+        """Returns a header field of an answer, which obstore does not tell."""
+        url = obstore.sign(self._reads, "HEAD", PROBE_KEY, timedelta(minutes=1))
         try:
             with urlopen(Request(url, method="HEAD"), timeout=READ_TIMEOUT.seconds) as answer:
                 return str(answer.headers.get(name, ""))
@@ -222,32 +189,30 @@ class S3Storage(ObjectStorage):
 
     def _judged(self, place: str, error: Exception) -> Exception:
         """What to raise for an error of obstore."""
-        status, code = _status(error)
-        where, answer = self._where, f"{status} {code}".strip()
-        if NO_CREDENTIALS in str(error):
+        text, said, where = str(error), _answer(error), self._where
+        answer = " ".join(said)
+        if NO_CREDENTIALS in text:
             return AccessDenied(f"{where}: no credentials; {SET_CREDENTIALS}")
-        if code == "NoSuchBucket":
+        if "NoSuchBucket" in said:
             return AccessDenied(f"{where}: this bucket does not exist; create it")
-        if REDIRECT in str(error) or code in OTHER_REGION_CODES:
+        if REDIRECT in text or OTHER_REGION & {*said}:
             return AccessDenied(f"{where}: the bucket is in another region; give its region")
-        if status in (401, 403) or code in BAD_CREDENTIALS:
+        if NO_ACCESS & {*said}:
             hint = f"{SET_CREDENTIALS}; they need to get, put, delete and list"
             return AccessDenied(f"{place}: the server refused the credentials ({answer}); {hint}")
         if isinstance(error, FileNotFoundError):
             return NotFound(f"{place}: no such object")
-        if status == 416:
+        if "416" in said:
             return Corrupt(f"{place} ends early: the object is damaged")
-        if status in TRY_AGAIN or code in TRY_AGAIN_CODES:
-            after = self._retry_after() if status in THROTTLED else 0
+        if TRY_AGAIN & {*said}:
+            after = self._retry_after() if {"429", "503"} & {*said} else 0
             return Passing(Unreachable(f"{where} is not ready ({answer}); try again later"), after)
-        if status:
-            return Failed(f"{place}: the server answered {answer}")
-        if "kind: Connect" in str(error):
-            text = f"cannot connect to {where}; check network and endpoint"
-            return Passing(Unreachable(text), patience_s=CONNECT_PATIENCE_S)
-        if isinstance(error, GenericError):
+        if "kind: Connect" in text:
+            unreachable = Unreachable(f"cannot connect to {where}; check network and endpoint")
+            return Passing(unreachable, patience_s=CONNECT_PATIENCE_S)
+        if not said and isinstance(error, GenericError):
             return Passing(Unreachable(f"{where} does not answer; check the network"))
-        return Failed(f"{place}: {type(error).__name__} of the S3 client")
+        return Failed(f"{place}: the server answered {answer or type(error).__name__}")
 
     def _retry_after(self) -> int:
         """Returns how many seconds the server asks to wait."""
@@ -256,9 +221,7 @@ class S3Storage(ObjectStorage):
         return 0
 
 
-def _status(error: Exception) -> tuple[int, str]:
-    """Returns HTTP status and error code of S3 in an error of obstore: 0 and "" where no answer
-    came."""
-    text = str(error)
-    status, code = STATUS.search(text), CODE.search(text)
-    return int(status[1]) if status else 0, code[1] if code else ""
+def _answer(error: Exception) -> list[str]:
+    """Returns HTTP status and error code in an error of obstore; nothing where no answer came."""
+    found = (pattern.search(str(error)) for pattern in (STATUS, CODE))
+    return [one[1] for one in found if one]
