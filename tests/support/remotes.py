@@ -1,0 +1,83 @@
+"""Stores that push to and pull from one remote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from casfs import graph
+from casfs.backend.protocols import targets
+from casfs.checkpoints import create as checkpoints
+from casfs.remotes import heads, pull, push
+from casfs.remotes import remote as remotes
+from casfs.remotes.pull import Pulled
+from casfs.remotes.push import Pushed
+from casfs.remotes.remote import Remote, Settings
+from casfs.store import Store
+from tests.support.helpers import Tree, write_tree
+
+NAME = "origin"
+
+
+def quiet(blobs: int, size: int) -> Any:
+    return nullcontext(lambda done, bytes: None)
+
+
+@dataclass
+class Site:
+    """A store with a remote."""
+
+    store: Store
+    settings: Settings
+
+    @property
+    def root(self) -> Path:
+        assert self.store.root is not None
+        return self.store.root
+
+    @contextmanager
+    def remote(self) -> Iterator[Remote]:
+        with Remote.open(self.root, NAME) as opened:
+            yield opened
+
+    def push(self, *texts: str, dry_run: bool = False) -> Pushed:
+        with self.remote() as remote:
+            wanted = heads.of_store(self.store, texts)
+            return push.push(self.store, remote, wanted, dry_run=dry_run, begin=quiet)
+
+    def pull(self, *texts: str, lazy: bool = False) -> Pulled:
+        with self.remote() as remote:
+            return pull.pull(self.store, remote, list(texts), lazy=lazy, begin=quiet)
+
+    def refs(self) -> dict[str, Any]:
+        with self.remote() as remote:
+            remote.catch_up()
+            return remote.state.refs()
+
+    def heads(self, prefix: str = "") -> dict[str, Any]:
+        """The heads that travel, and what they stand for."""
+        found = {name: head.hash for name, head in self.store.heads.list(prefix)}
+        return {name: one for name, one in found.items() if not name.startswith("schemas/")}
+
+    def checkpoint(self, name: str, tree: Tree) -> str:
+        """Records a tree; returns the head's name."""
+        directory = write_tree(self.root.parent / f"{self.root.name}-{name}", tree)
+        made = checkpoints.create(self.store, name, directory)
+        return f"checkpoints/{name}/{made.checkpoint.id}"
+
+    def contents(self, name: str) -> dict[str, bytes]:
+        """All that a head reaches, byte by byte."""
+        head = self.store.heads.get(name)  # type: ignore[arg-type]
+        assert head is not None
+        return {one: self.store.get(one) for one in graph.walk(self.store, targets(head))}
+
+
+def site(root: Path, settings: Settings) -> Site:
+    """A new store whose remote is at `settings`."""
+    store = Store.init(root)
+    remotes.create(settings.storage())
+    remotes.save(root, NAME, settings)
+    return Site(store, settings)
