@@ -34,6 +34,7 @@ from casfs.backend.disk_gc import MarkSweep, remove_files
 from casfs.backend.disk_heads import DiskHeads
 from casfs.backend.group_commit import GroupCommit
 from casfs.backend.hot_packs import spill
+from casfs.backend.lazy_packs import LazyRemotes
 from casfs.backend.objects import Objects
 from casfs.backend.pack_files import PackFiles, add_row
 from casfs.backend.protocols import Publication, Staged, Swap, discard
@@ -63,7 +64,8 @@ class DiskBackend:
         self._objects.staging.sweep()
         self._commits = GroupCommit(self._db)
         self.heads = DiskHeads(self._db, self._commits)
-        self.packs = PackFiles(root / "packs", self._db)
+        self._remotes = LazyRemotes(root)
+        self.packs = PackFiles(root / "packs", self._db, self._remotes.pack)
         self.blobs = DiskBlobs(self._db, self._objects, self.packs, self.heads, self._commits)
 
     @classmethod
@@ -175,5 +177,6 @@ class DiskBackend:
         return Recompression(self.blobs, self.heads, self._db, self.publish)
 
     def close(self) -> None:
+        self._remotes.close()
         self._objects.staging.close()
         self._db.close()

@@ -4,7 +4,7 @@ As for objects, files are placed and removed only while the write lock is held; 
 row is garbage. The bytes of a blob that is in a pack are verified at each read. A pack may be
 rewritten or removed while another process reads: then the row of the blob names another place by
 now, which the reader looks up (`casfs.backend.disk_blobs`). A pack of the kind "remote" has its
-bytes elsewhere, and `open_remote` opens it.
+bytes elsewhere, and `casfs.backend.lazy_packs` opens it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 from casfs.backend.objects import Stamp
 from casfs.backend.sqlite_connection import Connection, Database
 from casfs.digest import BlobHash, Digest, hash_stream, is_hash
-from casfs.errors import CasfsError, Corrupt, CorruptBlob, Failed, NotFound
+from casfs.errors import CasfsError, Corrupt, CorruptBlob, NotFound
 from casfs.lru_cache import LruCache
 from casfs.packs.reader import PackReader, open_pack
 from casfs.system import interruption
@@ -41,11 +41,14 @@ class _Open(NamedTuple):
 class PackFiles:
     """Thread-safe."""
 
-    def __init__(self, root: Path, db: Database) -> None:
+    def __init__(
+        self, root: Path, db: Database, open_remote: Callable[[str, str], PackReader]
+    ) -> None:
+        """`open_remote`: opens a pack of a remote, by both names."""
         self.root = root
         self._db = db
         self._readers = LruCache(OPEN_PACKS)
-        self.open_remote: Callable[[str, str], PackReader] | None = None  # (remote, name)
+        self._open_remote = open_remote
 
     def path(self, name: str) -> Path:
         return self.root / f"{name}{SUFFIX}"
@@ -74,9 +77,7 @@ class PackFiles:
             raise NotFound(f"no pack {pack} in this store")
         name, kind, remote = row[0].hex(), row[1], row[2]
         if kind == "remote":
-            if self.open_remote is None:
-                raise Failed(f"pack {name} is in the remote {remote}, which is not open here")
-            return _Open(self.open_remote(remote, name))
+            return _Open(self._open_remote(remote, name))
         path = self.path(name)
         found = _Open(open_pack(path), path, _stamp(path))
         if found.reader.index.name != name:

@@ -196,8 +196,11 @@ class Missing:
         for name, numbers in self._blobs.items():
             found = [(n, self._member(name, n)) for n in sorted(numbers)]
             places = [(n, member.hash, member.size) for n, member in found]
+            size = self._packs[name].size
+            if not mirror_path(self._lazy.root, self._lazy.name, name).exists():
+                create_mirror(self._lazy.root, self._lazy.name, size, self._index(name))
             backend: Any = self._store.backend
-            backend.adopt_pack(name, "remote", self._packs[name].size, self._remote.name, places)
+            backend.adopt_pack(name, "remote", size, self._remote.name, places)
 
     def store_blobs(self, progress: Progress) -> None:
         """Fetches and stores the blobs; committed now and then, to be found by the next pull."""
