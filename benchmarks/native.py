@@ -131,9 +131,12 @@ def shared(work: Path, source: Path, rounds: int) -> None:
             cached, before = resident(point, files), read_here()
             size = sum(len((point / path).read_bytes()) for path in files)
             read = read_here() - before
-            values = (size, cached, read)
+            values = (size, cached, cached_below(store), read)
             rows.append([title, *(f"{value >> 10:,} KiB" for value in values)])
-    header = ["through", "content", "pages cached before (fincore)", "then read from the disk"]
+    header = [
+        *("through", "content", "its pages cached before (fincore)"),
+        *("then pages of packs and objects", "read from the disk"),
+    ]
     table(f"{len(files):,} files through one checkpoint, then through another", header, rows)
 
 
@@ -186,9 +189,19 @@ def read_here() -> int:
 
 def resident(point: Path, files: list[str]) -> int:
     """How many bytes of these the page cache has."""
-    command = ["fincore", "--bytes", "--noheadings", "--output", "RES", *files]
-    said = subprocess.run(command, cwd=point, check=True, capture_output=True, text=True).stdout
+    command = ["xargs", "-0", "fincore", "--bytes", "--noheadings", "--output", "RES"]
+    names = "\0".join(files)
+    said = subprocess.run(
+        command, cwd=point, check=True, capture_output=True, text=True, input=names
+    ).stdout
     return sum(map(int, said.split()))
+
+
+def cached_below(store: Store) -> int:
+    """How many bytes of packs and objects the page cache has."""
+    assert store.root is not None
+    found = (path for kind in ("packs", "objects") for path in (store.root / kind).rglob("*"))
+    return resident(store.root, [str(path) for path in found if path.is_file()])
 
 
 def large(one: File) -> bool:

@@ -161,3 +161,13 @@ class Collectable(Protocol):
 
     def collection(self) -> GcRun:
         """Begins a gc run. Raises Conflict while another one is under way."""
+
+
+class Tiers(Protocol):
+    def warm(self, hashes: Collection[str]) -> Total: ...
+
+
+@runtime_checkable
+class Tiered(Protocol):
+    @property
+    def tiers(self) -> Tiers: ...

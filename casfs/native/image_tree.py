@@ -2,7 +2,8 @@
 differences from another.
 
 A file that has a file in `objects/` is a size with the two attributes that make overlayfs
-take its data from there; the others have their content inline. overlayfs looks for such a
+take its data from there; one in a hot pack is an extent of that pack; the others have their
+content inline. overlayfs looks for such a
 path, `/ab/cdef…`, in the images before it looks at the objects. So a tree that has such a path
 itself, with another content than its name says, cannot be an image.
 
@@ -12,7 +13,7 @@ and a directory on both sides has only its changed entries.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
 from casfs.backend.capabilities import Packed
@@ -20,7 +21,17 @@ from casfs.backend.protocols import INLINE_MAX_BYTES
 from casfs.digest import TreeHash, is_hash
 from casfs.errors import Corrupt, Invalid, NotFound
 from casfs.native import object_protection
-from casfs.native.erofs.model import Attr, Directory, File, Node, Symlink, Whiteout
+from casfs.native.erofs.model import (
+    BLOCK,
+    Attr,
+    Device,
+    Directory,
+    Extent,
+    File,
+    Node,
+    Symlink,
+    Whiteout,
+)
 from casfs.nodes import directory
 from casfs.nodes.directory import Entry, Properties, Subdirectory
 from casfs.store import Store
@@ -33,8 +44,12 @@ METACOPY = (b"trusted.overlay.metacopy", b"")
 REDIRECT = b"trusted.overlay.redirect"
 
 
+class Cold(Exception):
+    """A file of the tree is in a cold pack, of which the kernel cannot read."""
+
+
 class ImageTree:
-    """Directories are read lazily, when the writer places them."""
+    """Directories are read lazily, when the writer places them; that raises Cold as well."""
 
     def __init__(self, store: Store, owner: tuple[int, int], *, content: bool = False) -> None:
         """`content`: the objects are read and hashed."""
@@ -87,7 +102,9 @@ class ImageTree:
                 attr = self._executable if entry.executable else self._regular
                 file, size = entry.digest.hash, entry.digest.size_bytes
                 attr = self._with_properties(attr, entry.properties)
-                if file in large:
+                if extent := large.get(file):
+                    yield name, File(attr, size, extent)
+                elif file in large:
                     target = f"/{file[:2]}/{file[2:]}".encode()
                     yield name, File(attr, size, None, (METACOPY, (REDIRECT, target)))
                 else:
@@ -107,8 +124,9 @@ class ImageTree:
                     " so it cannot be an image"
                 )
 
-    def _large(self, entries: Iterable[Entry]) -> set[str]:
-        """Returns the hashes of entries with a file in `objects/`. Raises NotFound, Corrupt."""
+    def _large(self, entries: Iterable[Entry]) -> dict[str, Extent | None]:
+        """Returns the hashes of entries with an extent in a pack, or a file in `objects/` (None).
+        Raises NotFound, Corrupt, Cold."""
         asked: dict[str, int] = {
             entry.digest.hash: entry.digest.size_bytes
             for entry in entries
@@ -120,14 +138,23 @@ class ImageTree:
                 raise NotFound(f"no blob {hash} in this store, and a tree has it; run `casfs fsck`")
             if found[hash].size != size:
                 raise Corrupt(f"blob {hash} has {found[hash].size} bytes, its tree says {size}")
-        large = {hash for hash, info in found.items() if info.type is None}
-        if isinstance(self._store.blobs, Packed):
-            large -= self._store.blobs.places(large).keys()
-        for hash in large:
-            self._protector.protect(hash, asked[hash])
+        large = dict.fromkeys(hash for hash, info in found.items() if info.type is None)
+        large |= self._extents(large)
+        for hash, extent in large.items():
+            if extent is None:
+                self._protector.protect(hash, asked[hash])
             if self._content:
                 self._store.blobs.open(hash).close()
         return large
+
+    def _extents(self, hashes: Collection[str]) -> dict[str, Extent | None]:
+        blobs, found = self._store.blobs, dict[str, Extent | None]()
+        if hashes and isinstance(blobs, Packed):
+            for hash, (pack, size, offset) in blobs.places(hashes).items():
+                if offset is None:
+                    raise Cold
+                found[hash] = Extent(Device(pack, -(-size // BLOCK)), offset // BLOCK)
+        return found
 
     def _with_properties(self, attr: Attr, own: Properties | None) -> Attr:
         if own is None:

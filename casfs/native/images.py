@@ -4,18 +4,23 @@
 
 An image shows a tree as the mount does: the same modes and times, each file and link its own
 inode. It holds names, attributes, links, and the blobs that are rows (all up to INLINE_MAX_BYTES,
-and nodes). Every other file is a size with two extended attributes that make overlayfs take
-its data from `objects/` (`ab/cdef…`), where the image's mount is the lower layer and `objects/`
-the data-only one below it:
+and nodes). A file that is in a hot pack is an extent of it, and the image is mounted with that pack
+as a device; what is in a cold one is made hot first. Every other file is a size with two extended
+attributes that make overlayfs take its data from `objects/` (`ab/cdef…`), where the image's mount
+is the lower layer and `objects/` the data-only one below it:
 
     -o metacopy=on,redirect_dir=on,lowerdir=MOUNT::OBJECTS
 
-So the image is small, and all images share the page cache of the objects. Mounted without
-that overlay, such files read as zeros.
+So the image is small, and all images share the page cache of the objects, and read packs through
+one cache, too. Mounted without that overlay, such files read as zeros.
 
-An image is a function of its tree: one root and one owner give the same bytes everywhere, down
-to the file system's uuid (but a file that is a node, too, is inline in the image of a store
-that has it as one). It is a file and not a head: a head would keep its tree from being
+An image is a function of its tree, its owner, and where its files are in which packs: those give
+the same bytes everywhere, down to the file system's uuid (but a file that is a node, too, is inline
+in the image of a store that has it as one). The packs are named in its table of devices, and
+`ensure` makes it anew where one is gone. So gc may remove or rewrite a pack at any time: mounts
+keep those that they have open. But it frees ranges of a pack only of blobs that have no row at all,
+not of those that have moved, and only after `evict`: whatever an image shows that can be asked for
+has a row. It is a file and not a head: a head would keep its tree from being
 collected, and a cache of seconds of work must not. gc calls `evict`, which removes the images
 of trees that are gone, and the least recently used ones where a limit says so. An image's
 objects exist as long as its root does (which the head of its user keeps); `ensure` checks
@@ -34,18 +39,24 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, TypeVar, cast
 
+from casfs.backend.capabilities import Tiered
 from casfs.backend.protocols import Total
 from casfs.digest import Hasher, TreeHash, is_hash
-from casfs.errors import Failed, NotFound, Refused
+from casfs.errors import Corrupt, Failed, NotFound, Refused
+from casfs.native.erofs import devices
 from casfs.native.erofs.model import Directory
 from casfs.native.erofs.writer import write
-from casfs.native.image_tree import METACOPY, YEAR_2000, ImageTree
+from casfs.native.image_tree import METACOPY, YEAR_2000, Cold, ImageTree
+from casfs.native.object_protection import PACK_SUFFIX
+from casfs.nodes.directory import File
 from casfs.store import Store
 from casfs.system import locks
 from casfs.system.files import replacing
+from casfs.trees import tree
 
+Made = TypeVar("Made")
 FOLDER = "images"
 SUFFIX = ".erofs"
 VERSION = 1  # of the encoding; part of the name, so an old image is not used
@@ -68,12 +79,15 @@ def ensure(
     _check_stored(store, root)
     owner = (os.geteuid() if uid is None else uid, os.getegid() if gid is None else gid)
     path = store.root / FOLDER / f"{root}-{owner[0]}.{owner[1]}.v{VERSION}{SUFFIX}"
-    if not _touch(path):
+    if recheck and _is_usable(path):
+        try:
+            check(store, root)
+        except Cold:
+            path.unlink(missing_ok=True)
+    if not _is_usable(path):
         with locks.held(store.root, _lock(path.name), lambda: None):
-            if not _touch(path):  # still missing, now under the lock
-                _make(store, root, owner, path)
-    elif recheck:
-        check(store, root)
+            if not _is_usable(path):  # still, now under the lock
+                _hot(store, root, lambda: _make(store, root, owner, path))
     return path
 
 
@@ -95,6 +109,10 @@ def write_layer(store: Store, old: TreeHash, new: TreeHash, path: Path) -> int:
     Raises as `ensure`."""
     _check_stored(store, old)
     _check_stored(store, new)
+    return _hot(store, new, lambda: _make_layer(store, old, new, path))
+
+
+def _make_layer(store: Store, old: TreeHash, new: TreeHash, path: Path) -> int:
     try:
         with path.open("wb") as out:
             top = ImageTree(store, (os.geteuid(), os.getegid())).changes(old, new)
@@ -173,15 +191,30 @@ def _lock(name: str) -> str:
     return f"{FOLDER}-{name}"
 
 
-def _touch(path: Path) -> bool:
-    """Sets the time of last use, which is the mtime. Returns False for a missing image."""
+def _is_usable(path: Path) -> bool:
+    """Sets the time of last use, which is the mtime. Returns False for an image that is missing, or
+    one of whose packs is."""
     try:
         os.utime(path)
-    except FileNotFoundError:
+        with path.open("rb") as image:
+            for device in devices.read(image):
+                (packs(path) / f"{device.name}{PACK_SUFFIX}").stat()
+    except (FileNotFoundError, Corrupt):
         return False
     except OSError as error:
         raise Failed(f"cannot use {path}: {error.strerror}") from None
     return True
+
+
+def _hot(store: Store, root: TreeHash, action: Callable[[], Made]) -> Made:
+    """Makes an image; where the tree has files in cold packs, after these are made hot."""
+    try:
+        return action()
+    except Cold:
+        assert isinstance(store.backend, Tiered)
+        files = (one for _, one in tree.walk(store, root) if isinstance(one, File))
+        store.backend.tiers.warm({one.digest.hash for one in files})
+        return action()
 
 
 def _make(store: Store, root: TreeHash, owner: tuple[int, int], path: Path) -> None:

@@ -20,24 +20,27 @@ The kernel stacks two file systems and no more. The overlay is one; an image on 
 system counts in some kernels and not in others. So a container may or may not be able to
 mount an overlay of its own over a native mount.
 
-Linux 6.12 mounts images from files, 6.5 knows data-only layers. Support is found by trying
-(`unavailable`): mounting a file that is not an image is EINVAL where an image would work. The
-file must be on the store's file system, since some (tmpfs, overlayfs) cannot be mounted from.
+Linux 6.12 mounts images from files, with files as devices, 6.5 knows data-only layers. Support is
+found by trying (`unavailable`): mounting a file that is not an image is EINVAL where an image would
+work. The file must be on the store's file system, since some (tmpfs, overlayfs) cannot be mounted
+from.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from typing import BinaryIO
 
 from casfs.digest import TreeHash
 from casfs.errors import Failed, Invalid, NotFound
 from casfs.native import images, object_protection
 from casfs.native.erofs import devices
+from casfs.native.object_protection import PACK_SUFFIX
 from casfs.store import Store
 from casfs.system import mounts
 from casfs.workspaces.overlay_mount import FLAGS, OverlayLayers
@@ -45,6 +48,7 @@ from casfs.workspaces.overlay_mount import FLAGS, OverlayLayers
 TYPE = "erofs"
 REASONS = {
     errno.ENODEV: "this kernel has no EROFS",
+    errno.ENOSYS: "this kernel has no fsopen(2)",
     errno.ENOTBLK: "this kernel mounts no EROFS from a file, or not from this file system",
     errno.EPERM: "mounting is not permitted here",
     errno.EACCES: "mounting is not permitted here",
@@ -58,7 +62,8 @@ def unavailable(near: Path) -> str | None:
     if os.geteuid() != 0:
         return "only root may mount an image"
     try:
-        mounts.mount(str(near), near.parent, TYPE, FLAGS | mounts.MS_RDONLY)
+        with near.open("rb") as source:
+            os.close(_mount_file(source, near.parent))
     except OSError as error:
         return REASONS.get(error.errno or 0)
     mounts.unmount(near.parent)  # it was an image after all
@@ -127,17 +132,20 @@ def _mounted_image(image: Path, point: Path, folder: Path) -> Iterator[Path]:
             point.rmdir()
 
 
+def _mount_file(source: BinaryIO, point: Path, more: Sequence[str] = ()) -> int:
+    """Returns a descriptor of the mount. `more`: paths of its devices. Raises OSError."""
+    parameters = [(b"source", b"/proc/self/fd/%d" % source.fileno())]
+    parameters += [(b"device", path.encode()) for path in more]
+    return mounts.mount_with(TYPE, point, FLAGS | mounts.MS_RDONLY, parameters)
+
+
 def _mount_image(image: Path, point: Path, folder: Path) -> int:
     """Returns a descriptor of the mount. Raises OSError, Failed, Corrupt."""
     with ExitStack() as opened:
         source = opened.enter_context(image.open("rb"))
-        parameters = [(b"source", b"/proc/self/fd/%d" % source.fileno())]
-        needed = devices.read(source)
+        needed, paths = devices.read(source), []
         if needed:
             at = object_protection.open_packs(folder, needed)
             opened.callback(os.close, at)
-            paths = [
-                f"/proc/self/fd/{at}/{one.name}{object_protection.PACK_SUFFIX}" for one in needed
-            ]
-            parameters += [(b"device", path.encode()) for path in paths]
-        return mounts.mount_with(TYPE, point, FLAGS | mounts.MS_RDONLY, parameters)
+            paths = [f"/proc/self/fd/{at}/{one.name}{PACK_SUFFIX}" for one in needed]
+        return _mount_file(source, point, paths)

@@ -87,6 +87,19 @@ def test_a_packed_file_takes_64_bytes_and_an_entry() -> None:
     assert len(image_of(entries)) < 1000 * (64 + 12 + 4) + 4 * BLOCK
 
 
+def test_the_uuid_says_where_the_files_are() -> None:
+    """An upper layer refers to inodes of a lower one by its uuid and their numbers."""
+    entries: list[dict[bytes, Node]] = [
+        {b"a": packed(FIRST, 0, 10), b"b": packed(FIRST, 1, 10)},
+        {b"a": packed(FIRST, 1, 10), b"b": packed(FIRST, 0, 10)},
+        {b"a": packed(FIRST, 0, 10), b"b": redirected(b"/ab/1500")},
+        {b"a": packed(SECOND, 0, 10), b"b": packed(FIRST, 1, 10)},
+    ]
+    made_of = [image_of(one, uuid=b"u" * 16)[1024 + 48 : 1024 + 64] for one in entries]
+    assert len({b"u" * 16, *made_of}) == 5
+    assert made_of[0] == image_of(entries[0], uuid=b"u" * 16)[1024 + 48 : 1024 + 64]
+
+
 def test_any_size_has_one_index() -> None:
     huge = Device("huge", 1 << 31)
     sizes = [1, BLOCK, BLOCK + 1, 1 << 20, (1 << 43) - 1]

@@ -86,6 +86,8 @@ def test_an_aligned_pack_has_plain_bytes_at_its_offsets() -> None:
     for number, (content, _) in enumerate(blobs):
         frame = index.frame(index.member(number).frame)
         assert (frame.offset % ALIGNMENT, frame.codec) == (0, RAW)
+        end = frame.offset + frame.size
+        assert not any(data[end : end + -end % ALIGNMENT]), "zeros up to the next block"
         assert data[frame.offset : frame.offset + frame.size] == content
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter
 from typing import BinaryIO
 
+from casfs.digest import Hasher
 from casfs.errors import Corrupt, Invalid
 from casfs.native.erofs import devices, dirents, layout, xattrs
 from casfs.native.erofs.layout import AT_START, AT_SUPER, SLOT, START
@@ -52,19 +53,14 @@ def write(
 ) -> None:
     """Write the image of a tree. Entries whose mtime is `epoch` take less space; so does an
     extended attribute in `shared` that several have. `fetch` returns the contents of keys, in
-    their order.
-
-    Raises Invalid for a tree that cannot be an image, Corrupt for a content of the wrong size.
-    """
+    their order. Raises Invalid for a tree that cannot be an image, Corrupt for a content of the
+    wrong size."""
     image = _Image(epoch, shared)
     image.add(root)
-    image.fill(fetch or _no_contents)
-    for part in image.finish(uuid, fetch or _no_contents):
+    fetch = fetch or (lambda keys: ())
+    image.fill(fetch)
+    for part in image.finish(uuid, fetch):
         out.write(part)
-
-
-def _no_contents(keys: list[str]) -> Iterable[bytes]:
-    return ()
 
 
 class _Image:
@@ -97,8 +93,8 @@ class _Image:
     def _directory(
         self, directory: Directory, parent: int, where: bytearray, at: int
     ) -> list[tuple[Directory, int, bytearray, int]]:
-        """Place a directory and its leaves; returns its subdirectories, the last one first. Its nid
-        is written at `at` in `where`."""
+        """Place a directory, its nid at `at` in `where`, and its leaves; returns its directories,
+        the last one first."""
         entries: list[tuple[bytes, Node | None]] = [*directory.entries, (b".", None), (b"..", None)]
         entries.sort(key=BY_NAME)
         names = [name for name, _ in entries]
@@ -226,7 +222,7 @@ class _Image:
     # -- filling in ----------------------------------------------------------------------
 
     def fill(self, fetch: Fetch) -> None:
-        """Fill in the inline contents that had to be fetched."""
+        """Fill in the inline contents that are fetched."""
         keys = [key for _, _, key in self._later]
         for (at, size, key), data in zip(self._later, fetch(keys), strict=True):
             _check_size(key, data, size)
@@ -236,7 +232,7 @@ class _Image:
         """Yields the image, part by part. Contents in blocks are fetched lazily."""
         meta = self._meta
         if not (self._directory_blocks or self._files):
-            # fsck.erofs reads an xattr header behind every inode, also behind one without any
+            # fsck.erofs reads an xattr header behind every inode
             meta += bytes(layout.XATTRS.size)
         meta += bytes(-len(meta) % BLOCK)
         front = self._devices.blocks()
@@ -251,8 +247,10 @@ class _Image:
         for place, size, _ in self._files:
             START.pack_into(meta, place + AT_START, first)
             first += -(-size // BLOCK)
+        if front:  # inode numbers depend on what is in packs
+            uuid = Hasher(uuid + front).update(meta).digest(length=16)
         self._write_superblock(front or meta, uuid, blocks, area)
-        yield front + meta if front else meta
+        yield front + meta
         yield self._directory_blocks
         yield from self._data(fetch)
 
