@@ -5,7 +5,7 @@ Each states on which object it is looked for. `casfs.backend.derived` holds the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -124,6 +124,35 @@ class Purgeable(Protocol):
         readers are using it. Raises NotFound."""
 
 
+class Tiers(Protocol):
+    """The tiers of stored blobs (`casfs.backend.tiers`): "hot" and "cold" packs."""
+
+    def move(
+        self,
+        blobs: Iterable[tuple[str, int]],
+        kind: str,
+        *,
+        before: int = ...,
+        progress: Callable[[int, int], None] = ...,
+    ) -> Total: ...
+
+    def warm(
+        self, hashes: Collection[str], progress: Callable[[int, int], None] = ...
+    ) -> Total: ...
+
+    def tidy(self) -> None: ...
+
+    def room(self) -> dict[str, Total]: ...
+
+
+@runtime_checkable
+class Tiered(Protocol):
+    """Backend: blobs can be moved between tiers."""
+
+    @property
+    def tiers(self) -> Tiers: ...
+
+
 class GcRun(Protocol):
     """One run of gc over a backend (`casfs.maintenance.gc` decides what is marked). A context
     manager.
@@ -161,13 +190,3 @@ class Collectable(Protocol):
 
     def collection(self) -> GcRun:
         """Begins a gc run. Raises Conflict while another one is under way."""
-
-
-class Tiers(Protocol):
-    def warm(self, hashes: Collection[str]) -> Total: ...
-
-
-@runtime_checkable
-class Tiered(Protocol):
-    @property
-    def tiers(self) -> Tiers: ...

@@ -211,10 +211,16 @@ def _hot(store: Store, root: TreeHash, action: Callable[[], Made]) -> Made:
     try:
         return action()
     except Cold:
-        assert isinstance(store.backend, Tiered)
-        files = (one for _, one in tree.walk(store, root) if isinstance(one, File))
-        store.backend.tiers.warm({one.digest.hash for one in files})
+        if isinstance(store.backend, Tiered):
+            files = (one for _, one in tree.walk(store, root) if isinstance(one, File))
+            store.backend.tiers.warm({one.digest.hash for one in files})
+    try:
         return action()
+    except Cold:
+        raise Refused(
+            f"files of the tree {root} are not in this store but on a remote; get them by"
+            " `casfs pull`, or use `casfs mount`, which fetches what is read"
+        ) from None
 
 
 def _make(store: Store, root: TreeHash, owner: tuple[int, int], path: Path) -> None:
