@@ -71,7 +71,7 @@ class Batch:
 
     def adopt(self, digest: Digest, staged: Staged | None, info: BlobInfo | None) -> None:
         """Adds a blob that was read elsewhere: `staged`, or `info` where it is stored already;
-        neither where this batch `knows` it."""
+        neither where this batch `knows` it, or gets it later."""
         if staged is not None:
             self.put_staged(staged)
         elif info is not None:
@@ -176,7 +176,7 @@ class Batch:
             if found != ref.cas_type:
                 raise Invalid(f"refers to {ref.hash}: a {found}, and must be a {ref.cas_type}")
         node.check_targets(name, payload, lambda: self._info({*types}), self._type_name)
-        self._require.update(needed - self._staged.keys())
+        self._require.update(hash for hash in needed if hash not in self._staged)
 
     def _info(self, hashes: set[str]) -> dict[str, BlobInfo]:
         """Returns size and type of blobs that are staged here or stored."""
@@ -288,7 +288,8 @@ class Batch:
         self._staged[hash] = staged
         self._known[hash] = staged.type
         self._held_bytes += len(staged.data or b"")
-        if len(self._staged) >= PUBLISH_BATCH_BLOBS or self._held_bytes >= PUBLISH_BATCH_BYTES:
+        full = self._held_bytes >= PUBLISH_BATCH_BYTES or len(self._staged) >= PUBLISH_BATCH_BLOBS
+        if full and staged.member is None:  # else the others of its pack are to come
             self._publish([])
 
     def _look_up(self, hashes: Iterable[str]) -> None:

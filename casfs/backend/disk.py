@@ -33,7 +33,7 @@ from casfs.backend.disk_blobs import DiskBlobs
 from casfs.backend.disk_gc import MarkSweep, remove_files
 from casfs.backend.disk_heads import DiskHeads
 from casfs.backend.group_commit import GroupCommit
-from casfs.backend.hot_packs import spill
+from casfs.backend.hot_packs import HotPacks, spill
 from casfs.backend.lazy_packs import LazyRemotes
 from casfs.backend.objects import Objects
 from casfs.backend.pack_files import PackFiles, add_row
@@ -127,6 +127,9 @@ class DiskBackend:
         for move in swaps:
             swap(db, move, at_ms)
         return {key.hex() for key in stored}
+
+    def hot_packs(self) -> HotPacks:
+        return HotPacks(self._objects)
 
     def adopt_pack(
         self,

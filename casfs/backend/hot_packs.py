@@ -1,7 +1,7 @@
 """Writes hot packs: many new blobs in one private file, each at a multiple of 4 KiB.
 
 A few blobs become files of their own; whether they are few shows at the end of a group, so its
-first blobs are held in memory. A pack is complete, and may be published, once its group is closed.
+first blobs are held in memory. A pack may be published once its group is complete.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BUFFER_BYTES = 1 << 20
 
 
 class Group(NamedTuple):
-    """Blobs that were closed together: in one pack, or in a file each. `size`: how many."""
+    """Blobs that are published together: in one pack, or in a file each. `size`: how many."""
 
     number: int
     size: int
@@ -36,9 +36,14 @@ class Group(NamedTuple):
             return Staged(digest, None, self.paths[0], member=member)
         return Staged(digest, None, self.paths[member])
 
+    def discard(self) -> None:
+        for path in self.paths:
+            with suppress(OSError):
+                os.unlink(path)
+
 
 class HotPacks:
-    """Not thread-safe. `closed`: the groups that may be published; the caller removes them."""
+    """Not thread-safe. `groups`: those that are complete; the caller removes them."""
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
@@ -47,7 +52,7 @@ class HotPacks:
         self._file: BinaryIO | None = None
         self._temp = ""
         self._number = 0
-        self.closed: list[Group] = []
+        self.groups: list[Group] = []
 
     def add(self, digest: Digest, data: bytes) -> tuple[int, int]:
         """Appends a blob; returns the number of its group, and its own in that."""
@@ -61,7 +66,7 @@ class HotPacks:
         with writing(self._temp):
             place = self._number, self._writer.add(digest.hash, data)
         if self._writer.size >= MAX_BYTES:
-            self.close()
+            self.complete()
         return place
 
     def _open(self) -> None:
@@ -73,7 +78,7 @@ class HotPacks:
                 self._writer.add(digest.hash, data)
         self._held, self._held_bytes = [], 0
 
-    def close(self) -> None:
+    def complete(self) -> None:
         """Completes the current group, if it has any blob."""
         if self._file is not None:
             count = self._writer.members
@@ -84,15 +89,20 @@ class HotPacks:
                 os.rename(self._temp, paths[0])
             self._file = None
         else:
-            count = len(self._held)
-            paths = [str(self._objects.stage_bytes(*one).temp) for one in self._held]
+            count, paths = len(self._held), []
+            try:
+                for digest, data in self._held:
+                    paths.append(str(self._objects.stage_bytes(digest, data).temp))
+            except BaseException:
+                Group(0, 0, paths).discard()
+                raise
             self._held, self._held_bytes = [], 0
         if count:
-            self.closed.append(Group(self._number, count, paths))
+            self.groups.append(Group(self._number, count, paths))
             self._number += 1
 
-    def discard(self) -> None:
-        """Drops what was not closed."""
+    def close(self) -> None:
+        """Drops what is not complete."""
         if self._file is not None:
             self._file.close()
             with suppress(OSError):
@@ -108,11 +118,11 @@ def spill(objects: Objects, staged: Sequence[Staged], made: list[Staged]) -> lis
         for number, one in enumerate(staged):
             if one.data is not None and not one.is_row:
                 places[number] = packs.add(one.digest, one.data)
-        packs.close()
+        packs.complete()
     finally:
-        packs.discard()
+        packs.close()
         for number, (group, member) in places.items():
-            if group < len(packs.closed):
-                found[number] = packs.closed[group].staged(staged[number].digest, member)
+            if group < len(packs.groups):
+                found[number] = packs.groups[group].staged(staged[number].digest, member)
                 made.append(found[number])
     return found

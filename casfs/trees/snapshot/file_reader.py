@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from casfs.backend import protocols
 from casfs.backend.derived import stager
-from casfs.backend.protocols import BlobInfo, Blobs, Staged
+from casfs.backend.hot_packs import HotPacks
+from casfs.backend.protocols import FILE_MIN_BYTES, INLINE_MAX_BYTES, BlobInfo, Blobs, Staged
 from casfs.digest import Digest
 from casfs.errors import Failed
 from casfs.system.paths import FILE_FLAGS, printable
@@ -41,7 +42,8 @@ class Stat(NamedTuple):
 @dataclass(slots=True)
 class ReadFile:
     """A file that was read. `has_xattrs`: it has extended attributes. `staged` is None where the
-    store has the content already, as `info` says, or where it was staged with an earlier file."""
+    store has the content already, as `info` says, where it was staged with an earlier file, or is
+    in a pack (`hot`: the number of the group, and its own in that)."""
 
     name: bytes
     digest: Digest
@@ -49,13 +51,18 @@ class ReadFile:
     has_xattrs: bool = False
     staged: Staged | None = None
     info: BlobInfo | None = None
+    hot: tuple[int, int] | None = None
 
 
 class FileReader:
-    """`is_known`: returns whether a hash is known to be stored, or staged already."""
+    """`is_known`: returns whether a hash is known to be stored, or staged already. `packs`: where
+    new content goes that is neither short nor long."""
 
-    def __init__(self, blobs: Blobs, is_known: Callable[[str], bool]) -> None:
+    def __init__(
+        self, blobs: Blobs, is_known: Callable[[str], bool], packs: HotPacks | None = None
+    ) -> None:
         self._blobs = blobs
+        self._packs = packs
         self._stage_bytes = stager(blobs)
         self._is_known = is_known
 
@@ -111,7 +118,11 @@ class FileReader:
             one.info = None if found is None or found.purged else found
             if hash in unknown:
                 unknown.discard(hash)
-                if one.info is None:
+                if one.info is not None:
+                    continue
+                if self._packs is not None and INLINE_MAX_BYTES < len(data) < FILE_MIN_BYTES:
+                    one.hot = self._packs.add(one.digest, data)
+                else:
                     one.staged = self._stage_bytes(one.digest, data)
 
 

@@ -62,6 +62,9 @@ class ReadQueue:
         if self._pool is not None:
             for scanned, done in self._pool.results(max_pending):
                 self._adopt(scanned, done)
+            for pack in self._pool.packs(is_last=max_pending == 0):
+                for staged in pack:
+                    self._batch.put_staged(staged)
 
     def close(self) -> None:
         if self._pool is not None:

@@ -4,7 +4,9 @@ Reading a small file is a handful of system calls with a little Python around ea
 threads would contend for the interpreter lock; processes do not. Each worker inherits the
 workspace's root as a descriptor and gets batches of file names by pipe. It opens directories
 from that root without following a link, and stages new content in the private directory of
-the process that it works for: staged files outlive the worker. A worker whose parent dies
+the process that it works for: staged files outlive the worker. What is neither short nor long it
+appends to a hot pack, in the order of reading; these blobs are handed on once the pack is complete,
+all at once. A worker whose parent dies
 reads EOF from its pipe and exits; what it staged is orphaned staging like any other.
 
 The pipe carries `marshal`ed tuples of plain values: both ends are this program, and 50,000
@@ -18,17 +20,18 @@ import os
 import signal
 import subprocess
 import sys
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
-from contextlib import suppress
+from contextlib import closing, suppress
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from casfs.backend.disk import DiskBackend
+from casfs.backend.hot_packs import Group
 from casfs.backend.protocols import BlobInfo, Staged
 from casfs.digest import Digest
 from casfs.errors import CasfsError, Failed
@@ -53,6 +56,8 @@ class ReaderPool(Generic[Key]):
         self._threads = ThreadPoolExecutor(count * PIPES_PER_WORKER)
         self._idle: SimpleQueue[Connection[Any, Any]] = SimpleQueue()
         self._pending: deque[tuple[Key, Future[bytes]]] = deque()
+        self._members: defaultdict[tuple[int, int], list[tuple[Digest, int]]] = defaultdict(list)
+        self._groups: dict[tuple[int, int], Group] = {}  # by process and number
         self._processes = [self._start(private, root_fd, root_text) for _ in range(count)]
 
     def _start(self, private: Path, root_fd: int, root_text: str) -> subprocess.Popen[bytes]:
@@ -92,7 +97,38 @@ class ReaderPool(Generic[Key]):
                 interruption.check()
             answer = future.result()
             self._pending.popleft()
-            yield key, _unpacked(answer)
+            yield key, self._unpacked(answer)
+
+    def packs(self, *, is_last: bool) -> Iterator[list[Staged]]:
+        """Yields the blobs of each group that is complete by now; `is_last`: after the last result,
+        of all groups."""
+        if is_last:
+            for _ in range(self._idle.qsize()):  # each pipe in turn
+                self._unpacked(self._request(b"", []))
+        for key, group in [*self._groups.items()]:
+            if len(self._members[key]) == group.size:
+                del self._groups[key]
+                yield [group.staged(*member) for member in self._members.pop(key)]
+
+    def _unpacked(self, answer: bytes) -> list[ReadFile]:
+        """Raises Failed with the worker's error."""
+        error, items, process, groups = marshal.loads(answer)
+        if error is not None:
+            raise Failed(error)
+        for group in groups:
+            self._groups[process, group[0]] = Group(*group)
+        done = []
+        for name, hash, size, seen, marked, staged, info, hot in items:
+            digest = Digest(hash, size)
+            one = ReadFile(name, digest, Stat(*seen), marked)
+            if staged:
+                one.staged = Staged(digest, *staged)
+            if info:
+                one.info = BlobInfo(*info)
+            if hot:
+                self._members[process, hot[0]].append((digest, hot[1]))
+            done.append(one)
+        return done
 
     def close(self, discard: Callable[[list[ReadFile]], None]) -> None:
         """End the workers, whatever they are reading; `discard` gets the results that were not
@@ -107,7 +143,9 @@ class ReaderPool(Generic[Key]):
         for _, future in self._pending:
             if not future.cancelled() and future.exception() is None:
                 with suppress(CasfsError):
-                    discard(_unpacked(future.result()))
+                    discard(self._unpacked(future.result()))
+        for group in self._groups.values():
+            group.discard()
 
 
 def main() -> None:
@@ -117,18 +155,23 @@ def main() -> None:
     private, root_fd, root_text, *pipe_fds = sys.argv[1:]
     backend = DiskBackend.for_worker(Path(private))
     staged: set[str] = set()  # by this process: no file is written twice
-    reader = FileReader(backend.blobs, staged.__contains__)
+    packs = backend.hot_packs()
+    reader = FileReader(backend.blobs, staged.__contains__, packs)
     pipes: list[Connection[Any, Any]] = [Connection(int(fd)) for fd in pipe_fds]
-    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError), closing(packs):
         while True:
             for pipe in wait(pipes):
                 assert isinstance(pipe, Connection)
                 path, names = marshal.loads(pipe.recv_bytes())
                 done, error = _read_batch(reader, int(root_fd), path, names, root_text)
+                if not names:
+                    packs.complete()
                 staged.update(one.digest.hash for one in done)
                 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
                 try:
-                    pipe.send_bytes(marshal.dumps((error, [_packed(one) for one in done])))
+                    answer = error, [_packed(one) for one in done], os.getpid()
+                    pipe.send_bytes(marshal.dumps((*answer, [tuple(one) for one in packs.groups])))
+                    packs.groups.clear()
                 except BaseException:
                     discard(done)
                     raise
@@ -159,21 +202,4 @@ def _packed(one: ReadFile) -> tuple[Any, ...]:
     staged = one.staged and (one.staged.data, one.staged.temp)
     info = one.info and (one.info.size, one.info.type)
     hash, size = one.digest.hash, one.digest.size_bytes
-    return one.name, hash, size, tuple(one.stat), one.has_xattrs, staged, info
-
-
-def _unpacked(answer: bytes) -> list[ReadFile]:
-    """Raises Failed with the worker's error."""
-    error, items = marshal.loads(answer)
-    if error is not None:
-        raise Failed(error)
-    done = []
-    for name, hash, size, seen, marked, staged, info in items:
-        digest = Digest(hash, size)
-        one = ReadFile(name, digest, Stat(*seen), marked)
-        if staged:
-            one.staged = Staged(digest, *staged)
-        if info:
-            one.info = BlobInfo(*info)
-        done.append(one)
-    return done
+    return one.name, hash, size, tuple(one.stat), one.has_xattrs, staged, info, one.hot

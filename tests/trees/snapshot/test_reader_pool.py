@@ -134,7 +134,7 @@ def test_what_was_sent_is_kept_when_a_reader_is_ended_at_once(
     disk_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The parent ends its readers as soon as it has the last result."""
-    (tmp_path / "file").write_bytes(LARGE)
+    (tmp_path / "file").write_bytes(LARGE * 300)  # a file of its own
     private = staging_directory(disk_store.blobs)
     ours, theirs = Pipe()
     real = Connection.send_bytes
@@ -152,13 +152,12 @@ def test_what_was_sent_is_kept_when_a_reader_is_ended_at_once(
     process = get_context("fork").Process(target=read)
     process.start()
     ours.send_bytes(marshal.dumps((b"", [b"file"])))
-    (found,) = reader_pool._unpacked(ours.recv_bytes())
+    error, ((name, *_, staged, _, _),), *_ = marshal.loads(ours.recv_bytes())
     process.join(30)
     os.close(fd)
     assert process.exitcode == 0
-    assert found.staged is not None
-    assert found.staged.temp is not None
-    assert Path(found.staged.temp).read_bytes() == LARGE
+    assert (error, name) == (None, b"file")
+    assert Path(staged[1]).read_bytes() == LARGE * 300
 
 
 def test_an_abandoned_snapshot_leaves_nothing(

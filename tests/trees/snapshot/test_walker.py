@@ -201,7 +201,7 @@ def test_a_read_error_is_told_of_the_file_that_was_read(
 
 
 def test_a_failed_snapshot_leaves_no_private_files(disk_store: Store, tmp_path: Path) -> None:
-    write_tree(tmp_path / "w", {f"f{n}": LARGE + b"%d" % n for n in range(5)})
+    write_tree(tmp_path / "w", {f"f{n}": LARGE * 256 + b"%d" % n for n in range(5)})
     assert disk_store.root is not None
     batch = disk_store.batch()
     walker.snapshot(batch, tmp_path / "w", IgnoreRules())
