@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # types only
 
 T = TypeVar("T")
 CONNECT_PATIENCE_S = 5.0  # a server that is not there at all is soon given up
+MIN_READ_TIMEOUT_S = 5.0
 READ_TIMEOUT, TIMEOUT = timedelta(seconds=30), timedelta(minutes=15)  # without a byte; in all
 MULTIPART_BYTES, PART_BYTES, PARTS_AT_ONCE = 32 << 20, 16 << 20, 3  # larger files go in parts
 PROBE_KEY = "casfs-probe"  # asked for where only the header of the answer matters
@@ -77,7 +78,8 @@ class S3Storage(ObjectStorage):
                 **settings,
             )
 
-        self._reads = client(READ_TIMEOUT)
+        patience = timedelta(seconds=max(patience_s, MIN_READ_TIMEOUT_S))
+        self._reads = client(min(READ_TIMEOUT, patience))
         self._writes = client(TIMEOUT)  # no byte comes until all of an upload is sent
 
     def get(self, key: str, max_size: int = MAX_OBJECT_BYTES) -> bytes:
@@ -111,15 +113,13 @@ class S3Storage(ObjectStorage):
         def request() -> bool:
             try:
                 obstore.put(self._writes, key, data, mode="create", use_multipart=False)
-            except AlreadyExistsError as error:
-                if "412" not in _answer(error):  # 409: another put of this key is under way
-                    raise
+            except AlreadyExistsError:  # or, with 409, another put of this key is under way
                 try:
                     return self.get(key, len(data)) == data
                 except Corrupt:  # larger
                     return False
                 except NotFound:
-                    raise Passing(Unreachable(f"{self.place(key)} is being deleted")) from None
+                    raise Passing(Unreachable(f"{self.place(key)} is in use; try again")) from None
             return True
 
         return self._done(key, request)
