@@ -101,6 +101,14 @@ class Compressing(Protocol):
 
 
 @runtime_checkable
+class Lazy(Protocol):
+    """Blobs: the content of some may be in a remote, from which it is read."""
+
+    def count_remote(self, remote: str | None = None) -> int:
+        """Returns how many blobs are in one remote, or in any."""
+
+
+@runtime_checkable
 class Repairable(Protocol):
     """Blobs: fsck can check the stored files and blobs, and quarantine damage."""
 

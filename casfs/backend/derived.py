@@ -62,6 +62,11 @@ def count_by_type(blobs: Blobs) -> dict[str, int]:
     return dict(Counter(info.type for _, _, info in blobs.iterate() if info.type is not None))
 
 
+def count_remote(blobs: Blobs, remote: str | None = None) -> int:
+    """Returns how many blobs are in a remote only: in this one, or in any."""
+    return blobs.count_remote(remote) if isinstance(blobs, capabilities.Lazy) else 0
+
+
 def room_by_type(blobs: Blobs) -> dict[str | None, Total]:
     """Returns what is stored of each type, by the type's hash; None: plain bytes."""
     if isinstance(blobs, capabilities.Indexed):

@@ -86,7 +86,12 @@ class DiskBlobs(DiskMetadata):
     def open(self, hash: str) -> BinaryIO:
         row = self._row(hash)
         if row.place is not None and row.size > FILE_MIN_BYTES:
-            self._thaw(hash, row)
+            try:
+                self._thaw(hash, row)
+            except CorruptBlob:  # damaged frames of a remote are fetched again
+                row = self._row(hash)
+                if row.place is not None:
+                    self._thaw(hash, row)
         elif row.data is not None or row.place is not None:
             return io.BytesIO(self._content(hash, row))
         return self._objects.open(hash)
@@ -212,6 +217,8 @@ class DiskBlobs(DiskMetadata):
     def verify(self, hash: str) -> None:
         row = self._row(hash)
         if row.place is not None:
+            if self._packs.is_remote(row.place[0]):  # counted by `count_remote`
+                return
             try:
                 self._packs.verify(hash, row.size, row.place)
             except (NotFound, CorruptBlob):

@@ -17,6 +17,10 @@ from casfs.backend.sqlite_statements import (
 )
 
 INFO = "SELECT id, hash, size, type FROM blobs WHERE"
+COUNT_REMOTE = """
+SELECT count(*) FROM blobs WHERE pack IN
+(SELECT id FROM packs WHERE kind = 'remote' AND remote = coalesce(?, remote))
+"""
 INFO_PURGED = f"SELECT hash, size, type, {PURGED} FROM blobs WHERE"
 
 
@@ -100,6 +104,11 @@ class DiskMetadata:
                 f"SELECT count(*), coalesce(sum(size), 0), coalesce(sum({IS_FILE}), 0) FROM blobs"
             ).fetchone()
         return Total(*map(int, row))
+
+    def count_remote(self, remote: str | None = None) -> int:
+        with self._db.read() as db:
+            (count,) = db.execute(COUNT_REMOTE, (remote,)).fetchone()
+        return int(count)
 
     def types(self) -> dict[str, int]:
         with self._db.read() as db:

@@ -179,6 +179,12 @@ def mirror_path(root: Path, remote: str, name: str) -> Path:
     return root / "remotes" / remote / "packs" / f"{name}.pack"
 
 
+def remove_mirror(root: Path, remote: str, name: str) -> None:
+    path = mirror_path(root, remote, name)
+    for one in (path, path.with_suffix(USES)):
+        one.unlink(missing_ok=True)
+
+
 def evict(root: Path, limit: int) -> None:
     """Evicts what was used least recently, in all mirrors of the store at `root`, once they take
     more than `limit` bytes of the disk. Raises Failed."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
+from casfs.backend.frame_mirror import remove_mirror
 from casfs.backend.objects import Stamp
 from casfs.backend.sqlite_connection import Connection, Database
 from casfs.digest import BlobHash, Digest, hash_stream, is_hash
@@ -84,6 +85,11 @@ class PackFiles:
             raise Corrupt(f"{path} is the pack {found.reader.index.name}")
         return found
 
+    def is_remote(self, pack: int) -> bool:
+        with self._db.read() as db:
+            rows = db.execute("SELECT 1 FROM packs WHERE id = ? AND kind = 'remote'", (pack,))
+            return rows.fetchone() is not None
+
     def read(self, hash: str, place: Place, *, again: bool = False) -> bytes:
         """Returns the verified bytes of a blob. Raises NotFound where the pack is gone,
         CorruptBlob. `again`: nothing that is cached is used."""
@@ -143,8 +149,10 @@ class PackFiles:
         """Deletes a pack that no blob is in; returns False for any other."""
         with self._db.write() as db:
             row = db.execute(REMOVE, (pack,)).fetchone()
-        if row is not None:
+        if row is not None and row[1] is None:
             self.remove_stray(row[0].hex())
+        elif row is not None:
+            remove_mirror(self.root.parent, row[1], row[0].hex())
         return row is not None
 
     def remove_stray(self, name: str) -> bool:
@@ -199,7 +207,7 @@ WHERE excluded.kind != 'remote'
 """
 REMOVE = """
 DELETE FROM packs WHERE id = ? AND NOT EXISTS (SELECT 1 FROM blobs WHERE pack = packs.id)
-RETURNING name
+RETURNING name, remote
 """
 HAS_FILE = "SELECT 1 FROM packs WHERE name = ? AND kind != 'remote'"
 

@@ -82,5 +82,7 @@ def _print(report: Report, repaired: list[str]) -> None:
     for hash in report.quarantined:
         echo(f"quarantined {hash}")
     checked = f"{report.blobs} blobs, {report.nodes} of them nodes, {report.bytes} bytes"
+    if report.remote:
+        checked += f" ({report.remote} blobs are in a remote and were not read)"
     found = len(report.faults)
     echo(f"{checked}: {found or 'no'} fault{'' if found == 1 else 's'}")

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from casfs.backend.derived import count_remote
 from casfs.cli.common import json_option, open_store, store_root
 from casfs.cli.json_values import record
 from casfs.cli.output import echo_result, warn
@@ -105,7 +106,7 @@ def rm(ctx: click.Context, name: str, force: bool, as_json: bool) -> None:
         assert store.root is not None
         if name not in remotes.listing(store.root):
             raise NotFound(f"no remote {name!r}; see `casfs remote list`")
-        count = 0
+        count = count_remote(store.blobs, name)
         if count and not force:
             raise Refused(
                 f"{count} blobs of this store are in {name} only; `casfs pull {name}` brings them,"

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from casfs import referrers
-from casfs.backend.derived import repairable
+from casfs.backend.derived import count_remote, repairable
 from casfs.backend.protocols import BlobInfo, DamagedHead, Head, HeadName, targets
 from casfs.errors import CasfsError
 from casfs.maintenance.blob_check import LOST_TYPE, Fault, check_blob, has_type, lost_type
@@ -33,7 +33,10 @@ BROKEN = ("corrupt", "bad node", "missing")  # kinds of faults of a damaged blob
 
 @dataclass(slots=True)
 class Report:
+    """`remote`: blobs that are in a remote only, and were not read."""
+
     blobs: int = 0
+    remote: int = 0
     nodes: int = 0
     bytes: int = 0
     faults: list[Fault] = field(default_factory=list)
@@ -54,6 +57,7 @@ def check(
             report.nodes += info.type is not None
             report.faults += check_blob(store, hash, info)
             progress(report.blobs, report.bytes)
+        report.remote = count_remote(store.blobs)
     with _as_fault(report):
         report.faults += _check_heads(store)
     _merge_missing(report)

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from casfs.backend import derived
-from casfs.backend.frame_mirror import USES, create_mirror, mirror_path
+from casfs.backend.frame_mirror import create_mirror, mirror_path, remove_mirror
 from casfs.backend.lazy_packs import LazyPack, LazyRemote
 from casfs.backend.protocols import MAX_NODE_BYTES, META, Staged, discard
 from casfs.digest import BlobHash, Digest
@@ -58,9 +58,7 @@ class Missing:
         """Drops what was fetched of packs of nodes: the nodes are in the store."""
         self._lazy.close()
         for name in self._mirrored:
-            mirror = mirror_path(self._lazy.root, self._lazy.name, name)
-            for path in (mirror, mirror.with_suffix(USES)):
-                path.unlink(missing_ok=True)
+            remove_mirror(self._lazy.root, self._lazy.name, name)
 
     def totals(self) -> tuple[int, int, int]:
         """Returns the numbers of nodes and of blobs, and the bytes of the blobs."""

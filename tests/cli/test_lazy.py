@@ -1,0 +1,82 @@
+"""What the commands do with blobs that are in a remote only: as with local ones, or they say so."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.engine import Cli
+
+LARGE = random.Random(2).randbytes(3 << 20)
+FILES = {f"d{n // 50}/f{n:03}.txt": f"line {n}\n".encode() * (n + 200) for n in range(120)}
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for name, data in {**FILES, "large.bin": LARGE}.items():
+        path = tmp_path / "tree" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return tmp_path / "tree"
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> Path:
+    (tmp_path / "remote").mkdir()
+    return tmp_path / "remote"
+
+
+@pytest.fixture
+def other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> Callable[[str], Cli]:
+    """The command line on another store."""
+    return lambda name: Cli(tmp_path / name, monkeypatch, capfdbinary)
+
+
+@pytest.fixture
+def clone(cli: Cli, other: Callable[[str], Cli], tree: Path, remote: Path, tmp_path: Path) -> Cli:
+    """The command line on a lazy clone of a store with a checkpoint `t`."""
+    cli("remote", "add", "origin", remote.as_uri())
+    cli("checkpoint", "create", "t", str(tree))
+    cli("push", "origin", "t")
+    cli("clone", remote.as_uri(), str(tmp_path / "clone"), "--lazy")
+    return other("clone")
+
+
+def same(one: Path, other: Path) -> bool:
+    names = [path.relative_to(one) for path in one.rglob("*") if path.is_file()]
+    return bool(names) and all((one / n).read_bytes() == (other / n).read_bytes() for n in names)
+
+
+def test_restore_export_and_push_fetch_what_they_need(
+    clone: Cli, other: Callable[[str], Cli], tree: Path, tmp_path: Path
+) -> None:
+    clone("checkpoint", "restore", "t", str(tmp_path / "out"))
+    assert same(tree, tmp_path / "out")
+    clone("export", "t", "-o", str(tmp_path / "t.tar"))
+    (tmp_path / "second").mkdir()
+    clone("remote", "add", "second", (tmp_path / "second").as_uri())
+    clone("push", "second", "t")
+    clone("clone", (tmp_path / "second").as_uri(), str(tmp_path / "third"))
+    other("third")("checkpoint", "restore", "t", str(tmp_path / "again"))
+    assert same(tree, tmp_path / "again")
+
+
+def test_fsck_counts_what_it_does_not_read(clone: Cli, tmp_path: Path) -> None:
+    report = json.loads(clone("fsck", "--json").out)
+    assert report["faults"] == []
+    assert report["remote"] == len(FILES) + 1
+    assert b"in a remote and were not read" in clone("fsck").out
+    clone("checkpoint", "restore", "t", str(tmp_path / "out"))
+    assert json.loads(clone("fsck", "--json").out)["remote"] == len(
+        FILES
+    )  # the large one is a file
+
+
+def test_a_remote_that_blobs_are_in_is_not_removed(clone: Cli) -> None:
+    assert "in origin only" in clone.refused("remote", "rm", "origin", code=4)
