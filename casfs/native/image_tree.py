@@ -13,25 +13,16 @@ and a directory on both sides has only its changed entries.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from casfs.backend.capabilities import Packed
 from casfs.backend.protocols import INLINE_MAX_BYTES
 from casfs.digest import TreeHash, is_hash
-from casfs.errors import Corrupt, Invalid, NotFound
+from casfs.errors import Corrupt, Invalid, NotFound, Refused
 from casfs.native import object_protection
-from casfs.native.erofs.model import (
-    BLOCK,
-    Attr,
-    Device,
-    Directory,
-    Extent,
-    File,
-    Node,
-    Symlink,
-    Whiteout,
-)
+from casfs.native.erofs import devices
+from casfs.native.erofs.model import Attr, Directory, Extent, File, Node, Symlink, Whiteout
 from casfs.nodes import directory
 from casfs.nodes.directory import Entry, Properties, Subdirectory
 from casfs.store import Store
@@ -44,8 +35,8 @@ METACOPY = (b"trusted.overlay.metacopy", b"")
 REDIRECT = b"trusted.overlay.redirect"
 
 
-class Cold(Exception):
-    """A file of the tree is in a cold pack, of which the kernel cannot read."""
+class Cold(Refused):
+    """A file is in a pack of which the kernel cannot read: a cold one, or one of a remote."""
 
 
 class ImageTree:
@@ -138,23 +129,19 @@ class ImageTree:
                 raise NotFound(f"no blob {hash} in this store, and a tree has it; run `casfs fsck`")
             if found[hash].size != size:
                 raise Corrupt(f"blob {hash} has {found[hash].size} bytes, its tree says {size}")
+        large: dict[str, Extent | None]
         large = dict.fromkeys(hash for hash, info in found.items() if info.type is None)
-        large |= self._extents(large)
+        if large and isinstance(self._store.blobs, Packed):
+            for hash, (pack, whole, offset) in self._store.blobs.places(large).items():
+                if offset is None:
+                    raise Cold(f"blob {hash} is on a remote only; `casfs mount` can show its tree")
+                large[hash] = devices.extent(pack, whole, offset)
         for hash, extent in large.items():
             if extent is None:
                 self._protector.protect(hash, asked[hash])
             if self._content:
                 self._store.blobs.open(hash).close()
         return large
-
-    def _extents(self, hashes: Collection[str]) -> dict[str, Extent | None]:
-        blobs, found = self._store.blobs, dict[str, Extent | None]()
-        if hashes and isinstance(blobs, Packed):
-            for hash, (pack, size, offset) in blobs.places(hashes).items():
-                if offset is None:
-                    raise Cold
-                found[hash] = Extent(Device(pack, -(-size // BLOCK)), offset // BLOCK)
-        return found
 
     def _with_properties(self, attr: Attr, own: Properties | None) -> Attr:
         if own is None:

@@ -4,15 +4,15 @@
 
 An image shows a tree as the mount does: the same modes and times, each file and link its own
 inode. It holds names, attributes, links, and the blobs that are rows (all up to INLINE_MAX_BYTES,
-and nodes). A file that is in a hot pack is an extent of it, and the image is mounted with that pack
-as a device; what is in a cold one is made hot first. Every other file is a size with two extended
+and nodes). A file in a hot pack is an extent of that, which is mounted with it as a device; what is
+in a cold one is made hot first. Every other file is a size with two extended
 attributes that make overlayfs take its data from `objects/` (`ab/cdef…`), where the image's mount
 is the lower layer and `objects/` the data-only one below it:
 
     -o metacopy=on,redirect_dir=on,lowerdir=MOUNT::OBJECTS
 
-So the image is small, and all images share the page cache of the objects, and read packs through
-one cache, too. Mounted without that overlay, such files read as zeros.
+So the image is small, and all images share the page cache of objects and packs. Mounted without
+that overlay, such files read as zeros.
 
 An image is a function of its tree, its owner, and where its files are in which packs: those give
 the same bytes everywhere, down to the file system's uuid (but a file that is a node, too, is inline
@@ -192,8 +192,7 @@ def _lock(name: str) -> str:
 
 
 def _is_usable(path: Path) -> bool:
-    """Sets the time of last use, which is the mtime. Returns False for an image that is missing, or
-    one of whose packs is."""
+    """Sets the time of last use, the mtime. Returns False where it, or a pack, is missing."""
     try:
         os.utime(path)
         with path.open("rb") as image:
@@ -207,20 +206,15 @@ def _is_usable(path: Path) -> bool:
 
 
 def _hot(store: Store, root: TreeHash, action: Callable[[], Made]) -> Made:
-    """Makes an image; where the tree has files in cold packs, after these are made hot."""
+    """Makes an image; where the tree has files in cold packs, after these are made hot. Raises Cold
+    for those on a remote."""
     try:
         return action()
     except Cold:
         if isinstance(store.backend, Tiered):
             files = (one for _, one in tree.walk(store, root) if isinstance(one, File))
             store.backend.tiers.warm({one.digest.hash for one in files})
-    try:
-        return action()
-    except Cold:
-        raise Refused(
-            f"files of the tree {root} are not in this store but on a remote; get them by"
-            " `casfs pull`, or use `casfs mount`, which fetches what is read"
-        ) from None
+    return action()
 
 
 def _make(store: Store, root: TreeHash, owner: tuple[int, int], path: Path) -> None:

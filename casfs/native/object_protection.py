@@ -9,9 +9,8 @@ where that succeeded; it is enabled for good. Size and kind of each
 object are looked at when an image is made. Without fs-verity, `casfs fsck` reads every object and
 finds the damaged ones.
 
-The packs that an image has as devices are protected by the same permissions. They get no
-fs-verity, by which gc could free nothing in them; size, kind and mode of each are looked at when
-they are mounted (`open_packs`).
+Packs that are devices of an image are protected by permissions alone (`check_packs`), since with
+fs-verity gc could free nothing in them.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import fcntl
 import os
 import stat
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from casfs.digest import is_hash
@@ -58,25 +57,18 @@ def _check_folder(folder: Path, info: os.stat_result) -> None:
         )
 
 
-def open_packs(folder: Path, devices: Iterable[Device]) -> int:
-    """Returns a descriptor of the folder of the packs. Raises FileNotFoundError for a pack that is
-    gone, Failed where another user could write to one, or its length is another."""
-    fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        _check_folder(folder, os.fstat(fd))
-        for device in devices:
-            name = f"{device.name}{PACK_SUFFIX}"
-            info = os.stat(name, dir_fd=fd, follow_symlinks=False)
-            mine = info.st_uid == os.geteuid() and not info.st_mode & ANY_WRITE
-            whole = -(-info.st_size // BLOCK) == device.blocks
-            if not (stat.S_ISREG(info.st_mode) and mine and whole and is_hash(device.name)):
-                raise Failed(
-                    f"{folder / name} is not a read-only pack of this user; run `casfs fsck`"
-                )
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
+def check_packs(folder: Path, fd: int, devices: Iterable[Device]) -> Iterator[str]:
+    """Yields the names of the packs' files in `folder`, open as `fd`. Raises FileNotFoundError for
+    one that is gone, Failed where another user could write to it, or its length is another."""
+    _check_folder(folder, os.fstat(fd))
+    for device in devices:
+        name = f"{device.name}{PACK_SUFFIX}"
+        info = os.stat(name, dir_fd=fd, follow_symlinks=False)
+        mine = info.st_uid == os.geteuid() and not info.st_mode & ANY_WRITE
+        whole = -(-info.st_size // BLOCK) == device.blocks
+        if not (stat.S_ISREG(info.st_mode) and mine and whole and is_hash(device.name)):
+            raise Failed(f"{folder / name} is not a read-only pack of this user; run `casfs fsck`")
+        yield name
 
 
 class ObjectProtector:

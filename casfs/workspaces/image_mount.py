@@ -11,10 +11,8 @@ them by itself. By then a path may have lost its mount (a daemon that starts unm
 `workspaces/`), so they are passed by descriptors of the mounts: an overlay over an empty directory
 would be a tree with no files.
 
-Devices are given by fsconfig(2): the options of mount(2) end after a page, some forty packs. From
-then on the kernel has the packs open, also when they are removed; `casfs.native.images` says what
-that means for gc. An image that was removed while it was being mounted is not used, since gc may
-have freed what it needs of a pack in between.
+Devices are given by fsconfig(2): the options of mount(2) end after a page, some forty packs. An
+image that was removed while it was mounted is not used, since gc may free ranges of its packs.
 
 The kernel stacks two file systems and no more. The overlay is one; an image on a plain file
 system counts in some kernels and not in others. So a container may or may not be able to
@@ -30,17 +28,15 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import BinaryIO
 
 from casfs.digest import TreeHash
 from casfs.errors import Failed, Invalid, NotFound
 from casfs.native import images, object_protection
 from casfs.native.erofs import devices
-from casfs.native.object_protection import PACK_SUFFIX
 from casfs.store import Store
 from casfs.system import mounts
 from casfs.workspaces.overlay_mount import FLAGS, OverlayLayers
@@ -48,7 +44,6 @@ from casfs.workspaces.overlay_mount import FLAGS, OverlayLayers
 TYPE = "erofs"
 REASONS = {
     errno.ENODEV: "this kernel has no EROFS",
-    errno.ENOSYS: "this kernel has no fsopen(2)",
     errno.ENOTBLK: "this kernel mounts no EROFS from a file, or not from this file system",
     errno.EPERM: "mounting is not permitted here",
     errno.EACCES: "mounting is not permitted here",
@@ -62,8 +57,7 @@ def unavailable(near: Path) -> str | None:
     if os.geteuid() != 0:
         return "only root may mount an image"
     try:
-        with near.open("rb") as source:
-            os.close(_mount_file(source, near.parent))
+        mounts.mount(str(near), near.parent, TYPE, FLAGS | mounts.MS_RDONLY)
     except OSError as error:
         return REASONS.get(error.errno or 0)
     mounts.unmount(near.parent)  # it was an image after all
@@ -132,20 +126,14 @@ def _mounted_image(image: Path, point: Path, folder: Path) -> Iterator[Path]:
             point.rmdir()
 
 
-def _mount_file(source: BinaryIO, point: Path, more: Sequence[str] = ()) -> int:
-    """Returns a descriptor of the mount. `more`: paths of its devices. Raises OSError."""
-    parameters = [(b"source", b"/proc/self/fd/%d" % source.fileno())]
-    parameters += [(b"device", path.encode()) for path in more]
-    return mounts.mount_with(TYPE, point, FLAGS | mounts.MS_RDONLY, parameters)
-
-
 def _mount_image(image: Path, point: Path, folder: Path) -> int:
     """Returns a descriptor of the mount. Raises OSError, Failed, Corrupt."""
     with ExitStack() as opened:
         source = opened.enter_context(image.open("rb"))
-        needed, paths = devices.read(source), []
-        if needed:
-            at = object_protection.open_packs(folder, needed)
+        parameters = [(b"source", b"/proc/self/fd/%d" % source.fileno())]
+        if needed := devices.read(source):
+            at = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             opened.callback(os.close, at)
-            paths = [f"/proc/self/fd/{at}/{one.name}{PACK_SUFFIX}" for one in needed]
-        return _mount_file(source, point, paths)
+            for name in object_protection.check_packs(folder, at, needed):
+                parameters.append((b"device", b"/proc/self/fd/%d/%s" % (at, name.encode())))
+        return mounts.mount_with(TYPE, point, FLAGS | mounts.MS_RDONLY, parameters)

@@ -9,20 +9,10 @@ from __future__ import annotations
 from typing import BinaryIO
 
 from casfs.errors import Corrupt, Invalid
-from casfs.native.erofs.layout import (
-    AT_SUPER,
-    DEVICE_COUNT,
-    DEVICE_COUNT_AT,
-    DEVICE_SLOT,
-    MAGIC,
-    MAX_BLOCKS,
-    START,
-    SUPER,
-    chunk_map,
-)
+from casfs.native.erofs import layout
+from casfs.native.erofs.layout import AT_SUPER, AT_TABLE, DEVICE_SLOT
 from casfs.native.erofs.model import BLOCK, Device, Extent
 
-AT_TABLE = AT_SUPER + SUPER.size  # a multiple of DEVICE_SLOT.size, in which it is counted
 MAX_DEVICES = 0xFFFF
 MAX_NAME = 64  # bytes
 
@@ -37,36 +27,36 @@ class Table:
         return len(self._numbers)
 
     def map(self, extent: Extent | None, size: int) -> tuple[int, bytes]:
-        """Returns the chunk format and the chunk map of a file; None: it has no data. Raises
-        Invalid."""
+        """Returns the chunk format and map of a file; None: it has no data. Raises Invalid."""
         if extent is None:
-            return chunk_map(size)
+            return layout.chunk_map(size)
         device, block = extent
-        if not 0 <= block <= device.blocks - -(-size // BLOCK) <= MAX_BLOCKS:
+        if not 0 <= block <= device.blocks - -(-size // BLOCK) <= layout.MAX_BLOCKS:
             raise Invalid(f"{size} bytes at block {block} are not within {device}")
         number = self._numbers.setdefault(device, len(self) + 1)
         if number > MAX_DEVICES or not 0 < len(device.name.encode()) <= MAX_NAME:
             raise Invalid(f"{device} cannot be the device {number} of an image")
-        return chunk_map(size, number, block)
+        return layout.chunk_map(size, number, block)
 
     def blocks(self) -> bytearray:
-        """Returns the blocks in front of the inode area, with room for the superblock: none
-        without devices."""
+        """Returns what precedes the inode area, with room for the superblock; b"" without devices."""
         slots = [DEVICE_SLOT.pack(one.name.encode(), one.blocks) for one in self._numbers]
         found = bytearray(AT_TABLE if slots else 0) + b"".join(slots)
         return found + bytes(-len(found) % BLOCK)
 
 
+def extent(name: str, size: int, offset: int) -> Extent:
+    """Returns a place in a device of that size, all in bytes."""
+    return Extent(Device(name, -(-size // BLOCK)), offset // BLOCK)
+
+
 def read(image: BinaryIO) -> list[Device]:
     """Returns the devices that an image needs, in their order. Raises Corrupt, OSError."""
-    head = image.read(AT_TABLE)
-    if len(head) < AT_TABLE or START.unpack_from(head, AT_SUPER)[0] != MAGIC:
-        raise Corrupt(f"{image.name} is not an image")
-    count, at = DEVICE_COUNT.unpack_from(head, AT_SUPER + DEVICE_COUNT_AT)
+    head = image.read(AT_TABLE).ljust(AT_TABLE, b"\0")
+    magic, *_, count, at, _, _, _, _ = layout.SUPER.unpack_from(head, AT_SUPER)
     slots = image.read(count * DEVICE_SLOT.size)
-    if len(slots) < count * DEVICE_SLOT.size or (count and at * DEVICE_SLOT.size != AT_TABLE):
-        raise Corrupt(f"{image.name} has no whole table of devices")
-    return [
-        Device(name.rstrip(b"\0").decode("ascii", "replace"), blocks)
-        for name, blocks in DEVICE_SLOT.iter_unpack(slots)
-    ]
+    is_whole = len(slots) == count * DEVICE_SLOT.size
+    if magic != layout.MAGIC or not is_whole or (count and at * DEVICE_SLOT.size != AT_TABLE):
+        raise Corrupt(f"{image.name} is not an image, or its table of devices is cut")
+    found = DEVICE_SLOT.iter_unpack(slots)
+    return [Device(name.rstrip(b"\0").decode("ascii", "replace"), blocks) for name, blocks in found]

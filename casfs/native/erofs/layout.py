@@ -33,8 +33,7 @@ AT_START = 16  # offset in an inode of where its blocks start
 START = struct.Struct("<I")
 INDEX = struct.Struct("<HHI")
 DEVICE_SLOT = struct.Struct("<64sI60x")
-DEVICE_COUNT = struct.Struct("<HH")  # and where the table is
-DEVICE_COUNT_AT = 86  # offset in the superblock
+AT_TABLE = AT_SUPER + SUPER.size  # of the devices; a multiple of DEVICE_SLOT.size
 DIRENT = struct.Struct("<QHBx")
 NID = struct.Struct("<Q")
 XATTRS = struct.Struct("<IB7x")
@@ -51,14 +50,13 @@ def superblock(
     chunked: bool,
     area: int,
     devices: int,
-    table: int,
 ) -> bytes:
-    """Returns it with a checksum of 0. Inodes and shared xattrs are counted from block `area`;
-    `table`: the offset of that of the devices."""
+    """Returns it with a checksum of 0. Inodes and shared xattrs are counted from block `area`."""
     features = (CHUNKED if chunked else 0) | (DEVICES if devices else 0)
+    table = AT_TABLE // DEVICE_SLOT.size if devices else 0
     return SUPER.pack(
         *(MAGIC, 0, CHECKSUM | MTIME, BLOCK_BITS, 0, root, inodes, epoch, 0, blocks, area, area),
-        *(uuid, b"", features, 0, devices, table // DEVICE_SLOT.size, 0, 0, 0, 0),
+        *(uuid, b"", features, 0, devices, table, 0, 0, 0, 0),
     )
 
 

@@ -21,7 +21,6 @@ all of it fits into one block, in which it lies. The data of a file are inline o
 never both; a directory has its last, partial block inline. A `File` with `content` None is a
 chunk map without addresses, which reads as zeros. One with an `Extent` has its data in another
 file (a device), from a block of it on: one index of 8 bytes, since its chunk is as large as it is.
-The device's tag is its name, by which a reader of the table finds the files to mount with.
 
 Only parts of the format are used that Linux 5.15 knows (5.16 with devices, which must be given in
 the table's order when the image is mounted); nothing else needs a mount option.

@@ -265,7 +265,6 @@ class _Image:
             chunked=self._chunked,
             area=area,
             devices=len(self._devices),
-            table=devices.AT_TABLE if self._devices else 0,
         )
         START.pack_into(first, AT_SUPER + START.size, layout.crc32c(first[AT_SUPER:BLOCK]))
 
