@@ -54,6 +54,7 @@ SETTINGS = (
     Setting("gc.max_inodes", 0, "maximum number of object files (0 = no limit)"),
     Setting("gc.keep_checkpoints", 0, "checkpoints to keep per name (0 = all)"),
     Setting("cache.max_size", 10 << 30, "bytes of disk for frames of lazy packs (0 = no limit)"),
+    Setting("pack.older_than", "", "age of blobs that the daemon packs, like 30d (empty = none)"),
     Setting("extractor.url", "", "base URL of the chat-completions API used for extraction"),
     Setting("extractor.model", "", "extraction model; empty = no model is called"),
     Setting("extractor.key_env", "", "environment variable that holds the API key"),

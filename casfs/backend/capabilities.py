@@ -182,6 +182,10 @@ class GcRun(Protocol):
     def reset(self) -> None:
         """Clears all marks."""
 
+    def unmarked_files(self, before: int) -> Iterator[tuple[str, int]]:
+        """Yields (hash, size) of the unmarked plain blobs outside the database and the cold tier
+        that were touched before `before`, in the order of arrival."""
+
     def recent(self, since: int) -> Iterator[list[str]]:
         """Yields the blobs touched since `since` (UTC seconds), in batches."""
 

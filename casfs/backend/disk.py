@@ -36,13 +36,14 @@ from casfs.backend.group_commit import GroupCommit
 from casfs.backend.hot_packs import HotPacks, spill
 from casfs.backend.lazy_packs import LazyRemotes
 from casfs.backend.objects import Objects
-from casfs.backend.pack_files import PackFiles, add_row
+from casfs.backend.pack_files import PackFiles, add_row, find_movable
 from casfs.backend.protocols import Publication, Staged, Swap, discard
 from casfs.backend.recompression import Pending, Recompression, find_pending
 from casfs.backend.sqlite_connection import Connection, Database
 from casfs.backend.sqlite_schema import create as create_tables
 from casfs.backend.sqlite_statements import (
     ADOPT,
+    FOREVER,
     MOVE,
     insert,
     is_placed,
@@ -51,6 +52,8 @@ from casfs.backend.sqlite_statements import (
     record_touched,
     swap,
 )
+from casfs.backend.tiers import Tiers
+from casfs.errors import Conflict
 from casfs.system.clock import now_ms
 from casfs.system.files import fsync
 
@@ -67,6 +70,9 @@ class DiskBackend:
         self._remotes = LazyRemotes(root)
         self.packs = PackFiles(root / "packs", self._db, self._remotes.pack)
         self.blobs = DiskBlobs(self._db, self._objects, self.packs, self.heads, self._commits)
+
+        self.tiers = Tiers(self._db, self.blobs, self._objects, self.packs, self.move_to_pack)
+        self.blobs.erase = partial(self.tiers.tidy, purged_only=True)
 
     @classmethod
     def for_worker(cls, staging: Path) -> DiskBackend:
@@ -152,29 +158,34 @@ class DiskBackend:
 
         return self._commits.run(adopt)
 
-    def move_to_pack(self, temp: str, kind: str, members: Iterable[tuple[int, str]]) -> int:
+    def move_to_pack(
+        self, temp: str, kind: str, members: Iterable[tuple[int, str]], before: int = FOREVER
+    ) -> list[str]:
         """Places a complete private pack (its file name ends in `.<name>.pack`) and moves its plain
         `members` (number, hash) there from their files or other packs, as far as they are stored
-        still. Returns the id of its row."""
-        hashes: list[str] = []
+        still and were touched before `before` (UTC seconds). Returns the hashes of those moved.
+        Raises Conflict where there are none, or one was purged, which must be in no pack."""
+        numbers = {key_of(hash): number for number, hash in members}
         fsync(temp)
 
-        def move(db: Connection) -> int:
+        def move(db: Connection) -> dict[bytes, int]:
+            movable = find_movable(db, list(numbers), before)
+            if not movable:
+                raise Conflict("all blobs of a pack have changed while it was written")
             id = self.packs.place(db, temp, kind)
-            for number, hash in members:
-                if db.execute(MOVE, (id, number, key_of(hash))).rowcount:
-                    hashes.append(hash)
-            return id
+            db.executemany(MOVE, ((id, numbers[key], key) for key in movable))
+            return movable
 
-        id = self._commits.run(move)
-        remove_files(self._db, self._objects, hashes)
-        return id
+        moved = self._commits.run(move)
+        files = [key.hex() for key, is_file in moved.items() if is_file]
+        remove_files(self._db, self._objects, files)
+        return [key.hex() for key in moved]
 
     def version(self) -> int:
         return self._db.version()
 
     def collection(self) -> MarkSweep:
-        return MarkSweep(self._db, self._objects, self._root / "gc.lock")
+        return MarkSweep(self._db, self._objects, self.packs, self.tiers, self._root / "gc.lock")
 
     def recompression(self) -> Recompression:
         return Recompression(self.blobs, self.heads, self._db, self.publish)

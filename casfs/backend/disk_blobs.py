@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -65,6 +65,7 @@ class DiskBlobs(DiskMetadata):
         self._packs = packs
         self.rows = RowCompression(self, heads)
         self._commits = commits
+        self.erase: Callable[[], None] = lambda: None  # what was purged from all packs
 
     def stage(self, source: BinaryIO) -> Staged:
         return self._objects.stage(source, FILE_MIN_BYTES - 1)
@@ -94,15 +95,45 @@ class DiskBlobs(DiskMetadata):
                     self._thaw(hash, row)
         elif row.data is not None or row.place is not None:
             return io.BytesIO(self._content(hash, row))
-        return self._objects.open(hash)
+        try:
+            return self._objects.open(hash)
+        except NotFound:
+            self._check_moved(hash)
+        return self.open(hash)
+
+    def _check_moved(self, hash: str) -> None:
+        """Raises NotFound where a missing file is still the place of a blob."""
+        row = self._row(hash)
+        if row.place is None and row.data is None:
+            raise NotFound(f"blob {hash}: its file is missing")
+
+    def stream(self, hash: str) -> BinaryIO:
+        """As `open`, but a blob of a pack stays there: it is verified, and read once more."""
+        place = self._row(hash).place
+        if place is None:
+            return self.open(hash)
+        self.verify(hash)
+        return self._packs.stream(hash, place)
 
     def _content(self, hash: str, row: _Row) -> bytes:
         if row.data is not None:
             return verified(hash, row.data)
         if row.place is not None:
             return self._packed(hash, row.place)
-        with self._objects.open(hash) as source:
-            return verified(hash, source.read())
+        try:
+            with self._objects.open(hash) as source:
+                return verified(hash, source.read())
+        except NotFound:
+            self._check_moved(hash)
+        return self._content(hash, self._row(hash))
+
+    def _file_content(self, hash: str, *size: int) -> bytes | None:
+        """Returns the bytes of a file; None where it is large, or has moved to a pack."""
+        try:
+            return self._objects.content(hash, *size)
+        except NotFound:
+            self._check_moved(hash)
+        return None
 
     def _packed(self, hash: str, place: Place) -> bytes:
         try:
@@ -137,7 +168,7 @@ class DiskBlobs(DiskMetadata):
         if found is None:  # a node, or absent
             return self.get(hash).data
         whole, data, pack, member = found
-        if pack is None and data is None and (content := self._objects.content(hash, size)):
+        if pack is None and data is None and (content := self._file_content(hash, size)):
             return content
         return self._content(hash, _Row(whole, None, data, pack and (pack, member)))
 
@@ -150,7 +181,7 @@ class DiskBlobs(DiskMetadata):
                     raise NotFound(f"no blob {hash} in this store")
                 data, is_file, size, place = rows[hash]
                 if is_file:
-                    yield self._objects.content(hash)
+                    yield self._file_content(hash)
                 elif place is not None:
                     yield self._packed(hash, place) if size <= FILE_MIN_BYTES else None
                 else:
@@ -213,22 +244,24 @@ class DiskBlobs(DiskMetadata):
         with self._db.read() as db:
             yield from (f"store.db: {fault}" for fault in mistyped(db))
         yield from (f"objects/{fault}" for fault in self._objects.faults())
+        yield from (f"packs/{fault}" for fault in self._packs.faults())
 
     def verify(self, hash: str) -> None:
         row = self._row(hash)
-        if row.place is not None:
-            if self._packs.is_remote(row.place[0]):  # counted by `count_remote`
-                return
-            try:
+        try:
+            if row.place is not None:
+                if self._packs.is_remote(row.place[0]):  # counted by `count_remote`
+                    return
                 self._packs.verify(hash, row.size, row.place)
-            except (NotFound, CorruptBlob):
-                if self._row(hash).place == row.place:
-                    raise
-                self.verify(hash)  # it was moved meanwhile
-        elif row.data is None:
-            self._objects.verify(hash, row.size)
-        elif len(verified(hash, row.data)) != row.size:
-            raise CorruptBlob(f"blob {hash}: its row is not {row.size} bytes long")
+            elif row.data is None:
+                self._objects.verify(hash, row.size)
+            elif len(verified(hash, row.data)) != row.size:
+                raise CorruptBlob(f"blob {hash}: its row is not {row.size} bytes long")
+        except (NotFound, CorruptBlob):
+            now = self._row(hash)
+            if now.place == row.place and (now.data is None) == (row.data is None):
+                raise
+            self.verify(hash)  # it was moved meanwhile
 
     def quarantine(self, hash: str) -> None:
         def move(db: Connection) -> None:
@@ -249,4 +282,5 @@ class DiskBlobs(DiskMetadata):
             if db.execute(PURGE, (key_of(hash),)).rowcount != 1:
                 raise NotFound(f"no blob {hash} in this store that is not a node")
             self._objects.remove(hash, quarantined=True)
+        self.erase()
         return self._db.shrink()

@@ -18,12 +18,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from casfs.backend.objects import Objects
+from casfs.backend.pack_files import PackFiles
 from casfs.backend.protocols import BlobInfo, Total
 from casfs.backend.sqlite_connection import Connection, Database
 from casfs.backend.sqlite_statements import BATCH_ROWS, IS_FILE, is_sound, type_of
+from casfs.backend.tiers import Tiers
 from casfs.errors import Conflict, Failed
 from casfs.system.locks import lock_file
 
@@ -31,16 +34,20 @@ Row = tuple[int, bytes, int, bytes | None, int]  # id, hash, size, type's hash, 
 
 
 class MarkSweep:
-    def __init__(self, db: Database, objects: Objects, lock: Path) -> None:
+    def __init__(
+        self, db: Database, objects: Objects, packs: PackFiles, tiers: Tiers, lock: Path
+    ) -> None:
         """Begins a run. Raises Conflict while another one holds `lock`."""
         self._db = db
         self._objects = objects
+        self._packs = packs
+        self._tiers = tiers
         try:
             fd = lock_file(lock)
         except OSError as error:
             raise Failed(f"cannot lock {lock}: {error.strerror}") from error
         if fd is None:
-            raise Conflict("another gc is running on this store; wait for it")
+            raise Conflict("another gc, or `casfs pack`, is running on this store; wait for it")
         self._lock = fd
         try:
             self._begin()
@@ -117,6 +124,17 @@ class MarkSweep:
             yield [row for row in rows if is_sound(row[1], row[2])]
             last = rows[-1][0]
 
+    def unmarked_files(self, before: int) -> Iterator[tuple[str, int]]:
+        after = 0
+        while True:
+            with self._db.read() as db:
+                rows = db.execute(OUTSIDE, (after, self._last, before)).fetchall()
+            if not rows:
+                return
+            for after, key, size in rows:
+                if is_sound(key, size) and not self._is_marked(after):
+                    yield key.hex(), size
+
     # -- deletion -------------------------------------------------------------------------
 
     def sweep(
@@ -131,6 +149,7 @@ class MarkSweep:
                     yield key.hex(), BlobInfo(size, None if type is None else type_of(type))
         if not dry_run:
             self._remove_strays(before)
+            self._tiers.tidy()
             self._db.shrink()
 
     def _delete(
@@ -159,6 +178,10 @@ class MarkSweep:
                 stray = [hash for hash, at in hashes if at < before and not _has_file(db, hash)]
             if stray:
                 remove_files(self._db, self._objects, stray)
+        for name in list(self._packs.names()):
+            with suppress(FileNotFoundError):
+                if self._packs.path(name).stat().st_ctime < before:
+                    self._packs.remove_stray(name)
 
 
 def remove_files(db: Database, objects: Objects, hashes: Iterable[str]) -> None:
@@ -178,3 +201,7 @@ SELECT = (
     f"SELECT b.id, b.hash, b.size, t.hash, {IS_FILE}"
     " FROM blobs b LEFT JOIN types t ON t.id = b.type"
 )
+OUTSIDE = f"""
+SELECT id, hash, size FROM blobs WHERE id > ? AND id <= ? AND touched < ? AND type IS NULL
+AND ({IS_FILE} OR pack IN (SELECT id FROM packs WHERE kind = 'hot')) ORDER BY id LIMIT {BATCH_ROWS}
+"""

@@ -213,6 +213,9 @@ class MemoryGcRun:
     def recent(self, since: int) -> Iterator[list[str]]:
         yield [hash for hash, at in self._backend.blobs.touched.items() if at >= since]
 
+    def unmarked_files(self, before: int) -> Iterator[tuple[str, int]]:
+        return iter(())  # nothing is outside of memory
+
     def sweep(
         self, before: int, follow: Callable[[list[str]], None], *, dry_run: bool
     ) -> Iterator[tuple[str, BlobInfo]]:

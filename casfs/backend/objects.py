@@ -24,7 +24,7 @@ from casfs.backend.protocols import INLINE_MAX_BYTES, Staged
 from casfs.backend.staging import StagingDirectory
 from casfs.digest import CHUNK, BlobHash, Digest, Hasher, hash_bytes, hash_stream, is_hash
 from casfs.errors import CorruptBlob, Failed, NotFound
-from casfs.system import interruption
+from casfs.system import files, interruption
 from casfs.system.files import NEW_FILE, copy_extents, fsync, read_up_to, syncfs, write_all, writing
 from casfs.system.paths import FILE_FLAGS
 
@@ -257,7 +257,8 @@ class Objects:
         Caller holds the write lock."""
         self._verified.pop(hash, None)
         try:
-            self.path(hash).unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                os.unlink(f"{self._prefix}{hash[:2]}/{hash[2:]}")
             if quarantined:
                 (self.root.parent / "quarantine" / hash).unlink(missing_ok=True)
         except OSError as error:
@@ -279,16 +280,16 @@ class Objects:
     def faults(self) -> Iterator[str]:
         """Yields a line for each file below `objects/` whose name, kind, mode or owner is wrong."""
         for entry in sorted(self.root.rglob("*")):
-            name, info = entry.relative_to(self.root).as_posix(), entry.lstat()
-            shard = stat.S_ISDIR(info.st_mode) and len(name) == 2 and is_hash(name.ljust(64, "0"))
+            name = entry.relative_to(self.root).as_posix()
+            shard = (
+                stat.S_ISDIR(entry.lstat().st_mode)
+                and len(name) == 2
+                and is_hash(name.ljust(64, "0"))
+            )
             if not shard and not (len(name) == 65 and is_hash(name.replace("/", "", 1))):
                 yield f"{name}: not the name of a blob; a foreign file, or damage"
-            elif not shard and not stat.S_ISREG(info.st_mode):
-                yield f"{name}: not a regular file"
-            elif not shard and stat.S_IMODE(info.st_mode) != OBJECT_MODE:
-                yield f"{name}: its mode is {stat.S_IMODE(info.st_mode):o}, must be {OBJECT_MODE:o}"
-            elif info.st_uid not in (0, self.root.stat().st_uid):
-                yield f"{name}: it belongs to the user {info.st_uid}, who can change it"
+            elif fault := files.file_fault(entry, OBJECT_MODE, self.root, is_folder=shard):
+                yield f"{name}: {fault}"
 
     def shards(self) -> Iterator[list[tuple[str, float]]]:
         """Yields (hash, ctime) of every file, shard by shard; files of other names are left out."""

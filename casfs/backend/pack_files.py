@@ -11,22 +11,23 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from casfs.backend.frame_mirror import remove_mirror
-from casfs.backend.objects import Stamp
+from casfs.backend.objects import OBJECT_MODE, Stamp
 from casfs.backend.sqlite_connection import Connection, Database
+from casfs.backend.sqlite_statements import BATCH_ROWS, IS_FILE, PURGED
 from casfs.digest import BlobHash, Digest, hash_stream, is_hash
-from casfs.errors import CasfsError, Corrupt, CorruptBlob, NotFound
+from casfs.errors import CasfsError, Conflict, Corrupt, CorruptBlob, NotFound
 from casfs.lru_cache import LruCache
 from casfs.packs.reader import PackReader, open_pack
 from casfs.system import interruption
-from casfs.system.files import fsync, writing
+from casfs.system.files import file_fault, fsync, writing
 
 OPEN_PACKS = 128  # whose descriptors and indexes a process keeps
-PACK_MODE = 0o444
 SUFFIX = ".pack"
 Place = tuple[int, int]  # id of a pack, number of the member
 
@@ -105,8 +106,9 @@ class PackFiles:
         return cast(BinaryIO, _Stream(self._at(hash, place, True).pieces(place[1])))
 
     def verify(self, hash: str, size: int, place: Place) -> None:
-        """Reads a blob again in any case, in constant memory. Raises as `read`."""
-        with self.stream(hash, place) as source:
+        """Reads a blob in constant memory, from the disk if nothing has read that frame since the
+        last `faults`. Raises as `read`."""
+        with cast(BinaryIO, _Stream(self._at(hash, place, False).pieces(place[1]))) as source:
             if hash_stream(source, interruption.check) != Digest(BlobHash(hash), size):
                 raise CorruptBlob(f"blob {hash}: its bytes in a pack do not hash to its name")
 
@@ -139,7 +141,7 @@ class PackFiles:
         path = self.path(temp.split(".")[-2])
         with writing(path):
             size = os.stat(temp).st_size
-            os.chmod(temp, PACK_MODE)
+            os.chmod(temp, OBJECT_MODE)
             self.root.mkdir(exist_ok=True)
             os.rename(temp, path)
             fsync(self.root)
@@ -163,6 +165,43 @@ class PackFiles:
             with writing(self.path(name)):
                 self.path(name).unlink(missing_ok=True)
         return True
+
+    @contextmanager
+    def writable(self, name: str) -> Iterator[int]:
+        """Opens a pack for holes to be punched."""
+        path = self.path(name)
+        with writing(path):
+            has_mode = os.access(path, os.W_OK)  # root's access needs no other
+            if not has_mode:
+                path.chmod(0o600)
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                if not has_mode:
+                    os.fchmod(fd, OBJECT_MODE)
+                yield fd
+            finally:
+                os.close(fd)
+
+    def faults(self) -> Iterator[str]:
+        """Yields a line for each file in `packs/` whose name, kind, mode, owner or index is wrong,
+        and for each pack without a file; from then on all are opened anew."""
+        self._readers = LruCache(OPEN_PACKS)
+        with self._db.read() as db:
+            missing = {name.hex() for (name,) in db.execute(NAMES)}
+        for entry in sorted(self.root.iterdir()) if self.root.exists() else ():
+            name = entry.name.removesuffix(SUFFIX)
+            if not entry.name.endswith(SUFFIX) or not is_hash(name):
+                yield f"{entry.name}: not the name of a pack; a foreign file, or damage"
+            elif fault := file_fault(entry, OBJECT_MODE, self.root):
+                yield f"{entry.name}: {fault}"
+            elif name in missing:
+                try:
+                    if open_pack(entry).index.name != name:
+                        yield f"{entry.name}: it is another pack"
+                except CasfsError as error:
+                    yield f"{entry.name}: {error}"
+            missing.discard(name)
+        yield from (f"{name}{SUFFIX}: the file is missing" for name in sorted(missing))
 
     def names(self) -> Iterator[str]:
         """Yields the names of the files."""
@@ -209,6 +248,7 @@ REMOVE = """
 DELETE FROM packs WHERE id = ? AND NOT EXISTS (SELECT 1 FROM blobs WHERE pack = packs.id)
 RETURNING name, remote
 """
+NAMES = "SELECT name FROM packs WHERE kind != 'remote'"
 HAS_FILE = "SELECT 1 FROM packs WHERE name = ? AND kind != 'remote'"
 
 
@@ -218,3 +258,21 @@ def add_row(db: Connection, name: str, kind: str, size: int, remote: str | None)
     db.execute(ADD, (key, kind, size, remote))
     (id,) = db.execute("SELECT id FROM packs WHERE name = ?", (key,)).fetchone()
     return int(id)
+
+
+def find_movable(db: Connection, keys: Sequence[bytes], before: int) -> dict[bytes, int]:
+    """Returns those plain blobs outside the database that were touched before `before`, and of each
+    whether it is a file. Raises Conflict where one was purged, which must be in no pack."""
+    found: dict[bytes, int] = {}
+    for start in range(0, len(keys), BATCH_ROWS):
+        part = keys[start : start + BATCH_ROWS]
+        for key, data, is_file, touched in db.execute(
+            f"SELECT hash, data, {IS_FILE}, touched FROM blobs WHERE type IS NULL"
+            f" AND (data IS NULL OR {PURGED}) AND hash IN ({','.join('?' * len(part))})",
+            part,
+        ):
+            if data is not None:
+                raise Conflict(f"blob {key.hex()} was purged while it was packed")
+            if touched < before:
+                found[key] = is_file
+    return found

@@ -46,9 +46,8 @@ PURGE = (
 ADOPT = """
 INSERT OR IGNORE INTO blobs (hash, size, touched, pack, member) VALUES (?, ?, ?, ?, ?)
 """
-MOVE = """
-UPDATE blobs SET pack = ?, member = ? WHERE hash = ? AND type IS NULL AND data IS NULL
-"""
+MOVE = "UPDATE blobs SET pack = ?, member = ? WHERE hash = ?"
+FOREVER = 1 << 62  # later than any `touched`
 IS_FILE = "data IS NULL AND pack IS NULL"
 IS_PLACED = f"pack IS NOT NULL OR (data IS NOT NULL AND NOT ({PURGED}))"
 DELETE_UNTYPED_BLOB = f"DELETE FROM blobs WHERE hash = ? AND type IS NULL RETURNING data, {IS_FILE}"

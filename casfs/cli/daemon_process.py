@@ -65,15 +65,21 @@ def _workspaces(root: Path, log: Log) -> Workspaces:
 
 
 def _maintenance(values: Mapping[str, Any]) -> Callable[[Store], None] | None:
-    """The daemon's periodic gc, which enforces the configured limits; None without limits."""
-    from casfs.maintenance import gc
+    """The daemon's periodic gc, which enforces the configured limits, and packing; None without
+    both settings."""
+    from casfs.cli.sizes import parse_age
+    from casfs.maintenance import cold, gc
 
-    if not values["gc.max_size"] and not values["gc.max_inodes"]:
-        return None
     limits = gc.Limits(values["gc.max_size"] or None, values["gc.max_inodes"] or None)
+    age = parse_age(values["pack.older_than"]) if values["pack.older_than"] else None
+    if limits == gc.NO_LIMITS and age is None:
+        return None
     grace, keep = values["gc.grace_s"], values["gc.keep_checkpoints"]
 
-    def collect(store: Store) -> None:
-        gc.collect(store, grace=grace, limits=limits, keep=keep)
+    def maintain(store: Store) -> None:
+        if age is not None:
+            cold.pack(store, older_than=age)
+        if limits != gc.NO_LIMITS:
+            gc.collect(store, grace=grace, limits=limits, keep=keep)
 
-    return collect
+    return maintain

@@ -49,6 +49,7 @@ COMMANDS = {
     "stats": ("status", "print how much is stored"),
     "fsck": ("fsck", "check integrity, and repair"),
     "gc": ("gc", "delete unreachable blobs"),
+    "pack": ("pack", "compress what nothing has used lately"),
     "undo": ("removal", "restore what was removed"),
     "export": ("archive", "write threads, checkpoints and more to one file"),
     "import": ("archive", "import an exported file"),
@@ -81,7 +82,7 @@ SECTIONS = {
     "Threads (runs of workflows)": "run thread workflow agent daemon web mcp demo",
     "Remotes": "remote push pull clone",
     "Caches": "action plugin",
-    "Store": "gc fsck export import stats config help",
+    "Store": "gc pack fsck export import stats config help",
     "Plumbing": "put get has missing refs walk heads list node schema tree",
 }
 OTHERS = "Others"  # commands in no section

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from casfs import config
+from casfs.backend.capabilities import Tiered
 from casfs.backend.derived import count_by_type, total_stored
 from casfs.cli.common import json_option, open_store
 from casfs.cli.daemon import daemon_lines
@@ -149,6 +150,8 @@ def stats(ctx: click.Context, as_json: bool) -> None:
         return
     for name in ("blobs", "bytes", "files", "heads", "databaseBytes"):
         echo(f"{name:16} {value[name]}")
+    for kind, room in value["packs"].items():
+        echo(f"{f'{kind} packs':16} {room['files']}, {room['blobs']} blobs, {room['bytes']} bytes")
     for name, count in value["types"].items():
         echo(f"  {name:14} {count}")
 
@@ -159,9 +162,11 @@ def _stats(store: Store) -> dict[str, Any]:
     for hash, count in count_by_type(store.blobs).items():
         name = store.registry.name(hash)
         by_type[name] = by_type.get(name, 0) + count
+    packs = store.backend.tiers.room() if isinstance(store.backend, Tiered) else {}
     return {
         **record(total_stored(store.blobs)),
         "heads": sum(1 for _ in store.heads.list()),
         "databaseBytes": (store.root / "store.db").stat().st_size,
+        "packs": {kind: record(one) for kind, one in packs.items()},
         "types": dict(sorted(by_type.items())),
     }

@@ -88,7 +88,7 @@ def collect(
     if not dry_run:
         lifecycle.sweep(store)
     with start_gc(store.backend) as collection:
-        marker = _Marker(store, collection, progress)
+        marker = Marker(store, collection, progress)
         files = total_stored(store.blobs).files
         final = [one for one in removals.listing(store) if one.removed_at < before * 1000]
         dropped = [head for one in final for head in removals.kept_heads(one)]
@@ -152,7 +152,7 @@ def _path_down(child: dict[str, str], hash: str) -> list[str]:
     return path
 
 
-class _Marker:
+class Marker:
     def __init__(self, store: Store, collection: GcRun, progress: Progress) -> None:
         self._store = store
         self._collection = collection
@@ -185,13 +185,13 @@ class _Marker:
 
 
 def _stopped(why: str) -> Corrupt:
-    return Corrupt(f"nothing was collected: {why}; run `casfs fsck` first")
+    return Corrupt(f"nothing was collected or packed: {why}; run `casfs fsck` first")
 
 
 def _mark_kept(
     store: Store,
     collection: GcRun,
-    marker: _Marker,
+    marker: Marker,
     before: int,
     limits: Limits,
     keep: int,
@@ -213,7 +213,7 @@ def _mark_kept(
 
 
 def _mark_roots(
-    store: Store, collection: GcRun, marker: _Marker, before: int, cache: set[HeadName]
+    store: Store, collection: GcRun, marker: Marker, before: int, cache: set[HeadName]
 ) -> None:
     """Marks blobs in the grace period and all that heads other than cache reach."""
     for batch in collection.recent(before):
@@ -241,7 +241,7 @@ def _used_at(store: Store, name: HeadName, head: Head) -> int:
     return max(made if isinstance(made, int) else 0, last_use(store.heads, name))
 
 
-def _evict(store: Store, heads: list[tuple[HeadName, Head]], marker: _Marker) -> list[str]:
+def _evict(store: Store, heads: list[tuple[HeadName, Head]], marker: Marker) -> list[str]:
     """Deletes cache heads; one that has moved meanwhile is kept, with all that it reaches."""
     dropped: list[str] = []
     for name, head in heads:

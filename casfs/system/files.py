@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -109,3 +110,15 @@ def copy_extents(origin: int, fd: int, start: int, size: int) -> bool:
                 return False
             at += done
     return True
+
+
+def file_fault(path: Path, mode: int, root: Path, *, is_folder: bool = False) -> str:
+    """Returns what is wrong with the kind, mode or owner of a file below `root`; empty: nothing."""
+    info = path.lstat()
+    if not is_folder and not stat.S_ISREG(info.st_mode):
+        return "not a regular file"
+    if not is_folder and stat.S_IMODE(info.st_mode) != mode:
+        return f"its mode is {stat.S_IMODE(info.st_mode):o}, must be {mode:o}"
+    if info.st_uid not in (0, root.stat().st_uid):
+        return f"it belongs to the user {info.st_uid}, who can change it"
+    return ""

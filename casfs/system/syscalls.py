@@ -7,6 +7,7 @@ import errno
 import os
 
 RENAME_EXCHANGE = 2  # linux/fs.h
+KEEP_SIZE, PUNCH_HOLE = 1, 2  # linux/falloc.h
 
 
 def call(name: str, *arguments: int | bytes) -> int:
@@ -27,6 +28,18 @@ def exchange(source: int, target: int, name: bytes) -> bool:
         call("renameat2", source, name, target, name, RENAME_EXCHANGE)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOSYS):
+            raise
+        return False
+    return True
+
+
+def punch_hole(fd: int, start: int, size: int) -> bool:
+    """Frees a range of a file, which reads as zeros from then on. Returns False where the file
+    system cannot. Raises OSError."""
+    try:
+        call("fallocate", fd, KEEP_SIZE | PUNCH_HOLE, start, size)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM):
             raise
         return False
     return True

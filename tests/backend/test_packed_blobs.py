@@ -65,6 +65,7 @@ def damage(path: Path, data: bytes) -> None:
     with path.open("r+b") as file:
         file.seek(at)
         file.write(bytes([whole[at] ^ 1]))
+    path.chmod(0o444)
 
 
 # -- where new blobs go -------------------------------------------------------------------------

@@ -3,7 +3,7 @@
     python tests/harness/crash_store.py --kills 500 [--seed N] [--minutes M]
 
 A generation is one store, first made by an `init` that is killed a few times. A round lets
-five writers (`crash_writers`) loose on it, kills them one after the other at random
+six writers (`crash_writers`) loose on it, kills them one after the other at random
 instants and starts new ones, and in the end kills all. Then a fresh process checks that
 
 - opening the store sweeps what the dead left in `tmp/`;
@@ -14,6 +14,8 @@ instants and starts new ones, and in the end kills all. Then a fresh process che
   nothing where it was not acknowledged;
 - every acknowledged blob is there, unless a gc with a short grace has run since;
 - a file in `objects/` without a row is not served, and not taken for the content either.
+
+One writer packs and warms; gc rewrites packs and punches holes into them.
 
 A generation ends with a gc of all that no head reaches; what is left are the heads'
 closures and nothing else. Exit 1 on any loss, with the seed; the store is kept then.
@@ -28,11 +30,13 @@ import multiprocessing
 import os
 import random
 import shutil
+import sqlite3
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,7 +53,7 @@ from casfs.store import Store
 from tests.harness.crash_writers import KINDS, Setup, Writer
 
 FORK = multiprocessing.get_context("fork")
-SLOTS = ("put", "checkpoint", "thread", "group", "put")
+SLOTS = ("put", "checkpoint", "thread", "group", "tier", "put")
 GRACES = ((), (0, 1, 2), (3600,))  # of a round's gc; () is none
 ROUNDS = 4  # a generation
 KILLS = 10  # a round, besides those at its end
@@ -262,9 +266,16 @@ def clean(root: Path) -> None:
         assert {hash for _, hash, _ in store.blobs.iterate()} == reached
         files = {path.parent.name + path.name for path in (root / "objects").glob("??/*")}
         assert files <= reached, f"files without a row: {files - reached}"
+        names = {path.stem for path in (root / "packs").iterdir()}
+        assert names == known_packs(root), "packs without a row, or rows without a pack"
         found = fsck.check(store)
         assert not found.faults, found.faults
     assert not [*(root / "tmp").iterdir()]
+
+
+def known_packs(root: Path) -> set[str]:
+    with closing(sqlite3.connect(root / "store.db")) as db:
+        return {name.hex() for (name,) in db.execute("SELECT name FROM packs")}
 
 
 def main() -> int:

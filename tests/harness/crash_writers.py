@@ -28,12 +28,13 @@ from pathlib import Path
 from typing import Any
 
 from casfs import threads, write_batch
-from casfs.backend import disk_gc, wal_checkpoints
+from casfs.backend import disk_gc, hot_packs, tiers, wal_checkpoints
+from casfs.backend.disk import DiskBackend
 from casfs.backend.protocols import Head, HeadName, Swap
 from casfs.checkpoints import checkpoint, create
 from casfs.digest import NodeHash
 from casfs.errors import Conflict, Invalid, NotFound
-from casfs.maintenance import gc
+from casfs.maintenance import cold, gc
 from casfs.nodes import directory
 from casfs.nodes.directory import File
 from casfs.store import Store
@@ -93,6 +94,8 @@ class Writer:
         there are more instants between them."""
         rows, blobs = self.random.choice(((3, 4), (500, 4096)))
         disk_gc.BATCH_ROWS, write_batch.PUBLISH_BATCH_BLOBS = rows, blobs
+        tiers.PACK_BYTES, tiers.MAX_SMALL = self.random.choice(((100_000, 3), (64 << 20, 16)))
+        tiers.FREED_MIN_BYTES, hot_packs.MIN_BLOBS = 0, self.random.choice((3, 64))
         wal_checkpoints.CHECKPOINT_PAGES = self.random.choice((30, 4000))
         try:
             with Store.open(self.setup.root) as store:
@@ -323,4 +326,32 @@ def _collect(store: Store, grace: int) -> None:
     gc.collect(store, grace=grace)
 
 
-KINDS = {"put": put, "checkpoint": check, "thread": work, "group": group, "gc": collect}
+# -- tiers ------------------------------------------------------------------------------------
+
+
+def tier(writer: Writer, store: Store) -> Iterator[Callable[[], None]]:
+    """Packs what all writers put, and warms some of it; each run leaves garbage in packs."""
+    while True:
+        yield lambda: _pack(store)
+        yield lambda: _warm(writer, store)
+        yield lambda: writer.ack(blob=store.put(writer.content()).hash)
+
+
+def _pack(store: Store) -> None:
+    cold.pack(store, older_than=-10)  # also what was put just now
+
+
+def _warm(writer: Writer, store: Store) -> None:
+    assert isinstance(store.backend, DiskBackend)
+    plain = [hash for _, hash, info in store.blobs.iterate() if info.type is None]
+    store.backend.tiers.warm(writer.random.sample(plain, len(plain) // 2))
+
+
+KINDS = {
+    "tier": tier,
+    "put": put,
+    "checkpoint": check,
+    "thread": work,
+    "group": group,
+    "gc": collect,
+}

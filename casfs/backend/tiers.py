@@ -1,0 +1,260 @@
+"""Moves blobs between the tiers, and frees the room of packs' members that have no row any more.
+
+A blob is in a file, in a hot pack (uncompressed), or in a cold one (compressed). It moves by
+being written into a new pack, which is synced, read back and verified; one transaction then places
+that pack and gives the rows their new place, and only after its commit the files are removed that
+are no row's place any more. So a kill at any instant leaves each blob readable: at most a file or
+a pack without a row remains, which gc removes. A row that was deleted or purged meanwhile stays so.
+
+A member without a row is garbage. In a hot pack its blocks are punched out of the file, under the
+write lock; a pack of which too much is garbage is rewritten, as is one with a purged member.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from casfs.backend.disk_blobs import DiskBlobs
+from casfs.backend.objects import Objects
+from casfs.backend.pack_files import SUFFIX, PackFiles
+from casfs.backend.protocols import FILE_MIN_BYTES, Total
+from casfs.backend.sqlite_connection import Database
+from casfs.backend.sqlite_statements import BATCH_ROWS, FOREVER, PURGED
+from casfs.digest import CHUNK
+from casfs.errors import Conflict, Corrupt, CorruptBlob, NotFound, Purged
+from casfs.packs.index import PackIndex
+from casfs.packs.reader import open_pack, verify
+from casfs.packs.writer import PackWriter
+from casfs.system import interruption
+from casfs.system.files import writing
+from casfs.system.syscalls import punch_hole
+
+HOT, COLD = "hot", "cold"
+PACK_BYTES = 64 << 20  # of content in a new pack; a larger blob has one of its own
+THREADS = 2
+MAX_GARBAGE = {HOT: 0.5, COLD: 0.3}  # share of a pack from which it is rewritten
+SMALL_BYTES, MAX_SMALL = 4 << 20, 16  # so many packs that are so small are rewritten as one
+FREED_MIN_BYTES = 64 << 10  # less is not worth a look at a hot pack's ranges
+Progress = Callable[[int, int], None]  # blobs and bytes so far
+Sized = tuple[str, int]  # hash and size of a blob
+Move = Callable[[str, str, list[tuple[int, str]], int], list[str]]
+LOCAL_PACKS = """
+SELECT id, hex(name), kind, size, (SELECT count(*) FROM blobs WHERE pack = p.id) FROM packs p
+WHERE kind != 'remote' ORDER BY id
+"""
+EMPTY = "SELECT id FROM packs p WHERE NOT EXISTS (SELECT 1 FROM blobs WHERE pack = p.id)"
+IN_COLD = f"""
+SELECT b.pack, b.member, b.hash, b.size FROM blobs b JOIN packs p ON p.id = b.pack
+WHERE p.kind = '{COLD}' AND b.hash IN ({{}})
+"""
+
+
+class Tiers:
+    def __init__(
+        self, db: Database, blobs: DiskBlobs, objects: Objects, packs: PackFiles, move: Move
+    ) -> None:
+        """`move`: places a private pack, to which its members move (`DiskBackend.move_to_pack`)."""
+        self._db = db
+        self._blobs = blobs
+        self._objects = objects
+        self._packs = packs
+        self._move = move
+
+    # -- moving ----------------------------------------------------------------------------
+
+    def move(
+        self,
+        blobs: Iterable[Sized],
+        kind: str,
+        *,
+        before: int = FOREVER,
+        progress: Progress = lambda blobs, bytes: None,
+    ) -> Total:
+        """Moves blobs to new packs of a kind, in this order; those touched at `before` (UTC
+        seconds) or later, and damaged ones, stay. Returns what was moved; `files`: the packs."""
+        done, running = Total(), deque[Future[Total]]()
+
+        def finish() -> None:
+            moved = running.popleft().result()
+            done.blobs, done.bytes = done.blobs + moved.blobs, done.bytes + moved.bytes
+            done.files += moved.files
+            progress(done.blobs, done.bytes)
+
+        with ThreadPoolExecutor(THREADS) as pool:
+            for group in _groups(blobs):
+                interruption.check()
+                running.append(pool.submit(self._move_group, group, kind, before))
+                if len(running) > THREADS:
+                    finish()
+            while running:
+                finish()
+        return done
+
+    def _move_group(self, group: list[Sized], kind: str, before: int) -> Total:
+        temp = self._objects.staging.new_name()
+        try:
+            with writing(temp), open(temp, "xb", buffering=CHUNK) as out:
+                numbers, name = self._write(out, group, kind)
+            for _, fault in verify(open_pack(Path(temp))):
+                raise Corrupt(f"{temp}: {fault}; nothing was moved there")
+            with writing(temp):
+                os.rename(temp, temp := f"{temp}.{name}{SUFFIX}")
+            moved = self._move(temp, kind, [(at, hash) for hash, at in numbers.items()], before)
+        except Conflict:  # nothing is left to be moved, or a blob was purged: it must be in no pack
+            return Total()
+        finally:
+            with suppress(OSError):  # still there where it was not placed
+                os.unlink(temp)
+        sizes = dict(group)
+        return Total(len(moved), sum(sizes[hash] for hash in moved), 1)
+
+    def _write(self, out: BinaryIO, group: list[Sized], kind: str) -> tuple[dict[str, int], str]:
+        """Returns the numbers of the members, and the name of the pack. Damaged blobs are left
+        out, which are fsck's business, and those that are gone."""
+        writer, numbers, at = PackWriter(out, aligned=kind == HOT), dict[str, int](), 0
+        while at < len(group):
+            with suppress(NotFound, CorruptBlob, Purged):
+                for data in self._blobs.get_many([hash for hash, _ in group[at:]]):
+                    hash, size = group[at]
+                    if data is not None:
+                        numbers[hash] = writer.add(hash, data)
+                    else:
+                        with self._blobs.stream(hash) as source:
+                            numbers[hash] = writer.add_stream(hash, size, source)
+                    at += 1
+            at += 1  # the one that is damaged or gone
+        return numbers, writer.finish()
+
+    def warm(
+        self, hashes: Collection[str], progress: Progress = lambda blobs, bytes: None
+    ) -> Total:
+        """Moves those blobs that are in cold packs to hot packs, and the large ones to files."""
+        keys, rows = [bytes.fromhex(hash) for hash in hashes], []
+        for start in range(0, len(keys), BATCH_ROWS):
+            part = keys[start : start + BATCH_ROWS]
+            with self._db.read() as db:
+                rows += db.execute(IN_COLD.format(",".join("?" * len(part))), part).fetchall()
+        blobs = [(key.hex(), size) for *_, key, size in sorted(rows)]  # as they lie in the packs
+        done = self.move([one for one in blobs if one[1] <= FILE_MIN_BYTES], HOT, progress=progress)
+        for hash, size in blobs:
+            if size > FILE_MIN_BYTES:
+                self._blobs.open(hash).close()  # makes it a file
+                done.blobs, done.bytes = done.blobs + 1, done.bytes + size
+                progress(done.blobs, done.bytes)
+        return done
+
+    def room(self) -> dict[str, Total]:
+        """Returns of each kind of local pack the blobs, the bytes on disk, and the packs."""
+        with self._db.read() as db:
+            packs = db.execute(LOCAL_PACKS).fetchall()
+        found: dict[str, Total] = {}
+        for _, name, kind, _, live in packs:
+            total = found.setdefault(kind, Total())
+            total.blobs, total.files = total.blobs + live, total.files + 1
+            with suppress(FileNotFoundError):
+                total.bytes += os.stat(self._packs.path(name.lower())).st_blocks * 512
+        return found
+
+    # -- garbage ---------------------------------------------------------------------------
+
+    def tidy(self, *, purged_only: bool = False) -> None:
+        """Frees the room of members that have no row, and removes the packs without any other
+        member. `purged_only`: of purged members alone, before it returns."""
+        with self._db.read() as db:
+            purged = [key for (key,) in db.execute(f"SELECT hash FROM blobs WHERE {PURGED}")]
+            packs = db.execute(LOCAL_PACKS).fetchall()
+        doomed: dict[str, list[int]] = {HOT: [], COLD: []}
+        small: dict[str, list[int]] = {HOT: [], COLD: []}
+        for id, _, kind, size, live in packs:
+            interruption.check()
+            with suppress(NotFound, Corrupt):  # fsck's business
+                index = self._packs.reader(id).index
+                has_purged = any(key in index.data for key in purged)
+                if purged_only and not has_purged:
+                    continue
+                dead = live < index.members
+                punched = dead and kind == HOT and self._punch(id, force=has_purged)
+                is_wasteful = dead and self._garbage(id, index) > MAX_GARBAGE[kind]
+                if is_wasteful or (has_purged and not punched):
+                    doomed[kind].append(id)
+                elif size < SMALL_BYTES and not purged_only:
+                    small[kind].append(id)
+        for kind, ids in doomed.items():
+            ids += small[kind] if len(small[kind]) >= MAX_SMALL else []
+            self.move(self._blobs_of(sorted(ids)), kind)
+        with self._db.read() as db:
+            empty = db.execute(EMPTY).fetchall()
+        for (id,) in empty:
+            self._packs.remove(id)
+
+    def _blobs_of(self, packs: list[int]) -> Iterator[Sized]:
+        for pack in packs:
+            with self._db.read() as db:
+                rows = db.execute(
+                    "SELECT hash, size FROM blobs WHERE pack = ? ORDER BY member", (pack,)
+                ).fetchall()
+            yield from ((key.hex(), size) for key, size in rows)
+
+    def _garbage(self, pack: int, index: PackIndex) -> float:
+        """Returns the share of a pack's content that has no row."""
+        with self._db.read() as db:
+            (live,) = db.execute("SELECT sum(size) FROM blobs WHERE pack = ?", (pack,)).fetchone()
+        total = sum(index.member(number).size for number in range(index.members))
+        return 1 - (live or 0) / max(total, 1)
+
+    def _punch(self, pack: int, *, force: bool) -> bool:
+        """Frees the blocks of a hot pack's dead members. Returns False where the file system
+        cannot. `force`: also where that is little, and what is left is read."""
+        with self._db.write() as db:
+            index = self._packs.reader(pack, again=True).index  # of the file that is there now
+            rows = db.execute("SELECT member FROM blobs WHERE pack = ?", (pack,)).fetchall()
+            dead = _dead_ranges(index, {number for (number,) in rows})
+            with self._packs.writable(index.name) as fd:
+                info, freed = os.fstat(fd), sum(end - start for start, end in dead)
+                if info.st_blocks * 512 <= info.st_size - freed + FREED_MIN_BYTES and not force:
+                    return True  # they are holes already
+                return all(punch_hole(fd, start, end - start) for start, end in dead) and not (
+                    force and any(_has_data(fd, *one) for one in dead)
+                )
+
+
+def _groups(blobs: Iterable[Sized]) -> Iterator[list[Sized]]:
+    """Yields the blobs of one pack after the other."""
+    group: list[Sized] = []
+    room = PACK_BYTES
+    for hash, size in blobs:
+        if group and size > room:
+            yield group
+            group, room = [], PACK_BYTES
+        group.append((hash, size))
+        room -= size
+    if group:
+        yield group
+
+
+def _dead_ranges(index: PackIndex, live: Collection[int]) -> list[tuple[int, int]]:
+    """Returns (start, end) of the dead members of an aligned pack, neighbours as one range. Each
+    but the last ends where a live member begins."""
+    dead: list[tuple[int, int]] = []
+    is_open = False
+    for number in range(index.members):
+        frame = index.frame(index.member(number).frame)
+        end = frame.offset if number in live else frame.offset + frame.stored
+        if is_open:
+            dead[-1] = (dead[-1][0], end)
+        elif number not in live:
+            dead.append((frame.offset, end))
+        is_open = number not in live
+    return dead
+
+
+def _has_data(fd: int, start: int, end: int) -> bool:
+    return any(
+        os.pread(fd, min(CHUNK, end - at), at).strip(b"\0") for at in range(start, end, CHUNK)
+    )
