@@ -196,6 +196,12 @@ class JuiceFS:
     def format(self, port: int) -> None:
         self._run("format", *self._bucket(port), "--storage", "s3", self.meta, self.name)
 
+    def fill(self, tree: Path) -> None:
+        """Copies a directory into it, by its own program: ten files at once."""
+        flags = ("--dirs", "--links", "--perms", "--quiet")
+        command = [program("juicefs"), "sync", *flags, f"{tree}/", "jfs://volume/tree/"]
+        run(*command, volume=self.meta, HOME=str(self.work))
+
     def connect(self, port: int, meta: str) -> None:
         """Reach the objects by this port and the metadata there from now on."""
         self.meta = meta
