@@ -1,4 +1,5 @@
-"""A TCP proxy in a process of its own that delays what passes and counts the requests of HTTP.
+"""A TCP proxy in a process of its own that delays what passes, counts the requests of HTTP, and
+damages answers.
 
 Half of the added round trip is spent in each direction. Bandwidth is not limited.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import random
 import re
 import socket
 import time
@@ -14,7 +16,6 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing.sharedctypes import Synchronized
 from typing import Any
 
 PIECE = 1 << 16
@@ -34,36 +35,41 @@ class Passed:
 class Network:
     """`port`: where the server seems to be. The delay may be changed while it works."""
 
-    def __init__(self, port: int, counts: Any, delay: Synchronized[float]) -> None:
-        self.port, self._counts, self._delay = port, counts, delay
+    def __init__(self, port: int, counts: Any, settings: Any) -> None:
+        self.port, self._counts, self._settings = port, counts, settings
 
     def passed(self) -> Passed:
         return Passed(*self._counts)
 
     def delay(self, seconds: float) -> None:
         """Add this to each round trip from now on."""
-        self._delay.value = seconds
+        self._settings[0] = seconds
+
+    def damage(self, share: float) -> None:
+        """Change one byte in this share of the pieces that come from the server."""
+        self._settings[1] = share
 
 
 @contextmanager
 def network(server_port: int, delay: float = 0.0) -> Iterator[Network]:
     listener = socket.create_server(("127.0.0.1", 0), backlog=256)
     context = multiprocessing.get_context("fork")
-    counts, shared = context.Array("q", 3, lock=False), context.Value("d", delay)
+    counts = context.Array("q", 3, lock=False)
+    settings = context.Array("d", (delay, 0.0), lock=False)
     worker = context.Process(
-        target=_serve, args=(listener, server_port, counts, shared), daemon=True
+        target=_serve, args=(listener, server_port, counts, settings), daemon=True
     )
     worker.start()
     port = listener.getsockname()[1]
     listener.close()
     try:
-        yield Network(port, counts, shared)
+        yield Network(port, counts, settings)
     finally:
         worker.kill()
         worker.join()
 
 
-def _serve(listener: socket.socket, port: int, counts: Any, delay: Synchronized[float]) -> None:
+def _serve(listener: socket.socket, port: int, counts: Any, settings: Any) -> None:
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             there, back = await asyncio.open_connection("127.0.0.1", port)
@@ -73,7 +79,7 @@ def _serve(listener: socket.socket, port: int, counts: Any, delay: Synchronized[
         for one in (writer, back):
             one.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         await asyncio.gather(
-            _carry(reader, back, counts, 1, delay), _carry(there, writer, counts, 2, delay)
+            _carry(reader, back, counts, 1, settings), _carry(there, writer, counts, 2, settings)
         )
 
     async def serve() -> None:
@@ -84,12 +90,20 @@ def _serve(listener: socket.socket, port: int, counts: Any, delay: Synchronized[
         asyncio.run(serve())
 
 
+def damaged(data: bytes, times: int) -> bytes:
+    """The same bytes, but for some at random places."""
+    changed = bytearray(data)
+    for _ in range(times):
+        changed[random.randrange(len(changed))] ^= 1 << random.randrange(8)
+    return bytes(changed)
+
+
 async def _carry(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
     counts: Any,
     direction: int,
-    delay: Synchronized[float],
+    settings: Any,
 ) -> None:
     """Read and note when each piece is due; another task writes what is due."""
     under_way: deque[tuple[float, bytes]] = deque()
@@ -123,7 +137,9 @@ async def _carry(
             counts[direction] += len(piece)
             if direction == 1:
                 counts[0] += counter.feed(piece)
-            under_way.append((time.monotonic() + delay.value / 2, piece))
+            elif piece and random.random() < settings[1]:
+                piece = damaged(piece, 1)
+            under_way.append((time.monotonic() + settings[0] / 2, piece))
             held += len(piece)
             changed.set()
             while held > QUEUE and not delivery.done():
