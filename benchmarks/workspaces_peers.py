@@ -11,6 +11,7 @@ from pathlib import Path
 
 CASFS = [sys.executable, "-m", "casfs"]
 NULL = subprocess.DEVNULL
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else every start compiles all modules again
 ENV = {
     **os.environ,
     "BORG_UNKNOWN_UNENCRYPTED_REPO_ACCESS_IS_OK": "yes",
