@@ -37,7 +37,8 @@ class Batch:
         self._held_bytes = 0
         self._types: dict[str, tuple[str, Schema]] = {}  # by name
         self._schemas: dict[str, tuple[str, Schema]] = {}  # name and schema by hash
-        self._known: dict[str, str | None] = {}
+        self._known: dict[str, str | None] = {}  # types
+        self._sizes: dict[str, int] = {}  # of what was added here
         self._require: set[str] = set()
         self._swaps: list[Swap] = []
         self.new_bytes = 0  # of blobs that the store did not have when they were added
@@ -165,7 +166,7 @@ class Batch:
         refs = schema.refs(payload)
         if not refs and type_hash in self._require:  # as for a node before
             return
-        needed = {type_hash, *(ref.hash for ref in refs)}
+        needed = {type_hash, *(hashes := {ref.hash for ref in refs})}
         types = self._registry.types_of(needed)
         self._look_up(needed - types.keys())
         types.update((hash, self._known[hash]) for hash in needed & self._known.keys())
@@ -175,14 +176,14 @@ class Batch:
             found = ref.cas_type and self._type_name(types[ref.hash])
             if found != ref.cas_type:
                 raise Invalid(f"refers to {ref.hash}: a {found}, and must be a {ref.cas_type}")
-        node.check_targets(name, payload, lambda: self._info({*types}), self._type_name)
+        node.check_targets(name, payload, lambda: self._info(hashes), self._type_name)
         self._require.update(hash for hash in needed if hash not in self._staged)
 
     def _info(self, hashes: set[str]) -> dict[str, BlobInfo]:
-        """Returns size and type of blobs that are staged here or stored."""
-        here = {hash: self._staged[hash] for hash in hashes & self._staged.keys()}
-        sizes = {hash: BlobInfo(one.digest.size_bytes, one.type) for hash, one in here.items()}
-        return self.blobs.info(hashes - here.keys()) | sizes
+        """Returns size and type of blobs that were added here or are stored."""
+        here, sizes = hashes & self._sizes.keys(), self._sizes
+        added = {hash: BlobInfo(sizes[hash], self._known[hash]) for hash in here}
+        return self.blobs.info(hashes - here) | added
 
     def _compiled(self, type_hash: str) -> tuple[str, Schema]:
         """Returns (name, schema) of a type that is in this batch or in the store."""
@@ -262,13 +263,12 @@ class Batch:
         self._staged, self._require, self._held_bytes = {}, set(), 0
 
     def _not_stored(self) -> dict[str, Staged]:
-        """Returns the staged blobs that the store lacks (or has untyped), by one query for all;
-        all of them where they are a few rows."""
-        staged = self._staged.values()
-        if len(staged) < LOOKUP_MIN_BLOBS and all(one.is_row for one in staged):
-            return self._staged
+        """Returns the staged blobs that the store lacks (or has untyped); all of a few rows."""
         new = dict(self._staged)
-        for hash, info in self.blobs.info(self._staged).items():
+        if len(new) < LOOKUP_MIN_BLOBS and all(one.is_row for one in new.values()):
+            return new
+        asked = [hash for hash, one in new.items() if one.member is None]  # others were, just now
+        for hash, info in self.blobs.info(asked).items():
             is_enough = info.type is not None or self._staged[hash].type is None
             if is_enough and not info.purged:
                 self._known[hash] = info.type
@@ -286,7 +286,7 @@ class Batch:
         else:
             self.new_bytes += staged.digest.size_bytes
         self._staged[hash] = staged
-        self._known[hash] = staged.type
+        self._known[hash], self._sizes[hash] = staged.type, staged.digest.size_bytes
         self._held_bytes += len(staged.data or b"")
         full = self._held_bytes >= PUBLISH_BATCH_BYTES or len(self._staged) >= PUBLISH_BATCH_BLOBS
         if full and staged.member is None:  # else the others of its pack are to come

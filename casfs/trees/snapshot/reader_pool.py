@@ -23,7 +23,6 @@ import sys
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import wait as wait_for
 from contextlib import closing, suppress
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
@@ -52,7 +51,7 @@ class ReaderPool(Generic[Key]):
     order of submission. `close` in a finally. One worker thread waits for each process."""
 
     def __init__(self, private: Path, root_fd: int, root_text: str) -> None:
-        count = max(2, min(MAX_WORKER_PROCESSES, os.cpu_count() or 2))
+        count = max(1, min(MAX_WORKER_PROCESSES, (os.cpu_count() or 2) - 1))
         self._threads = ThreadPoolExecutor(count * PIPES_PER_WORKER)
         self._idle: SimpleQueue[Connection[Any, Any]] = SimpleQueue()
         self._pending: deque[tuple[Key, Future[bytes]]] = deque()
@@ -93,7 +92,9 @@ class ReaderPool(Generic[Key]):
         what a worker raised."""
         while len(self._pending) > max_pending:
             key, future = self._pending[0]
-            while not wait_for([future], INTERVAL_S).done:
+            while not future.done():
+                with suppress(TimeoutError):
+                    future.exception(INTERVAL_S)
                 interruption.check()
             answer = future.result()
             self._pending.popleft()
