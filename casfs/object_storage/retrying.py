@@ -6,9 +6,10 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextvars import copy_context
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
+from contextvars import Context, copy_context
 from itertools import count
+from threading import Event, Thread
 from typing import TypeVar
 
 from casfs.errors import CasfsError
@@ -53,21 +54,50 @@ def _sleep(seconds: float) -> None:
         time.sleep(min(left, SLICE_S))
 
 
+def waited(request: Callable[[], T]) -> T:
+    """Returns what `request` returns, from a thread of its own: the S3 client ends for no signal,
+    so the wait is what is interrupted, and an answer that comes later is lost."""
+    answer: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(request())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    Thread(target=run, daemon=True, name="object-storage-request").start()
+    while not wait([answer], SLICE_S).done:
+        interruption.check()
+    return answer.result()
+
+
 def parallel(
     calls: Iterable[Callable[[], T]], concurrency: int = CONCURRENCY, ahead: int = 2 * CONCURRENCY
 ) -> Iterator[T]:
     """Yields the results of calls, in their order, each run in one of `concurrency` threads; at
     most `ahead` results wait to be taken. After an error, or when the caller stops, calls that
-    have not begun never run."""
+    have not begun never run, and the others are interrupted."""
     waiting: deque[Future[T]] = deque()
+    ended = Event()
     pool = ThreadPoolExecutor(concurrency, "object-storage")
     try:
         for call in calls:
             interruption.check()
-            waiting.append(pool.submit(copy_context().run, call))
+            waiting.append(pool.submit(_unless, ended, copy_context(), call))
             if len(waiting) > ahead:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
     finally:
+        ended.set()
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _unless(ended: Event, context: Context, call: Callable[[], T]) -> T:
+    def check() -> None:
+        if ended.is_set():
+            raise CancelledError
+        context.run(interruption.check)
+
+    with interruption.interruptible(check):
+        return call()

@@ -26,7 +26,7 @@ from obstore.store import S3Store
 from casfs.errors import AccessDenied, Corrupt, Failed, NotFound, Unreachable
 from casfs.object_storage import credentials
 from casfs.object_storage.interface import KEY, MAX_OBJECT_BYTES, Found, ObjectStorage
-from casfs.object_storage.retrying import Passing, retry
+from casfs.object_storage.retrying import Passing, retry, waited
 from casfs.system.safe_text import escape
 from casfs.version import VERSION
 
@@ -181,7 +181,7 @@ class S3Storage(ObjectStorage):
 
         def once() -> T:
             try:
-                return request()
+                return waited(request)
             except (BaseError, FileNotFoundError) as error:
                 raise self._judged(place, error) from None
 
