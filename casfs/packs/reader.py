@@ -14,7 +14,7 @@ from casfs.packs.layout import MAX_FRAME_BYTES, RAW, TRAILER, Frame
 from casfs.system.paths import FILE_FLAGS
 from casfs.system.zstd import Dictionary
 
-FRAME_CACHE_BYTES = 4 << 20  # of decompressed frames, each reader
+FRAME_CACHE_BYTES = 1 << 20  # of decompressed frames, each reader
 ReadAt = Callable[[int, int], bytes]  # (offset, size) -> the bytes there; fewer at the end only
 
 

@@ -26,14 +26,16 @@ from casfs.store import Store
 
 VERIFY_INLINE_BYTES = 1 << 20  # a longer blob is verified by the verify pool
 READ_WHOLE_BYTES = 1 << 17  # a blob up to here that is read whole needs no descriptor
-OPEN_BLOBS = 128
+OPEN_BYTES = 32 << 20  # of open blobs, as weighed here
+DESCRIPTOR_BYTES = OPEN_BYTES // 128
+MIN_WEIGHT = 4096
 
 
 class BlobReader:
     """Reads blobs, and caches open ones. Thread-safe. Raises Corrupt, CorruptBlob."""
 
     def __init__(self, store: Store) -> None:
-        self.open_blobs = LruCache(OPEN_BLOBS)
+        self.open_blobs = LruCache(OPEN_BYTES)
         self.info = store.blobs.info
         self._store_open = store.blobs.open
         self._store_content = sized_reader(store.blobs)
@@ -51,7 +53,8 @@ class BlobReader:
                 blob = OpenBlob(source)
         except NotFound as error:
             raise Corrupt(f"{hash} is referred to, but {error}") from None
-        self.open_blobs.put(hash, blob, 1)
+        weight = DESCRIPTOR_BYTES if blob.fd >= 0 else max(blob.size, MIN_WEIGHT)
+        self.open_blobs.put(hash, blob, weight)
         return blob
 
     def verified(self, hash: str, total: int) -> OpenBlob:
