@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 import click
 
 from casfs.backend.derived import count_remote
-from casfs.cli.common import json_option, open_store, store_root
+from casfs.cli.common import check_store, json_option, open_store, store_root
 from casfs.cli.json_values import record
 from casfs.cli.output import echo_result, warn
 from casfs.cli.progress import progress
 from casfs.cli.table import Moment, Size, echo_table
-from casfs.errors import Conflict, NotFound, Refused
+from casfs.errors import Conflict, Invalid, NotFound, Refused
 from casfs.removals import label
 from casfs.system.clock import moment
 from casfs.system.sizes import readable
@@ -58,16 +58,15 @@ def add(
     from casfs.object_storage.probe import probe
     from casfs.remotes import remote as remotes
 
-    with open_store(ctx) as store:
-        assert store.root is not None
-        if name in remotes.listing(store.root):
-            raise Conflict(f"there is a remote {name!r}; remove it (`casfs remote rm`) or rename")
-        settings = remotes.Settings(url, endpoint, region)
-        remotes.check_name(name)
-        storage = settings.storage()
-        probe(storage)
-        remotes.create(storage)
-        remotes.save(store.root, name, settings)
+    root, settings = store_root(ctx), remotes.Settings(url, endpoint, region)
+    check_store(root)
+    if name in remotes.listing(root):
+        raise Conflict(f"there is a remote {name!r}; `casfs remote rm` removes it")
+    remotes.check_name(name)
+    storage = settings.storage()
+    probe(storage)
+    remotes.create(storage)
+    remotes.save(root, name, settings)
     echo_result(as_json, {"name": name, **settings._asdict()}, f"{name} {url}")
 
 
@@ -102,18 +101,18 @@ def rm(ctx: click.Context, name: str, force: bool, as_json: bool) -> None:
     """
     from casfs.remotes import remote as remotes
 
+    root = store_root(ctx)
     with open_store(ctx) as store:
-        assert store.root is not None
-        if name not in remotes.listing(store.root):
-            raise NotFound(f"no remote {name!r}; see `casfs remote list`")
         count = count_remote(store.blobs, name)
-        if count and not force:
-            raise Refused(
-                f"{count} blobs of this store are in {name} only; `casfs pull {name}` brings them,"
-                " --force gives them up"
-            )
-        remotes.save(store.root, name, None)
-        shutil.rmtree(store.root / remotes.DIRECTORY / name, ignore_errors=True)
+    if name not in remotes.listing(root):
+        raise NotFound(f"no remote {name!r}; see `casfs remote list`")
+    if count and not force:
+        raise Refused(
+            f"{count} blobs of this store are in {name} only; `casfs pull {name}` brings them,"
+            " --force gives them up"
+        )
+    remotes.save(root, name, None)
+    shutil.rmtree(root / remotes.DIRECTORY / name, ignore_errors=True)
     echo_result(as_json, {"name": name}, f"{name} removed; what is in it stays")
 
 
@@ -127,6 +126,7 @@ def ls(ctx: click.Context, name: str, as_json: bool) -> None:
     \b
     casfs remote ls backup
     """
+    from casfs.remotes import heads
     from casfs.remotes.remote import Remote
 
     with Remote.open(store_root(ctx), name) as opened:
@@ -134,10 +134,13 @@ def ls(ctx: click.Context, name: str, as_json: bool) -> None:
         refs = opened.state.refs()
     found, rows = [], []
     for key, ref in refs.items():
-        at = ref["record"].get("updatedAt") or ref["record"].get("createdAt") or 0
-        size = ref.get("size")
+        try:
+            record = heads.parsed(key, ref).record
+        except Invalid:  # pull skips it
+            record = {}
+        at, size = record.get("updatedAt") or record.get("createdAt") or 0, ref["size"]
         found.append({"name": key, "hash": ref["hash"], "at": moment(at or None), "size": size})
-        rows.append((key, Moment(at), "" if size is None else Size(size)))
+        rows.append((key, Moment(at), None if size is None else Size(size)))
     echo_table(as_json, found, "NAME DATE SIZE", rows, whole="NAME")
 
 

@@ -10,7 +10,7 @@ from casfs.backend.protocols import Head, HeadName
 from casfs.checkpoints import checkpoint
 from casfs.errors import Conflict, Invalid, NotFound
 from casfs.maintenance import names
-from casfs.maintenance.head_kinds import WORKFLOWS, without_processes
+from casfs.maintenance.head_kinds import WORKFLOWS, is_future, parse_foreign_head, without_processes
 from casfs.nodes import head_kinds
 from casfs.removals import label
 from casfs.store import Store
@@ -48,6 +48,15 @@ def _at_rest(name: HeadName, head: Head, others: Collection[str]) -> Head:
     cause = CALLER if called else UNKNOWN
     state = {"status": threads.SUSPENDED, "reason": RUNNING, "cause": cause}
     return Head(head.hash, {**head.record, **state})
+
+
+def parsed(name: str, ref: Mapping[str, Any]) -> Head:
+    """Returns a ref of a remote as a head. Raises Invalid where no store has such a one."""
+    value = {"name": name, "hash": ref["hash"], "record": ref["record"]}
+    head = parse_foreign_head(value)[1]
+    if is_future(head):
+        raise Invalid(f"{name}: its time is in the future")
+    return head
 
 
 def of_remote(refs: Mapping[str, Any], texts: Collection[str]) -> list[str]:

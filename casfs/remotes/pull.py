@@ -17,9 +17,7 @@ from casfs.errors import Conflict, Corrupt, Invalid
 from casfs.maintenance.head_kinds import (
     WORKFLOWS,
     allowed_types,
-    is_future,
     mismatch,
-    parse_foreign_head,
     without_processes,
 )
 from casfs.nodes.registry import HEADS as SCHEMAS
@@ -53,12 +51,14 @@ def pull(store: Store, remote: Remote, texts: list[str], *, lazy: bool, begin: B
     done, moves = Pulled(), {}
     refs = remote.state.refs()
     for name in heads.of_remote(refs, texts):
-        head = _parsed(name, refs[name])
-        if isinstance(head, Invalid):
+        try:
+            head = heads.parsed(name, refs[name])
+        except Invalid as error:
             if texts:
-                raise Corrupt(f"the remote {remote.name}: {head}") from None
+                raise Corrupt(f"the remote {remote.name}: {error}") from None
             done.skipped.append(name)
-        elif _is_known(store, HeadName(name), head):
+            continue
+        if _is_known(store, HeadName(name), head):
             done.unchanged += 1
         else:
             moves[HeadName(name)] = head
@@ -79,15 +79,6 @@ def pull(store: Store, remote: Remote, texts: list[str], *, lazy: bool, begin: B
             batch.swap(name, old, without_processes(name, head, known))
     done.refs = sorted(moves)
     return done
-
-
-def _parsed(name: str, ref: dict[str, object]) -> Head | Invalid:
-    try:
-        value = {"name": name, "hash": ref["hash"], "record": ref["record"]}
-        _, head = parse_foreign_head(value)
-        return Invalid(f"{name}: its time is in the future") if is_future(head) else head
-    except Invalid as error:
-        return error
 
 
 def _is_known(store: Store, name: HeadName, head: Head) -> bool:
