@@ -207,6 +207,8 @@ class S3Storage(ObjectStorage):
         if TRY_AGAIN & {*said}:
             after = self._retry_after() if {"429", "503"} & {*said} else 0
             return Passing(Unreachable(f"{where} is not ready ({answer}); try again later"), after)
+        if "InvalidCertificate" in text:
+            return Failed(f"{where}: its certificate is not trusted; SSL_CERT_FILE can name a CA")
         if "kind: Connect" in text:
             unreachable = Unreachable(f"cannot connect to {where}; check network and endpoint")
             return Passing(unreachable, patience_s=CONNECT_PATIENCE_S)

@@ -11,6 +11,7 @@ A signature covers the Host header, which is passed on as it came.
 from __future__ import annotations
 
 import socket
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -93,7 +94,8 @@ class FaultProxy:
     """`requests`: all that came, in order. `rule` decides about each, in the thread that serves
     it. `latency_s` is added to each, `bytes_per_s` limits the body of each answer and request."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self.requests: list[Request] = []
         self.rule: Rule = lambda request: None
         self.latency_s = 0.0
@@ -105,7 +107,7 @@ class FaultProxy:
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
+        return f"http{'s' if self._tls else ''}://127.0.0.1:{self._port}"
 
     def up(self) -> None:
         proxy = self
@@ -123,6 +125,8 @@ class FaultProxy:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", self._port), Handler)
         self._server.daemon_threads = True
+        if self._tls is not None:
+            self._server.socket = self._tls.wrap_socket(self._server.socket, server_side=True)
         self._port = self._server.server_port
         Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
