@@ -7,6 +7,7 @@ first blobs are held in memory. A pack may be published once its group is comple
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import BinaryIO, NamedTuple
@@ -18,8 +19,8 @@ from casfs.digest import Digest
 from casfs.packs.writer import PackWriter
 from casfs.system.files import writing
 
-MIN_BLOBS = 64  # fewer, of fewer bytes, are files
-MIN_BYTES = 4 << 20
+MIN_BLOBS = 64  # fewer are files
+HELD_MAX_BYTES = 16 << 20  # until they are that many; more are a pack in any case
 MAX_BYTES = 64 << 20  # of a pack
 BUFFER_BYTES = 1 << 20
 
@@ -45,7 +46,8 @@ class Group(NamedTuple):
 class HotPacks:
     """Not thread-safe. `groups`: those that are complete; the caller removes them."""
 
-    def __init__(self, objects: Objects) -> None:
+    def __init__(self, objects: Objects, held_max_bytes: int = HELD_MAX_BYTES) -> None:
+        self._held_max_bytes = held_max_bytes
         self._objects = objects
         self._held: list[tuple[Digest, bytes]] = []
         self._held_bytes = 0
@@ -60,7 +62,7 @@ class HotPacks:
             self._held.append((digest, data))
             self._held_bytes += len(data)
             place = self._number, len(self._held) - 1
-            if len(self._held) >= MIN_BLOBS or self._held_bytes >= MIN_BYTES:
+            if len(self._held) >= MIN_BLOBS or self._held_bytes >= self._held_max_bytes:
                 self._open()
             return place
         with writing(self._temp):
@@ -112,7 +114,7 @@ class HotPacks:
 def spill(objects: Objects, staged: Sequence[Staged], made: list[Staged]) -> list[Staged]:
     """Returns what is staged, with longer plain bytes in files or packs instead of memory; these
     are added to `made`."""
-    packs = HotPacks(objects)
+    packs = HotPacks(objects, sys.maxsize)  # they are in memory anyway
     found, places = list(staged), {}
     try:
         for number, one in enumerate(staged):

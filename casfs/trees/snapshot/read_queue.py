@@ -11,7 +11,7 @@ from casfs.backend.derived import staging_directory
 from casfs.system.paths import printable
 from casfs.trees.snapshot import stat_cache
 from casfs.trees.snapshot.encoder import ScannedDirectory
-from casfs.trees.snapshot.file_reader import FileReader, ReadFile, discard
+from casfs.trees.snapshot.file_reader import FileReader, ReadFile
 from casfs.trees.snapshot.report import XATTRS, Progress, SnapshotReport
 from casfs.write_batch import Batch
 
@@ -44,6 +44,8 @@ class ReadQueue:
         self._progress = progress
         self._reader = FileReader(batch.blobs, batch.knows)
         self._pool: ReaderPool[ScannedDirectory] | None = None
+        self._asked: list[tuple[ScannedDirectory, bytes, list[bytes]]] = []
+        self._asked_files = 0
 
     def read(self, scanned: ScannedDirectory, fd: int, names: list[bytes]) -> None:
         """Reads files of a directory, open as `fd`. Raises Failed."""
@@ -54,12 +56,19 @@ class ReadQueue:
             self._adopt(scanned, self._reader.read(fd, names, where))
             return
         for start in range(0, len(names), READ_BATCH_FILES):
-            self.collect(MAX_PENDING_BATCHES)
-            self._pool.submit(scanned, scanned.path, names[start : start + READ_BATCH_FILES])
+            part = names[start : start + READ_BATCH_FILES]
+            self._asked.append((scanned, scanned.path, part))
+            self._asked_files += len(part)
+            if self._asked_files >= READ_BATCH_FILES:
+                self.collect(MAX_PENDING_BATCHES)
 
     def collect(self, max_pending: int) -> None:
-        """Adopts results of the pool until at most `max_pending` batches are outstanding."""
+        """Has the pool read, and adopts its results until at most `max_pending` batches are
+        outstanding."""
         if self._pool is not None:
+            if self._asked:
+                self._pool.submit(self._asked)
+                self._asked, self._asked_files = [], 0
             for scanned, done in self._pool.results(max_pending):
                 self._adopt(scanned, done)
             for pack in self._pool.packs(is_last=max_pending == 0):
@@ -68,7 +77,7 @@ class ReadQueue:
 
     def close(self) -> None:
         if self._pool is not None:
-            self._pool.close(discard)
+            self._pool.close()
 
     def _start_pool(self, scanned: ScannedDirectory, names: list[bytes]) -> None:
         """Starts the pool where it repays, for a store that processes can share."""

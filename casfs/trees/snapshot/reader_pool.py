@@ -21,7 +21,7 @@ import signal
 import subprocess
 import sys
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from multiprocessing.connection import Connection, Pipe, wait
@@ -54,7 +54,7 @@ class ReaderPool(Generic[Key]):
         count = max(1, min(MAX_WORKER_PROCESSES, (os.cpu_count() or 2) - 1))
         self._threads = ThreadPoolExecutor(count * PIPES_PER_WORKER)
         self._idle: SimpleQueue[Connection[Any, Any]] = SimpleQueue()
-        self._pending: deque[tuple[Key, Future[bytes]]] = deque()
+        self._pending: deque[tuple[list[Key], Future[bytes]]] = deque()
         self._members: defaultdict[tuple[int, int], list[tuple[Digest, int]]] = defaultdict(list)
         self._groups: dict[tuple[int, int], Group] = {}  # by process and number
         self._processes = [self._start(private, root_fd, root_text) for _ in range(count)]
@@ -73,14 +73,16 @@ class ReaderPool(Generic[Key]):
             self._idle.put(ours)
         return process
 
-    def submit(self, key: Key, path: bytes, names: list[bytes]) -> None:
-        """Ask for files of the directory `path`, which is relative to the root."""
-        self._pending.append((key, self._threads.submit(self._request, path, names)))
+    def submit(self, batch: Sequence[tuple[Key, bytes, list[bytes]]]) -> None:
+        """Ask for files: (key of the result, directory relative to the root, names)."""
+        keys = [key for key, _, _ in batch]
+        asked = [(path, names) for _, path, names in batch]
+        self._pending.append((keys, self._threads.submit(self._request, asked)))
 
-    def _request(self, path: bytes, names: list[bytes]) -> bytes:
+    def _request(self, asked: list[tuple[bytes, list[bytes]]]) -> bytes:
         pipe = self._idle.get()
         try:
-            pipe.send_bytes(marshal.dumps((path, names)))
+            pipe.send_bytes(marshal.dumps(asked))
             return pipe.recv_bytes()
         except (EOFError, OSError):
             raise Failed("a reader process ended; try again") from None
@@ -91,33 +93,38 @@ class ReaderPool(Generic[Key]):
         """Yields results until at most `max_pending` batches are outstanding. Raises Failed, or
         what a worker raised."""
         while len(self._pending) > max_pending:
-            key, future = self._pending[0]
+            keys, future = self._pending[0]
             while not future.done():
                 with suppress(TimeoutError):
                     future.exception(INTERVAL_S)
                 interruption.check()
             answer = future.result()
             self._pending.popleft()
-            yield key, self._unpacked(answer)
+            yield from zip(keys, self._unpacked(answer), strict=True)
 
     def packs(self, *, is_last: bool) -> Iterator[list[Staged]]:
         """Yields the blobs of each group that is complete by now; `is_last`: after the last result,
         of all groups."""
         if is_last:
             for _ in range(self._idle.qsize()):  # each pipe in turn
-                self._unpacked(self._request(b"", []))
+                self._unpacked(self._request([]))
         for key, group in [*self._groups.items()]:
             if len(self._members[key]) == group.size:
                 del self._groups[key]
                 yield [group.staged(*member) for member in self._members.pop(key)]
 
-    def _unpacked(self, answer: bytes) -> list[ReadFile]:
+    def _unpacked(self, answer: bytes) -> list[list[ReadFile]]:
         """Raises Failed with the worker's error."""
-        error, items, process, groups = marshal.loads(answer)
-        if error is not None:
-            raise Failed(error)
+        error, batch, process, groups = marshal.loads(answer)
         for group in groups:
             self._groups[process, group[0]] = Group(*group)
+        found = [self._files(items, process) for items in batch]
+        if error is not None:
+            discard(one for done in found for one in done)
+            raise Failed(error)
+        return found
+
+    def _files(self, items: list[Any], process: int) -> list[ReadFile]:
         done = []
         for name, hash, size, seen, marked, staged, info, hot in items:
             digest = Digest(hash, size)
@@ -131,9 +138,8 @@ class ReaderPool(Generic[Key]):
             done.append(one)
         return done
 
-    def close(self, discard: Callable[[list[ReadFile]], None]) -> None:
-        """End the workers, whatever they are reading; `discard` gets the results that were not
-        taken."""
+    def close(self) -> None:
+        """End the workers, whatever they are reading, and drop the results that were not taken."""
         for process in self._processes:
             process.terminate()
         self._threads.shutdown(cancel_futures=True)
@@ -144,7 +150,7 @@ class ReaderPool(Generic[Key]):
         for _, future in self._pending:
             if not future.cancelled() and future.exception() is None:
                 with suppress(CasfsError):
-                    discard(self._unpacked(future.result()))
+                    discard(one for done in self._unpacked(future.result()) for one in done)
         for group in self._groups.values():
             group.discard()
 
@@ -163,18 +169,25 @@ def main() -> None:
         while True:
             for pipe in wait(pipes):
                 assert isinstance(pipe, Connection)
-                path, names = marshal.loads(pipe.recv_bytes())
-                done, error = _read_batch(reader, int(root_fd), path, names, root_text)
-                if not names:
-                    packs.complete()
-                staged.update(one.digest.hash for one in done)
-                signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+                found: list[list[ReadFile]] = []
+                error = None
                 try:
-                    answer = error, [_packed(one) for one in done], os.getpid()
-                    pipe.send_bytes(marshal.dumps((*answer, [tuple(one) for one in packs.groups])))
+                    asked = marshal.loads(pipe.recv_bytes())
+                    for path, names in asked:
+                        done, error = _read_batch(reader, int(root_fd), path, names, root_text)
+                        found.append(done)
+                        staged.update(one.digest.hash for one in done)
+                        if error is not None:
+                            break
+                    if not asked:
+                        packs.complete()
+                    items = [[_packed(one) for one in done] for done in found]
+                    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+                    groups = [tuple(one) for one in packs.groups]
+                    pipe.send_bytes(marshal.dumps((error, items, os.getpid(), groups)))
                     packs.groups.clear()
                 except BaseException:
-                    discard(done)
+                    discard(one for done in found for one in done)
                     raise
                 finally:  # what was sent is the parent's, which may end this process at once
                     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})

@@ -72,11 +72,11 @@ def test_a_file_that_cannot_be_read_is_named(disk_store: Store, tree: Path) -> N
     assert private is not None
     pool: ReaderPool[int] = ReaderPool(private, root, "shown")
     try:
-        pool.submit(1, b"/d0/e0", [b"f1", b"x" * 300])
+        pool.submit([(1, b"/d0/e0", [b"f1", b"x" * 300])])
         with pytest.raises(Failed, match=r"cannot read shown/d0/e0/xxx.*: File name too long"):
             list(pool.results(0))
     finally:
-        pool.close(lambda done: None)
+        pool.close()
         os.close(root)
     assert private_files(disk_store.root) == []
 
@@ -93,15 +93,15 @@ def test_what_has_vanished_or_become_a_link_is_not_there(
     pool: ReaderPool[str] = ReaderPool(private, root, "shown")
     found: dict[str, list[ReadFile] | str] = {}
     try:
-        pool.submit("gone", b"/none", [b"f"])
-        pool.submit("file", b"/d0/e0", [b"f1", b"none"])
+        pool.submit([("gone", b"/none", [b"f"])])
+        pool.submit([("file", b"/d0/e0", [b"f1", b"none"])])
         for key, done in pool.results(0):
             found[key] = done
-        pool.submit("link", b"/link", [b"f"])
+        pool.submit([("link", b"/link", [b"f"])])
         with pytest.raises(Failed, match="cannot read shown/link: Not a directory"):
             list(pool.results(0))
     finally:
-        pool.close(lambda done: None)
+        pool.close()
         os.close(root)
     assert found["gone"] == []
     assert [one.name for one in found["file"] if isinstance(one, ReadFile)] == [b"f1"]
@@ -113,13 +113,13 @@ def test_a_reader_that_is_killed_fails_the_snapshot(
     kept: list[ReaderPool[object]] = []
 
     class Killed(ReaderPool[object]):
-        def submit(self, key: object, path: bytes, names: list[bytes]) -> None:
+        def submit(self, batch: Any) -> None:
             if not kept:
                 kept.append(self)
                 for process in self._processes:
                     os.kill(process.pid, signal.SIGKILL)
                     process.wait()
-            super().submit(key, path, names)
+            super().submit(batch)
 
     monkeypatch.setattr(reader_pool, "ReaderPool", Killed)
     with pytest.raises(Failed, match="ended"):
@@ -151,8 +151,8 @@ def test_what_was_sent_is_kept_when_a_reader_is_ended_at_once(
     fd = os.open(tmp_path, DIR_FLAGS)
     process = get_context("fork").Process(target=read)
     process.start()
-    ours.send_bytes(marshal.dumps((b"", [b"file"])))
-    error, ((name, *_, staged, _, _),), *_ = marshal.loads(ours.recv_bytes())
+    ours.send_bytes(marshal.dumps([(b"", [b"file"])]))
+    error, (((name, *_, staged, _, _),),), *_ = marshal.loads(ours.recv_bytes())
     process.join(30)
     os.close(fd)
     assert process.exitcode == 0
