@@ -16,7 +16,6 @@ from casfs import graph
 from casfs.backend import disk_gc
 from casfs.backend.derived import repairable, start_gc
 from casfs.backend.disk import DiskBackend
-from casfs.backend.disk_gc import MarkSweep
 from casfs.backend.protocols import Head, targets
 from casfs.errors import Conflict, Corrupt, NotFound
 from casfs.maintenance import fsck, gc
@@ -246,16 +245,16 @@ def test_a_blob_put_back_between_the_row_and_the_file_keeps_its_file(
 ) -> None:
     hash = disk_store.put(LARGE).hash
     later()
-    unlink = MarkSweep._unlink
+    remove = disk_gc.remove_files
 
-    def put_first(self: MarkSweep, keys: Any) -> None:
-        monkeypatch.setattr(MarkSweep, "_unlink", unlink)
+    def put_first(*arguments: Any) -> None:
+        monkeypatch.setattr(disk_gc, "remove_files", remove)
         disk_store.put(LARGE)
-        self._unlink(keys)
+        remove(*arguments)
 
-    monkeypatch.setattr(MarkSweep, "_unlink", put_first)
+    monkeypatch.setattr(disk_gc, "remove_files", put_first)
     gc.collect(other)
-    assert MarkSweep._unlink is unlink
+    assert disk_gc.remove_files is remove
     assert disk_store.get(hash) == LARGE
 
 
