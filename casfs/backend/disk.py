@@ -185,7 +185,7 @@ class DiskBackend:
         return self._db.version()
 
     def collection(self) -> MarkSweep:
-        return MarkSweep(self._db, self._objects, self.packs, self.tiers, self._root / "gc.lock")
+        return MarkSweep(self._db, self._objects, self.packs, self._root / "gc.lock")
 
     def recompression(self) -> Recompression:
         return Recompression(self.blobs, self.heads, self._db, self.publish)

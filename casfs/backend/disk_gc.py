@@ -26,7 +26,6 @@ from casfs.backend.pack_files import PackFiles
 from casfs.backend.protocols import BlobInfo, Total
 from casfs.backend.sqlite_connection import Connection, Database
 from casfs.backend.sqlite_statements import BATCH_ROWS, IS_FILE, is_sound, type_of
-from casfs.backend.tiers import Tiers
 from casfs.errors import Conflict, Failed
 from casfs.system.locks import lock_file
 
@@ -34,14 +33,11 @@ Row = tuple[int, bytes, int, bytes | None, int]  # id, hash, size, type's hash, 
 
 
 class MarkSweep:
-    def __init__(
-        self, db: Database, objects: Objects, packs: PackFiles, tiers: Tiers, lock: Path
-    ) -> None:
+    def __init__(self, db: Database, objects: Objects, packs: PackFiles, lock: Path) -> None:
         """Begins a run. Raises Conflict while another one holds `lock`."""
         self._db = db
         self._objects = objects
         self._packs = packs
-        self._tiers = tiers
         try:
             fd = lock_file(lock)
         except OSError as error:
@@ -149,7 +145,6 @@ class MarkSweep:
                     yield key.hex(), BlobInfo(size, None if type is None else type_of(type))
         if not dry_run:
             self._remove_strays(before)
-            self._tiers.tidy()
             self._db.shrink()
 
     def _delete(

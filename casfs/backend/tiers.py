@@ -209,12 +209,14 @@ class Tiers:
         return 1 - (live or 0) / max(total, 1)
 
     def _punch(self, pack: int, *, force: bool) -> bool:
-        """Frees the blocks of a hot pack's dead members. Returns False where the file system
-        cannot. `force`: also where that is little, and what is left is read."""
-        with self._db.write() as db:
+        """Frees the blocks of those members of a hot pack that are stored nowhere, or were purged:
+        an image of a tree may show any other. Returns False where the file system cannot. `force`:
+        also where that is little, and what is left is read."""
+        with self._db.write():
             index = self._packs.reader(pack, again=True).index  # of the file that is there now
-            rows = db.execute("SELECT member FROM blobs WHERE pack = ?", (pack,)).fetchall()
-            dead = _dead_ranges(index, {number for (number,) in rows})
+            hashes = [index.member(number).hash for number in range(index.members)]
+            known = self._blobs.info(hashes)
+            dead = _ranges(index, [one not in known or known[one].purged for one in hashes])
             with self._packs.writable(index.name) as fd:
                 info, freed = os.fstat(fd), sum(end - start for start, end in dead)
                 if info.st_blocks * 512 <= info.st_size - freed + FREED_MIN_BYTES and not force:
@@ -238,20 +240,20 @@ def _groups(blobs: Iterable[Sized]) -> Iterator[list[Sized]]:
         yield group
 
 
-def _dead_ranges(index: PackIndex, live: Collection[int]) -> list[tuple[int, int]]:
-    """Returns (start, end) of the dead members of an aligned pack, neighbours as one range. Each
-    but the last ends where a live member begins."""
-    dead: list[tuple[int, int]] = []
+def _ranges(index: PackIndex, chosen: list[bool]) -> list[tuple[int, int]]:
+    """Returns (start, end) of the chosen members of an aligned pack, neighbours as one range. Each
+    but the last ends where another member begins."""
+    found: list[tuple[int, int]] = []
     is_open = False
-    for number in range(index.members):
+    for number, is_chosen in enumerate(chosen):
         frame = index.frame(index.member(number).frame)
-        end = frame.offset if number in live else frame.offset + frame.stored
+        end = frame.offset + frame.stored * is_chosen
         if is_open:
-            dead[-1] = (dead[-1][0], end)
-        elif number not in live:
-            dead.append((frame.offset, end))
-        is_open = number not in live
-    return dead
+            found[-1] = (found[-1][0], end)
+        elif is_chosen:
+            found.append((frame.offset, end))
+        is_open = is_chosen
+    return found
 
 
 def _has_data(fd: int, start: int, end: int) -> bool:

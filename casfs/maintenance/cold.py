@@ -36,7 +36,13 @@ def pack(
     before = int(time.time()) - older_than
     with start_gc(backend) as collection:
         marker = Marker(store, collection, lambda blobs, bytes: None)
-        marker.follow(list(store.blobs.info(images.roots(store))))
+
+        def placed(blobs: int, bytes: int) -> None:
+            marker.follow(list(store.blobs.info(images.roots(store))))  # new ones as well
+            if blobs:
+                progress(blobs, bytes)
+
+        placed(0, 0)
         for name, head in store.heads.list():
             if name.startswith(registry.HEADS) or last_use(store.heads, name) >= before * 1000:
                 marker.follow(targets(head))
@@ -44,6 +50,6 @@ def pack(
         if dry_run:
             sizes = [size for _, size in cold]
             return Total(len(sizes), sum(sizes))
-        done = backend.tiers.move(cold, "cold", before=before, progress=progress)
+        done = backend.tiers.move(cold, "cold", before=before, progress=placed)
         backend.tiers.tidy()
     return done

@@ -19,10 +19,11 @@ from dataclasses import dataclass, field
 
 from casfs import referrers
 from casfs.backend.derived import count_remote, repairable
-from casfs.backend.protocols import BlobInfo, DamagedHead, Head, HeadName, targets
+from casfs.backend.protocols import BlobInfo, DamagedHead, Head, HeadName, Total, targets
 from casfs.errors import CasfsError
 from casfs.maintenance.blob_check import LOST_TYPE, Fault, check_blob, has_type, lost_type
 from casfs.maintenance.head_kinds import allowed_types, mismatch
+from casfs.native import images
 from casfs.nodes import head_kinds
 from casfs.nodes.schema import Ref
 from casfs.store import Store
@@ -165,6 +166,8 @@ def _quarantine(store: Store, report: Report) -> None:
         if fault.hash and test(store, fault.hash):
             repairable(store.blobs).quarantine(fault.hash)
             report.quarantined.append(fault.hash)
+    if report.quarantined:
+        images.evict(store, lambda total: True, Total())  # they may show the damaged bytes
 
 
 def _is_broken(store: Store, hash: str) -> bool:

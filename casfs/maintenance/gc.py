@@ -25,7 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from casfs import graph, referrers, removals
-from casfs.backend.capabilities import Compressing, GcRun
+from casfs.backend.capabilities import Compressing, GcRun, Tiered
 from casfs.backend.derived import find_missing, last_use, start_gc, total_stored
 from casfs.backend.protocols import DamagedHead, Head, HeadName, Swap, Total, targets
 from casfs.checkpoints import checkpoint
@@ -108,6 +108,8 @@ def collect(
         result.evicted += images.evict(
             store, limits.exceeded, collection.marked, gone, dry_run=dry_run
         )
+        if not dry_run and isinstance(store.backend, Tiered):
+            store.backend.tiers.tidy()  # no image shows a range that it frees
     if not dry_run:
         referrers.prune(store)
         _compress(store)

@@ -104,6 +104,26 @@ def test_what_is_used_stays(disk_store: Store) -> None:
     assert young.hash in {path.parent.name + path.name for path in files(store)}
 
 
+def test_the_tree_of_an_image_made_meanwhile_stays(
+    disk_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = disk_store
+    monkeypatch.setattr(tiers, "PACK_BYTES", 1000)
+    monkeypatch.setattr(tiers, "THREADS", 1)
+    for number in range(5):
+        store.put(LARGE + b"%d" % number)
+    root = put_tree(store, {"f": LARGE + b"image"})
+    age(store)
+    made: list[Path] = []
+
+    def progress(blobs: int, bytes: int) -> None:
+        if not made:
+            made.append(images.ensure(store, root))
+
+    assert cold.pack(store, older_than=1, progress=progress).blobs == 5
+    assert not is_cold(store, LARGE + b"image")
+
+
 def test_what_is_touched_meanwhile_stays(
     disk_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

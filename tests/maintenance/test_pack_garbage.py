@@ -178,6 +178,24 @@ def test_a_damaged_pack_does_not_stop_gc(disk_store: Store, kind: str, blobs: li
     assert path.exists()
 
 
+def test_a_range_is_kept_while_its_blob_is_stored_elsewhere(disk_store: Store) -> None:
+    """An image of a tree may show it from there."""
+    found = contents()
+    put_all(disk_store, found, HEAD)
+    age(disk_store)
+    used = found[COUNT // 5 :]
+    put_all(disk_store, used, "held/used")
+    assert cold.pack(disk_store, older_than=3600).blobs == COUNT // 5
+    gc.collect(disk_store)
+    whole = packs(disk_store, "hot")[0].read_bytes()
+    assert all(data in whole for data in found)
+    disk_store.backend.publish([], [Swap(HEAD, disk_store.heads.get(HEAD), None)])
+    age(disk_store)
+    gc.collect(disk_store)
+    whole = packs(disk_store, "hot")[0].read_bytes()
+    assert [data in whole for data in found] == [False] * (COUNT // 5) + [True] * len(used)
+
+
 # -- purge ---------------------------------------------------------------------------------
 
 
