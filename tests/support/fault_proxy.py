@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPResponse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 PIECE = 64 << 10
@@ -123,8 +125,7 @@ class FaultProxy:
                 with suppress(OSError):
                     super().finish()
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", self._port), Handler)
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", self._port), Handler)
         if self._tls is not None:
             self._server.socket = self._tls.wrap_socket(self._server.socket, server_side=True)
         self._port = self._server.server_port
@@ -164,6 +165,14 @@ class FaultProxy:
 
     def __exit__(self, *_: object) -> None:
         self.down()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], OSError):  # else a client that was killed
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
