@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from shlex import quote
 
 from benchmarks import common, packs, workspaces
 from benchmarks.common import Times, add, compared, in_seconds, table, timed
@@ -47,6 +48,7 @@ from casfs.store import Store
 from casfs.threads import Thread
 
 LATENCY_S = 0.02
+LIMIT_S = 180  # of a pass through JuiceFS
 STEPS, NEW_STEPS = 100_000, 10
 
 
@@ -185,13 +187,16 @@ def counted(columns: dict[str, list[str]], name: str, net: Network) -> Iterator[
     print(f"{name}: {columns[name][-1]}", flush=True)
 
 
-def _passes(top: Path, tree: Path, rows: dict[str, list[str]], net: Network) -> None:
-    """What somebody does with a tree that has just come."""
+def _passes(
+    top: Path, tree: Path, rows: dict[str, list[str]], net: Network, limit_s: int = 3600
+) -> None:
+    """What somebody does with a tree that has just come; a pass is stopped at the limit."""
+    stop = f"timeout {limit_s} sh -c "
     files = packs.files_of(tree)
     size = sum(path.stat().st_size for path in files)
     chosen = [path.relative_to(tree) for path in random.Random(5).sample(files, 5)]
     with counted(rows, "first `ls -lR`", net):
-        timed("ls -lR . | cat", top=top)
+        timed(stop + quote("ls -lR . | cat"), top=top)
     for path in chosen[:1]:
         with counted(rows, "`head` of one file", net):
             timed(f"head '{path}' | cat", top=top)
@@ -199,11 +204,11 @@ def _passes(top: Path, tree: Path, rows: dict[str, list[str]], net: Network) -> 
         with counted(rows, "… of another", net):
             timed(f"head '{path}' | cat", top=top)
     with counted(rows, "first `grep -r`", net):
-        timed(GREP, top=top)
+        timed(stop + quote(GREP), top=top)
     with counted(rows, "second `grep -r`", net):
-        timed(GREP, top=top)
+        timed(stop + quote(GREP), top=top)
     with counted(rows, "third `grep -r`", net):
-        timed(GREP, top=top)
+        timed(stop + quote(GREP), top=top)
     rows.setdefault("content", []).append(megabytes(size))
 
 
@@ -262,7 +267,7 @@ def juicefs(work: Path, tree: Path, rounds: int) -> None:
             for one in (objects, metadata):
                 one.delay(LATENCY_S)
             with volume.shown() as point:
-                _passes(point / "tree", tree, rows, objects)
+                _passes(point / "tree", tree, rows, objects, LIMIT_S)
             for one in (objects, metadata):
                 one.delay(0)
     title = f"JuiceFS on the same server, {LATENCY_S * 1000:.0f} ms of added latency"
