@@ -3,7 +3,7 @@ prints Markdown.
 
     .venv/bin/python -m benchmarks.packs [--dir DIR] [--tree DIR] [--rounds N] [PART ...]
 
-Parts: first space. The tree is a copy of the Python installation that runs this (some 50,000
+Parts: first space pack. The tree is a copy of the Python installation that runs this (some 50,000
 files where the usual packages are installed), or --tree. As root: each tool writes to an ext4 in a
 file of its own. Processor time is that of the command and its children; the kernel's writing
 afterwards is nobody's.
@@ -15,15 +15,20 @@ import argparse
 import os
 import random
 import resource
+import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from statistics import median
 
 from benchmarks import common, file_systems
 from benchmarks.common import Times, add, compared, in_seconds, table
 from benchmarks.workspaces import size
-from benchmarks.workspaces_peers import TOOLS, Borg, Casfs, Copy, Git, Restic, Tool, run
+from benchmarks.workspaces_peers import CASFS, TOOLS, Borg, Casfs, Copy, Git, Restic, Tool, run
+from casfs.backend.protocols import INLINE_MAX_BYTES
+from casfs.store import Store
 
 CHECKPOINTS = 10
 
@@ -95,10 +100,21 @@ def _first(tool: Tool, kind: str, columns: dict[str, Times]) -> None:
 # -- room -------------------------------------------------------------------------------------
 
 
+class Packed(Casfs):
+    name = "casfs, cold tier"
+
+    def record(self) -> None:
+        super().record()
+        self.pack()
+
+    def pack(self) -> None:
+        run(*CASFS, "--store", self.place, "pack", "--older-than", "0s")
+
+
 def space(work: Path, tree: Path, rounds: int) -> None:
     state = work / "state"
     run("cp", "-a", tree, state)
-    tools = [make(work / make.__name__, state) for make in (Casfs, Git, Borg, Restic)]
+    tools = [make(work / make.__name__, state) for make in (Casfs, Packed, Git, Borg, Restic)]
     for tool in tools:
         tool.prepare()
     sizes: dict[str, list[int]] = {}
@@ -122,7 +138,60 @@ def space(work: Path, tree: Path, rounds: int) -> None:
     table("Room on disk", header, rows)
 
 
-PARTS = {"first": first, "space": space}
+# -- packing and warming ----------------------------------------------------------------------
+
+
+def pack(work: Path, tree: Path, rounds: int) -> None:
+    columns: dict[str, Times] = {"clock": {}, "processors": {}}
+    moved = 0.0
+
+    def measured(name: str, action: Callable[[], None]) -> None:
+        os.sync()
+        for column, value in zip(columns, spent(action), strict=True):
+            add(columns[column], name, value)
+
+    for turn in range(rounds):
+        tool, restored = Packed(work / f"pack-{turn}", tree), work / f"restored-{turn}"
+        tool.prepare()
+        Casfs.record(tool)
+        moved = in_rows_no_more(tool.place)
+        archive = f"tar c -C '{tree}' . | zstd -q -3 -f -o '{work}/a.tar.zst'; sync"
+        measured("tar, zstd -3, sync", partial(run, "sh", "-c", archive))
+        measured("restore, all hot", partial(tool.restore, restored))
+        shutil.rmtree(restored)
+        measured("casfs pack", tool.pack)
+        measured("restore, all cold", partial(tool.restore, restored))
+        shutil.rmtree(restored)
+        measured("warming all", partial(run, sys.executable, "-c", WARM, tool.place))
+        shutil.rmtree(tool.place)
+    rows = [
+        [
+            name,
+            f"{median(values):.2f} s",
+            f"{median(columns['processors'][name]):.2f} s",
+            f"{moved / 1e6 / median(values):,.0f} MB/s",
+        ]
+        for name, values in columns["clock"].items()
+    ]
+    header = ["", "clock", "processors", f"of {moved / 1e6:,.0f} MB"]
+    table(f"Packing and warming, medians of {rounds}", header, rows)
+
+
+WARM = """
+import sys; from pathlib import Path; from casfs.store import Store
+with Store.open(Path(sys.argv[1])) as store:
+    store.backend.tiers.warm([hash for _, hash, info in store.blobs.iterate()])
+"""
+
+
+def in_rows_no_more(place: Path) -> int:
+    """Bytes of the blobs that are files or in packs."""
+    with Store.open(place) as store:
+        infos = (info for *_, info in store.blobs.iterate())
+        return sum(info.size for info in infos if info.size > INLINE_MAX_BYTES)
+
+
+PARTS = {"first": first, "space": space, "pack": pack}
 
 
 def main() -> None:
