@@ -12,9 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from casfs.backend import hot_packs
+from casfs.backend.disk import DiskBackend
 from casfs.backend.protocols import FILE_MIN_BYTES, INLINE_MAX_BYTES
 from casfs.digest import Digest
 from casfs.errors import CorruptBlob, NotFound
+from casfs.maintenance.gc import collect
 from casfs.native import images
 from casfs.native.erofs import devices
 from casfs.store import Store
@@ -22,6 +24,7 @@ from casfs.system import mounts
 from casfs.workspaces import image_mount
 from casfs.workspaces.overlay_mount import OverlayLayers
 from tests.support.helpers import Link, Tree, put_tree, read_tree
+from tests.support.maintenance import age, put_checkpoint, sql
 from tests.support.native import fsck, not_mountable
 
 pytestmark = pytest.mark.skipif(not_mountable() is not None, reason=str(not_mountable()))
@@ -173,3 +176,101 @@ def test_a_lost_pack_is_reported(disk_store: Store) -> None:
     (disk_store.root / f"packs/{local(disk_store)[0]}.pack").unlink()
     with pytest.raises(NotFound, match="pack"):
         images.ensure(disk_store, root)
+
+
+def test_a_pack_that_is_gone_makes_it_anew(disk_store: Store, tmp_path: Path) -> None:
+    """As gc rewrites it; who has the tree mounted reads on."""
+    root = put_tree(disk_store, PACKED)
+    image = images.ensure(disk_store, root)
+    old = packs_of(image)
+    with shown(image, tmp_path / "before") as before:
+        rewrite(disk_store)
+        assert not set(old) & set(local(disk_store))
+        with pytest.raises(NotFound), shown(image, tmp_path / "refused"):
+            pass
+        again = images.ensure(disk_store, root)
+        assert packs_of(again) == local(disk_store)
+        with shown(again, tmp_path / "after") as after:
+            assert read_tree(before) == read_tree(after) == plain(PACKED)
+
+
+def rewrite(store: Store) -> None:
+    """Moves all that is in hot packs to another one, and removes those."""
+    assert isinstance(store.backend, DiskBackend)
+    before = local(store)
+    store.put(data(99, 5000))
+    rows = sql(store, "SELECT hash, size FROM blobs WHERE pack IS NOT NULL ORDER BY pack, member")
+    moved = [(bytes(key).hex(), int(size)) for key, size in rows]
+    store.backend.tiers.move(moved, "hot")
+    store.backend.tiers.tidy()
+    assert not set(before) & set(local(store))
+
+
+# -- while gc and packing go on -------------------------------------------------------------
+
+
+def checkpointed(store: Store, tree: Tree, at: int) -> str:
+    head = store.heads.get(put_checkpoint(store, tree, at=at))
+    assert head is not None
+    return str(head.record["root"])
+
+
+def blocks(store: Store) -> int:
+    assert store.root is not None
+    return sum(path.stat().st_blocks for path in (store.root / "packs").iterdir())
+
+
+def test_gc_frees_what_is_gone_and_no_image_shows(disk_store: Store, tmp_path: Path) -> None:
+    gone = {str(number): data(100 + number, 50_000) for number in range(10)}
+    mixed = put_tree(disk_store, {"kept": PACKED, "gone": gone})
+    root = checkpointed(disk_store, PACKED, 1)
+    image, lost = images.ensure(disk_store, root), images.ensure(disk_store, mixed)
+    assert packs_of(image) == packs_of(lost)
+    with shown(image, tmp_path / "mounted") as mounted:
+        before = blocks(disk_store)
+        age(disk_store)
+        assert collect(disk_store).evicted == [f"images/{lost.name}"]
+        assert blocks(disk_store) <= before - 10 * 49_152 // 512
+        with shown(images.ensure(disk_store, root), tmp_path / "again") as again:
+            assert read_tree(again) == read_tree(mounted) == plain(PACKED)
+
+
+def test_a_tree_that_comes_back_after_gc(disk_store: Store, tmp_path: Path) -> None:
+    """Its old image may show ranges that were freed."""
+    checkpointed(disk_store, {"other": data(9, 9000), "x": PACKED["block"]}, 1)
+    root = put_tree(disk_store, PACKED)
+    images.ensure(disk_store, root)
+    age(disk_store)
+    collect(disk_store)
+    assert put_tree(disk_store, PACKED) == root
+    with shown(images.ensure(disk_store, root), tmp_path / "at") as top:
+        assert read_tree(top) == plain(PACKED)
+
+
+def test_half_a_pack_is_rewritten_when_gc_is_killed(disk_store: Store, tmp_path: Path) -> None:
+    """What has moved is not freed in a pack that is still there: images show it there."""
+    assert isinstance(disk_store.backend, DiskBackend)
+    root = checkpointed(disk_store, PACKED, 1)
+    image = images.ensure(disk_store, root)
+    moved = [(Digest.of(data(5, FILE_MIN_BYTES - 1)).hash, FILE_MIN_BYTES - 1)]
+    with shown(image, tmp_path / "mounted") as mounted:
+        disk_store.backend.tiers.move(moved, "hot")
+        assert set(packs_of(image)) < set(local(disk_store))
+        collect(disk_store)
+        assert read_tree(mounted) == plain(PACKED)
+    with shown(images.ensure(disk_store, root), tmp_path / "again") as again:
+        assert read_tree(again) == plain(PACKED)
+
+
+def test_what_is_cold_is_made_hot_first(disk_store: Store, tmp_path: Path) -> None:
+    assert isinstance(disk_store.backend, DiskBackend)
+    root = put_tree(disk_store, PACKED)
+    other = put_tree(disk_store, {**PACKED, "new": data(11, 7000)})
+    rows = sql(disk_store, "SELECT hash, size FROM blobs WHERE type IS NULL AND data IS NULL")
+    disk_store.backend.tiers.move([(bytes(key).hex(), int(size)) for key, size in rows], "cold")
+    disk_store.backend.tiers.tidy()
+    with shown(images.ensure(disk_store, root), tmp_path / "at") as top:
+        assert read_tree(top) == plain(PACKED)
+    images.write_layer(disk_store, root, other, tmp_path / "changes")
+    with shown(images.ensure(disk_store, root), tmp_path / "at", tmp_path / "changes") as top:
+        assert read_tree(top) == plain({**PACKED, "new": data(11, 7000)})

@@ -39,7 +39,7 @@ class Table:
         return layout.chunk_map(size, number, block)
 
     def blocks(self) -> bytearray:
-        """Returns what precedes the inode area, with room for the superblock; b"" without devices."""
+        """Returns what precedes the inode area, with the superblock's room; b"" without devices."""
         slots = [DEVICE_SLOT.pack(one.name.encode(), one.blocks) for one in self._numbers]
         found = bytearray(AT_TABLE if slots else 0) + b"".join(slots)
         return found + bytes(-len(found) % BLOCK)
