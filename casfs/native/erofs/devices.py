@@ -33,9 +33,11 @@ class Table:
         device, block = extent
         if not 0 <= block <= device.blocks - -(-size // BLOCK) <= layout.MAX_BLOCKS:
             raise Invalid(f"{size} bytes at block {block} are not within {device}")
-        number = self._numbers.setdefault(device, len(self) + 1)
-        if number > MAX_DEVICES or not 0 < len(device.name.encode()) <= MAX_NAME:
-            raise Invalid(f"{device} cannot be the device {number} of an image")
+        number = self._numbers.get(device)
+        if number is None:
+            number = self._numbers[device] = len(self) + 1
+            if number > MAX_DEVICES or not 0 < len(device.name.encode()) <= MAX_NAME:
+                raise Invalid(f"{device} cannot be the device {number} of an image")
         return layout.chunk_map(size, number, block)
 
     def blocks(self) -> bytearray:
