@@ -12,6 +12,8 @@ from typing import Protocol, runtime_checkable
 from casfs.backend.protocols import BlobInfo, HeadName, Publication, Staged, Total
 from casfs.digest import Digest
 
+Progress = Callable[[int, int], None]  # blobs and bytes so far
+
 
 @runtime_checkable
 class LocalStaging(Protocol):
@@ -133,23 +135,13 @@ class Purgeable(Protocol):
 
 
 class Tiers(Protocol):
-    """The tiers of stored blobs (`casfs.backend.tiers`): "hot" and "cold" packs."""
+    """The "hot" and "cold" packs of a backend, as in `casfs.backend.tiers`."""
 
     def move(
-        self,
-        blobs: Iterable[tuple[str, int]],
-        kind: str,
-        *,
-        before: int = ...,
-        progress: Callable[[int, int], None] = ...,
+        self, blobs: Iterable[tuple[str, int]], kind: str, *, before: int, progress: Progress
     ) -> Total: ...
-
-    def warm(
-        self, hashes: Collection[str], progress: Callable[[int, int], None] = ...
-    ) -> Total: ...
-
+    def warm(self, hashes: Collection[str], progress: Progress = ...) -> Total: ...
     def tidy(self) -> None: ...
-
     def room(self) -> dict[str, Total]: ...
 
 
@@ -157,8 +149,7 @@ class Tiers(Protocol):
 class Tiered(Protocol):
     """Backend: blobs can be moved between tiers."""
 
-    @property
-    def tiers(self) -> Tiers: ...
+    tiers: Tiers
 
 
 class GcRun(Protocol):

@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from casfs.backend.capabilities import Progress
 from casfs.backend.disk_blobs import DiskBlobs
 from casfs.backend.objects import Objects
 from casfs.backend.pack_files import SUFFIX, PackFiles
@@ -41,7 +42,7 @@ THREADS = 2
 MAX_GARBAGE = {HOT: 0.5, COLD: 0.3}  # share of a pack from which it is rewritten
 SMALL_BYTES, MAX_SMALL = 4 << 20, 16  # so many packs that are so small are rewritten as one
 FREED_MIN_BYTES = 64 << 10  # less is not worth a look at a hot pack's ranges
-Progress = Callable[[int, int], None]  # blobs and bytes so far
+QUIET: Progress = lambda blobs, bytes: None  # noqa: E731
 Sized = tuple[str, int]  # hash and size of a blob
 Move = Callable[[str, str, list[tuple[int, str]], int], list[str]]
 LOCAL_PACKS = """
@@ -74,7 +75,7 @@ class Tiers:
         kind: str,
         *,
         before: int = FOREVER,
-        progress: Progress = lambda blobs, bytes: None,
+        progress: Progress = QUIET,
     ) -> Total:
         """Moves blobs to new packs of a kind, in this order; those touched at `before` (UTC
         seconds) or later, and damaged ones, stay. Returns what was moved; `files`: the packs."""
@@ -131,9 +132,7 @@ class Tiers:
             at += 1  # the one that is damaged or gone
         return numbers, writer.finish()
 
-    def warm(
-        self, hashes: Collection[str], progress: Progress = lambda blobs, bytes: None
-    ) -> Total:
+    def warm(self, hashes: Collection[str], progress: Progress = QUIET) -> Total:
         """Moves those blobs that are in cold packs to hot packs, and the large ones to files."""
         keys, rows = [bytes.fromhex(hash) for hash in hashes], []
         for start in range(0, len(keys), BATCH_ROWS):
@@ -192,6 +191,11 @@ class Tiers:
             empty = db.execute(EMPTY).fetchall()
         for (id,) in empty:
             self._packs.remove(id)
+        if purged_only and {id for ids in doomed.values() for id in ids} - {id for (id,) in empty}:
+            raise Corrupt(
+                "what was purged is still in a pack that has damaged blobs: repair them by"
+                " `casfs fsck`, then run `casfs gc`"
+            )
 
     def _blobs_of(self, packs: list[int]) -> Iterator[Sized]:
         for pack in packs:

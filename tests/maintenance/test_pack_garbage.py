@@ -11,7 +11,7 @@ import pytest
 from casfs.backend import tiers
 from casfs.backend.protocols import HeadName, Swap
 from casfs.digest import Digest
-from casfs.errors import Purged
+from casfs.errors import Corrupt, Purged
 from casfs.maintenance import cold, fsck, gc, purge
 from casfs.packs.reader import open_pack
 from casfs.store import Store
@@ -226,6 +226,20 @@ def test_purge_of_what_is_a_file_again(disk_store: Store, blobs: list[bytes]) ->
     assert not any(hash in members(one) for one in packs(disk_store, "cold"))
     assert not path.exists()
     check_readable(disk_store, [one for one in blobs if one != secret])
+
+
+@pytest.mark.parametrize("kind", ["cold"], indirect=True)
+def test_purge_from_a_pack_with_damage(disk_store: Store, blobs: list[bytes]) -> None:
+    (path,) = packs(disk_store)
+    index = open_pack(path).index
+    damage(path, index.frame(0).offset)
+    hash = index.member(index.members - 1).hash
+    with pytest.raises(Corrupt, match="damaged blobs"):
+        purge.purge(disk_store, hash)
+    fsck.check(disk_store)
+    put_all(disk_store, [one for one in blobs if Digest.of(one).hash != hash], "held/2")
+    gc.collect(disk_store)
+    assert not any(hash in members(one) for one in packs(disk_store))
 
 
 def test_purge_while_it_is_packed(disk_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
