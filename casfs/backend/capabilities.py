@@ -109,6 +109,9 @@ class Lazy(Protocol):
     def count_remote(self, remote: str | None = None) -> int:
         """Returns how many blobs are in one remote, or in any."""
 
+    def in_remote(self, remote: str) -> list[tuple[str, int]]:
+        """Returns hash and size of the blobs in a remote, in the order of its packs."""
+
 
 @runtime_checkable
 class Repairable(Protocol):

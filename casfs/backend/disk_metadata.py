@@ -21,6 +21,10 @@ COUNT_REMOTE = """
 SELECT count(*) FROM blobs WHERE pack IN
 (SELECT id FROM packs WHERE kind = 'remote' AND remote = coalesce(?, remote))
 """
+IN_REMOTE = """
+SELECT b.hash, b.size FROM blobs b JOIN packs p ON p.id = b.pack
+WHERE p.kind = 'remote' AND p.remote = ? ORDER BY b.pack, b.member
+"""
 INFO_PURGED = f"SELECT hash, size, type, {PURGED} FROM blobs WHERE"
 
 
@@ -109,6 +113,11 @@ class DiskMetadata:
         with self._db.read() as db:
             (count,) = db.execute(COUNT_REMOTE, (remote,)).fetchone()
         return int(count)
+
+    def in_remote(self, remote: str) -> list[tuple[str, int]]:
+        with self._db.read() as db:
+            rows = db.execute(IN_REMOTE, (remote,)).fetchall()
+        return [(key.hex(), size) for key, size in rows]
 
     def types(self) -> dict[str, int]:
         with self._db.read() as db:

@@ -103,12 +103,12 @@ class PackFiles:
 
     def stream(self, hash: str, place: Place) -> BinaryIO:
         """As `read`, but returns a stream, which is not verified."""
-        return cast(BinaryIO, _Stream(self._at(hash, place, True).pieces(place[1])))
+        return cast(BinaryIO, PieceStream(self._at(hash, place, True).pieces(place[1])))
 
     def verify(self, hash: str, size: int, place: Place) -> None:
         """Reads a blob in constant memory, from the disk if nothing has read that frame since the
         last `faults`. Raises as `read`."""
-        with cast(BinaryIO, _Stream(self._at(hash, place, False).pieces(place[1]))) as source:
+        with cast(BinaryIO, PieceStream(self._at(hash, place, False).pieces(place[1]))) as source:
             if hash_stream(source, interruption.check) != Digest(BlobHash(hash), size):
                 raise CorruptBlob(f"blob {hash}: its bytes in a pack do not hash to its name")
 
@@ -211,7 +211,7 @@ class PackFiles:
                     yield entry.name.removesuffix(SUFFIX)
 
 
-class _Stream(io.RawIOBase):
+class PieceStream(io.RawIOBase):
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
         self._rest = memoryview(b"")

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import io
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any
 
 from casfs.backend import derived
 from casfs.backend.frame_mirror import create_mirror, mirror_path, remove_mirror
 from casfs.backend.lazy_packs import LazyPack, LazyRemote
-from casfs.backend.protocols import MAX_NODE_BYTES, META, Staged, discard
+from casfs.backend.pack_files import PieceStream
+from casfs.backend.protocols import FILE_MIN_BYTES, MAX_NODE_BYTES, META, Staged
 from casfs.digest import BlobHash, Digest
 from casfs.errors import Corrupt, Invalid, NotFound
 from casfs.lru_cache import LruCache
@@ -20,20 +21,19 @@ from casfs.nodes import node
 from casfs.object_storage.retrying import parallel
 from casfs.packs.index import PackIndex
 from casfs.packs.layout import Member
-from casfs.packs.reader import PackReader
-from casfs.remotes.log import NODES, pack_key
+from casfs.remotes.log import NODES
 from casfs.remotes.remote import Remote
 from casfs.remotes.state import LIVE, Place
 from casfs.store import Store
 from casfs.write_batch import Batch
 
-PART_BYTES = 8 << 20  # of a pack of blobs, that are read at once
-GAP_BYTES = 256 << 10  # rather read than skipped
 NODES_AT_ONCE = 256
-FETCHERS = 6
-OPEN_READERS = 16  # each caches frames
+STAGED_AT_ONCE = 64  # blobs
+FETCHERS = 4
 COMMIT_BYTES = 64 << 20
-Progress = Callable[[int, int], None]  # blobs and bytes so far
+OPEN_READERS = 16  # each caches frames
+# called with the numbers of blobs and bytes in all; then with those so far
+Begin = Callable[[int, int], AbstractContextManager[Callable[[int, int], None]]]
 
 
 class Missing:
@@ -55,7 +55,7 @@ class Missing:
             self._prefetch([one.name for one in self._packs.values() if one.kind == NODES])
 
     def close(self) -> None:
-        """Drops what was fetched of packs of nodes: the nodes are in the store."""
+        """Drops what was fetched: it is in the store."""
         self._lazy.close()
         for name in self._mirrored:
             remove_mirror(self._lazy.root, self._lazy.name, name)
@@ -122,15 +122,24 @@ class Missing:
             self._put(batch, place)
 
     def _node(self, place: Place) -> bytes:
-        pack, number = place.pack, place.number
-        if self._member(pack, number).size > MAX_NODE_BYTES:
-            raise self._corrupt(f"pack {pack}: member {number} is too large")
-        reader = self._readers.get(pack)
-        if reader is None:
-            reader = self._opened(pack)
-            self._readers.put(pack, reader, 1)
-        data: bytes = reader.read(number)
-        return data
+        if self._member(place.pack, place.number).size > MAX_NODE_BYTES:
+            raise self._corrupt(f"member {place.number} of pack {place.pack} is too large")
+        return self._reader(place.pack).read(place.number)
+
+    def _reader(self, pack: str) -> LazyPack:
+        found: LazyPack | None = self._readers.get(pack)
+        if found is None:
+            self._mirror(pack)
+            found = LazyPack(self._lazy, pack)
+            self._readers.put(pack, found, 1)
+        return found
+
+    def _mirror(self, pack: str) -> None:
+        """Begins a mirror with the index, which is here already."""
+        self._mirrored.add(pack)
+        root, name = self._lazy.root, self._lazy.name
+        if not mirror_path(root, name, pack).exists():
+            create_mirror(root, name, self._packs[pack].size, self._index(pack))
 
     def _prefetch(self, packs: list[str]) -> None:
         """Fetches the first frames of packs that were not read yet, at the same time."""
@@ -140,14 +149,7 @@ class Missing:
 
     def _first(self, pack: str) -> None:
         with suppress(Corrupt):  # said when it is read
-            self._opened(pack).frame(0)
-
-    def _opened(self, pack: str) -> LazyPack:
-        self._mirrored.add(pack)
-        root, name = self._lazy.root, self._lazy.name
-        if not mirror_path(root, name, pack).exists():
-            create_mirror(root, name, self._packs[pack].size, self._index(pack))
-        return LazyPack(self._lazy, pack)
+            self._reader(pack).frame(0)
 
     def _index(self, name: str) -> PackIndex:
         if name not in self._indexes:
@@ -194,98 +196,47 @@ class Missing:
         for name, numbers in self._blobs.items():
             found = [(n, self._member(name, n)) for n in sorted(numbers)]
             places = [(n, member.hash, member.size) for n, member in found]
-            size = self._packs[name].size
-            if not mirror_path(self._lazy.root, self._lazy.name, name).exists():
-                create_mirror(self._lazy.root, self._lazy.name, size, self._index(name))
+            self._mirror(name)
+            self._mirrored.discard(name)  # stays
             backend: Any = self._store.backend
-            backend.adopt_pack(name, "remote", size, self._remote.name, places)
+            backend.adopt_pack(name, "remote", self._packs[name].size, self._remote.name, places)
 
-    def store_blobs(self, progress: Progress) -> None:
-        """Fetches and stores the blobs; committed now and then, to be found by the next pull."""
+    def store_blobs(self, begin: Begin) -> None:
+        """Fetches and stores the blobs; what is committed now and then, the next pull has."""
         count = size = held = 0
-        parts = (one for name in self._blobs for one in self._parts(name))
-        with self._store.batch() as batch:
-            for staged in parallel(parts, FETCHERS, FETCHERS):
+        groups = (
+            partial(self._stage, name, sorted(all)[at : at + STAGED_AT_ONCE])
+            for name, all in self._blobs.items()
+            for at in range(0, len(all), STAGED_AT_ONCE)
+        )
+        with begin(*self.totals()[1:]) as progress, self._store.batch() as batch:
+            for staged in parallel(groups, FETCHERS, FETCHERS):
                 for one in staged:
                     batch.put_staged(one)
-                    held += one.digest.size_bytes
-                    size += one.digest.size_bytes
-                count += len(staged)
+                    count, size = count + 1, size + one.digest.size_bytes
                 progress(count, size)
-                if held >= COMMIT_BYTES:
+                if size - held >= COMMIT_BYTES:
                     batch.commit()
-                    held = 0
+                    held = size
 
-    def _parts(self, pack: str) -> Iterator[Callable[[], list[Staged]]]:
-        """Yields functions that fetch and stage some members of a pack: those that lie together, by
-        one request; a large one, by several."""
-        group: list[int] = []
-        begin = end = 0
-        for number in sorted(self._blobs[pack]):
-            first, last = _extent(self._index(pack), self._member(pack, number))
-            if group and (first > end + GAP_BYTES or last - begin > PART_BYTES):
-                yield partial(self._stage, pack, group, end)
-                group = []
-            begin = begin if group else first
-            end = max(end, last) if group else last
-            group = [*group, number]
-        if group:
-            yield partial(self._stage, pack, group, end)
-
-    def _stage(self, pack: str, numbers: list[int], end: int) -> list[Staged]:
-        window = _Window(partial(self._remote.storage.get_range, pack_key(pack)), end)
-        reader = PackReader(self._index(pack), window.read_at)
-        stage, found = derived.stager(self._store.blobs), []
+    def _stage(self, pack: str, numbers: list[int]) -> list[Staged]:
+        reader, stage, found = self._reader(pack), derived.stager(self._store.blobs), []
         for number in numbers:
             member = self._member(pack, number)
-            if member.size <= PART_BYTES:
+            if member.size <= FILE_MIN_BYTES:
                 data = reader.read(number)
                 found.append(stage(Digest(BlobHash(member.hash), len(data)), data))
-                continue
-            pieces: Any = _Pieces(reader.pieces(number))
-            found.append(self._store.blobs.stage(io.BufferedReader(pieces)))
-            if found[-1].digest.hash != member.hash:
-                discard(found)
-                raise Corrupt(f"pack {pack} of the remote: its member {member.hash} is damaged")
+            else:  # verified at its end
+                pieces: Any = PieceStream(reader.pieces(number))
+                found.append(self._store.blobs.stage(io.BufferedReader(pieces)))
         return found
 
-
-def _extent(index: PackIndex, member: Member) -> tuple[int, int]:
-    """Returns the range of a pack that holds a member. Raises Corrupt."""
-    number, frame = member.frame, index.frame(member.frame) if member.size else None
-    if frame is None:
-        return 0, 0
-    begin, left = frame.offset, member.offset + member.size - frame.size
-    while left > 0:
-        number += 1
-        frame = index.frame(number)
-        left -= frame.size
-    return begin, frame.offset + frame.stored
-
-
-class _Window:
-    """Reads a range that is read in order, a part at a time."""
-
-    def __init__(self, read: Callable[[int, int], bytes], end: int) -> None:
-        self._read, self._end = read, end
-        self._begin, self._held = 0, b""
-
-    def read_at(self, offset: int, size: int) -> bytes:
-        if not self._begin <= offset <= offset + size <= self._begin + len(self._held):
-            self._begin = offset
-            self._held = self._read(offset, max(size, min(PART_BYTES, self._end - offset)))
-        return self._held[offset - self._begin : offset - self._begin + size]
-
-
-class _Pieces(io.RawIOBase):
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces, self._rest = pieces, b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        self._rest = self._rest or next(self._pieces, b"")
-        count = min(len(buffer), len(self._rest))
-        buffer[:count], self._rest = self._rest[:count], self._rest[count:]
-        return count
+    def bring_lazy(self) -> None:
+        """Moves what is still in the remote, after a lazy pull, to packs and files of the store."""
+        backend: Any = self._store.backend
+        found = backend.blobs.in_remote(self._remote.name)
+        backend.tiers.move([one for one in found if one[1] <= FILE_MIN_BYTES], "hot")
+        for hash, _ in backend.blobs.in_remote(self._remote.name):
+            backend.blobs.open(
+                hash
+            ).close()  # makes a large one a file; raises where one is damaged

@@ -7,8 +7,7 @@ references; then the heads move, all or none. What is stored is not fetched agai
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from casfs import threads
@@ -22,13 +21,10 @@ from casfs.maintenance.head_kinds import (
 )
 from casfs.nodes.registry import HEADS as SCHEMAS
 from casfs.remotes import heads
-from casfs.remotes.fetch import Missing
+from casfs.remotes.fetch import Begin, Missing
 from casfs.remotes.remote import Remote
 from casfs.removals import label
 from casfs.store import Store
-
-# called with the numbers of blobs and bytes in all; then with those so far
-Begin = Callable[[int, int], AbstractContextManager[Callable[[int, int], None]]]
 
 
 @dataclass(slots=True)
@@ -68,8 +64,9 @@ def pull(store: Store, remote: Remote, texts: list[str], *, lazy: bool, begin: B
         if lazy:
             missing.adopt_blobs()
         else:
-            with begin(done.blobs, done.bytes) as progress:
-                missing.store_blobs(progress)
+            missing.store_blobs(begin)
+            if not texts:
+                missing.bring_lazy()
         missing.store_nodes()
     previous = {name: refs[name]["previous"] for name in moves}
     with store.batch() as batch:

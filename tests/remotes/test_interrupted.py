@@ -42,16 +42,20 @@ def small_packs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(pushing.PLAIN_BYTES, "blobs", 1 << 20)
 
 
-def killed(one: Site, proxy: FaultProxy, at: int, *arguments: str) -> bool:
-    """Runs `casfs ARGUMENTS` in a process that is killed when its request number `at` comes."""
+When = Callable[[Request], bool]
+
+
+def killed(one: Site, proxy: FaultProxy, when: When, fault: Fault, *arguments: str) -> bool:
+    """Runs `casfs ARGUMENTS` in a process that is killed at the first request for which `when` is
+    true, which then meets a fault as well. Returns False where it ended before."""
     process: list[subprocess.Popen[bytes]] = []
     proxy.reset()
 
     def rule(request: Request) -> Fault | None:
-        if proxy.count() < at:
+        if not when(request):
             return None
         os.kill(process[0].pid, signal.SIGKILL)
-        return Lost() if at % 2 else Dropped()
+        return fault
 
     command = [sys.executable, "-c", RUN, "--store", str(one.root), *arguments]
     process.append(subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL))
@@ -62,24 +66,38 @@ def killed(one: Site, proxy: FaultProxy, at: int, *arguments: str) -> bool:
     return code != 0
 
 
+def is_put(request: Request, folder: str) -> bool:
+    return request.method == "PUT" and f"/{folder}/" in request.path
+
+
 def test_a_push_that_is_killed_goes_on(
     proxy: FaultProxy, through: Settings, sites: Sites, small_packs: None
 ) -> None:
     here, there = sites(through), sites(through)
     name = here.checkpoint("app", TREE)
-    whole = here.push("app", dry_run=True)
-    sent: list[Request] = []
-    for at in (2, 5, 8, 12):
-        assert killed(here, proxy, at, "push", NAME, "app")
+    points: list[tuple[When, Fault]] = [
+        (lambda request: proxy.count() == 2, Dropped()),
+        (lambda request: is_put(request, "packs"), Lost()),
+        (lambda request: is_put(request, "packs") and proxy.count("PUT") > 4, Dropped()),
+        (lambda request: is_put(request, "log"), Dropped()),
+    ]
+    for when, fault in points:
+        assert killed(here, proxy, when, fault, "push", NAME, "app")
         assert there.refs() == {}
-    proxy.reset()
-    done = here.push("app")
-    sent = [one for one in proxy.requests if one.method == "PUT" and "/packs/" in one.path]
-    assert done.refs == [name]
-    assert 0 < len(sent) == done.packs
-    assert done.bytes < whole.bytes  # what arrived before is not sent again
+    done = here.push("app")  # all packs are there: it sends the entry alone
+    assert (done.refs, done.packs, done.nodes, done.blobs) == ([name], 0, 0, 0)
     there.pull()
     assert there.contents(name) == here.contents(name)
+
+
+def test_a_push_that_is_killed_after_its_entry_arrived(
+    proxy: FaultProxy, through: Settings, sites: Sites, small_packs: None
+) -> None:
+    here = sites(through)
+    name = here.checkpoint("app", TREE)
+    assert killed(here, proxy, lambda request: is_put(request, "log"), Lost(), "push", NAME, "app")
+    assert set(here.refs()) == {name}
+    assert here.push("app").unchanged == 1
 
 
 def test_a_pull_that_is_killed_goes_on(
@@ -88,10 +106,14 @@ def test_a_pull_that_is_killed_goes_on(
     here, there = sites(through), sites(through)
     name = here.checkpoint("app", TREE)
     here.push("app")
-    for at in (3, 9, 14, 18):
-        if not killed(there, proxy, at, "pull", NAME):
+    for at in (3, 6, 9, 12, 15):
+
+        def when(request: Request, at: int = at) -> bool:
+            return proxy.count() == at
+
+        if not killed(there, proxy, when, Lost(), "pull", NAME):
             break
-        assert there.heads("checkpoints/") == {} or at == 18
+        assert there.heads() == {}
     there.pull()
     assert there.contents(name) == here.contents(name)
     there.store.close()
