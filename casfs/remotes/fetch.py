@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
@@ -48,6 +49,7 @@ class Missing:
         self._indexes: dict[str, PackIndex] = {}
         self._mirrored: set[str] = set()
         self._readers = LruCache(OPEN_READERS)
+        self._lock = threading.Lock()
         self._batch = store.batch()
         assert store.root is not None
         self._lazy = LazyRemote(store.root, remote.name, 0, lambda: remote.storage)
@@ -127,12 +129,13 @@ class Missing:
         return self._reader(place.pack).read(place.number)
 
     def _reader(self, pack: str) -> LazyPack:
-        found: LazyPack | None = self._readers.get(pack)
-        if found is None:
-            self._mirror(pack)
-            found = LazyPack(self._lazy, pack)
-            self._readers.put(pack, found, 1)
-        return found
+        with self._lock:
+            found: LazyPack | None = self._readers.get(pack)
+            if found is None:
+                self._mirror(pack)
+                found = LazyPack(self._lazy, pack)
+                self._readers.put(pack, found, 1)
+            return found
 
     def _mirror(self, pack: str) -> None:
         """Begins a mirror with the index, which is here already."""
