@@ -209,6 +209,8 @@ def clone(
 ) -> None:  # fmt: skip
     """Make a new store in DIR of all that is at URL, which becomes its remote `origin`.
 
+    Where it is interrupted, `casfs --store DIR pull origin` goes on.
+
     \b
     casfs clone s3://backups/me ./again --lazy
     """
