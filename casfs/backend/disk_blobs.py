@@ -28,12 +28,17 @@ from casfs.backend.sqlite_statements import (
     key_of,
     mistyped,
     parse_hash,
+    rows_in,
     verified,
 )
 from casfs.digest import BlobHash, Digest
 from casfs.errors import Corrupt, CorruptBlob, NotFound
 
 BATCHED_ROW_MAX_BYTES = 1 << 16  # a longer row is read by itself, so that a batch stays small
+CONTENTS = (
+    f"SELECT hash, CASE WHEN size <= {BATCHED_ROW_MAX_BYTES} THEN data END, {IS_FILE},"
+    " type IS NOT NULL, size, pack, member FROM blobs WHERE hash IN"
+)
 PLAIN = "SELECT size, data, pack, member FROM blobs WHERE hash = ? AND type IS NULL"
 PLACES = """
 SELECT b.hash, b.pack, b.member, p.name, p.size, p.kind
@@ -189,14 +194,11 @@ class DiskBlobs(DiskMetadata):
 
     def places(self, hashes: Collection[str]) -> dict[str, tuple[str, int, int | None]]:
         found: dict[str, tuple[str, int, int | None]] = {}
-        keys = [key_of(hash) for hash in hashes]
-        for start in range(0, len(keys), BATCH_ROWS):
-            part = keys[start : start + BATCH_ROWS]
-            with self._db.read() as db:
-                rows = db.execute(f"{PLACES} ({','.join('?' * len(part))})", part).fetchall()
-            for key, pack, member, name, size, kind in rows:
-                offset = self._packs.offset(pack, member) if kind == "hot" else None
-                found[key.hex()] = name.hex(), size, offset
+        with self._db.read() as db:
+            rows = rows_in(db, PLACES, [key_of(hash) for hash in hashes])
+        for key, pack, member, name, size, kind in rows:
+            offset = self._packs.offset(pack, member) if kind == "hot" else None
+            found[key.hex()] = name.hex(), size, offset
         return found
 
     def _contents(
@@ -206,12 +208,7 @@ class DiskBlobs(DiskMetadata):
         and its place in a pack."""
         keys = [key for hash in hashes if (key := parse_hash(hash)) is not None]
         with self._db.read() as db:
-            rows = db.execute(
-                f"SELECT hash, CASE WHEN size <= {BATCHED_ROW_MAX_BYTES} THEN data END,"
-                f" {IS_FILE}, type IS NOT NULL, size, pack, member"
-                f" FROM blobs WHERE hash IN ({','.join('?' * len(keys))})",
-                keys,
-            ).fetchall()
+            rows = rows_in(db, CONTENTS, keys)
         return {
             key.hex(): (self._decoded(data, node), bool(file), size, pack and (pack, member))
             for key, data, file, node, size, pack, member in rows

@@ -25,7 +25,7 @@ from casfs.backend.objects import Objects
 from casfs.backend.pack_files import PackFiles
 from casfs.backend.protocols import BlobInfo, Total
 from casfs.backend.sqlite_connection import Connection, Database
-from casfs.backend.sqlite_statements import BATCH_ROWS, IS_FILE, is_sound, type_of
+from casfs.backend.sqlite_statements import BATCH_ROWS, IS_FILE, is_sound, rows_in, type_of
 from casfs.errors import Conflict, Failed
 from casfs.system.locks import lock_file
 
@@ -76,16 +76,10 @@ class MarkSweep:
     # -- marks ----------------------------------------------------------------------------
 
     def mark(self, hashes: Collection[str]) -> list[str]:
-        nodes: list[str] = []
         keys = [bytes.fromhex(hash) for hash in hashes]
-        for start in range(0, len(keys), BATCH_ROWS):
-            part = keys[start : start + BATCH_ROWS]
-            with self._db.read() as db:
-                rows = db.execute(
-                    f"{SELECT} WHERE b.hash IN ({','.join('?' * len(part))})", part
-                ).fetchall()
-            nodes += [row[1].hex() for row in rows if self._mark_row(row) and row[3] is not None]
-        return nodes
+        with self._db.read() as db:
+            rows = rows_in(db, f"{SELECT} WHERE b.hash IN", keys)
+        return [row[1].hex() for row in rows if self._mark_row(row) and row[3] is not None]
 
     def _mark_row(self, row: Row) -> bool:
         """Marks a row; returns False where it needs no marking, or is marked."""

@@ -12,6 +12,7 @@ from casfs.backend.sqlite_statements import (
     PURGED,
     is_sound,
     parse_hash,
+    rows_in,
     type_key,
     type_of,
 )
@@ -37,14 +38,11 @@ class DiskMetadata:
     def info(self, hashes: Collection[str]) -> dict[str, BlobInfo]:
         found: dict[str, BlobInfo] = {}
         keys = [key for hash in hashes if (key := parse_hash(hash)) is not None]
-        for start in range(0, len(keys), BATCH_ROWS):
-            part = keys[start : start + BATCH_ROWS]
-            with self._db.read() as db:
-                marks = ",".join("?" * len(part))
-                rows = db.execute(f"{INFO_PURGED} hash IN ({marks})", part).fetchall()
-            for key, size, type, is_purged in rows:
-                info = self._blob_info(size, type)
-                found[key.hex()] = info._replace(purged=True) if is_purged else info
+        with self._db.read() as db:
+            rows = rows_in(db, f"{INFO_PURGED} hash IN", keys)
+        for key, size, type, is_purged in rows:
+            info = self._blob_info(size, type)
+            found[key.hex()] = info._replace(purged=True) if is_purged else info
         return found
 
     def _blob_info(self, size: object, type: int | None) -> BlobInfo:
@@ -78,13 +76,8 @@ class DiskMetadata:
     def missing(self, hashes: Collection[str]) -> list[str]:
         asked = {hash: parse_hash(hash) for hash in hashes}
         keys = [key for key in asked.values() if key is not None]
-        found: set[bytes] = set()
-        for start in range(0, len(keys), BATCH_ROWS):
-            part = keys[start : start + BATCH_ROWS]
-            marks = ",".join("?" * len(part))
-            with self._db.read() as db:
-                rows = db.execute(f"SELECT hash FROM blobs WHERE hash IN ({marks})", part)
-                found.update(key for (key,) in rows)
+        with self._db.read() as db:
+            found = {key for (key,) in rows_in(db, "SELECT hash FROM blobs WHERE hash IN", keys)}
         return [hash for hash, key in asked.items() if key not in found]
 
     def find(self, prefix: str, limit: int) -> list[str]:

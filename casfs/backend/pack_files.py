@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 from casfs.backend.frame_mirror import remove_mirror
 from casfs.backend.objects import OBJECT_MODE, Stamp
 from casfs.backend.sqlite_connection import Connection, Database
-from casfs.backend.sqlite_statements import BATCH_ROWS, IS_FILE, PURGED
+from casfs.backend.sqlite_statements import IS_FILE, PURGED, rows_in
 from casfs.digest import BlobHash, Digest, hash_stream, is_hash
 from casfs.errors import CasfsError, Conflict, Corrupt, CorruptBlob, NotFound
 from casfs.lru_cache import LruCache
@@ -249,6 +249,10 @@ DELETE FROM packs WHERE id = ? AND NOT EXISTS (SELECT 1 FROM blobs WHERE pack = 
 RETURNING name, remote
 """
 NAMES = "SELECT name FROM packs WHERE kind != 'remote'"
+MOVABLE = (
+    f"SELECT hash, data, {IS_FILE}, touched FROM blobs WHERE type IS NULL"
+    f" AND (data IS NULL OR {PURGED}) AND hash IN"
+)
 HAS_FILE = "SELECT 1 FROM packs WHERE name = ? AND kind != 'remote'"
 
 
@@ -264,15 +268,9 @@ def find_movable(db: Connection, keys: Sequence[bytes], before: int) -> dict[byt
     """Returns those plain blobs outside the database that were touched before `before`, and of each
     whether it is a file. Raises Conflict where one was purged, which must be in no pack."""
     found: dict[bytes, int] = {}
-    for start in range(0, len(keys), BATCH_ROWS):
-        part = keys[start : start + BATCH_ROWS]
-        for key, data, is_file, touched in db.execute(
-            f"SELECT hash, data, {IS_FILE}, touched FROM blobs WHERE type IS NULL"
-            f" AND (data IS NULL OR {PURGED}) AND hash IN ({','.join('?' * len(part))})",
-            part,
-        ):
-            if data is not None:
-                raise Conflict(f"blob {key.hex()} was purged while it was packed")
-            if touched < before:
-                found[key] = is_file
+    for key, data, is_file, touched in rows_in(db, MOVABLE, keys):
+        if data is not None:
+            raise Conflict(f"blob {key.hex()} was purged while it was packed")
+        if touched < before:
+            found[key] = is_file
     return found

@@ -50,6 +50,7 @@ MOVE = "UPDATE blobs SET pack = ?, member = ? WHERE hash = ?"
 FOREVER = 1 << 62  # later than any `touched`
 IS_FILE = "data IS NULL AND pack IS NULL"
 IS_PLACED = f"pack IS NOT NULL OR (data IS NOT NULL AND NOT ({PURGED}))"
+ROWS = f"SELECT hash, id, type, touched, {IS_PLACED} FROM blobs WHERE hash IN"
 DELETE_UNTYPED_BLOB = f"DELETE FROM blobs WHERE hash = ? AND type IS NULL RETURNING data, {IS_FILE}"
 ADD = "INSERT OR IGNORE INTO heads (name, hash, record) VALUES (?, ?, ?)"
 REPLACE = "UPDATE heads SET hash = ?, record = ? WHERE name = ? AND hash = ? AND record = ?"
@@ -149,7 +150,7 @@ def prepare(
         for one in batch
         if is_small or one.type is not None or (one.temp is not None and one.member is None)
     ]
-    found = _rows(db, list({*needed, *own}))
+    found = {row[0]: row for row in rows_in(db, ROWS, list({*needed, *own}))}
     if gone := [key for key in needed if key not in found]:
         raise NotFound(f"no blob {min(gone).hex()} in this store: it was collected meanwhile")
     stale = [
@@ -162,19 +163,12 @@ def prepare(
     return {key: BlobRow(*found[key]) for key in own if key in found}
 
 
-def _rows(
-    db: Connection, keys: list[bytes]
-) -> dict[bytes, tuple[bytes, int, int | None, int, int]]:
-    """Returns the rows of those that are stored, as in BlobRow."""
-    found: dict[bytes, tuple[bytes, int, int | None, int, int]] = {}
+def rows_in(db: Connection, query: str, keys: Sequence[bytes]) -> list[Any]:
+    """Returns the rows of a query that ends in IN, for any number of keys."""
+    found: list[Any] = []
     for start in range(0, len(keys), BATCH_ROWS):
         part = keys[start : start + BATCH_ROWS]
-        marks = ",".join("?" * len(part))
-        rows = db.execute(
-            f"SELECT hash, id, type, touched, {IS_PLACED} FROM blobs WHERE hash IN ({marks})",
-            part,
-        )
-        found.update((row[0], row) for row in rows)
+        found += db.execute(f"{query} ({','.join('?' * len(part))})", part)
     return found
 
 

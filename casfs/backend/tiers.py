@@ -26,7 +26,7 @@ from casfs.backend.objects import Objects
 from casfs.backend.pack_files import SUFFIX, PackFiles
 from casfs.backend.protocols import FILE_MIN_BYTES, Total
 from casfs.backend.sqlite_connection import Database
-from casfs.backend.sqlite_statements import BATCH_ROWS, FOREVER, PURGED
+from casfs.backend.sqlite_statements import FOREVER, PURGED, rows_in
 from casfs.digest import CHUNK
 from casfs.errors import Conflict, Corrupt, CorruptBlob, NotFound, Purged
 from casfs.packs.index import PackIndex
@@ -52,7 +52,7 @@ WHERE kind != 'remote' ORDER BY id
 EMPTY = "SELECT id FROM packs p WHERE NOT EXISTS (SELECT 1 FROM blobs WHERE pack = p.id)"
 IN_COLD = f"""
 SELECT b.pack, b.member, b.hash, b.size FROM blobs b JOIN packs p ON p.id = b.pack
-WHERE p.kind = '{COLD}' AND b.hash IN ({{}})
+WHERE p.kind = '{COLD}' AND b.hash IN
 """
 
 
@@ -134,11 +134,8 @@ class Tiers:
 
     def warm(self, hashes: Collection[str], progress: Progress = QUIET) -> Total:
         """Moves those blobs that are in cold packs to hot packs, and the large ones to files."""
-        keys, rows = [bytes.fromhex(hash) for hash in hashes], []
-        for start in range(0, len(keys), BATCH_ROWS):
-            part = keys[start : start + BATCH_ROWS]
-            with self._db.read() as db:
-                rows += db.execute(IN_COLD.format(",".join("?" * len(part))), part).fetchall()
+        with self._db.read() as db:
+            rows = rows_in(db, IN_COLD, [bytes.fromhex(hash) for hash in hashes])
         blobs = [(key.hex(), size) for *_, key, size in sorted(rows)]  # as they lie in the packs
         done = self.move([one for one in blobs if one[1] <= FILE_MIN_BYTES], HOT, progress=progress)
         for hash, size in blobs:
