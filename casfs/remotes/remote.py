@@ -19,7 +19,7 @@ from casfs.object_storage.retrying import parallel
 from casfs.packs.layout import MAX_INDEX_BYTES, TRAILER
 from casfs.remotes import log
 from casfs.remotes.log import Entry, Pack
-from casfs.remotes.state import FILE, LIVE, State
+from casfs.remotes.state import FILE, State
 from casfs.system.files import replacing, writing
 
 DIRECTORY = "remotes"  # of a store: a directory for each remote
@@ -175,8 +175,7 @@ class Remote:
 
     def load_indexes(self) -> None:
         """Reads those indexes of live packs that are not here yet."""
-        absent = [one for one in self.state.packs(LIVE) if one.data is None]
-        for name, data in parallel(partial(self._index, one) for one in absent):
+        for name, data in parallel(partial(self._index, one) for one in self.state.unindexed()):
             self.state.add_index(name, data)
 
     def _index(self, pack: Pack) -> tuple[str, bytes]:

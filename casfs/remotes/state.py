@@ -124,6 +124,11 @@ class State:
         sql = f"SELECT {COLUMNS} FROM packs WHERE state IN ({marks}) ORDER BY id"
         return [Pack(*row) for row in self._read(sql, *states)]
 
+    def unindexed(self) -> list[Pack]:
+        """Returns the live packs whose index is not here yet."""
+        sql = f"SELECT {COLUMNS} FROM packs WHERE state = '{LIVE}' AND idx IS NULL"
+        return [Pack(*row) for row in self._read(sql)]
+
     def pack(self, name: str) -> Pack:
         """Returns a pack that is known to be one."""
         return Pack(*self._read(f"SELECT {COLUMNS} FROM packs WHERE name = ?", name)[0])
