@@ -129,8 +129,7 @@ class ImageTree:
                 raise NotFound(f"no blob {hash} in this store, and a tree has it; run `casfs fsck`")
             if found[hash].size != size:
                 raise Corrupt(f"blob {hash} has {found[hash].size} bytes, its tree says {size}")
-        large: dict[str, Extent | None]
-        large = dict.fromkeys(hash for hash, info in found.items() if info.type is None)
+        large: dict[str, Extent | None] = {one: None for one in found if found[one].type is None}
         if large and isinstance(self._store.blobs, Packed):
             for hash, (pack, whole, offset) in self._store.blobs.places(large).items():
                 if offset is None:

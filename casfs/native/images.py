@@ -206,8 +206,7 @@ def _is_usable(path: Path) -> bool:
 
 
 def _hot(store: Store, root: TreeHash, action: Callable[[], Made]) -> Made:
-    """Makes an image; where the tree has files in cold packs, after these are made hot. Raises Cold
-    for those on a remote."""
+    """Makes an image, after cold files of the tree are made hot. Raises Cold for remote ones."""
     try:
         return action()
     except Cold:

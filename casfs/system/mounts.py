@@ -23,12 +23,10 @@ CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
 TABLE = Path("/proc/self/mountinfo")
 PROCESSES = Path("/proc")
 MAX_OPTIONS_BYTES = 4095  # of mount(2)
-# numbers of system calls, the same on all machines but alpha; libc has them since glibc 2.36
-MOVE_MOUNT, FSOPEN, FSCONFIG, FSMOUNT = 429, 430, 431, 432
+MOVE_MOUNT, FSOPEN, FSCONFIG, FSMOUNT = 429, 430, 431, 432  # system calls; libc had them late
 CLOEXEC = 1  # of fsopen(2) and fsmount(2)
 SET_STRING, CREATE = 1, 6  # of fsconfig(2)
-EMPTY_PATH = 4  # of move_mount(2)
-AT_FDCWD = -100
+AT_FDCWD, EMPTY_PATH = -100, 4  # of move_mount(2)
 
 
 class Mounted(NamedTuple):

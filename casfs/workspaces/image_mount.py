@@ -18,10 +18,9 @@ The kernel stacks two file systems and no more. The overlay is one; an image on 
 system counts in some kernels and not in others. So a container may or may not be able to
 mount an overlay of its own over a native mount.
 
-Linux 6.12 mounts images from files, with files as devices, 6.5 knows data-only layers. Support is
-found by trying (`unavailable`): mounting a file that is not an image is EINVAL where an image would
-work. The file must be on the store's file system, since some (tmpfs, overlayfs) cannot be mounted
-from.
+Linux 6.12 mounts images and devices from files, 6.5 knows data-only layers. Support is found by
+trying (`unavailable`): mounting a file that is not an image is EINVAL where an image would work. The
+file must be on the store's file system, since some (tmpfs, overlayfs) cannot be mounted from.
 """
 
 from __future__ import annotations

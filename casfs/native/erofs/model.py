@@ -22,8 +22,8 @@ never both; a directory has its last, partial block inline. A `File` with `conte
 chunk map without addresses, which reads as zeros. One with an `Extent` has its data in another
 file (a device), from a block of it on: one index of 8 bytes, since its chunk is as large as it is.
 
-Only parts of the format are used that Linux 5.15 knows (5.16 with devices, which must be given in
-the table's order when the image is mounted); nothing else needs a mount option.
+Only parts of the format are used that Linux 5.15 knows, or 5.16 with devices, which must be given
+in the table's order when the image is mounted.
 Input that the format or the kernel could not take raises Invalid while the image is made.
 """
 
