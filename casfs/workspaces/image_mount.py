@@ -19,7 +19,7 @@ system counts in some kernels and not in others. So a container may or may not b
 mount an overlay of its own over a native mount.
 
 Linux 6.12 mounts images and devices from files, 6.5 knows data-only layers. Support is found by
-trying (`unavailable`): mounting a file that is not an image is EINVAL where an image would work. The
+trying (`unavailable`): mounting a file that is no image is EINVAL where an image would work. The
 file must be on the store's file system, since some (tmpfs, overlayfs) cannot be mounted from.
 """
 
