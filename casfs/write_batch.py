@@ -270,7 +270,7 @@ class Batch:
         asked = [hash for hash, one in new.items() if one.member is None]  # others were, just now
         for hash, info in self.blobs.info(asked).items():
             is_enough = info.type is not None or self._staged[hash].type is None
-            if is_enough and not info.purged:
+            if is_enough and info.is_here:
                 self._known[hash] = info.type
                 self._require.add(hash)
                 del new[hash]

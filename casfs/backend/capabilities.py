@@ -106,11 +106,8 @@ class Compressing(Protocol):
 class Lazy(Protocol):
     """Blobs: the content of some may be in a remote, from which it is read."""
 
-    def count_remote(self, remote: str | None = None) -> int:
-        """Returns how many blobs are in one remote, or in any."""
-
-    def in_remote(self, remote: str) -> list[tuple[str, int]]:
-        """Returns hash and size of the blobs in a remote, in the order of its packs."""
+    def in_remote(self, remote: str | None = None) -> Iterator[tuple[str, str]]:
+        """Yields (hash, pack) of the blobs that are in one remote only, or in any."""
 
 
 @runtime_checkable

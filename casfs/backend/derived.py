@@ -62,9 +62,9 @@ def count_by_type(blobs: Blobs) -> dict[str, int]:
     return dict(Counter(info.type for _, _, info in blobs.iterate() if info.type is not None))
 
 
-def count_remote(blobs: Blobs, remote: str | None = None) -> int:
-    """Returns how many blobs are in a remote only: in this one, or in any."""
-    return blobs.count_remote(remote) if isinstance(blobs, capabilities.Lazy) else 0
+def in_remote(blobs: Blobs, remote: str | None = None) -> Iterator[tuple[str, str]]:
+    """Yields (hash, pack) of the blobs that are in a remote only: in this one, or in any."""
+    return blobs.in_remote(remote) if isinstance(blobs, capabilities.Lazy) else iter(())
 
 
 def room_by_type(blobs: Blobs) -> dict[str | None, Total]:

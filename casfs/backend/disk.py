@@ -146,7 +146,7 @@ class DiskBackend:
         members: Iterable[tuple[int, str, int]],
     ) -> int:
         """Records a pack whose file is in place, or elsewhere, and its plain `members` (number,
-        hash, size) as far as they are not stored yet. Returns the id of its row."""
+        hash, size) as far as they are not stored here yet. Returns the id of its row."""
         now = int(time.time())
 
         def adopt(db: Connection) -> int:

@@ -247,7 +247,7 @@ class DiskBlobs(DiskMetadata):
         row = self._row(hash)
         try:
             if row.place is not None:
-                if self._packs.is_remote(row.place[0]):  # counted by `count_remote`
+                if self._packs.is_remote(row.place[0]):  # `in_remote` has it
                     return
                 self._packs.verify(hash, row.size, row.place)
             elif row.data is None:

@@ -9,6 +9,7 @@ from casfs.backend.sqlite_connection import Database
 from casfs.backend.sqlite_statements import (
     BATCH_ROWS,
     IS_FILE,
+    IS_REMOTE,
     PURGED,
     is_sound,
     parse_hash,
@@ -18,15 +19,11 @@ from casfs.backend.sqlite_statements import (
 )
 
 INFO = "SELECT id, hash, size, type FROM blobs WHERE"
-COUNT_REMOTE = """
-SELECT count(*) FROM blobs WHERE pack IN
-(SELECT id FROM packs WHERE kind = 'remote' AND remote = coalesce(?, remote))
-"""
 IN_REMOTE = """
-SELECT b.hash, b.size FROM blobs b JOIN packs p ON p.id = b.pack
-WHERE p.kind = 'remote' AND p.remote = ? ORDER BY b.pack, b.member
+SELECT b.hash, p.name FROM blobs b JOIN packs p ON p.id = b.pack
+WHERE p.kind = 'remote' AND p.remote = coalesce(?, p.remote) ORDER BY b.pack, b.member
 """
-INFO_PURGED = f"SELECT hash, size, type, {PURGED} FROM blobs WHERE"
+INFO_PLACE = f"SELECT hash, size, type, {PURGED}, {IS_REMOTE} FROM blobs WHERE"
 
 
 class DiskMetadata:
@@ -39,10 +36,11 @@ class DiskMetadata:
         found: dict[str, BlobInfo] = {}
         keys = [key for hash in hashes if (key := parse_hash(hash)) is not None]
         with self._db.read() as db:
-            rows = rows_in(db, f"{INFO_PURGED} hash IN", keys)
-        for key, size, type, is_purged in rows:
+            rows = rows_in(db, f"{INFO_PLACE} hash IN", keys)
+        for key, size, type, purged, remote in rows:
+            absent = bool(purged), bool(remote)
             info = self._blob_info(size, type)
-            found[key.hex()] = info._replace(purged=True) if is_purged else info
+            found[key.hex()] = BlobInfo(*info[:2], *absent) if any(absent) else info
         return found
 
     def _blob_info(self, size: object, type: int | None) -> BlobInfo:
@@ -102,15 +100,10 @@ class DiskMetadata:
             ).fetchone()
         return Total(*map(int, row))
 
-    def count_remote(self, remote: str | None = None) -> int:
-        with self._db.read() as db:
-            (count,) = db.execute(COUNT_REMOTE, (remote,)).fetchone()
-        return int(count)
-
-    def in_remote(self, remote: str) -> list[tuple[str, int]]:
+    def in_remote(self, remote: str | None = None) -> Iterator[tuple[str, str]]:
         with self._db.read() as db:
             rows = db.execute(IN_REMOTE, (remote,)).fetchall()
-        return [(key.hex(), size) for key, size in rows]
+        return ((key.hex(), pack.hex()) for key, pack in rows)
 
     def types(self) -> dict[str, int]:
         with self._db.read() as db:

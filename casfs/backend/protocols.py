@@ -50,11 +50,16 @@ HeadName = NewType("HeadName", str)  # made by the `head_name` of each namespace
 class BlobInfo(NamedTuple):
     """Metadata of a stored blob. `type`: hash of the schema node when the blob was accepted
     as a node (the meta-schema's own is `META`), else None. `purged`: its content was deleted for
-    good, and a put of the same bytes brings it back."""
+    good; `remote`: it is in a remote. A put of the same bytes brings it here."""
 
     size: int
     type: str | None
     purged: bool = False
+    remote: bool = False
+
+    @property
+    def is_here(self) -> bool:
+        return not (self.purged or self.remote)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,25 +31,28 @@ JOURNAL_PRUNE_INTERVAL = 1000  # moves
 META_KEY = b""  # `types.hash` for META
 PURGE_MARK = b"\0casfs purged\0\x9d\x1e\x52\xc7\x08\xfa"  # in place of purged content
 PURGED = f"length(data) = {len(PURGE_MARK)} AND data = x'{PURGE_MARK.hex()}'"
+IS_REMOTE = "(pack IS NOT NULL AND pack IN (SELECT id FROM packs WHERE kind = 'remote'))"
+IS_ABSENT = f"(coalesce({PURGED}, 0) OR {IS_REMOTE})"  # a put brings the content
 INSERT = f"""
 INSERT INTO blobs (hash, size, type, touched, data, pack, member) VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (hash) DO UPDATE SET touched = excluded.touched,
-data = CASE WHEN {PURGED} THEN excluded.data ELSE data END,
-pack = CASE WHEN {PURGED} THEN excluded.pack ELSE pack END,
-member = CASE WHEN {PURGED} THEN excluded.member ELSE member END
-WHERE touched < excluded.touched - {TOUCH_RESOLUTION_S} OR {PURGED}
+data = CASE WHEN {IS_ABSENT} THEN excluded.data ELSE data END,
+pack = CASE WHEN {IS_ABSENT} THEN excluded.pack ELSE pack END,
+member = CASE WHEN {IS_ABSENT} THEN excluded.member ELSE member END
+WHERE touched < excluded.touched - {TOUCH_RESOLUTION_S} OR {IS_ABSENT}
 """
 PURGE = (
     f"UPDATE blobs SET data = x'{PURGE_MARK.hex()}', pack = NULL, member = NULL"
     " WHERE hash = ? AND type IS NULL"
 )
-ADOPT = """
-INSERT OR IGNORE INTO blobs (hash, size, touched, pack, member) VALUES (?, ?, ?, ?, ?)
+ADOPT = f"""
+INSERT INTO blobs (hash, size, touched, pack, member) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (hash) DO UPDATE SET pack = excluded.pack, member = excluded.member WHERE {IS_REMOTE}
 """
 MOVE = "UPDATE blobs SET pack = ?, member = ? WHERE hash = ?"
 FOREVER = 1 << 62  # later than any `touched`
 IS_FILE = "data IS NULL AND pack IS NULL"
-IS_PLACED = f"pack IS NOT NULL OR (data IS NOT NULL AND NOT ({PURGED}))"
+IS_PLACED = f"(pack IS NOT NULL OR data IS NOT NULL) AND NOT {IS_ABSENT}"
 ROWS = f"SELECT hash, id, type, touched, {IS_PLACED} FROM blobs WHERE hash IN"
 DELETE_UNTYPED_BLOB = f"DELETE FROM blobs WHERE hash = ? AND type IS NULL RETURNING data, {IS_FILE}"
 ADD = "INSERT OR IGNORE INTO heads (name, hash, record) VALUES (?, ?, ?)"

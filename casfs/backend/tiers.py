@@ -50,9 +50,9 @@ SELECT id, hex(name), kind, size, (SELECT count(*) FROM blobs WHERE pack = p.id)
 WHERE kind != 'remote' ORDER BY id
 """
 EMPTY = "SELECT id FROM packs p WHERE NOT EXISTS (SELECT 1 FROM blobs WHERE pack = p.id)"
-IN_COLD = f"""
+NOT_HOT = f"""
 SELECT b.pack, b.member, b.hash, b.size FROM blobs b JOIN packs p ON p.id = b.pack
-WHERE p.kind = '{COLD}' AND b.hash IN
+WHERE p.kind != '{HOT}' AND b.hash IN
 """
 
 
@@ -133,9 +133,9 @@ class Tiers:
         return numbers, writer.finish()
 
     def warm(self, hashes: Collection[str], progress: Progress = QUIET) -> Total:
-        """Moves those blobs that are in cold packs to hot packs, and the large ones to files."""
+        """Moves those blobs that are in cold packs or a remote to hot packs, the large to files."""
         with self._db.read() as db:
-            rows = rows_in(db, IN_COLD, [bytes.fromhex(hash) for hash in hashes])
+            rows = rows_in(db, NOT_HOT, [bytes.fromhex(hash) for hash in hashes])
         blobs = [(key.hex(), size) for *_, key, size in sorted(rows)]  # as they lie in the packs
         done = self.move([one for one in blobs if one[1] <= FILE_MIN_BYTES], HOT, progress=progress)
         for hash, size in blobs:

@@ -57,10 +57,7 @@ def fsck(ctx: click.Context, source: str | None, as_json: bool) -> int:
             log = to_file(store_root(ctx) / "log" / FSCK_LOG)
             counts = {"blobs": report.blobs, "nodes": report.nodes, "bytes": report.bytes}
             log("checked", faults=len(report.faults), **counts)
-    if as_json:
-        echo_json({**record(report), "repaired": repaired})
-    else:
-        _print(report, repaired)
+    print_report(report, repaired, as_json)
     return Failed.exit_code if report.faults else 0
 
 
@@ -72,7 +69,10 @@ def _total(store: Store) -> Total:
         return Total()
 
 
-def _print(report: Report, repaired: list[str]) -> None:
+def print_report(report: Report, repaired: list[str], as_json: bool) -> None:
+    if as_json:
+        echo_json({**record(report), "repaired": repaired})
+        return
     for hash in repaired:
         echo(f"repaired {hash}")
     for fault in report.faults:

@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 
 import click
 
-from casfs.backend.derived import count_remote
+from casfs.backend.derived import in_remote
 from casfs.cli.common import check_store, json_option, open_store, store_root
 from casfs.cli.json_values import record
 from casfs.cli.output import echo_result, warn
 from casfs.cli.progress import progress
 from casfs.cli.table import Moment, Size, echo_table
-from casfs.errors import Conflict, Invalid, NotFound, Refused
+from casfs.errors import Conflict, Failed, Invalid, NotFound, Refused
 from casfs.removals import label
 from casfs.system.clock import moment
 from casfs.system.sizes import readable
@@ -103,7 +103,7 @@ def rm(ctx: click.Context, name: str, force: bool, as_json: bool) -> None:
 
     root = store_root(ctx)
     with open_store(ctx) as store:
-        count = count_remote(store.blobs, name)
+        count = sum(1 for _ in in_remote(store.blobs, name))
     if name not in remotes.listing(root):
         raise NotFound(f"no remote {name!r}; see `casfs remote list`")
     if count and not force:
@@ -142,6 +142,59 @@ def ls(ctx: click.Context, name: str, as_json: bool) -> None:
         found.append({"name": key, "hash": ref["hash"], "at": moment(at or None), "size": size})
         rows.append((key, Moment(at), None if size is None else Size(size)))
     echo_table(as_json, found, "NAME DATE SIZE", rows, whole="NAME")
+
+
+@remote.command()
+@click.argument("name")
+@click.option("--dry-run", is_flag=True, help="Print what would change; change nothing.")
+@json_option
+@click.pass_context
+def gc(ctx: click.Context, name: str, dry_run: bool, as_json: bool) -> None:
+    """Delete what no name in the remote reaches, a day after it was found to be so.
+
+    Pushes, pulls and other runs at the same time lose nothing.
+
+    \b
+    casfs remote gc backup --dry-run
+    """
+    from casfs.remotes import gc as collector
+    from casfs.remotes.remote import Remote
+
+    with Remote.open(store_root(ctx), name) as opened:
+        done = collector.collect(opened, dry_run=dry_run)
+    would = "would be " if dry_run else ""
+    lines = [
+        f"{done.packs} packs, {len(done.orphaned)} {would}given up,"
+        f" {len(done.copied)} of them after a copy of what is in use",
+        f"{len(done.deleted) + len(done.strays)} {would}deleted, {readable(done.bytes)}",
+    ]
+    echo_result(as_json, record(done), "\n".join(lines))
+
+
+@remote.command()
+@click.argument("name")
+@click.option("--read-data", is_flag=True, help="Read every byte, not only nodes and indexes.")
+@json_option
+@click.pass_context
+def fsck(ctx: click.Context, name: str, read_data: bool, as_json: bool) -> int:
+    """Check a remote: its log, its packs, and all that its names reach; exit 1 for faults.
+
+    \b
+    casfs remote fsck backup --read-data
+    """
+    from casfs.cli.fsck import print_report
+    from casfs.maintenance import fsck as checker
+    from casfs.remotes.remote import Remote
+    from casfs.remotes.view import opened
+
+    with (
+        Remote.open(store_root(ctx), name) as there,
+        opened(there, read_data=read_data) as (view, _),
+        progress("checking", "blobs", 0, 0) as update,
+    ):
+        report = checker.check(view, quarantine=False, progress=update)
+    print_report(report, [], as_json)
+    return Failed.exit_code if report.faults else 0
 
 
 @click.command()

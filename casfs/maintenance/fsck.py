@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from casfs import referrers
-from casfs.backend.derived import count_remote, repairable
+from casfs.backend.derived import in_remote, repairable
 from casfs.backend.protocols import BlobInfo, DamagedHead, Head, HeadName, Total, targets
 from casfs.errors import CasfsError
 from casfs.maintenance.blob_check import LOST_TYPE, Fault, check_blob, has_type, lost_type
@@ -58,7 +58,7 @@ def check(
             report.nodes += info.type is not None
             report.faults += check_blob(store, hash, info)
             progress(report.blobs, report.bytes)
-        report.remote = count_remote(store.blobs)
+        report.remote = sum(1 for _ in in_remote(store.blobs))
     with _as_fault(report):
         report.faults += _check_heads(store)
     _merge_missing(report)

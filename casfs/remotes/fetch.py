@@ -81,6 +81,15 @@ class Missing:
                 seen.update(new)
                 waiting += new
 
+    def add_remote(self, *, all: bool) -> None:
+        """Notes the blobs that a lazy pull has left in the remote: those in packs that a gc there
+        has given up since; or `all`."""
+        live = self._remote.state.since(LIVE)
+        found = derived.in_remote(self._store.blobs, self._remote.name)
+        hashes = [hash for hash, pack in found if all or pack not in live]
+        for place in self._remote.state.locate(hashes).values():
+            self._blobs[place.pack].add(place.number)
+
     def _note(self, hashes: list[str]) -> list[Place]:
         """Notes where what is missing lies; returns the places of the nodes among it."""
         infos = self._store.blobs.info(hashes)
@@ -233,13 +242,3 @@ class Missing:
                 pieces: Any = PieceStream(reader.pieces(number))
                 found.append(self._store.blobs.stage(io.BufferedReader(pieces)))
         return found
-
-    def bring_lazy(self) -> None:
-        """Moves what is still in the remote, after a lazy pull, to packs and files of the store."""
-        backend: Any = self._store.backend
-        found = backend.blobs.in_remote(self._remote.name)
-        backend.tiers.move([one for one in found if one[1] <= FILE_MIN_BYTES], "hot")
-        for hash, _ in backend.blobs.in_remote(self._remote.name):
-            backend.blobs.open(
-                hash
-            ).close()  # makes a large one a file; raises where one is damaged

@@ -60,13 +60,12 @@ def pull(store: Store, remote: Remote, texts: list[str], *, lazy: bool, begin: B
             moves[HeadName(name)] = head
     with closing(Missing(store, remote, whole=bool(moves) and not texts)) as missing:
         missing.find({hash for head in moves.values() for hash in targets(head)})
+        missing.add_remote(all=not lazy and not texts)
         done.nodes, done.blobs, done.bytes = missing.totals()
         if lazy:
             missing.adopt_blobs()
         else:
             missing.store_blobs(begin)
-            if not texts:
-                missing.bring_lazy()
         missing.store_nodes()
     previous = {name: refs[name]["previous"] for name in moves}
     with store.batch() as batch:

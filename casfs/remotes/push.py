@@ -73,7 +73,7 @@ class _Lost(Exception):
 
 
 @dataclass(slots=True)
-class _Plan:
+class Plan:
     """Nodes after their references, blobs in tree order; `reused`: packs uploaded before."""
 
     live: set[str]  # packs that it relies on
@@ -101,7 +101,7 @@ def push(
         packs = [remote.state.pack(name) for name in plan.reused]
         with begin(done.nodes + done.blobs, total) as progress:
             blobs = size = 0
-            for pack, items in parallel(_packers(store, remote, plan), PACKERS, PACKERS):
+            for pack, items in parallel(packers(store, remote, plan), PACKERS, PACKERS):
                 packs.append(pack)
                 done.packs, done.sent = done.packs + 1, done.sent + pack.size
                 blobs, size = blobs + len(items), size + sum(one.size for one in items)
@@ -115,7 +115,7 @@ def push(
 
 def _fill(
     store: Store, remote: Remote, wanted: dict[HeadName, Head],
-    plan: _Plan, packs: list[Pack], entry: Entry,
+    plan: Plan, packs: list[Pack], entry: Entry,
 ) -> None:  # fmt: skip
     if not plan.live <= remote.state.since(LIVE).keys():
         raise _Lost
@@ -152,9 +152,9 @@ def _is_known(head: Head, there: dict[str, Any]) -> bool:
 # -- what is missing --------------------------------------------------------------------------
 
 
-def _plan(store: Store, remote: Remote, roots: list[str]) -> _Plan:
+def _plan(store: Store, remote: Remote, roots: list[str]) -> Plan:
     """Walks from the roots, and stops at what the remote has."""
-    plan = _Plan({*remote.state.since(LIVE)})
+    plan = Plan({*remote.state.since(LIVE)})
     is_resumed = bool(remote.state.packs(PENDING))
     seen: set[str] = set()
 
@@ -204,7 +204,7 @@ def _drop_lost_packs(remote: Remote) -> None:
 # -- packs ------------------------------------------------------------------------------------
 
 
-def _packers(store: Store, remote: Remote, plan: _Plan) -> Iterator[Callable[[], Any]]:
+def packers(store: Store, remote: Remote, plan: Plan) -> Iterator[Callable[[], Any]]:
     """Yields functions that make and upload a pack each."""
     for kind, items in ((NODES, plan.nodes), (BLOBS, plan.blobs)):
         part: list[Item] = []

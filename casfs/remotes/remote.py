@@ -114,7 +114,7 @@ class Remote:
         """Reads the entries since the last time: two requests where there are none. Begins anew
         where the remote is another one since. Raises Corrupt, NotFound."""
         number, id = self.state.position()
-        last, new = None, [*parallel(partial(self._entry, number + one) for one in range(2))]
+        last, new = None, [*parallel(partial(self.entry, number + one) for one in range(2))]
         if number:
             last, *new = new
         if number and (last is None or last["id"] != id):
@@ -133,7 +133,7 @@ class Remote:
                 return self.catch_up()  # another process has
             number += len(entries)
             ahead = min(2 * len(new), MAX_AHEAD) if len(entries) == len(new) else 0
-            new = [*parallel(partial(self._entry, number + 1 + one) for one in range(ahead))]
+            new = [*parallel(partial(self.entry, number + 1 + one) for one in range(ahead))]
         return None
 
     def _beginning(self) -> tuple[int, list[Entry | None]]:
@@ -144,12 +144,12 @@ class Remote:
             hint = b""
         if hint.isdigit() and len(hint) <= 16:
             start = int(hint) // log.SNAPSHOT_INTERVAL * log.SNAPSHOT_INTERVAL
-            entry = self._entry(start)
+            entry = self.entry(start)
             if entry is not None and entry["all"] is not None:
                 return start - 1, [entry]
-        return 0, [self._entry(1)]
+        return 0, [self.entry(1)]
 
-    def _entry(self, number: int) -> Entry | None:
+    def entry(self, number: int) -> Entry | None:
         try:
             return log.decode(number, self.storage.get(log.key(number))) if number else None
         except NotFound:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from casfs.backend.derived import in_remote
+from casfs.native import images
+from casfs.store import Store
 from tests.support.engine import Cli
 
 LARGE = random.Random(2).randbytes(3 << 20)
@@ -80,3 +85,34 @@ def test_fsck_counts_what_it_does_not_read(clone: Cli, tmp_path: Path) -> None:
 
 def test_a_remote_that_blobs_are_in_is_not_removed(clone: Cli) -> None:
     assert "in origin only" in clone.refused("remote", "rm", "origin", code=4)
+
+
+def test_gc_deletes_the_mirrors_of_what_it_deletes(clone: Cli, tmp_path: Path) -> None:
+    clone("checkpoint", "restore", "t", str(tmp_path / "out"))
+    mirrors = tmp_path / "clone" / "remotes" / "origin" / "packs"
+    assert list(mirrors.iterdir())
+    clone("gc", "--grace", "0")
+    assert list(mirrors.iterdir())
+    clone("checkpoint", "rm", "t")
+    for _ in range(2):  # first what was removed counts as that; times are in seconds
+        time.sleep(1.1)
+        clone("gc", "--grace", "0")
+    assert list(mirrors.iterdir()) == []
+
+
+def test_a_pull_that_is_not_lazy_brings_the_rest(
+    clone: Cli, tree: Path, remote: Path, tmp_path: Path
+) -> None:
+    assert json.loads(clone("pull", "origin", "--json").out)["blobs"] == len(FILES) + 1
+    assert json.loads(clone("fsck", "--json").out)["remote"] == 0
+    clone("remote", "rm", "origin")
+    shutil.rmtree(remote)
+    clone("checkpoint", "restore", "t", str(tmp_path / "out"))
+    assert same(tree, tmp_path / "out")
+
+
+def test_an_image_brings_what_it_needs(clone: Cli, tmp_path: Path) -> None:
+    with Store.open(tmp_path / "clone") as store:
+        ((_, head),) = store.heads.list("checkpoints/t/")
+        images.ensure(store, store.node(head.hash).payload["root"])
+        assert list(in_remote(store.blobs)) == []

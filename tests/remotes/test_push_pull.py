@@ -201,7 +201,7 @@ def test_many_entries_are_read_from_a_snapshot(directory: Settings, sites: Sites
                 remote.append(lambda entry: None)
     with late.remote() as remote:
         read = []
-        remote._entry = lambda number, entry=remote._entry: read.append(number) or entry(number)  # type: ignore[method-assign]
+        remote.entry = lambda number, entry=remote.entry: read.append(number) or entry(number)  # type: ignore[method-assign]
         remote.catch_up()
         assert min(one for one in read[2:]) >= log.SNAPSHOT_INTERVAL
     assert sorted(late.pull().refs) == sorted(names)

@@ -115,7 +115,7 @@ class FileReader:
         for one, data in held:
             hash = one.digest.hash
             found = stored.get(hash)
-            one.info = None if found is None or found.purged else found
+            one.info = None if found is None or not found.is_here else found
             if hash in unknown:
                 unknown.discard(hash)
                 if one.info is not None:

@@ -1,0 +1,153 @@
+"""Garbage collection of a remote: marks from its refs; what no ref reaches is deleted in two steps.
+
+A pack that nothing reaches is first entered in the log as orphaned: from then on no push counts on
+its content, and readers of an older state still find it. A later run deletes it, once GRACE has
+passed since that entry by the server's clock. A pack that is mostly garbage is orphaned as well,
+and what is reached in it copied to a new one, by the same entry. Closure holds (`casfs.remotes.
+log`): all nodes of a pack of nodes that stays count as reached. The entry is appended only to the
+state that was marked; after any other entry the run begins anew. So pushes and other runs at the
+same time lose nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from casfs import graph
+from casfs.backend.protocols import targets
+from casfs.errors import Conflict, Corrupt, NotFound
+from casfs.object_storage.retrying import parallel
+from casfs.remotes import log
+from casfs.remotes.log import NODES, Entry, Pack, pack_key
+from casfs.remotes.push import PACKERS, SALT_BYTES, Item, Plan, packers
+from casfs.remotes.remote import MAX_TRIES, Remote
+from casfs.remotes.state import LIVE, ORPHANED
+from casfs.remotes.view import GRACE, RemoteBlobs, opened, strays
+from casfs.store import Store
+
+MAX_GARBAGE = 0.5  # share of the bytes of a pack, from which its rest is copied
+Reached = dict[str, set[int]]  # members, by pack
+
+
+class _Moved(Exception):
+    """Another writer has appended an entry."""
+
+
+@dataclass(slots=True)
+class Collected:
+    """Names of packs. `copied`: those of `orphaned` whose rest is in new packs; `live`: that were
+    orphaned; `bytes`: of what was deleted."""
+
+    packs: int = 0
+    orphaned: list[str] = field(default_factory=list)
+    copied: list[str] = field(default_factory=list)
+    live: list[str] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
+    strays: list[str] = field(default_factory=list)
+    bytes: int = 0
+
+
+def collect(remote: Remote, *, dry_run: bool = False) -> Collected:
+    """Runs once. Raises Corrupt where what a ref reaches is damaged or missing: then nothing
+    changes; Conflict where there are too many other writers."""
+    for _ in range(MAX_TRIES):
+        with opened(remote) as (store, blobs):
+            try:
+                done = _collect(remote, store, blobs, dry_run)
+            except _Moved:
+                continue
+        done.strays = [key for key in strays(remote) if Path(key).stem not in done.deleted]
+        for key in [] if dry_run else [*map(pack_key, done.deleted), *done.strays]:
+            remote.storage.delete(key)
+        return done
+    raise Conflict(f"{remote.storage.url}: too many writers at once; try again")
+
+
+def _collect(remote: Remote, store: Store, blobs: RemoteBlobs, dry_run: bool) -> Collected:
+    position = remote.state.position()
+    packs = {one.name: one for one in remote.state.packs(LIVE)}
+    reached, kept = _mark(remote, store, blobs, packs)
+    done = Collected(len(packs))
+    for name in packs.keys() - kept:
+        share = _garbage(blobs, name, reached)
+        if share >= MAX_GARBAGE:
+            done.orphaned.append(name)
+        if MAX_GARBAGE <= share < 1:
+            done.copied.append(name)
+    done.live = sorted(reached.keys() - packs.keys())
+    done.deleted = _expired(remote, set(done.live))
+    done.bytes = sum(remote.state.pack(name).size for name in done.deleted)
+    if dry_run or not (done.orphaned or done.live or done.deleted):
+        return done
+    new = _copy(
+        remote, store, blobs, [packs[name] for name in packs if name in done.copied], reached
+    )
+
+    def fill(entry: Entry) -> None:
+        if remote.state.position() != position:
+            raise _Moved
+        entry["packs"] = {pack.name: pack.encode() for pack in new}
+        entry |= {"orphaned": done.orphaned, "live": done.live, "deleted": done.deleted}
+
+    remote.append(fill)
+    return done
+
+
+def _mark(
+    remote: Remote, store: Store, blobs: RemoteBlobs, packs: dict[str, Pack]
+) -> tuple[Reached, set[str]]:
+    """Returns what is reached, and the packs of nodes that stay as they are, garbage included."""
+    roots = {hash for _, head in store.heads.list() for hash in targets(head)}
+    kept: set[str] = set()
+    while True:
+        reached: Reached = {}
+        try:
+            for hash in graph.walk(store, roots):
+                for place in blobs.places([hash]).values():
+                    reached.setdefault(place.pack, set()).add(place.number)
+        except (NotFound, Corrupt) as error:
+            name = remote.name
+            raise Corrupt(f"nothing was deleted: {error}; run `casfs remote fsck {name}`") from None
+        nodes = {name for name, pack in packs.items() if pack.kind == NODES} - kept
+        new = {name for name in nodes if 0 < _garbage(blobs, name, reached) < MAX_GARBAGE}
+        if not new:
+            return reached, kept
+        kept |= new
+        for name in new:
+            index = blobs.index(name)
+            roots |= {index.member(number).hash for number in range(index.members)}
+
+
+def _garbage(blobs: RemoteBlobs, pack: str, reached: Reached) -> float:
+    """Returns the share of a pack's bytes that is not reached; its random member does not count."""
+    index, live = blobs.index(pack), reached.get(pack, set())
+    if not live:
+        return 1
+    sizes = [index.member(number).size for number in range(index.members)]
+    garbage = sum(size for number, size in enumerate(sizes) if number not in live)
+    return max(0, garbage - SALT_BYTES) / max(1, sum(sizes))
+
+
+def _expired(remote: Remote, live: set[str]) -> list[str]:
+    """Returns the packs that were orphaned long enough ago."""
+    now, found = remote.storage.now(), []
+    for name, number in remote.state.since(ORPHANED).items():
+        entry = remote.storage.head(log.key(number))
+        if name not in live and entry is not None and entry.modified <= now - GRACE:
+            found.append(name)
+    return found
+
+
+def _copy(
+    remote: Remote, store: Store, blobs: RemoteBlobs, packs: list[Pack], reached: Reached
+) -> list[Pack]:
+    plan = Plan(set())
+    for pack in packs:
+        members = [blobs.index(pack.name).member(number) for number in sorted(reached[pack.name])]
+        items = [Item(one.hash, one.size, one.type) for one in members]
+        if pack.kind == NODES:
+            plan.nodes += items
+        else:
+            plan.blobs += [one._replace(type=None) for one in items]
+    return [pack for pack, _ in parallel(packers(store, remote, plan), PACKERS, PACKERS)]
