@@ -28,14 +28,17 @@ from benchmarks.workspaces_peers import CASFS, run
 from casfs.checkpoints import checkpoint
 from casfs.errors import CasfsError
 from casfs.nodes.directory import File
+from casfs.packs.index import read_trailer
+from casfs.packs.layout import TRAILER
 from casfs.store import Store
 from casfs.trees import tree as trees
 
 FILES, MIN_BYTES, MAX_BYTES = 4000, 1025, 200_000
-READS_A_TURN = 2000
-BYTES_A_FLIP = 100_000  # a byte is changed in so many of a pack
+READS_A_TURN = 4000
+BYTES_A_FLIP = 250_000  # of content, in which one byte is changed
+TURNS_A_BROKEN_INDEX = 10  # in one of so many the damage is anywhere, and all of a pack refused
 DAMAGED_ANSWERS = 0.3  # of the pieces of up to 64 KiB that the server sends
-CACHE_BYTES = "1M"
+CACHE_BYTES = 1 << 20
 
 Content = dict[str, bytes]
 Read = Callable[[str], bytes]
@@ -102,9 +105,11 @@ def local(place: Path, content: Content, reads: int) -> list[list[str]]:
         while counts.total() < reads:
             for path in (place / "packs").glob("*.pack"):
                 data = path.read_bytes()
-                changed = damaged(data, max(1, len(data) // BYTES_A_FLIP))
+                end = read_trailer(data[-TRAILER.size :])[0]
+                if random.randrange(TURNS_A_BROKEN_INDEX) == 0:
+                    end = len(data)
                 path.unlink()
-                path.write_bytes(changed)
+                path.write_bytes(damaged(data[:end], max(1, end // BYTES_A_FLIP)) + data[end:])
             try:
                 with how(place) as read:
                     turn(read, content, counts)
@@ -146,7 +151,7 @@ def main() -> None:
     )
     parser.add_argument("--dir", type=Path)
     parser.add_argument("--tree", type=Path, default=Path(sys.base_prefix))
-    parser.add_argument("--reads", type=int, default=100_000, help="of each kind")
+    parser.add_argument("--reads", type=int, default=40_000, help="of each kind")
     parser.add_argument("kinds", nargs="*", default=["hot", "cold", "remote"])
     options = parser.parse_args()
     common.unwind_on_signals()
