@@ -105,7 +105,7 @@ def local(place: Path, content: Content, reads: int) -> list[list[str]]:
         while counts.total() < reads:
             for path in (place / "packs").glob("*.pack"):
                 data = path.read_bytes()
-                end = read_trailer(data[-TRAILER.size :])[0]
+                _, end, _ = read_trailer(data[-TRAILER.size :], len(data))
                 if random.randrange(TURNS_A_BROKEN_INDEX) == 0:
                     end = len(data)
                 path.unlink()
