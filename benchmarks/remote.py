@@ -15,6 +15,7 @@ import argparse
 import os
 import random
 import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -42,7 +43,7 @@ from benchmarks.remote_peers import (
     s3_env,
     seaweed,
 )
-from benchmarks.workspaces_peers import CASFS, run
+from benchmarks.workspaces_peers import CASFS, ENV, run
 from casfs import threads
 from casfs.digest import NodeHash
 from casfs.store import Store
@@ -87,6 +88,7 @@ def push(work: Path, tree: Path, rounds: int) -> None:
     state = work / "pushed"
     run("cp", "-a", tree, state)
     common.cache(state)
+    said = ""
     victim = next(path for path in packs.files_of(state) if 8000 < path.stat().st_size < 12000)
     for turn in range(rounds):
         place = work / f"push-{turn}"
@@ -101,6 +103,7 @@ def push(work: Path, tree: Path, rounds: int) -> None:
             for tool in tools:
                 if isinstance(tool, Casfs) and not isinstance(tool, Whole):
                     tool.record()
+                    said = would_push(tool)
                 _push(tool, net, "one file changed", columns, sent)
         shutil.rmtree(place)
     rows = compared(columns, [tool.name for tool in PUSHING], Restic.name, in_seconds)
@@ -110,7 +113,13 @@ def push(work: Path, tree: Path, rounds: int) -> None:
             row.append(f"{last.requests:,} requests, {megabytes(last.up)}")
     header = ["", *columns, *(f"{name}: sent" for name in sent)]
     table(f"Push, medians of {rounds} (× restic); sent in the last round", header, rows)
-    print(f"\nThe changed file has {megabytes(victim.stat().st_size)}.")
+    print(f"\nThe changed file has {megabytes(victim.stat().st_size)}. `push --dry-run`: {said}")
+
+
+def would_push(tool: Casfs) -> str:
+    command = [*CASFS, "--store", str(tool.place), "push", "--dry-run", "r", "b"]
+    env = {**ENV, **s3_env(tool.port)}
+    return subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout
 
 
 def _push(
