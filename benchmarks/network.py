@@ -41,6 +41,10 @@ class Network:
     def passed(self) -> Passed:
         return Passed(*self._counts)
 
+    def since(self, before: Passed) -> Passed:
+        now = self.passed()
+        return Passed(now.requests - before.requests, now.up - before.up, now.down - before.down)
+
     def delay(self, seconds: float) -> None:
         """Add this to each round trip from now on."""
         self._settings[0] = seconds

@@ -13,33 +13,25 @@ from __future__ import annotations
 
 import argparse
 import os
-import random
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
-from shlex import quote
-from statistics import median
 
 from benchmarks import common, packs, workspaces
-from benchmarks.common import Times, add, compared, in_seconds, table, timed
+from benchmarks.common import Times, add, compared, in_seconds, megabytes, table
 from benchmarks.engine_peers import Shape
 from benchmarks.engine_runs import run_threads
-from benchmarks.mount_passes import GREP
-from benchmarks.mount_peers import casfs_mount
 from benchmarks.network import Network, Passed, network
+from benchmarks.remote_lazy import juicefs, lazy
 from benchmarks.remote_peers import (
     BUCKET,
     Casfs,
-    JuiceFS,
     Rclone,
     RcloneTar,
     Remote,
     Restic,
-    redis,
     s3_env,
     seaweed,
 )
@@ -49,18 +41,7 @@ from casfs.digest import NodeHash
 from casfs.store import Store
 from casfs.threads import Thread
 
-LATENCY_S = 0.02
-LIMIT_S = 100  # of a pass through JuiceFS
 STEPS, NEW_STEPS = 100_000, 10
-
-
-def since(net: Network, before: Passed) -> Passed:
-    now = net.passed()
-    return Passed(now.requests - before.requests, now.up - before.up, now.down - before.down)
-
-
-def megabytes(value: float) -> str:
-    return f"{value / 1e6:,.1f} MB" if value >= 1e5 else f"{value / 1e3:,.1f} kB"
 
 
 # -- push -------------------------------------------------------------------------------------
@@ -137,7 +118,7 @@ def _push(
     seconds, processor = packs.spent(tool.push)
     add(columns.setdefault(name, {}), tool.name, seconds)
     add(columns.setdefault(f"{name}, processors", {}), tool.name, processor)
-    sent.setdefault(name, {}).setdefault(tool.name, []).append(since(net, before))
+    sent.setdefault(name, {}).setdefault(tool.name, []).append(net.since(before))
 
 
 # -- steps ------------------------------------------------------------------------------------
@@ -162,7 +143,7 @@ def steps(work: Path, tree: Path, rounds: int) -> None:
     def pushed(title: str) -> None:
         before = net.passed()
         seconds, _ = packs.spent(lambda: run(*command, "push", "r", thread.id, cwd=None, **env))
-        passed = since(net, before)
+        passed = net.since(before)
         values = (in_seconds(seconds), f"{passed.requests:,}", megabytes(passed.up))
         rows.append([title, *values])
 
@@ -182,110 +163,6 @@ def steps(work: Path, tree: Path, rounds: int) -> None:
             seconds, _ = packs.spent(lambda: run(*CASFS, "--version"))
             rows.append(["`casfs --version`: the start of Python", in_seconds(seconds), "", ""])
     table("A long thread", ["push", "", "requests", "sent"], rows)
-
-
-# -- lazy -------------------------------------------------------------------------------------
-
-
-@contextmanager
-def counted(columns: dict[str, list[str]], name: str, net: Network) -> Iterator[None]:
-    before, start = net.passed(), time.perf_counter()
-    yield
-    seconds, passed = time.perf_counter() - start, since(net, before)
-    asked = f"{passed.requests:,} requests, {megabytes(passed.down)}" if passed.requests else ""
-    columns.setdefault(name, []).append(", ".join(filter(None, (in_seconds(seconds), asked))))
-    print(f"{name}: {columns[name][-1]}", flush=True)
-
-
-def _passes(
-    top: Path, tree: Path, rows: dict[str, list[str]], net: Network, limit_s: int = 3600
-) -> None:
-    """What somebody does with a tree that has just come; a pass is stopped at the limit."""
-    stop = f"timeout {limit_s} sh -c "
-    files = packs.files_of(tree)
-    size = sum(path.stat().st_size for path in files)
-    chosen = [path.relative_to(tree) for path in random.Random(5).sample(files, 21)]
-    with counted(rows, "first `ls -lR`", net):
-        timed(stop + quote("ls -lR . | cat"), top=top)
-    with counted(rows, "`head` of one file", net):
-        timed(f"head {quote(str(chosen[0]))} | cat", top=top)
-    before = net.passed()
-    others = [timed(f"head {quote(str(path))} | cat", top=top) for path in chosen[1:]]
-    asked = since(net, before)
-    cell = f"{in_seconds(median(others))}, {asked.requests / len(others):.1f} requests"
-    rows.setdefault("… of another, median of 20", []).append(cell)
-    start = time.perf_counter()
-    for number in ("first", "second", "third"):
-        if time.perf_counter() - start > limit_s:
-            rows.setdefault(f"{number} `grep -r`", []).append("")
-            continue
-        with counted(rows, f"{number} `grep -r`", net):
-            timed(stop + quote(GREP), top=top)
-    rows.setdefault("content", []).append(megabytes(size))
-
-
-def lazy(work: Path, tree: Path, rounds: int) -> None:
-    rows: dict[str, list[str]] = {}
-    names = ["plain copy", "casfs mount, all local", "casfs clone --lazy"]
-    with seaweed(work) as port, network(port) as net, ExitStack() as stack:
-        stored = Casfs(work / "origin", tree)
-        stored.port = net.port
-        stored.prepare()
-        before = net.passed()
-        stored.push()
-        print(f"\nThe push has sent {megabytes(since(net, before).up)}.")
-        for top in (tree, None):
-            rows.setdefault("the command", []).append("")
-            rows.setdefault("mount", []).append("")
-            if top is not None:
-                _passes(top, tree, rows, net)
-                continue
-            with casfs_mount(stored.place, work / "eager.mnt"):
-                latest = work / "eager.mnt" / "trees" / "b"
-                _passes(latest / (latest / "latest").readlink(), tree, rows, net)
-        net.delay(LATENCY_S)
-        place, point = work / "cloned", work / "cloned.mnt"
-        env = s3_env(net.port)
-        os.environ.update(env)
-        with counted(rows, "the command", net):
-            run(*CASFS, "clone", "--lazy", f"s3://{BUCKET}/{Casfs.prefix}", place, cwd=None, **env)
-        start = time.perf_counter()
-        stack.enter_context(casfs_mount(place, point))
-        rows["mount"].append(in_seconds(time.perf_counter() - start))
-        latest = point / "trees" / "b"
-        _passes(latest / (latest / "latest").readlink(), tree, rows, net)
-    title = f"Lazy clone, {LATENCY_S * 1000:.0f} ms of added latency"
-    table(title, ["", *names], [[name, *cells] for name, cells in rows.items()])
-
-
-def juicefs(work: Path, tree: Path, rounds: int) -> None:
-    rows: dict[str, list[str]] = {}
-    names = []
-    with seaweed(work) as port, redis(work) as meta, ExitStack() as stack:
-        objects = stack.enter_context(network(port))
-        metadata = stack.enter_context(network(meta))
-        for name, local, far in (
-            ("metadata in Redis, as far away", f"redis://127.0.0.1:{meta}/1", True),
-            ("metadata in a local SQLite", f"sqlite3://{work}/meta.db", False),
-        ):
-            names.append(f"JuiceFS, {name}")
-            volume = JuiceFS(work, f"volume{len(names)}", local)
-            volume.format(port)
-            taken, _ = packs.spent(partial(volume.fill, tree))
-            rows.setdefault("`juicefs sync` of the tree into it, no latency", []).append(
-                in_seconds(taken)
-            )
-            url = f"redis://127.0.0.1:{metadata.port}/1" if far else local
-            volume.connect(objects.port, local)
-            volume.meta = url
-            for one in (objects, metadata):
-                one.delay(LATENCY_S)
-            with volume.shown() as point:
-                _passes(point / "tree", tree, rows, objects, LIMIT_S)
-            for one in (objects, metadata):
-                one.delay(0)
-    title = f"JuiceFS on the same server, {LATENCY_S * 1000:.0f} ms of added latency"
-    table(title, ["", *names], [[name, *cells] for name, cells in rows.items()])
 
 
 PARTS: dict[str, Callable[[Path, Path, int], None]] = {
