@@ -1,5 +1,4 @@
-"""Measure packs: the first checkpoint, room, packing and warming, and reads of damaged packs;
-prints Markdown.
+"""Measure packs: the first checkpoint, room, packing and warming; prints Markdown.
 
     .venv/bin/python -m benchmarks.packs [--dir DIR] [--tree DIR] [--rounds N] [PART ...]
 

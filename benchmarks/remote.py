@@ -1,9 +1,9 @@
-"""Measure push, lazy clones and damaged answers beside restic, rclone and JuiceFS on the same S3
-server; prints Markdown.
+"""Measure push and lazy clones beside restic, rclone and JuiceFS on the same S3 server; prints
+Markdown.
 
     .venv/bin/python -m benchmarks.remote [--dir DIR] [--tree DIR] [--rounds N] [PART ...]
 
-Parts: push steps lazy juicefs damage. The server is SeaweedFS on this machine (`weed`), reached
+Parts: push steps lazy juicefs. The server is SeaweedFS on this machine (`weed`), reached
 through a proxy of the benchmark's own where requests are counted or latency is added; each tool
 has its defaults. Without --tree: a copy of the Python installation that runs this for push, and
 /usr/share, /usr/include, /usr/lib/python3 for the lazy clone. As root: caches are dropped.

@@ -1,5 +1,5 @@
-"""What a tree costs that comes from a bucket only when it is read: `casfs clone --lazy` and JuiceFS,
-for `benchmarks.remote`.
+"""Trees whose files come from a bucket when they are read: `casfs clone --lazy` and JuiceFS, for
+`benchmarks.remote`.
 """
 
 from __future__ import annotations
