@@ -62,7 +62,8 @@ class PackIndex:
         found = Frame(*FRAME.unpack_from(self.data, self._frames + number * FRAME.size))
         is_outside = self._end is not None and found.offset + found.stored > self._end
         is_raw = found.codec == RAW and found.stored == found.size
-        if is_outside or not (is_raw or found.codec == ZSTD) or found.size > MAX_FRAME_BYTES:
+        is_long = max(found.stored, found.size) > MAX_FRAME_BYTES
+        if is_outside or is_long or not (is_raw or found.codec == ZSTD):
             raise self._corrupt(f"frame {number} cannot be one")
         return found
 

@@ -91,7 +91,8 @@ class PackReader:
         if found is None:
             number = self.index.dictionary(place)
             member = self.index.member(number)
-            if member.size > MAX_FRAME_BYTES or self.index.frame(member.frame).dictionary:
+            frame = self.index.frame(member.frame)
+            if frame.dictionary or member.offset + member.size > frame.size:
                 raise Corrupt(f"member {number} cannot be a dictionary")
             found = self._dictionaries[place] = Dictionary(self.read(number))
         return found

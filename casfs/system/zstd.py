@@ -111,13 +111,17 @@ class Dictionary:
     """A trained dictionary, prepared once; thread-safe. Without `data`: no dictionary."""
 
     def __init__(self, data: bytes | None = None, level: int = FRAME_LEVEL) -> None:
+        """Raises Corrupt."""
         self._level = level
         self._prepared: zstandard.ZstdCompressionDict | None = None
         if data is not None:
             import zstandard
 
             self._prepared = zstandard.ZstdCompressionDict(data)
-            self._prepared.precompute_compress(level=level)
+            try:
+                self._prepared.precompute_compress(level=level)
+            except zstandard.ZstdError as error:
+                raise Corrupt(f"not a dictionary: {error}") from None
         # idle ones: each is used by one thread at a time, and takes longer to make than a frame
         self._compressors: list[zstandard.ZstdCompressor] = []
         self._decompressors: list[zstandard.ZstdDecompressor] = []
