@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import BinaryIO, Protocol, runtime_checkable
 
 from casfs.backend.protocols import BlobInfo, HeadName, Publication, Staged, Total
 from casfs.digest import Digest
@@ -42,6 +42,10 @@ class Packed(Protocol):
     def places(self, hashes: Collection[str]) -> dict[str, tuple[str, int, int | None]]:
         """Returns of those that are in packs: name and size of the pack, and where the plain bytes
         begin in it; None: they are compressed, or elsewhere."""
+
+    def stream(self, hash: str) -> BinaryIO:
+        """As `Blobs.open`, for one reading from the start: a large blob of a cold pack stays there,
+        and is verified before."""
 
 
 @runtime_checkable

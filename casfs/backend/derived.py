@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 from casfs.backend import capabilities
 from casfs.backend.capabilities import GcRun, Repairable
@@ -89,6 +90,11 @@ def staging_directory(blobs: Blobs) -> Path | None:
     """Returns the directory of this process's private files, which worker processes can share;
     None where blobs are staged elsewhere. Raises Failed."""
     return blobs.staging_directory() if isinstance(blobs, capabilities.LocalStaging) else None
+
+
+def open_stream(blobs: Blobs, hash: str) -> BinaryIO:
+    """Opens a blob for one reading from the start, which leaves it in its tier."""
+    return blobs.stream(hash) if isinstance(blobs, capabilities.Packed) else blobs.open(hash)
 
 
 def sized_reader(blobs: Blobs) -> Callable[[str, int], bytes]:

@@ -113,12 +113,14 @@ class DiskBlobs(DiskMetadata):
             raise NotFound(f"blob {hash}: its file is missing")
 
     def stream(self, hash: str) -> BinaryIO:
-        """As `open`, but a blob of a pack stays there: it is verified, and read once more."""
-        place = self._row(hash).place
-        if place is None:
+        row = self._row(hash)
+        if row.place is None or row.size <= FILE_MIN_BYTES or self._packs.is_remote(row.place[0]):
             return self.open(hash)
         self.verify(hash)
-        return self._packs.stream(hash, place)
+        try:
+            return self._packs.stream(hash, row.place)
+        except NotFound:  # it was moved meanwhile
+            return self.open(hash)
 
     def _content(self, hash: str, row: _Row) -> bytes:
         if row.data is not None:

@@ -23,6 +23,7 @@ from casfs.backend.sqlite_statements import IS_FILE, PURGED, rows_in
 from casfs.digest import BlobHash, Digest, hash_stream, is_hash
 from casfs.errors import CasfsError, Conflict, Corrupt, CorruptBlob, NotFound
 from casfs.lru_cache import LruCache
+from casfs.packs.layout import MAX_FRAME_BYTES
 from casfs.packs.reader import PackReader, open_pack
 from casfs.system import interruption
 from casfs.system.files import file_fault, fsync, writing
@@ -103,7 +104,8 @@ class PackFiles:
 
     def stream(self, hash: str, place: Place) -> BinaryIO:
         """As `read`, but returns a stream, which is not verified."""
-        return cast(BinaryIO, PieceStream(self._at(hash, place, True).pieces(place[1])))
+        pieces = self._at(hash, place, True).pieces(place[1])
+        return io.BufferedReader(PieceStream(pieces), MAX_FRAME_BYTES)
 
     def verify(self, hash: str, size: int, place: Place) -> None:
         """Reads a blob in constant memory, from the disk if nothing has read that frame since the

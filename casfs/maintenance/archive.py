@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from casfs import canonical, graph
+from casfs.backend.derived import open_stream
 from casfs.backend.protocols import Backend, Head, HeadName, targets
 from casfs.digest import Digest, Hasher, is_hash
 from casfs.errors import Conflict, Corrupt, CorruptBlob, Failed, Invalid, NotFound, Refused
@@ -100,7 +101,7 @@ def export(
 def _add_blob(store: Store, tar: tarfile.TarFile, hash: str, done: Exported) -> str:
     """Adds a member; returns its name."""
     info = store.blobs.info([hash])[hash]
-    with store.blobs.open(hash) as source:
+    with open_stream(store.blobs, hash) as source:
         name = f"{'blobs' if info.type is None else 'nodes'}/{hash}"
         tar.addfile(_member(name, info.size), source)
     done.members += 1

@@ -252,7 +252,7 @@ def _write(store: Store, out: BinaryIO, items: list[Item]) -> None:
         if data is not None or type is not None:
             writer.add(hash, store.get(hash) if data is None else data, type)
         else:
-            with store.blobs.open(hash) as source:
+            with derived.open_stream(store.blobs, hash) as source:
                 writer.add_stream(hash, size, source)
     writer.finish()
     out.flush()

@@ -6,6 +6,7 @@ import os
 import tarfile
 from collections.abc import Iterator
 
+from casfs.backend.derived import open_stream
 from casfs.digest import CHUNK, TreeDigest, TreeHash
 from casfs.errors import Corrupt
 from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
@@ -29,7 +30,7 @@ def pieces(store: Store, root: TreeHash, top: str) -> Iterator[bytes]:
 
 def _content(store: Store, entry: File) -> Iterator[bytes]:
     done = 0
-    with store.blobs.open(entry.digest.hash) as source:
+    with open_stream(store.blobs, entry.digest.hash) as source:
         while data := source.read(CHUNK):
             done += len(data)
             yield data

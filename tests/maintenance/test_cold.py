@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 
 from casfs.backend import tiers
-from casfs.backend.derived import note_use, start_gc, total_stored
+from casfs.backend.derived import note_use, open_stream, start_gc, total_stored
 from casfs.backend.protocols import FILE_MIN_BYTES, HeadName
-from casfs.digest import Digest
-from casfs.errors import Conflict, NotFound, Refused
+from casfs.digest import CHUNK, Digest
+from casfs.errors import Conflict, CorruptBlob, NotFound, Refused
 from casfs.maintenance import cold, fsck, gc
 from casfs.native import images
 from casfs.store import Store
+from casfs.trees import tarball
+from casfs.trees.restore.restore import restore
 from tests.support.helpers import LARGE, put_tree, set_head
 from tests.support.maintenance import age, export, reopened, sql
 from tests.support.packs import (
@@ -23,6 +25,7 @@ from tests.support.packs import (
     backend,
     check_readable,
     contents,
+    damage,
     files,
     freeze,
     packs,
@@ -79,6 +82,23 @@ def test_equal_exports(disk_store: Store, blobs: list[bytes], tmp_path: Path) ->
     freeze(disk_store)
     export(disk_store, tmp_path / "cold", next(disk_store.heads.list())[1].hash)
     assert (tmp_path / "hot").read_bytes() == (tmp_path / "cold").read_bytes()
+
+
+def test_a_restore_leaves_large_files_in_their_pack(disk_store: Store, tmp_path: Path) -> None:
+    large = bytes(2 << 20) + os.urandom(5000) * 300 + bytes(CHUNK)
+    root = put_tree(disk_store, {"large": large, "small": b"s" * 5000})
+    set_head(disk_store, "held/1", root)
+    freeze(disk_store)
+    target = tmp_path / "restored"
+    restore(disk_store, root, target)
+    assert (target / "large").read_bytes() == large
+    assert (target / "large").stat().st_blocks * 512 < len(large) - (2 << 20), "zeros are a hole"
+    assert len(b"".join(tarball.pieces(disk_store, root, "top"))) > len(large)
+    export(disk_store, tmp_path / "exported", root)
+    assert is_cold(disk_store, large)
+    damage(packs(disk_store)[0], 3000)
+    with pytest.raises(CorruptBlob):
+        open_stream(disk_store.blobs, Digest.of(large).hash)
 
 
 def test_a_dry_run_moves_nothing(disk_store: Store, blobs: list[bytes]) -> None:

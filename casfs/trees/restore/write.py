@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
+from casfs.backend.derived import open_stream
 from casfs.digest import CHUNK, TreeHash
 from casfs.nodes.directory import File, Properties, Subdirectory, Symlink
 from casfs.store import Store
@@ -165,7 +166,7 @@ def write_file(
             write_all(out, content)
             size = len(content)
         else:
-            with store.blobs.open(entry.digest.hash) as source:
+            with open_stream(store.blobs, entry.digest.hash) as source:
                 size = _copy(source, out)
         os.fchmod(out, mode)
         if entry.properties is not None and entry.properties.mtime is not None:
@@ -210,16 +211,26 @@ def _copy(source: BinaryIO, out: int) -> int:
     """Clones the extents where the file system can, else copies in the kernel, holes kept."""
     try:
         fd = source.fileno()
-    except OSError:  # in memory
-        data = source.read()
-        write_all(out, data)
-        return len(data)
+    except OSError:  # in memory, or in a pack
+        return _copy_pieces(source, out)
     size = os.fstat(fd).st_size
     if _clone(fd, out):
         return size
     for at, end in data_extents(fd, 0, size):
         while at < end:
             at += _copy_range(fd, out, at, end - at)
+    os.ftruncate(out, size)
+    return size
+
+
+def _copy_pieces(source: BinaryIO, out: int) -> int:
+    size = 0
+    while data := source.read(CHUNK):
+        if data.count(0) == len(data):
+            os.lseek(out, len(data), os.SEEK_CUR)
+        else:
+            write_all(out, data)
+        size += len(data)
     os.ftruncate(out, size)
     return size
 
