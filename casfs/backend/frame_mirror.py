@@ -20,7 +20,7 @@ import struct
 import time
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -200,6 +200,18 @@ def evict(root: Path, limit: int) -> None:
             if total <= limit * FULL_SHARE:
                 return
             total -= mirror.evict(frame)
+
+
+def erase(root: Path, keys: Collection[bytes]) -> None:
+    """Evicts the frames that hold one of these blobs, from all mirrors of the store at `root`."""
+    for path in root.glob(PACKS) if keys else ():
+        with suppress(CasfsError):
+            mirror = FrameMirror(path)
+            if any(key in mirror.index.data for key in keys):
+                for number in range(mirror.index.members):
+                    if bytes.fromhex(mirror.index.member(number).hash) in keys:
+                        for frame in mirror.index.frames_of(number):
+                            mirror.evict(frame)
 
 
 def _room(root: Path) -> int:

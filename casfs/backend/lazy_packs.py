@@ -261,10 +261,6 @@ class LazyPack(PackReader):
             raise self._damaged(number, "its bytes do not hash to its name")
 
     def _drop(self, number: int) -> None:
-        member = self.index.member(number)
-        frame, left = member.frame, member.offset + member.size
-        while left > 0 and frame < self.index.frames:
+        for frame in self.index.frames_of(number):
             self._fetcher.mirror.forget(frame)
-            left -= self.index.frame(frame).size
-            frame += 1
         self.forget()

@@ -22,6 +22,7 @@ from typing import BinaryIO
 
 from casfs.backend.capabilities import Progress
 from casfs.backend.disk_blobs import DiskBlobs
+from casfs.backend.frame_mirror import erase
 from casfs.backend.objects import Objects
 from casfs.backend.pack_files import SUFFIX, PackFiles
 from casfs.backend.protocols import FILE_MIN_BYTES, Total
@@ -165,6 +166,7 @@ class Tiers:
         with self._db.read() as db:
             purged = [key for (key,) in db.execute(f"SELECT hash FROM blobs WHERE {PURGED}")]
             packs = db.execute(LOCAL_PACKS).fetchall()
+        erase(self._packs.root.parent, purged)
         doomed: dict[str, list[int]] = {HOT: [], COLD: []}
         small: dict[str, list[int]] = {HOT: [], COLD: []}
         for id, _, kind, size, live in packs:

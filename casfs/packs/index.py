@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from casfs.digest import hash_bytes
 from casfs.errors import Corrupt
 from casfs.packs.layout import (
@@ -76,6 +78,14 @@ class PackIndex:
         if type >= len(self._types):
             raise self._corrupt(f"member {number} has no type {type}")
         return Member(hash.hex(), size, frame, offset, self._types[type])
+
+    def frames_of(self, number: int) -> Iterator[int]:
+        """Yields the frames in which a member lies. Raises Corrupt."""
+        member = self.member(number)
+        at, left = member.frame, member.offset + member.size
+        while left > 0 and at < self.frames:
+            yield at
+            at, left = at + 1, left - self.frame(at).size
 
     def _corrupt(self, why: str) -> Corrupt:
         return Corrupt(f"pack {self.name}: {why}")

@@ -10,14 +10,16 @@ from pathlib import Path
 import pytest
 
 from casfs.backend.disk import DiskBackend
+from casfs.backend.frame_mirror import mirror_path
 from casfs.backend.hot_packs import MIN_BLOBS
 from casfs.backend.protocols import FILE_MIN_BYTES, Staged
 from casfs.digest import Digest
 from casfs.errors import CorruptBlob, NotFound, Purged
-from casfs.maintenance import fsck, gc
+from casfs.maintenance import fsck, gc, purge
 from casfs.packs.writer import PackWriter
 from casfs.store import Store
 from tests.support.helpers import private_files, set_head
+from tests.support.lazy import make_pack
 
 
 @pytest.fixture
@@ -272,6 +274,25 @@ def test_an_adopted_pack_gives_places_to_what_is_not_stored(store: Store) -> Non
     assert disk(store).adopt_pack(name, "cold", size, None, members) == first
     assert disk(store).blobs.places(hashes).keys() == set(hashes) - {hashes[4]}
     check(store, hashes, blobs)
+
+
+def test_a_purge_empties_the_mirror_of_a_remote(store: Store, tmp_path: Path) -> None:
+    assert store.root is not None
+    blobs = [b"first" * 5000, os.urandom(70_000), b"last" * 5000]
+    hashes = [Digest.of(data).hash for data in blobs]
+    pack = make_pack(tmp_path / "remote", blobs)
+    settings = f'[remotes.origin]\nurl = "{(tmp_path / "remote").as_uri()}"\n'
+    (store.root / "config.toml").write_text(settings)
+    members = [(n, hash, len(blobs[n])) for n, hash in enumerate(hashes)]
+    disk(store).adopt_pack(pack[0], "remote", pack[1], "origin", members)
+    check(store, hashes, blobs)
+    mirror = mirror_path(store.root, "origin", pack[0])
+    assert blobs[1] in mirror.read_bytes()
+    purge.purge(store, hashes[1])
+    assert blobs[1][5000:9000] not in mirror.read_bytes()
+    with pytest.raises(Purged):
+        store.get(hashes[1])
+    assert [store.get(hashes[0]), store.get(hashes[2])] == [blobs[0], blobs[2]]
 
 
 def test_gc_frees_the_rows_of_packed_blobs(store: Store) -> None:
