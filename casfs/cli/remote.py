@@ -201,27 +201,38 @@ def fsck(ctx: click.Context, name: str, read_data: bool, as_json: bool) -> int:
 @click.argument("name", metavar="REMOTE")
 @click.argument("revs", nargs=-1, required=True, metavar="REV...")
 @click.option("--dry-run", is_flag=True, help="Print what would be sent; send nothing.")
+@click.option("--delete", is_flag=True, help="Delete these names in the remote instead.")
 @json_option
 @click.pass_context
 def push(
-    ctx: click.Context, name: str, revs: tuple[str, ...], dry_run: bool, as_json: bool
+    ctx: click.Context,
+    name: str,
+    revs: tuple[str, ...],
+    dry_run: bool,
+    delete: bool,
+    as_json: bool,
 ) -> None:
     """Push checkpoints (NAME, NAME@ID), threads with those that they called, workflows/NAME.
 
     Only what the remote lacks is sent; a push that was interrupted goes on where it was. A name
-    that has moved there is refused (exit 4) unless yours follows from its value.
+    that has moved there is refused (exit 4) unless yours follows from its value. What --delete
+    leaves without a name, `casfs remote gc` frees.
 
     \b
     casfs push backup work
     """
-    from casfs.remotes import heads
-    from casfs.remotes.push import push
+    from casfs.remotes import heads, push
     from casfs.remotes.remote import Remote
 
     with open_store(ctx) as store, Remote.open(store_root(ctx), name) as opened:
+        if delete:
+            gone = push.delete(opened, list(revs), dry_run=dry_run)
+            verb = "would delete" if dry_run else "deleted"
+            echo_result(as_json, record(gone), "\n".join(f"{verb} {label(x)}" for x in gone.refs))
+            return
         wanted = heads.of_store(store, revs)
         begin = partial(progress, "pushing", "blobs")
-        done = push(store, opened, wanted, dry_run=dry_run, begin=begin)
+        done = push.push(store, opened, wanted, dry_run=dry_run, begin=begin)
     verb = "would push" if dry_run else "pushed"
     new = f"{done.nodes} nodes, {done.blobs} blobs, {readable(done.bytes)}"
     sent = "" if dry_run else f" as {readable(done.sent)} in {done.packs} packs"

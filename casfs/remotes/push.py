@@ -113,6 +113,20 @@ def push(
             continue  # what is uploaded is found again
 
 
+def delete(remote: Remote, texts: list[str], *, dry_run: bool) -> Pushed:
+    """Deletes the refs that texts name (`heads.of_remote`); gc frees what they alone reached.
+    Raises NotFound, Conflict (ambiguous)."""
+    remote.catch_up()
+    done = Pushed(sorted(heads.of_remote(remote.state.refs(), texts)))
+
+    def fill(entry: Entry) -> None:
+        entry["refs"] = dict.fromkeys(done.refs)
+
+    if not dry_run:
+        remote.append(fill)
+    return done
+
+
 def _fill(
     store: Store, remote: Remote, wanted: dict[HeadName, Head],
     plan: Plan, packs: list[Pack], entry: Entry,

@@ -95,6 +95,12 @@ def test_push_pull_clone(filled: Cli, url: str, tmp_path: Path) -> None:
     assert read_tree(tmp_path / "out") == read_tree(tmp_path / "src")
     assert spawn("--store", again, "fsck").returncode == 0
     assert spawn("--store", again, "pull", "origin").stdout == "everything is here already\n"
+    would = filled("push", "backup", "--delete", "app", "--dry-run").text
+    assert filled("push", "backup", "--delete", "app").text == would.replace("would ", "").replace(
+        "delete ", "deleted "
+    )
+    assert filled("remote", "ls", "backup", "--json").json == []
+    filled.refused("push", "backup", "--delete", "app", code=3)
 
 
 def test_over_s3(cli: Cli, s3: S3Server, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from casfs.errors import Corrupt
 from casfs.maintenance import fsck
 from casfs.maintenance.fsck import Report
-from casfs.remotes import gc, view
+from casfs.remotes import gc, push, view
 from casfs.remotes.gc import Collected
 from casfs.remotes.remote import Settings
 from tests.remotes.conftest import Sites
@@ -44,14 +44,8 @@ def check(site: Site, *, read_data: bool = True) -> Report:
 
 
 def forget(site: Site, *names: str) -> None:
-    """Deletes refs of the remote."""
-
-    def fill(entry: dict[str, Any]) -> None:
-        entry["refs"] = dict.fromkeys(names)
-
     with site.remote() as remote:
-        remote.catch_up()
-        remote.append(fill)
+        assert push.delete(remote, list(names), dry_run=False).refs == sorted(names)
 
 
 def packs(folder: Path) -> set[str]:
