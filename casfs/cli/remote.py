@@ -205,13 +205,9 @@ def fsck(ctx: click.Context, name: str, read_data: bool, as_json: bool) -> int:
 @json_option
 @click.pass_context
 def push(
-    ctx: click.Context,
-    name: str,
-    revs: tuple[str, ...],
-    dry_run: bool,
-    delete: bool,
-    as_json: bool,
-) -> None:
+    ctx: click.Context, name: str, revs: tuple[str, ...],
+    dry_run: bool, delete: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Push checkpoints (NAME, NAME@ID), threads with those that they called, workflows/NAME.
 
     Only what the remote lacks is sent; a push that was interrupted goes on where it was. A name
