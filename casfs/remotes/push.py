@@ -13,6 +13,7 @@ import secrets
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from casfs.digest import hash_bytes
 from casfs.errors import Conflict
 from casfs.nodes.registry import HEADS as SCHEMAS
 from casfs.object_storage.retrying import parallel
+from casfs.packs.index import PackIndex
 from casfs.packs.layout import TRAILER
 from casfs.packs.reader import read_index
 from casfs.packs.writer import PackWriter
@@ -169,16 +171,7 @@ def _is_known(head: Head, there: dict[str, Any]) -> bool:
 def _plan(store: Store, remote: Remote, roots: list[str]) -> Plan:
     """Walks from the roots, and stops at what the remote has."""
     plan = Plan({*remote.state.since(LIVE)})
-    is_resumed = bool(remote.state.packs(PENDING))
     seen: set[str] = set()
-
-    def note(items: list[Item], kind: str) -> None:
-        """Adds what is missing to the plan, or the pack in which it was uploaded before."""
-        hashes = [one.hash for one in items] if is_resumed else []
-        found = remote.state.locate(hashes, PENDING, kind)
-        plan.reused.update(place.pack for place in found.values())
-        to = plan.nodes if kind == NODES else plan.blobs
-        to += [one for one in items if one.hash not in found]
 
     def below(hashes: list[str]) -> Iterator[str]:
         """Returns the nodes among them that are missing, once the blobs are noted."""
@@ -187,7 +180,7 @@ def _plan(store: Store, remote: Remote, roots: list[str]) -> Plan:
         blobs = [hash for hash in new if hash in infos and infos[hash].type is None]
         seen.update(blobs)
         there = remote.state.locate(blobs).keys()
-        note([Item(one, infos[one].size, None) for one in blobs if one not in there], BLOBS)
+        plan.blobs += [Item(one, infos[one].size, None) for one in blobs if one not in there]
         nodes = [hash for hash in new if hash not in seen]
         seen.update(remote.state.locate(nodes, LIVE, NODES))
         return iter(nodes)
@@ -202,8 +195,25 @@ def _plan(store: Store, remote: Remote, roots: list[str]) -> Plan:
             continue
         trail.pop()
         if hash:
-            note([Item(hash, *store.blobs.info([hash])[hash][:2])], NODES)
+            plan.nodes.append(Item(hash, *store.blobs.info([hash])[hash][:2]))
+    if remote.state.packs(PENDING):
+        _reuse(remote, plan)
     return plan
+
+
+def _reuse(remote: Remote, plan: Plan) -> None:
+    """Takes from the plan what was uploaded before. A pack of nodes counts only where all of it is
+    planned: what another of its nodes refers to may be in no live pack."""
+    places = remote.state.locate([one.hash for one in plan.blobs], PENDING, BLOBS)
+    nodes = remote.state.locate([one.hash for one in plan.nodes], PENDING, NODES)
+    counts = Counter(place.pack for place in nodes.values())
+    for name, count in counts.items():
+        pack = remote.state.pack(name)
+        if PackIndex(name, pack.data or b"", pack.offset).members == count + 1:  # the random one
+            places |= {hash: place for hash, place in nodes.items() if place.pack == name}
+    plan.reused = {place.pack for place in places.values()}
+    plan.nodes = [one for one in plan.nodes if one.hash not in places]
+    plan.blobs = [one for one in plan.blobs if one.hash not in places]
 
 
 def _drop_lost_packs(remote: Remote) -> None:

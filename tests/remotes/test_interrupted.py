@@ -9,10 +9,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
-from casfs.errors import CasfsError
+from casfs.errors import CasfsError, Unreachable
 from casfs.remotes import push as pushing
 from casfs.remotes.remote import Settings
 from tests.support.fault_proxy import Cut, Dropped, Fault, FaultProxy, Lost, Request, Status
@@ -186,3 +187,29 @@ def test_nothing_of_a_push_stays_in_the_store(directory: Settings, sites: Sites)
         "state.db", "state.db-wal", "state.db-shm", "lock"
     }  # fmt: skip
     assert not any(Path(here.root / "remotes").rglob("*.pack"))
+
+
+def test_what_another_push_has_left_is_not_taken_for_sent(
+    directory: Settings, sites: Sites, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pack of nodes of two checkpoints arrived, their blobs did not; one of them is pushed."""
+    here, there = sites(directory), sites(directory)
+    first = here.checkpoint("first", {"a": NOISE.randbytes(5000)})
+    second = here.checkpoint("second", {"b": NOISE.randbytes(5000)})
+    with monkeypatch.context() as patched:
+        packers = pushing.packers
+        patched.setattr(pushing, "packers", lambda *all: (*packers(*all), failing))
+        with pytest.raises(Unreachable):
+            here.push("first", "second")
+    packs = Path(urlsplit(directory.url).path, "packs")
+    (blobs,) = [one for one in packs.iterdir() if one.stat().st_size > 9000]
+    blobs.unlink()
+    here.push("first")
+    here.push("second")
+    there.pull()
+    for name in (first, second):
+        assert there.contents(name) == here.contents(name)
+
+
+def failing() -> None:
+    raise Unreachable("the network is gone")
