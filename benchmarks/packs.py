@@ -14,7 +14,6 @@ import argparse
 import os
 import random
 import resource
-import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -150,19 +149,18 @@ def pack(work: Path, tree: Path, rounds: int) -> None:
             add(columns[column], name, value)
 
     for turn in range(rounds):
-        tool, restored = Packed(work / f"pack-{turn}", tree), work / f"restored-{turn}"
+        tool = Packed(work / f"pack-{turn}", tree)
         tool.prepare()
         Casfs.record(tool)
         moved = in_rows_no_more(tool.place)
         archive = f"tar c -C '{tree}' . | zstd -q -3 -f -o '{work}/a.tar.zst'; sync"
         measured("tar, zstd -3, sync", partial(run, "sh", "-c", archive))
-        measured("restore, all hot", partial(tool.restore, restored))
-        shutil.rmtree(restored)
+        measured("cp -a", partial(run, "cp", "-a", tree, work / f"copy-{turn}"))
+        measured("restore, all hot", partial(tool.restore, work / f"hot-{turn}"))
         measured("casfs pack", tool.pack)
-        measured("restore, all cold", partial(tool.restore, restored))
-        shutil.rmtree(restored)
+        measured("restore, all cold", partial(tool.restore, work / f"cold-{turn}"))
+        measured("casfs pack again", tool.pack)
         measured("warming all", partial(run, sys.executable, "-c", WARM, tool.place))
-        shutil.rmtree(tool.place)
     rows = [
         [
             name,
