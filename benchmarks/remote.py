@@ -15,7 +15,6 @@ import argparse
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -137,17 +136,6 @@ def grown(store: Store, hashes: list[NodeHash], thread: Thread, count: int) -> T
     return threads.get(store, thread.id)
 
 
-LIBRARY = """
-import sys, time; from pathlib import Path; from casfs.store import Store
-from casfs.remotes import heads; from casfs.remotes.push import push
-from casfs.remotes.remote import Remote; import casfs.object_storage.s3
-root, start = Path(sys.argv[1]), time.perf_counter()
-with Store.open(root) as store, Remote.open(root, "r") as remote:
-    push(store, remote, heads.of_store(store, [sys.argv[2]]))
-print(round((time.perf_counter() - start) * 1000), end="")
-"""
-
-
 def steps(work: Path, tree: Path, rounds: int) -> None:
     place = work / "steps"
     rows = []
@@ -172,11 +160,6 @@ def steps(work: Path, tree: Path, rounds: int) -> None:
                 pushed("nothing new")
                 thread = grown(store, hashes, thread, NEW_STEPS)
                 pushed(f"{NEW_STEPS} new steps")
-            thread = grown(store, hashes, thread, NEW_STEPS)
-            code = [sys.executable, "-c", LIBRARY, str(place), thread.id]
-            said = subprocess.run(code, env={**ENV, **env}, check=True, capture_output=True)
-            rows.append([f"{NEW_STEPS} new steps, library calls", f"{said.stdout.decode()} ms"])
-            rows[-1] += ["", ""]
             seconds, _ = packs.spent(lambda: run(*CASFS, "--version"))
             rows.append(["`casfs --version`: the start of Python", in_seconds(seconds), "", ""])
     table("A long thread", ["push", "", "requests", "sent"], rows)
