@@ -39,6 +39,7 @@ from casfs.system.syscalls import punch_hole
 
 HOT, COLD = "hot", "cold"
 PACK_BYTES = 64 << 20  # of content in a new pack; a larger blob has one of its own
+COLD_FRAME_BYTES = 512 << 10  # of small blobs together: 3 % less room than at half of it
 THREADS = 2
 MAX_GARBAGE = {HOT: 0.5, COLD: 0.3}  # share of a pack from which it is rewritten
 SMALL_BYTES, MAX_SMALL = 4 << 20, 16  # so many packs that are so small are rewritten as one
@@ -119,7 +120,8 @@ class Tiers:
     def _write(self, out: BinaryIO, group: list[Sized], kind: str) -> tuple[dict[str, int], str]:
         """Returns the numbers of the members, and the name of the pack. Damaged blobs are left
         out, which are fsck's business, and those that are gone."""
-        writer, numbers, at = PackWriter(out, aligned=kind == HOT), dict[str, int](), 0
+        writer = PackWriter(out, aligned=kind == HOT, frame_bytes=COLD_FRAME_BYTES)
+        numbers, at = dict[str, int](), 0
         while at < len(group):
             with suppress(NotFound, CorruptBlob, Purged):
                 for data in self._blobs.get_many([hash for hash, _ in group[at:]]):
