@@ -13,6 +13,7 @@ from casfs.backend.protocols import BlobInfo, HeadName, Publication, Staged, Tot
 from casfs.digest import Digest
 
 Progress = Callable[[int, int], None]  # blobs and bytes so far
+IN_REMOTE = -1  # instead of an offset in a local pack
 
 
 @runtime_checkable
@@ -41,7 +42,7 @@ class Packed(Protocol):
 
     def places(self, hashes: Collection[str]) -> dict[str, tuple[str, int, int | None]]:
         """Returns of those that are in packs: name and size of the pack, and where the plain bytes
-        begin in it; None: they are compressed, or elsewhere."""
+        begin in it; None: they are compressed; IN_REMOTE: the pack is in a remote."""
 
     def stream(self, hash: str) -> BinaryIO:
         """As `Blobs.open`, for one reading from the start: a large blob of a cold pack stays there,

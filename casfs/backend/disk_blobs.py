@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from casfs.backend.capabilities import IN_REMOTE
 from casfs.backend.disk_heads import DiskHeads
 from casfs.backend.disk_metadata import DiskMetadata
 from casfs.backend.group_commit import GroupCommit
@@ -199,7 +200,9 @@ class DiskBlobs(DiskMetadata):
         with self._db.read() as db:
             rows = rows_in(db, PLACES, [key_of(hash) for hash in hashes])
         for key, pack, member, name, size, kind in rows:
-            offset = self._packs.offset(pack, member) if kind == "hot" else None
+            offset = IN_REMOTE if kind == "remote" else None
+            if kind == "hot":
+                offset = self._packs.offset(pack, member)
             found[key.hex()] = name.hex(), size, offset
         return found
 

@@ -2,10 +2,10 @@
 differences from another.
 
 A file that has a file in `objects/` is a size with the two attributes that make overlayfs
-take its data from there; one in a hot pack is an extent of that pack; the others have their
-content inline. overlayfs looks for such a
-path, `/ab/cdef…`, in the images before it looks at the objects. So a tree that has such a path
-itself, with another content than its name says, cannot be an image.
+take its data from there; one in a hot pack is an extent of that pack; one in a remote has the
+attributes, too, and its data in a layer below the objects; the others have their content inline.
+overlayfs looks for such a path, `/ab/cdef…`, in the images before it looks at the objects. So a
+tree that has such a path itself, with another content than its name says, cannot be an image.
 
 The differences are a layer above the image of the other tree: a deleted name is a whiteout,
 and a directory on both sides has only its changed entries.
@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from casfs.backend.capabilities import Packed
+from casfs.backend.capabilities import IN_REMOTE, Packed
 from casfs.backend.protocols import INLINE_MAX_BYTES
-from casfs.digest import TreeHash, is_hash
+from casfs.digest import TreeHash, hash_bytes, is_hash
 from casfs.errors import Corrupt, Invalid, NotFound, Refused
 from casfs.native import object_protection
 from casfs.native.erofs import devices
@@ -33,17 +33,20 @@ SHARD_LENGTH = 2  # characters of a hash that name a directory in `objects/`
 YEAR_2000 = 946_684_800  # default mtime in s, as in the mount
 METACOPY = (b"trusted.overlay.metacopy", b"")
 REDIRECT = b"trusted.overlay.redirect"
+EMPTY = hash_bytes(b"")
 
 
 class Cold(Refused):
-    """A file is in a pack of which the kernel cannot read: a cold one, or one of a remote."""
+    """A file is in a cold pack, of which the kernel cannot read."""
 
 
 class ImageTree:
-    """Directories are read lazily, when the writer places them; that raises Cold as well."""
+    """Directories are read lazily, when the writer places them; that raises Cold as well, and sets
+    `remote` where a file is in a remote only."""
 
     def __init__(self, store: Store, owner: tuple[int, int], *, content: bool = False) -> None:
         """`content`: the objects are read and hashed."""
+        self.remote = False
         self._store = store
         self._content = content
         self._owner = owner
@@ -95,6 +98,8 @@ class ImageTree:
                 attr = self._with_properties(attr, entry.properties)
                 if extent := large.get(file):
                     yield name, File(attr, size, extent)
+                elif file in large and file == EMPTY:
+                    yield name, File(attr, size, b"")
                 elif file in large:
                     target = f"/{file[:2]}/{file[2:]}".encode()
                     yield name, File(attr, size, None, (METACOPY, (REDIRECT, target)))
@@ -116,12 +121,19 @@ class ImageTree:
                 )
 
     def _large(self, entries: Iterable[Entry]) -> dict[str, Extent | None]:
-        """Returns the hashes of entries with an extent in a pack, or a file in `objects/` (None).
-        Raises NotFound, Corrupt, Cold."""
-        asked: dict[str, int] = {
+        """Returns the hashes of entries with an extent in a pack, or (None) a file in `objects/` or
+        a place in a remote. Raises NotFound, Corrupt, Cold."""
+        files: dict[str, int] = {
             entry.digest.hash: entry.digest.size_bytes
             for entry in entries
-            if isinstance(entry, directory.File) and entry.digest.size_bytes > INLINE_MAX_BYTES
+            if isinstance(entry, directory.File)
+        }
+        places = {}
+        if files and isinstance(self._store.blobs, Packed):
+            places = self._store.blobs.places(files)
+        remote = {hash for hash, (_, _, offset) in places.items() if offset == IN_REMOTE}
+        asked = {
+            hash: size for hash, size in files.items() if size > INLINE_MAX_BYTES or hash in remote
         }
         found = self._store.blobs.info(asked) if asked else {}
         for hash, size in asked.items():
@@ -130,13 +142,16 @@ class ImageTree:
             if found[hash].size != size:
                 raise Corrupt(f"blob {hash} has {found[hash].size} bytes, its tree says {size}")
         large: dict[str, Extent | None] = {one: None for one in found if found[one].type is None}
-        if large and isinstance(self._store.blobs, Packed):
-            for hash, (pack, whole, offset) in self._store.blobs.places(large).items():
+        for hash in large:
+            if hash in remote:
+                self.remote |= hash != EMPTY
+                continue
+            if hash in places:
+                pack, whole, offset = places[hash]
                 if offset is None:
-                    raise Cold(f"blob {hash} is on a remote only; `casfs mount` can show its tree")
+                    raise Cold(f"blob {hash} is in a cold pack")
                 large[hash] = devices.extent(pack, whole, offset)
-        for hash, extent in large.items():
-            if extent is None:
+            else:
                 self._protector.protect(hash, asked[hash])
             if self._content:
                 self._store.blobs.open(hash).close()

@@ -11,6 +11,10 @@ is the lower layer and `objects/` the data-only one below it:
 
     -o metacopy=on,redirect_dir=on,lowerdir=MOUNT::OBJECTS
 
+A file in a remote only has them as well; its data is in another data-only layer, the mount's
+`.casfs/objects`. The label of an image says that it needs that (`needs_remote`), and such an image
+is made anew by each `ensure` with `recheck`, since what was read is local by now.
+
 So the image is small, and all images share the page cache of objects and packs. Mounted without
 that overlay, such files read as zeros.
 
@@ -41,7 +45,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, TypeVar, cast
 
-from casfs.backend.capabilities import Tiered
+from casfs.backend.capabilities import Packed, Tiered
 from casfs.backend.protocols import Total
 from casfs.digest import Hasher, TreeHash, is_hash
 from casfs.errors import Corrupt, Failed, NotFound, Refused
@@ -60,6 +64,7 @@ Made = TypeVar("Made")
 FOLDER = "images"
 SUFFIX = ".erofs"
 VERSION = 1  # of the encoding; part of the name, so an old image is not used
+REMOTE_LABEL = b"remote"
 
 
 def ensure(
@@ -81,8 +86,10 @@ def ensure(
     path = store.root / FOLDER / f"{root}-{owner[0]}.{owner[1]}.v{VERSION}{SUFFIX}"
     if recheck and _is_usable(path):
         try:
-            check(store, root)
+            is_stale = check(store, root) or needs_remote(path)
         except Cold:
+            is_stale = True
+        if is_stale:
             path.unlink(missing_ok=True)
     if not _is_usable(path):
         with locks.held(store.root, _lock(path.name), lambda: None):
@@ -91,10 +98,22 @@ def ensure(
     return path
 
 
-def check(store: Store, root: TreeHash, *, content: bool = False) -> None:
+def check(store: Store, root: TreeHash, *, content: bool = False) -> bool:
     """Looks at the objects of a tree: each is a regular file of the right size and owner. With
-    `content` each is read and hashed as well. Raises as `ensure`."""
-    _exhaust(ImageTree(store, (0, 0), content=content).root(root))
+    `content` each is read and hashed as well. Returns whether some are in a remote only, which are
+    verified when they are read. Raises as `ensure`."""
+    found = ImageTree(store, (0, 0), content=content)
+    _exhaust(found.root(root))
+    return found.remote
+
+
+def needs_remote(image: Path) -> bool:
+    """Whether files of an image are in a remote only. Raises NotFound, Corrupt."""
+    try:
+        with image.open("rb") as source:
+            return devices.read_label(source) == REMOTE_LABEL
+    except OSError as error:
+        raise NotFound(f"cannot read the image {image}: {error.strerror}") from None
 
 
 def _exhaust(directory: Directory) -> None:
@@ -115,8 +134,8 @@ def write_layer(store: Store, old: TreeHash, new: TreeHash, path: Path) -> int:
 def _make_layer(store: Store, old: TreeHash, new: TreeHash, path: Path) -> int:
     try:
         with path.open("wb") as out:
-            top = ImageTree(store, (os.geteuid(), os.getegid())).changes(old, new)
-            _write(store, top, path.name, out)
+            found = ImageTree(store, (os.geteuid(), os.getegid()))
+            _write(store, found, found.changes(old, new), path.name, out)
             os.fchmod(out.fileno(), 0o444)
             return out.tell()
     except OSError as error:
@@ -146,13 +165,13 @@ def evict(
     of the removed files."""
     total, full, removed = replace(kept), False, []
     found = _list(store)
-    stored = store.blobs.info({_root(path) for path, _ in found}).keys() - set(gone)
+    stored = store.blobs.info({root_of(path) for path, _ in found}).keys() - set(gone)
     for path, size in found:
-        if _root(path) in stored and not full:
+        if root_of(path) in stored and not full:
             total.bytes += size
             total.files += 1
             full = exceeded(total)
-        if full or _root(path) not in stored:
+        if full or root_of(path) not in stored:
             removed.append(f"{FOLDER}/{path.name}")
             if not dry_run:
                 with suppress(OSError):  # an image is a cache
@@ -162,7 +181,7 @@ def evict(
 
 def roots(store: Store) -> set[TreeHash]:
     """Returns the trees that have an image."""
-    return {_root(path) for path, _ in _list(store)}
+    return {root_of(path) for path, _ in _list(store)}
 
 
 def _list(store: Store) -> list[tuple[Path, int]]:
@@ -176,14 +195,15 @@ def _list(store: Store) -> list[tuple[Path, int]]:
             if path.name.startswith("."):
                 with locks.held(store.root, _lock(path.name[1:]), lambda: None), suppress(OSError):
                     path.unlink()
-            elif path.name.endswith(SUFFIX) and is_hash(_root(path)):
+            elif path.name.endswith(SUFFIX) and is_hash(root_of(path)):
                 with suppress(FileNotFoundError):  # removed by a concurrent gc
                     stat = path.stat()
                     found.append((stat.st_mtime_ns, path, stat.st_size))
     return [(path, size) for _, path, size in sorted(found, reverse=True)]
 
 
-def _root(path: Path) -> TreeHash:
+def root_of(path: Path) -> TreeHash:
+    """Returns the tree of an image."""
     return cast(TreeHash, path.name[:64])
 
 
@@ -206,13 +226,15 @@ def _is_usable(path: Path) -> bool:
 
 
 def _hot(store: Store, root: TreeHash, action: Callable[[], Made]) -> Made:
-    """Makes an image, after cold files of the tree are made hot. Raises Cold for remote ones."""
+    """Makes an image, after cold files of the tree are made hot."""
     try:
         return action()
     except Cold:
         if isinstance(store.backend, Tiered):
-            files = (one for _, one in tree.walk(store, root) if isinstance(one, File))
-            store.backend.tiers.warm({one.digest.hash for one in files})
+            files = [one for _, one in tree.walk(store, root) if isinstance(one, File)]
+            assert isinstance(store.blobs, Packed)
+            places = store.blobs.places({one.digest.hash for one in files})
+            store.backend.tiers.warm({hash for hash, (*_, at) in places.items() if at is None})
     return action()
 
 
@@ -221,13 +243,14 @@ def _make(store: Store, root: TreeHash, owner: tuple[int, int], path: Path) -> N
     try:
         path.parent.mkdir(mode=0o700, exist_ok=True)
         with replacing(path, durable=True, temp=path.with_name(f".{path.name}")) as out:
-            _write(store, ImageTree(store, owner).root(root), path.name, out)
+            found = ImageTree(store, owner)
+            _write(store, found, found.root(root), path.name, out)
             os.fchmod(out.fileno(), 0o444)
     except OSError as error:
         raise Failed(f"cannot write {path}: {error.strerror}") from None
 
 
-def _write(store: Store, top: Directory, name: str, out: BinaryIO) -> None:
+def _write(store: Store, found: ImageTree, top: Directory, name: str, out: BinaryIO) -> None:
     write(
         out,
         top,
@@ -235,6 +258,7 @@ def _write(store: Store, top: Directory, name: str, out: BinaryIO) -> None:
         epoch=YEAR_2000,
         shared=[METACOPY],
         fetch=lambda keys: _contents(store, keys),
+        label=lambda: REMOTE_LABEL if found.remote else b"",
     )
 
 

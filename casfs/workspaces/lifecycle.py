@@ -260,7 +260,7 @@ def _populate(store: Store, workspace: Workspace, trees: TreeLocator, verify: bo
     strategy = workspace.strategy
     if strategy.mount is not None:
         lowers = strategies.lower_locator(store, strategy, trees, verify=verify)
-        strategies.mount(strategy, lambda: workspace.layers(lowers))
+        strategies.mount(strategy, lambda: workspace.layers(lowers), trees)
     elif strategy.layered:
         overlay_mount.try_namespace(workspace.layers(trees))
         placeholder.make(workspace)

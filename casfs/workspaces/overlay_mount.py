@@ -33,7 +33,8 @@ OUTLIVING = ("env", "-u", processes.RUN_VARIABLE)
 @dataclass(frozen=True, slots=True)
 class OverlayLayers:
     """The layers of one workspace. `lower`: the tree in a mount, or its image; `point`: the mount
-    point; `changes`: an image of the differences between the tree and the image in `lower`."""
+    point; `changes`: an image of the differences between the tree and the image in `lower`;
+    `remote`: the objects of remotes in a mount, where an image needs them."""
 
     lower: Path
     upper: Path
@@ -41,6 +42,7 @@ class OverlayLayers:
     point: Path
     read_only: bool = False
     changes: Path | None = None
+    remote: Path | None = None
     source: str = SOURCE
 
     @property

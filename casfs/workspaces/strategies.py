@@ -2,7 +2,8 @@
 directory shows, but in what opening it costs, and in who can see it.
 
     erofs-overlay    the kernel's overlayfs over the tree's image and the objects, with no process
-                     of ours behind it (`casfs.workspaces.image_mount`); requires root
+                     of ours behind it (`casfs.workspaces.image_mount`), except for files that are
+                     in a remote only; requires root
     overlay          the kernel's overlayfs over the tree in a FUSE mount; requires root
     fuse-overlayfs   an overlay in user space, visible to all; requires no root. Its release 1.10
                      can forget a deletion: after `mv new old; mv old new` it shows the tree's
@@ -20,12 +21,13 @@ mount, so a workspace can be mounted again after a crash. Which strategy is used
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from casfs.digest import TreeHash
-from casfs.errors import NotFound
+from casfs.errors import Failed, NotFound
+from casfs.native import images
 from casfs.store import Store
 from casfs.workspaces import image_mount, overlay_markers, overlay_mount
 from casfs.workspaces.overlay_markers import MarkerFormat
@@ -89,14 +91,24 @@ def lower_locator(
     return image if strategy.native else trees
 
 
-def mount(strategy: Strategy, layers: Callable[[], OverlayLayers]) -> None:
+def mount(strategy: Strategy, layers: Callable[[], OverlayLayers], trees: TreeLocator) -> None:
     """Mount, visible to all. Calls `layers` again where gc has evicted an image meanwhile.
 
-    Raises Failed and what `layers` raises.
+    Raises Failed and what `layers` and `trees` raise.
     """
-    assert strategy.mount is not None
-    first = layers()
     try:
-        strategy.mount(first)
+        _mount(strategy, layers(), trees)
     except NotFound:
-        strategy.mount(layers())
+        _mount(strategy, layers(), trees)
+
+
+def _mount(strategy: Strategy, layers: OverlayLayers, trees: TreeLocator) -> None:
+    assert strategy.mount is not None
+    stack = [path for path in (layers.changes, layers.lower) if path is not None]
+    if strategy.native and any(map(images.needs_remote, stack)):
+        top = trees(images.root_of(layers.lower)).parent.parent
+        remote = top / ".casfs/objects"
+        if not remote.is_dir():
+            raise Failed(f"{top} is served by an older program; run `casfs mount --replace {top}`")
+        layers = replace(layers, remote=remote)
+    strategy.mount(layers)

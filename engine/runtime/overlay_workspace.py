@@ -89,7 +89,7 @@ class OverlayWorkspace(Workspace):
             try:
                 lifecycle.create_upper(self._store, root, self._upper)
                 self.path.mkdir()
-                strategies.mount(strategy, partial(self._layers, strategy, root))
+                strategies.mount(strategy, partial(self._layers, strategy, root), self._trees)
             except (CasfsError, OSError) as error:
                 named = {"strategy": strategy.name, "workspace": str(self._folder)}
                 self._log("no overlay", **named, error=str(error))

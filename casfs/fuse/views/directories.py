@@ -90,20 +90,23 @@ class StoreDirectory(Directory):
 
 class HashDirectory(Directory):
     """Entries that `find` returns for a hash. They are found by name only, the listing is
-    empty: a store may hold millions."""
+    empty: a store may hold millions. `prefix`: what precedes the names in the hashes."""
 
-    __slots__ = ("_find",)
+    __slots__ = ("_find", "_prefix")
     fixed = False
 
-    def __init__(self, key: bytes, find: Callable[[bytes, str], Vnode | None]) -> None:
+    def __init__(
+        self, key: bytes, find: Callable[[bytes, str], Vnode | None], prefix: bytes = b""
+    ) -> None:
         super().__init__(key)
         self._find = find
+        self._prefix = prefix
 
     def binds(self, name: bytes) -> bool:
         return True
 
     def lookup(self, name: bytes) -> Vnode | None:
-        hash = parse_hash(name)
+        hash = parse_hash(self._prefix + name)
         return None if hash is None else self._find(child_key(self.key, name), hash)
 
     def entries(self) -> Iterable[tuple[bytes, Vnode]]:

@@ -53,6 +53,7 @@ def root(reader: StoreReader, stats: Stats) -> Directory:
         {
             b"stats.json": partial(LiveFile, make=lambda: (stats.report(), time.time_ns())),
             b"events": partial(EventsFile, log=log),
+            b"objects": partial(_objects, reader=reader.blobs),
         },
     )
     return StaticDirectory(
@@ -88,14 +89,23 @@ class UnreadableRoot(Directory):
         raise type(self._error)(str(self._error))
 
 
-def _blobs(key: bytes, reader: BlobReader) -> HashDirectory:
+def _objects(key: bytes, reader: BlobReader) -> StaticDirectory:
+    """Any blob at the path that its file has, or would have, in the store: a layer of native mounts
+    (`casfs.workspaces.image_mount`)."""
+    shards = (f"{number:02x}".encode() for number in range(256))
+    return StaticDirectory(
+        key, {shard: partial(_blobs, reader=reader, prefix=shard) for shard in shards}
+    )
+
+
+def _blobs(key: bytes, reader: BlobReader, prefix: bytes = b"") -> HashDirectory:
     """Any blob of the store, by hash."""
 
     def find(key: bytes, hash: str) -> Vnode | None:
         info = reader.info([hash]).get(hash)
         return None if info is None else BlobFile(key, reader, hash, info.size)
 
-    return HashDirectory(key, find)
+    return HashDirectory(key, find, prefix)
 
 
 def _workflows(key: bytes, reader: StoreReader) -> LiveDirectory:

@@ -52,6 +52,15 @@ def extent(name: str, size: int, offset: int) -> Extent:
     return Extent(Device(name, -(-size // BLOCK)), offset // BLOCK)
 
 
+def read_label(image: BinaryIO) -> bytes:
+    """Returns the name of the volume. Raises Corrupt, OSError."""
+    head = image.read(AT_TABLE).ljust(AT_TABLE, b"\0")
+    magic, *_, label, _, _, _, _, _, _, _, _ = layout.SUPER.unpack_from(head, AT_SUPER)
+    if magic != layout.MAGIC:
+        raise Corrupt(f"{image.name} is not an image")
+    return bytes(label).rstrip(b"\0")
+
+
 def read(image: BinaryIO) -> list[Device]:
     """Returns the devices that an image needs, in their order. Raises Corrupt, OSError."""
     head = image.read(AT_TABLE).ljust(AT_TABLE, b"\0")

@@ -50,13 +50,14 @@ def superblock(
     chunked: bool,
     area: int,
     devices: int,
+    label: bytes,
 ) -> bytes:
     """Returns it with a checksum of 0. Inodes and shared xattrs are counted from block `area`."""
     features = (CHUNKED if chunked else 0) | (DEVICES if devices else 0)
     table = AT_TABLE // DEVICE_SLOT.size if devices else 0
     return SUPER.pack(
         *(MAGIC, 0, CHECKSUM | MTIME, BLOCK_BITS, 0, root, inodes, epoch, 0, blocks, area, area),
-        *(uuid, b"", features, 0, devices, table, 0, 0, 0, 0),
+        *(uuid, label, features, 0, devices, table, 0, 0, 0, 0),
     )
 
 

@@ -50,16 +50,17 @@ def write(
     epoch: int = 0,
     shared: Iterable[tuple[bytes, bytes]] = (),
     fetch: Fetch | None = None,
+    label: Callable[[], bytes] = bytes,
 ) -> None:
     """Write the image of a tree. Entries whose mtime is `epoch` take less space; so does an
     extended attribute in `shared` that several have. `fetch` returns the contents of keys, in
-    their order. Raises Invalid for a tree that cannot be an image, Corrupt for a content of the
-    wrong size."""
+    their order; `label` the volume's name, when the tree was read. Raises Invalid for a tree that
+    cannot be an image, Corrupt for a content of the wrong size."""
     image = _Image(epoch, shared)
     image.add(root)
     fetch = fetch or (lambda keys: ())
     image.fill(fetch)
-    for part in image.finish(uuid, fetch):
+    for part in image.finish(uuid, fetch, label()):
         out.write(part)
 
 
@@ -228,9 +229,9 @@ class _Image:
             _check_size(key, data, size)
             self._meta[at : at + size] = data
 
-    def finish(self, uuid: bytes, fetch: Fetch) -> Iterator[bytes | bytearray]:
+    def finish(self, uuid: bytes, fetch: Fetch, label: bytes) -> Iterator[bytes | bytearray]:
         """Yields the image, part by part. Contents in blocks are fetched lazily."""
-        meta = self._meta
+        self._label, meta = label, self._meta
         if not (self._directory_blocks or self._files):
             # fsck.erofs reads an xattr header behind every inode
             meta += bytes(layout.XATTRS.size)
@@ -247,7 +248,7 @@ class _Image:
         for place, size, _ in self._files:
             START.pack_into(meta, place + AT_START, first)
             first += -(-size // BLOCK)
-        if front:  # inode numbers depend on what is in packs
+        if front or label:  # inode numbers depend on what is in packs, and in remotes
             uuid = Hasher(uuid + front).update(meta).digest(length=16)
         self._write_superblock(front or meta, uuid, blocks, area)
         yield front + meta
@@ -265,6 +266,7 @@ class _Image:
             chunked=self._chunked,
             area=area,
             devices=len(self._devices),
+            label=self._label,
         )
         START.pack_into(first, AT_SUPER + START.size, layout.crc32c(first[AT_SUPER:BLOCK]))
 

@@ -24,7 +24,7 @@ def test_the_root(store: Store) -> None:
         "README.txt", "blobs", "trees", "threads", "nodes", "workflows", "threads.json", "history",
         ".casfs",
     ]  # fmt: skip
-    assert names(store, ".casfs") == ["stats.json", "events"]
+    assert names(store, ".casfs") == ["stats.json", "events", "objects"]
     assert read(store, "README.txt").count(b"\n") <= 15
     top = root(StoreReader(store), Stats())
     assert top.fixed
