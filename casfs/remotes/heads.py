@@ -64,9 +64,9 @@ def of_remote(refs: Mapping[str, Any], texts: Collection[str]) -> list[str]:
     remote has. Raises NotFound, Conflict (ambiguous)."""
     if not texts:
         return list(refs)
-    below: dict[object, list[str]] = {}
+    below: dict[str, list[str]] = {}
     for name in _some(refs, threads.HEADS):
-        below.setdefault(refs[name]["record"].get("parent"), []).append(name)
+        below.setdefault(str(refs[name]["record"].get("parent")), []).append(name)
     found = [name for text in texts for name in _matching(refs, text)]
     for name in found:  # which grows
         found += below.pop(name[len(threads.HEADS) :], ())

@@ -161,8 +161,9 @@ def _moves(store: Store, remote: Remote, wanted: dict[HeadName, Head]) -> dict[H
 
 def _is_known(head: Head, there: dict[str, Any]) -> bool:
     """Is it the value there, or an older record of the same hash?"""
-    old, new = (one.get("updatedAt", 0) for one in (head.record, there["record"]))
-    return bool(there["hash"] == head.hash and (old < new or head.record == there["record"]))
+    old, new = (one.get("updatedAt") for one in (head.record, there["record"]))
+    is_older = isinstance(old, int) and isinstance(new, int) and old < new
+    return bool(there["hash"] == head.hash and (is_older or head.record == there["record"]))
 
 
 # -- what is missing --------------------------------------------------------------------------

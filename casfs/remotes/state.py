@@ -92,7 +92,8 @@ class State:
             for number, entry in enumerate(entries, first):
                 if row[0] != first - 1 and number == first:
                     db.execute("DELETE FROM refs")
-                    db.execute(f"DELETE FROM packs WHERE state != '{PENDING}'")
+                    old = db.execute("SELECT name FROM packs WHERE state != ?", (PENDING,))
+                    _drop(db, [name for (name,) in old.fetchall()])
                     _apply(db, entry["all"], number - 1)
                     orphaned = [(since, name) for name, since in entry["all"]["orphaned"].items()]
                     db.executemany("UPDATE packs SET since = ? WHERE name = ?", orphaned)

@@ -222,3 +222,14 @@ def test_another_format_is_refused(directory: Settings, sites: Sites) -> None:
     directory.storage().put(log.IDENTITY, b'{"format":"casfs remote 2","id":""}')
     with pytest.raises(Conflict, match="casfs remote 1"):
         here.pull()
+
+
+def test_records_of_other_types_than_expected(pair: tuple[Site, Site]) -> None:
+    here, _ = pair
+    ref = make_thread(here.store, status="suspended")
+    here.push(ref.id)
+    value = here.refs()[ref.name]
+    planted(here, refs={ref.name: {**value, "record": {"updatedAt": "now"}}})
+    assert here.push(ref.id).refs == [ref.name]
+    planted(here, refs={"threads/other": {**value, "record": {"parent": []}}})
+    assert here.pull("app").unchanged == 1
