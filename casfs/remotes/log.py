@@ -30,7 +30,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from casfs import canonical
 from casfs.backend.protocols import MAX_RECORD_BYTES
-from casfs.errors import Corrupt, Invalid
+from casfs.errors import Corrupt, Failed, Invalid
 from casfs.nodes.schema import Schema
 from casfs.system.zstd import Dictionary
 
@@ -119,7 +119,11 @@ def new_entry(id: str, after: str | None) -> Entry:
 
 
 def encode(entry: Entry) -> bytes:
-    return Dictionary().compress(canonical.encode(entry))
+    """Raises Failed for an entry that no reader would take."""
+    data = canonical.encode(entry)
+    if len(data) > MAX_ENTRY_BYTES:
+        raise Failed(f"an entry of {len(data)} bytes is too long; push fewer names at once")
+    return Dictionary().compress(data)
 
 
 def decode(number: int, data: bytes) -> Entry:

@@ -42,8 +42,9 @@ from casfs.store import Store
 PLAIN_BYTES = {NODES: 192 << 20, BLOBS: 64 << 20}  # of a pack, before compression
 HELD_BYTES = 8 << 20  # a smaller pack is made in memory
 PACKERS = 3  # at once: one uploads while others compress
-PENDING_S = 12 * 3600  # a stray pack may be deleted after 24 hours
+PENDING_S = 12 * 3600  # a stray pack may be deleted after a week
 SALT_BYTES = 16
+MAX_INLINE_BYTES = 16 << 20  # of indexes in one entry
 
 # called with the numbers of blobs and bytes in all; then with those so far
 Begin = Callable[[int, int], AbstractContextManager[Callable[[int, int], None]]]
@@ -135,7 +136,10 @@ def _fill(
 ) -> None:  # fmt: skip
     if not plan.live <= remote.state.since(LIVE).keys():
         raise _Lost
-    entry["packs"] = {pack.name: pack.encode() for pack in packs}
+    room = MAX_INLINE_BYTES
+    for pack in packs:
+        room -= len(pack.data or b"")
+        entry["packs"][pack.name] = (pack if room > 0 else pack._replace(data=None)).encode()
     for name, head in _moves(store, remote, wanted).items():
         previous = (remote.state.ref(name) or {}).get("hash")
         size = store.node(head.hash).payload.get("stats", {}).get("bytes")

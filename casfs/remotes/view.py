@@ -30,6 +30,7 @@ OPEN_PACKS = 64
 MIRROR_BYTES = 1 << 30
 WHOLE_BYTES = 8 << 20  # a larger blob is read as a stream
 GRACE = timedelta(days=1)  # from the end of a pack's use to its deletion
+STRAY_AGE = timedelta(days=7)  # of a pack in no entry: a push that takes longer would lose it
 
 
 class RemoteBlobs:
@@ -190,7 +191,7 @@ def opened(remote: Remote, *, read_data: bool = False) -> Iterator[tuple[Store, 
 def strays(remote: Remote) -> Iterator[str]:
     """Yields the keys of packs that are in no entry, and that no push can be about to enter."""
     known = {one.name for one in remote.state.packs(LIVE, ORPHANED, PENDING)}
-    before = remote.storage.now() - GRACE
+    before = remote.storage.now() - STRAY_AGE
     for key, found in remote.storage.list("packs/"):
         if (
             found.modified < before

@@ -52,11 +52,11 @@ def packs(folder: Path) -> set[str]:
     return {path.stem for path in (folder / "packs").iterdir()}
 
 
-def age(folder: Path) -> None:
-    """All that is in a directory is a day older."""
+def age(folder: Path, days: int = 1) -> None:
+    """All that is in a directory is older."""
     for path in folder.rglob("*"):
         if path.is_file():
-            before = path.stat().st_mtime - timedelta(days=1, minutes=1).total_seconds()
+            before = path.stat().st_mtime - timedelta(days=days, minutes=1).total_seconds()
             os.utime(path, (before, before))
 
 
@@ -125,7 +125,7 @@ def test_a_push_of_what_was_given_up_uploads_it_again(
     assert other.contents(name) == site.contents(name)
 
 
-def test_strays_go_after_a_day(directory: Settings, sites: Sites, folder: Path) -> None:
+def test_strays_go_after_a_week(directory: Settings, sites: Sites, folder: Path) -> None:
     site = sites(directory)
     site.checkpoint("t", tree(3))
     site.push("t")
@@ -133,6 +133,8 @@ def test_strays_go_after_a_day(directory: Settings, sites: Sites, folder: Path) 
     stray.write_bytes(b"left by a push that was interrupted")
     assert counts(collect(site)) == NOTHING
     assert check(site).faults == []
+    age(stray.parent, 6)
+    assert counts(collect(site)) == NOTHING
     age(stray.parent)
     assert "in no entry" in check(site).faults[0].message
     assert counts(collect(site)) == (0, 0, 0, 1)
