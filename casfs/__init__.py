@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from casfs.api.values import Agent, Change, Checkpoint, Entry, Restored, Step, Thread
     from casfs.digest import Digest
     from casfs.errors import (
+        AccessDenied,
         CasfsError,
         Conflict,
         Corrupt,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         NotFound,
         Purged,
         Refused,
+        Unreachable,
     )
     from casfs.nodes.node import Node
     from casfs.nodes.schema import Ref
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 __version__ = VERSION
 __all__ = [
+    "AccessDenied",
     "Agent",
     "Batch",
     "CasfsError",
@@ -61,6 +64,7 @@ __all__ = [
     "Thread",
     "Threads",
     "Trees",
+    "Unreachable",
     "agents",
     "errors",
     "init",
