@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx2
@@ -58,15 +59,23 @@ def test_stdout_carries_protocol_only_and_the_end_of_stdin_ends_it(disk_store: S
     lines = [INITIALIZE, {"jsonrpc": "2.0", "method": "notifications/initialized"}]
     lines += [{"jsonrpc": "2.0", "id": 2, "method": "tools/list"}]
     text = "".join(json.dumps(one) + "\n" for one in lines) + "no JSON\n"
-    done = subprocess.run(
+    with subprocess.Popen(
         [*CASFS, "--store", str(disk_store.root), "mcp"],
-        input=text,
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    answers = {one.get("id"): one for one in map(json.loads, done.stdout.splitlines())}
+    ) as server:
+        assert server.stdin
+        assert server.stdout
+        server.stdin.write(text)
+        server.stdin.flush()
+        answers: dict[object, Any] = {}
+        while 2 not in answers:  # the end of stdin cancels what is asked
+            one = json.loads(server.stdout.readline())
+            answers[one.get("id")] = one
+        server.stdin.close()
+        answers |= {one.get("id"): one for one in map(json.loads, server.stdout)}
+    assert server.returncode == 0
     assert answers[1]["result"]["serverInfo"]["name"] == "casfs"
     assert "search" in {one["name"] for one in answers[2]["result"]["tools"]}
 
