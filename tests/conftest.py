@@ -18,6 +18,7 @@ from hypothesis import settings
 from casfs.store import Store
 from tests.support import programs
 from tests.support.engine import Cli
+from tests.support.postgres_server import database_url, postgres  # noqa: F401
 from tests.support.s3_servers import moto_server, proxy, s3, seaweedfs  # noqa: F401
 
 TEST_TIMEOUT_S = 120  # an `async def` test that hangs fails

@@ -8,10 +8,21 @@ source ./mount.sh
 
 mapfile -t packages < <(
     while read -r program package; do
-        command -v "$program" >/dev/null || [ -e "$program" ] || say "$package"
+        command -v "$program" >/dev/null || compgen -G "$program" >/dev/null || say "$package"
     done <tests/support/packages.txt | sort -u
 )
-apt_install "${packages[@]}" ||
+
+# Install packages; PostgreSQL without a cluster of its own, which would start with the machine.
+install() (
+    local clusters=/etc/postgresql-common/createcluster.d
+    if [[ " $* " == *" postgresql "* ]] && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
+        trap 'rm -f $clusters/casfs-tests.conf; rmdir -p --ignore-fail-on-non-empty $clusters' EXIT
+        mkdir -p $clusters
+        say "create_main_cluster = false" >$clusters/casfs-tests.conf
+    fi
+    apt_install "$@"
+)
+install "${packages[@]}" ||
     say "not root, or no apt-get; tests that need these are skipped: $(how_to_install "${packages[@]}")"
 
 ./mount.sh env

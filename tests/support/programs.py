@@ -8,8 +8,10 @@ environment such a skip is a failure (tests/conftest.py): CI has what the suite 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sysconfig
+from glob import glob
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -26,13 +28,13 @@ def missing(*programs: str) -> str | None:
     """Returns the reason to skip, None where all are there. Raises KeyError for a program that
     is not listed in `packages.txt`."""
     packages = {program: PACKAGES[program] for program in programs}
-    absent = [f"{one} (Debian: {packages[one]})" for one in programs if shutil.which(one) is None]
+    absent = [f"{one} (Debian: {packages[one]})" for one in programs if _find(one) is None]
     return MISSING + ", ".join(absent) if absent else None
 
 
 def path(program: str) -> str:
-    """Returns where a program is that is not missing."""
-    found = shutil.which(program)
+    """Returns where a program is that is not missing: of a pattern, the last by number."""
+    found = _find(program)
     assert found is not None
     return found
 
@@ -66,6 +68,12 @@ def require(*programs: str) -> None:
     reason = missing(*programs)
     if reason is not None:
         pytest.skip(reason)
+
+
+def _find(program: str) -> str | None:
+    matches = glob(program) if "*" in program else [program]
+    by_number = sorted(matches, key=lambda one: [*map(int, re.findall(r"\d+", one))])
+    return next(filter(None, map(shutil.which, reversed(by_number))), None)
 
 
 def _skip(reason: str | None) -> pytest.MarkDecorator:
