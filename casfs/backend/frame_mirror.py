@@ -26,7 +26,7 @@ from pathlib import Path
 
 from casfs.errors import CasfsError, Corrupt, Failed
 from casfs.packs.index import PackIndex, read_trailer
-from casfs.packs.layout import MAGIC, MAX_FRAME_BYTES, TRAILER
+from casfs.packs.layout import MAGIC, TRAILER
 from casfs.packs.reader import read_index
 from casfs.system import locks
 from casfs.system.files import replacing, writing
@@ -63,14 +63,12 @@ class FrameMirror:
             self.starts = array("Q", [one.offset for one in frames])
             self.ends = array("Q", [one.offset + one.stored for one in frames])
             sound = zip(self.starts, [0, *self.ends], strict=False)
-            if max((one.stored for one in frames), default=0) > MAX_FRAME_BYTES or any(
-                start < end for start, end in sound
-            ):
+            if any(start < end for start, end in sound):
                 raise Corrupt(f"pack {self.index.name}: its frames overlap")
             uses = os.open(path.with_suffix(USES), OPEN, 0o600)
             try:
                 room = 4 * max(1, len(frames))
-                os.ftruncate(uses, room)
+                os.posix_fallocate(uses, 0, room)  # a hole is SIGBUS on a full disk
                 self._uses = memoryview(mmap.mmap(uses, room)).cast("I")
             finally:
                 os.close(uses)
@@ -162,8 +160,8 @@ class FrameMirror:
 
 
 def create_mirror(root: Path, remote: str, size: int, index: PackIndex) -> None:
-    """Writes the index of a remote pack of `size` bytes to the mirror, so that nobody fetches it
-    again. Raises Failed."""
+    """Writes the index of a remote pack of `size` bytes to the mirror, so that it is not
+    fetched again. Raises Failed."""
     offset = size - TRAILER.size - len(index.data)
     trailer = TRAILER.pack(offset, len(index.data), bytes.fromhex(index.name), MAGIC)
     path = mirror_path(root, remote, index.name)

@@ -28,6 +28,31 @@ with Store.open(Path(sys.argv[1])) as store:
     while True:
         store.put(os.urandom(900))
 """
+TOUCH = """
+import os, sys
+from pathlib import Path
+from casfs.backend.frame_mirror import FrameMirror, create_mirror, mirror_path
+from casfs.digest import hash_bytes
+from casfs.errors import Failed
+from casfs.packs.reader import open_pack
+from casfs.packs.writer import PackWriter
+root = Path(sys.argv[1])
+with (root / "pack").open("xb") as out:
+    writer = PackWriter(out)
+    writer.add(hash_bytes(b"x"), b"x")
+    name = writer.finish()
+size = (root / "pack").stat().st_size
+create_mirror(root, "origin", size, open_pack(root / "pack").index)
+path = mirror_path(root, "origin", name)
+path.with_suffix(".uses").touch()
+with (root / "fill").open("wb", buffering=0) as file:
+    found = os.statvfs(root)
+    os.posix_fallocate(file.fileno(), 0, found.f_bavail * found.f_frsize)
+try:
+    FrameMirror(path).touch(0)
+except Failed as error:
+    print(error)
+"""
 pytestmark = ROOT_ONLY
 
 
@@ -129,3 +154,11 @@ def test_where_blocks_are_smaller_than_pages(tmp_path: Path) -> None:
             answer = spawn("--store", root, "heads")
             assert answer.returncode == 0, (left, answer.stderr)
             (place / "fill").unlink()
+
+
+def test_a_mirror_of_a_remote_pack_is_refused(small: Path) -> None:
+    """Its map of uses is written to: a page without a block was a SIGBUS."""
+    script = [sys.executable, "-c", TOUCH, small]
+    done = subprocess.run(script, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "No space left" in done.stdout
