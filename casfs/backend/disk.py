@@ -26,15 +26,15 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import closing
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from casfs.backend.disk_blobs import DiskBlobs
 from casfs.backend.disk_gc import MarkSweep, remove_files
 from casfs.backend.disk_heads import DiskHeads
 from casfs.backend.group_commit import GroupCommit
 from casfs.backend.hot_packs import HotPacks, spill
-from casfs.backend.lazy_packs import LazyRemotes
 from casfs.backend.objects import Objects
 from casfs.backend.pack_files import PackFiles, add_row, find_movable
 from casfs.backend.protocols import Publication, Staged, Swap, discard
@@ -57,6 +57,10 @@ from casfs.errors import Conflict
 from casfs.system.clock import now_ms
 from casfs.system.files import fsync
 
+if TYPE_CHECKING:
+    from casfs.backend.lazy_packs import LazyRemotes
+    from casfs.packs.reader import PackReader
+
 
 class DiskBackend:
     def __init__(self, root: Path, objects: Objects | None = None) -> None:
@@ -67,8 +71,7 @@ class DiskBackend:
         self._objects.staging.sweep()
         self._commits = GroupCommit(self._db)
         self.heads = DiskHeads(self._db, self._commits)
-        self._remotes = LazyRemotes(root)
-        self.packs = PackFiles(root / "packs", self._db, self._remotes.pack)
+        self.packs = PackFiles(root / "packs", self._db, self._open_remote)
         self.blobs = DiskBlobs(self._db, self._objects, self.packs, self.heads, self._commits)
 
         self.tiers = Tiers(self._db, self.blobs, self._objects, self.packs, self.move_to_pack)
@@ -181,6 +184,15 @@ class DiskBackend:
         remove_files(self._db, self._objects, files)
         return [key.hex() for key in moved]
 
+    @cached_property
+    def _remotes(self) -> LazyRemotes:
+        from casfs.backend.lazy_packs import LazyRemotes
+
+        return LazyRemotes(self._root)
+
+    def _open_remote(self, remote: str, name: str) -> PackReader:
+        return self._remotes.pack(remote, name)
+
     def version(self) -> int:
         return self._db.version()
 
@@ -191,6 +203,7 @@ class DiskBackend:
         return Recompression(self.blobs, self.heads, self._db, self.publish)
 
     def close(self) -> None:
-        self._remotes.close()
+        if "_remotes" in self.__dict__:
+            self._remotes.close()
         self._objects.staging.close()
         self._db.close()

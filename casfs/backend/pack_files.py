@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
-from casfs.backend.frame_mirror import remove_mirror
 from casfs.backend.objects import OBJECT_MODE, Stamp
 from casfs.backend.sqlite_connection import Connection, Database
 from casfs.backend.sqlite_statements import IS_FILE, PURGED, rows_in
@@ -156,6 +155,8 @@ class PackFiles:
         if row is not None and row[1] is None:
             self.remove_stray(row[0].hex())
         elif row is not None:
+            from casfs.backend.frame_mirror import remove_mirror
+
             remove_mirror(self.root.parent, row[1], row[0].hex())
         return row is not None
 

@@ -3,7 +3,7 @@
 A blob is in a file, in a hot pack (uncompressed), or in a cold one (compressed). It moves by
 being written into a new pack, which is synced, read back and verified; one transaction then places
 that pack and gives the rows their new place, and only after its commit the files are removed that
-are no row's place any more. So a kill at any instant leaves each blob readable: at most a file or
+no row names any more. So a kill at any instant leaves each blob readable: at most a file or
 a pack without a row remains, which gc removes. A row that was deleted or purged meanwhile stays so.
 
 A member without a row is garbage. In a hot pack its blocks are punched out of the file, under the
@@ -15,14 +15,12 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from casfs.backend.capabilities import Progress
 from casfs.backend.disk_blobs import DiskBlobs
-from casfs.backend.frame_mirror import erase
 from casfs.backend.objects import Objects
 from casfs.backend.pack_files import SUFFIX, PackFiles
 from casfs.backend.protocols import FILE_MIN_BYTES, Total
@@ -44,7 +42,6 @@ THREADS = 2
 MAX_GARBAGE = {HOT: 0.5, COLD: 0.3}  # share of a pack from which it is rewritten
 SMALL_BYTES, MAX_SMALL = 4 << 20, 16  # so many packs that are so small are rewritten as one
 FREED_MIN_BYTES = 64 << 10  # less is not worth a look at a hot pack's ranges
-QUIET: Progress = lambda blobs, bytes: None  # noqa: E731
 Sized = tuple[str, int]  # hash and size of a blob
 Move = Callable[[str, str, list[tuple[int, str]], int], list[str]]
 LOCAL_PACKS = """
@@ -77,10 +74,12 @@ class Tiers:
         kind: str,
         *,
         before: int = FOREVER,
-        progress: Progress = QUIET,
+        progress: Progress = lambda blobs, bytes: None,
     ) -> Total:
         """Moves blobs to new packs of a kind, in this order; those touched at `before` (UTC
         seconds) or later, and damaged ones, stay. Returns what was moved; `files`: the packs."""
+        from concurrent.futures import Future, ThreadPoolExecutor
+
         done, running = Total(), deque[Future[Total]]()
 
         def finish() -> None:
@@ -135,7 +134,9 @@ class Tiers:
             at += 1  # the one that is damaged or gone
         return numbers, writer.finish()
 
-    def warm(self, hashes: Collection[str], progress: Progress = QUIET) -> Total:
+    def warm(
+        self, hashes: Collection[str], progress: Progress = lambda blobs, bytes: None
+    ) -> Total:
         """Moves those blobs that are in cold packs or a remote to hot packs, the large to files."""
         with self._db.read() as db:
             rows = rows_in(db, NOT_HOT, [bytes.fromhex(hash) for hash in hashes])
@@ -168,7 +169,10 @@ class Tiers:
         with self._db.read() as db:
             purged = [key for (key,) in db.execute(f"SELECT hash FROM blobs WHERE {PURGED}")]
             packs = db.execute(LOCAL_PACKS).fetchall()
-        erase(self._packs.root.parent, purged)
+        if purged:
+            from casfs.backend.frame_mirror import erase
+
+            erase(self._packs.root.parent, purged)
         doomed: dict[str, list[int]] = {HOT: [], COLD: []}
         small: dict[str, list[int]] = {HOT: [], COLD: []}
         for id, _, kind, size, live in packs:
