@@ -5,7 +5,7 @@
 Parts: first space pack. The tree is a copy of the Python installation that runs this (some 50,000
 files where the usual packages are installed), or --tree. As root: each tool writes to an ext4 in a
 file of its own. Processor time is that of the command and its children; the kernel's writing
-afterwards is nobody's.
+afterwards is not counted.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def counted(columns: dict[str, list[str]], name: str, net: Network) -> Iterator[
 def _passes(
     top: Path, tree: Path, rows: dict[str, list[str]], net: Network, limit_s: int = 3600
 ) -> None:
-    """What somebody does with a tree that has just come; a pass is stopped at the limit."""
+    """Measures the first commands in a tree just cloned; a pass is stopped at the limit."""
     stop = f"timeout {limit_s} sh -c "
     files = packs.files_of(tree)
     size = sum(path.stat().st_size for path in files)

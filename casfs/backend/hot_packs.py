@@ -74,7 +74,7 @@ class HotPacks:
     def _open(self) -> None:
         self._temp = self._objects.staging.new_name()
         with writing(self._temp):
-            self._file = open(self._temp, "xb", buffering=BUFFER_BYTES)  # noqa: SIM115
+            self._file = open(self._temp, "xb", buffering=BUFFER_BYTES)  # noqa: SIM115 - kept open
             self._writer = PackWriter(self._file, aligned=True)
             for digest, data in self._held:
                 self._writer.add(digest.hash, data)

@@ -1,8 +1,8 @@
 """Packs of a remote whose frames are fetched when they are first read.
 
-A frame is fetched once, by whichever thread or process comes first; the others wait for it. All
+A frame is fetched once, by the first thread or process that reads it; the others wait for it. All
 members of a frame come with it. Where the frames before it are there already, as many behind it
-are fetched by the same request, up to WINDOW_BYTES: so the windows double while somebody reads on;
+are fetched by the same request, up to WINDOW_BYTES: so the windows double while a reader goes on;
 and once half of a window was read, the next one is fetched in the background.
 
 A thread that must not wait for the network (the loop of a mount) says so with `waiting.allowed`:

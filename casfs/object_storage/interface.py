@@ -76,7 +76,7 @@ class ObjectStorage(ABC):
         """Returns what serves the URL, by the name that it gives itself."""
 
     def place(self, key: str) -> str:
-        """Returns where an object is, for messages. Raises Invalid for what is no key."""
+        """Returns where an object is, for messages. Raises Invalid for an invalid key."""
         if not KEY.fullmatch(key):
             raise Invalid(f"{self.url}: {key[:80]!r} is not the key of an object")
         return f"{self.url}/{key}"

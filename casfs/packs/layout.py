@@ -5,8 +5,8 @@
     index      counts, types, dictionaries, frames, members
     trailer    56 bytes: where the index is, and its BLAKE3: the name of the pack
 
-The index holds the hash of every member, so the name commits to the content, whoever has the index
-can read by ranges, and holes punched into the frames leave the name as it is.
+The index holds the hash of every member, so the name commits to the content, a reader with
+the index can read by ranges, and holes punched into the frames leave the name as it is.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def create(storage: ObjectStorage) -> None:
 
 
 def check(storage: ObjectStorage) -> None:
-    """Raises NotFound where there is no remote, Conflict where it has another format."""
+    """Raises NotFound (no remote there), Conflict (another format)."""
     try:
         value = canonical.parse(storage.get(log.IDENTITY, MAX_SMALL_BYTES))
     except NotFound:

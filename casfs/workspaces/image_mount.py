@@ -23,8 +23,8 @@ system counts in some kernels and not in others. So a container may or may not b
 mount an overlay of its own over a native mount.
 
 Linux 6.12 mounts images and devices from files, 6.5 knows data-only layers. Support is found by
-trying (`unavailable`): mounting a file that is no image is EINVAL where an image would work. The
-file must be on the store's file system, since some (tmpfs, overlayfs) cannot be mounted from.
+trying (`unavailable`): where images can be mounted, a file of another kind is EINVAL. An image
+must be on the store's file system, since some (tmpfs, overlayfs) cannot be mounted from.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def mount(layers: OverlayLayers) -> None:
 
 @contextmanager
 def _mounted_image(image: Path, point: Path, folder: Path) -> Iterator[Path]:
-    """Yields a path to the image's root that stays valid whatever is unmounted meanwhile.
+    """Yields a path to the image's root that stays valid after any unmount.
     `folder`: of the packs."""
     try:
         point.mkdir(exist_ok=True)
