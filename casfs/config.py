@@ -15,12 +15,13 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from casfs.errors import Failed, Invalid, NotFound
 
 FILE = "config.toml"
-AGENTS, REMOTES = "agents", "remotes"  # tables of tables; all others hold settings
+AGENTS, REMOTES = "agents", "remotes"  # tables of tables
+SHARED = "shared"  # the place of a shared store; all other tables hold settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,30 @@ def remotes(root: Path) -> dict[str, dict[str, object]]:
     return {name: value if isinstance(value, dict) else {} for name, value in found.items()}
 
 
+class Shared(NamedTuple):
+    """The table [shared] of a machine's directory: the database and the objects of a shared store.
+    Credentials are elsewhere."""
+
+    url: str
+    objects: str
+    endpoint: str | None = None
+    region: str | None = None
+
+
+def shared(root: Path) -> Shared | None:
+    """Returns where the store's content is; None for a store on this disk. Raises Invalid."""
+    path = root / FILE
+    found = _tables(path).get(SHARED)
+    if found is None:
+        return None
+    texts = found if isinstance(found, dict) else {}
+    if not {"url", "objects"} <= texts.keys() <= {*Shared._fields} or not all(
+        isinstance(text, str) for text in texts.values()
+    ):
+        raise Invalid(f"{path}: [shared] must hold url and objects, and may hold endpoint, region")
+    return Shared(**texts)
+
+
 def _agents(tables: dict[str, Any], path: Path) -> dict[str, tuple[object, str]]:
     return {name: (one, str(path)) for name, one in _group(tables, AGENTS, path).items()}
 
@@ -161,7 +186,7 @@ def _read(path: Path) -> dict[str, Any]:
     known = {setting.name for setting in SETTINGS}
     flat: dict[str, Any] = {}
     for table, values in _tables(path).items():
-        if table in (AGENTS, REMOTES):
+        if table in (AGENTS, REMOTES, SHARED):
             continue
         pairs = values.items() if isinstance(values, dict) else [("", values)]
         flat |= {f"{table}.{key}".rstrip("."): value for key, value in pairs}

@@ -43,8 +43,8 @@ def with_setting(text: str, name: str, value: Any) -> str:
 
 
 def with_table(text: str, name: str, values: Mapping[str, Any]) -> str:
-    """Returns the text with the table `GROUP.NAME` replaced; left out where `values` is empty.
-    Raises Refused."""
+    """Returns the text with the table `GROUP.NAME`, or `NAME`, replaced; left out where `values` is
+    empty. Raises Refused."""
     group, _, key = name.partition(".")
     lines = text.splitlines()
     start, end = _table(lines, name)
@@ -57,7 +57,12 @@ def with_table(text: str, name: str, values: Mapping[str, Any]) -> str:
         ]
         lines += [*([""] if lines else []), f"[{name}]", *pairs]
     made = "".join(f"{line}\n" for line in lines)
-    if not _is_changed_as_meant(text, made, group, key, dict(values) or None):
+    is_meant = (
+        _is_changed_as_meant(text, made, group, key, dict(values) or None)
+        if key
+        else tomllib.loads(made) == {**tomllib.loads(text), group: dict(values)}
+    )
+    if not is_meant:
         raise Refused(f"[{name}] stands in a form that cannot be changed; use `casfs config edit`")
     return made
 

@@ -19,10 +19,12 @@ import os
 from pathlib import Path
 from typing import BinaryIO, Self, cast
 
+from casfs import config
 from casfs.backend.derived import find_prefix
 from casfs.backend.disk import DiskBackend
 from casfs.backend.memory import MemoryBackend
 from casfs.backend.protocols import META, Backend
+from casfs.config_edit import with_table
 from casfs.conflict_retry import retry_on_conflict
 from casfs.digest import BlobHash, Digest, NodeDigest, NodeHash, is_hash
 from casfs.errors import Conflict, Failed, Invalid, NotFound, Refused
@@ -35,6 +37,7 @@ from casfs.system.files import replacing, syncfs
 from casfs.write_batch import Batch
 
 FORMAT = "casfs 3"
+SHARED_FORMAT = "casfs 3 shared"  # a machine's directory of a shared store
 CONVERTIBLE = ("casfs 2", "casfs 1")
 FORMAT_FILE = "format"
 MIN_PREFIX_CHARS = 8
@@ -75,6 +78,37 @@ class Store:
         return store
 
     @classmethod
+    def init_shared(
+        cls,
+        root: Path,
+        url: str,
+        objects: str | None = None,
+        endpoint: str | None = None,
+        region: str | None = None,
+    ) -> Self:
+        """Makes or joins the shared store of the database `url`, with this machine's directory at
+        `root`. Raises Refused where that is a store of its own, and as
+        `casfs.backend.postgres.create`."""
+        from casfs.backend.postgres.create import create
+
+        try:
+            _make_root(root, SHARED_FORMAT)
+            shared = create(root, url, objects, endpoint, region)
+            for name in ("workspaces", "log"):
+                (root / name).mkdir(exist_ok=True)
+            path = root / config.FILE
+            text = path.read_text() if path.exists() else ""
+            values = {key: value for key, value in shared._asdict().items() if value is not None}
+            with replacing(path, durable=True) as file:
+                file.write(with_table(text, config.SHARED, values).encode())
+            _write_format(root, SHARED_FORMAT)
+        except OSError as error:
+            raise Failed(f"cannot make a store at {root}: {error.strerror}") from error
+        store = cls.open(root)
+        store.register_builtin()
+        return store
+
+    @classmethod
     def check_init(cls, root: Path) -> str | None:
         """Returns the format of the store that `init` would find, None where it would make one.
         Changes nothing. Raises Failed, Refused, as `init` does."""
@@ -95,6 +129,8 @@ class Store:
             raise NotFound(f"no store at {root}; make one with `casfs init`") from None
         except (OSError, UnicodeDecodeError) as error:
             raise Failed(f"cannot read {root / FORMAT_FILE}: {error}") from None
+        if found == SHARED_FORMAT:
+            return cls(_shared_backend(root), root)
         if found != FORMAT:
             hint = "; run `casfs init` to convert it" if found in CONVERTIBLE else ""
             raise Refused(
@@ -186,22 +222,33 @@ class Store:
         return BlobHash(found[0])
 
 
-def _write_format(root: Path) -> None:
+def _shared_backend(root: Path) -> Backend:
+    try:
+        from casfs.backend.postgres.backend import PostgresBackend
+    except ImportError as error:
+        raise Failed(
+            f"the store at {root} is shared, which needs an extra:"
+            f" pip install 'casfs[postgres]' ({error})"
+        ) from None
+    return PostgresBackend.open(root)
+
+
+def _write_format(root: Path, format: str = FORMAT) -> None:
     """Marks the directory as a store, durably, once everything that it is made of is durable."""
     with replacing(root / FORMAT_FILE, durable=True) as file:
-        file.write(f"{FORMAT}\n".encode())
+        file.write(f"{format}\n".encode())
         syncfs(root)
 
 
-def _make_root(root: Path) -> str | None:
+def _make_root(root: Path, format: str = FORMAT) -> str | None:
     """Makes the directory; returns the format of the store that is there, None for a new one."""
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = _format(root)
+    found = _format(root, format)
     root.chmod(0o700)
     return found
 
 
-def _format(root: Path) -> str | None:
+def _format(root: Path, format: str = FORMAT) -> str | None:
     """Returns the format of the store at `root`, None where there is none. Raises Refused where
     `init` would not make or update one."""
     ours = {FORMAT_FILE, "store.db"}  # `init` makes the latter first
@@ -211,6 +258,6 @@ def _format(root: Path) -> str | None:
     if FORMAT_FILE not in there:
         return None
     found = (root / FORMAT_FILE).read_bytes().strip().decode("ascii", "replace")
-    if found not in (FORMAT, *CONVERTIBLE):
-        raise Refused(f"the store at {root} has another format than {FORMAT!r}")
+    if found not in (format, *(CONVERTIBLE if format == FORMAT else ())):
+        raise Refused(f"the store at {root} has another format than {format!r}")
     return found

@@ -24,7 +24,8 @@ TRUNK = """
     casfs.errors casfs.canonical casfs.digest casfs.config
     casfs.config_edit casfs.lru_cache casfs.system casfs.store_mounts casfs.packs
     casfs.object_storage
-    casfs.backend casfs.nodes casfs.conflict_retry casfs.write_batch casfs.store casfs.graph
+    casfs.backend casfs.backend.postgres
+    casfs.nodes casfs.conflict_retry casfs.write_batch casfs.store casfs.graph
     casfs.referrers casfs.removals casfs.threads casfs.thread_state casfs.thread_lookup
     casfs.thread_summary casfs.attempt_details casfs.workflow_path casfs.rule_prompts
     casfs.trees casfs.trees.diff casfs.trees.snapshot casfs.trees.restore
@@ -62,6 +63,7 @@ LIBRARIES = {
     "nh3": "casfs.web.markdown",
     "obstore": "casfs.object_storage.s3",
     "orjson": "casfs.canonical",
+    "psycopg": "casfs.backend.postgres.connection",
     "pydantic": "casfs.mcp",
     "pyfuse3": "casfs.fuse.pyfuse3.operations",
     "rfc8785": "casfs.canonical",

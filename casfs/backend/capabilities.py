@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, Protocol, runtime_checkable
+from typing import BinaryIO, NamedTuple, Protocol, runtime_checkable
 
-from casfs.backend.protocols import BlobInfo, HeadName, Publication, Staged, Total
+from casfs.backend.protocols import BlobInfo, Head, HeadName, Publication, Staged, Total
 from casfs.digest import Digest
 
 Progress = Callable[[int, int], None]  # blobs and bytes so far
@@ -198,3 +198,47 @@ class Collectable(Protocol):
 
     def collection(self) -> GcRun:
         """Begins a gc run. Raises Conflict while another one is under way."""
+
+
+class Lease(NamedTuple):
+    """The right to run a thread. `head`: as it is since the lease was taken; its record holds the
+    `token`, so a former owner's next move of it is a Conflict."""
+
+    thread: HeadName
+    token: int
+    head: Head
+
+
+class Renewal(NamedTuple):
+    """`lost`: leases that are another daemon's, or expired; `stopped`: threads of held leases whose
+    heads say that they do not run any more, since another process ended or suspended them."""
+
+    lost: set[HeadName]
+    stopped: set[HeadName]
+
+
+class Leases(Protocol):
+    """The leases of one daemon. Raises Unreachable where the database does not answer."""
+
+    ttl_s: float
+
+    def claim(self, limit: int, *, only: HeadName | None = None) -> list[Lease]:
+        """Takes up to `limit` threads that run and have no valid lease, fairly; moves their
+        heads."""
+
+    def renew(self, held: Collection[HeadName]) -> Renewal:
+        """Extends all leases by `ttl_s` from now, in one statement."""
+
+    def check(self, held: Collection[HeadName]) -> Renewal:
+        """As `renew`, without extending them."""
+
+    def release(self, held: Collection[HeadName]) -> None:
+        """Gives leases up; others may take the threads at once."""
+
+
+@runtime_checkable
+class Leasing(Protocol):
+    """Backend: daemons on several machines share its threads."""
+
+    def leases(self, owner: str) -> Leases:
+        """`owner`: an id that no other daemon has, nor this one after a restart."""

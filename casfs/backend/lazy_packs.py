@@ -35,6 +35,7 @@ PATIENCE_S = 5.0  # for a request and its retries
 BACKOFF_S, MAX_BACKOFF_S = 0.5, 8.0  # after a failure, in which nothing is asked
 EVICT_SHARE = 16  # of the limit: evictions are looked for after so much was fetched
 BACKGROUND_THREADS = 2
+SHARED = "_shared"  # the remote of the packs of a shared store; no name that a user can give
 T = TypeVar("T")
 
 
@@ -145,6 +146,14 @@ class LazyRemotes:
             raise NotLocal(partial(self.pack, remote, name)) from None
 
     def _connect(self, name: str) -> ObjectStorage:
+        shared = config.shared(self._root) if name == SHARED else None
+        if shared is not None:
+            return open_storage(
+                shared.objects,
+                endpoint=shared.endpoint,
+                region=shared.region,
+                patience_s=PATIENCE_S,
+            )
         settings: Any = config.remotes(self._root).get(name)
         if not settings or "url" not in settings:
             raise Failed(f"no remote {name!r} any more, but blobs are there; `casfs remote add` it")

@@ -1,0 +1,1 @@
+"""The shared backend: PostgreSQL and object storage, with a local cache on each machine."""

@@ -1,0 +1,115 @@
+"""The shared backend: rows in PostgreSQL, packs in object storage, a cache on each machine.
+
+A machine's directory is a disk store of its own that holds the cache (rows, `objects/`, and sparse
+mirrors of packs) and what is local in any case: sockets, logs, workspaces, `config.toml` with the
+table [shared]. Deleting it loses nothing but what runs on that machine. Invariants as in
+`casfs.backend.protocols`: object storage first, then one transaction for rows and heads.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Self
+
+from casfs import config
+from casfs.backend.disk import DiskBackend
+from casfs.backend.postgres import publication
+from casfs.backend.postgres.blobs import PostgresBlobs
+from casfs.backend.postgres.connection import Pool
+from casfs.backend.postgres.heads import PostgresHeads
+from casfs.backend.postgres.publication import Call
+from casfs.backend.postgres.uploads import Pack, Uploads
+from casfs.backend.protocols import Publication, Staged, Swap
+from casfs.errors import Failed, Invalid
+from casfs.object_storage.interface import ObjectStorage
+from casfs.object_storage.location import open_storage
+from casfs.system.files import replacing
+
+MACHINE_FILE = "machine"  # the id of this machine
+
+
+class PostgresBackend:
+    def __init__(self, root: Path, settings: config.Shared) -> None:
+        """`root`: this machine's directory. Nothing is asked of a server yet."""
+        self.root = root
+        self.settings = settings
+        self.machine = machine_id(root)
+        self.pool = Pool(settings.url)
+        self.local = DiskBackend(root)
+        self.blobs = PostgresBlobs(self.pool, self.local)
+        self.heads = PostgresHeads(self.pool, self.machine)
+        self.uploads = Uploads(self.pool, self._storage, self.local, root)
+
+    @classmethod
+    def open(cls, root: Path) -> Self:
+        """Raises Invalid where the table [shared] is missing."""
+        settings = config.shared(root)
+        if settings is None:
+            raise Invalid(f"{root / config.FILE}: no table [shared]; run `casfs init` again")
+        return cls(root, settings)
+
+    def _storage(self) -> ObjectStorage:
+        one = self.settings
+        return open_storage(one.objects, endpoint=one.endpoint, region=one.region)
+
+    def publish(
+        self, staged: Iterable[Staged], swaps: Iterable[Swap] = (), require: Collection[str] = ()
+    ) -> set[str]:
+        (result,) = self.publish_group([Publication(list(staged), list(swaps), require)])
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    def publish_group(self, group: Sequence[Publication]) -> list[set[str] | BaseException]:
+        results: list[set[str] | BaseException] = [set()] * len(group)
+        calls: dict[int, Call] = {}
+        packs: list[Pack] = []
+        try:
+            for number, one in enumerate(group):
+                try:
+                    placed, made = self.uploads.place(self.heads.stored(one))
+                    packs += made
+                    calls[number] = publication.arguments(placed)
+                except Exception as error:
+                    results[number] = error
+            if calls:
+                done = self._publish([*calls.values()])
+                for number, result in zip(calls, done, strict=True):
+                    results[number] = result
+            if not any(isinstance(result, BaseException) for result in results):
+                self.uploads.keep(packs)
+            return results
+        finally:
+            self.uploads.drop(packs)
+
+    def _publish(self, calls: list[Call]) -> Sequence[set[str] | BaseException]:
+        try:
+            results = publication.publish(self.pool, calls)
+        except Exception as error:
+            return [error] * len(calls)
+        pairs = zip(calls, results, strict=True)
+        moves = [len(call.swaps) for call, result in pairs if isinstance(result, set)]
+        if any(moves):
+            self.heads.note_moves(sum(moves))
+        return results
+
+    def version(self) -> int:
+        return self.heads.version()
+
+    def close(self) -> None:
+        self.pool.close()
+        self.local.close()
+
+
+def machine_id(root: Path) -> str:
+    """Returns the id of the machine whose directory is `root`, made at the first call."""
+    path = root / MACHINE_FILE
+    try:
+        if not path.exists():
+            with replacing(path, durable=True) as out:
+                out.write(secrets.token_hex(8).encode())
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Failed(f"cannot read {path}: {error}") from None

@@ -1,0 +1,199 @@
+"""Blobs of a shared store: rows of PostgreSQL, and packs in object storage, cached locally.
+
+What is read is looked for in the local cache first, a disk backend whose content came from here:
+bytes never change, so what it has is right. What it has not got is brought: a row with its bytes;
+of a packed blob the places of all members of its pack, whose frames the cache then fetches as they
+are read (`casfs.backend.lazy_packs`). With a node come the nodes of its type that it reaches, so a
+tree's directories need as many round trips as it is deep.
+
+Metadata are asked of the database, which decides what is stored.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+from casfs.backend.disk import DiskBackend
+from casfs.backend.lazy_packs import SHARED, NotLocal, waiting
+from casfs.backend.postgres.connection import Pool
+from casfs.backend.protocols import META, Blob, BlobInfo, Staged, Total
+from casfs.backend.sqlite_statements import (
+    BATCH_ROWS,
+    META_KEY,
+    key_of,
+    parse_hash,
+    type_key,
+    type_of,
+)
+from casfs.digest import BlobHash, Digest
+from casfs.errors import NotFound
+
+MAX_BROUGHT_NODES = 20_000  # with one that is asked for
+MAX_BROUGHT_BYTES = 64 << 20
+HASHES = re.compile(rb'"([0-9a-f]{64})"')
+PREFIX_CHARS = 64
+INFO = "SELECT id, hash, size, type FROM casfs.blobs WHERE"
+IN = "hash = ANY(%b::bytea[])"
+CONTENT = f"SELECT hash, size, type, data, pack FROM casfs.blobs WHERE {IN}"
+NODES = f"{CONTENT} AND type = %b"
+MEMBERS = """
+SELECT p.name, p.size, b.member, b.hash, b.size
+FROM casfs.packs p JOIN casfs.blobs b ON b.pack = p.id WHERE p.id = ANY(%s) ORDER BY p.id, b.member
+"""
+ROOM = "count(*), coalesce(sum(size), 0)::bigint, count(pack) FROM casfs.blobs"
+T = TypeVar("T")
+
+
+class PostgresBlobs:
+    def __init__(self, pool: Pool, local: DiskBackend) -> None:
+        self._pool = pool
+        self._local = local
+        self._bringing = threading.Lock()
+        self.stage = local.blobs.stage
+        self.stage_bytes = local.blobs.stage_bytes
+
+    def staging_directory(self) -> Path:
+        return self._local.blobs.staging_directory()
+
+    # -- content ------------------------------------------------------------------------------
+
+    def get(self, hash: str) -> Blob:
+        found = self._cached(hash, self._local.blobs.get)
+        if found.type is None and waiting.allowed and self.info([hash])[hash].type is not None:
+            self.bring([hash])  # it has become a node
+            found = self._local.blobs.get(hash)
+        return found
+
+    def open(self, hash: str) -> BinaryIO:
+        return self._cached(hash, self._local.blobs.open)
+
+    def stream(self, hash: str) -> BinaryIO:
+        return self._cached(hash, self._local.blobs.stream)
+
+    def get_sized(self, hash: str, size: int) -> bytes:
+        return self._cached(hash, lambda one: self._local.blobs.get_sized(one, size))
+
+    def get_many(self, hashes: Iterable[str]) -> Iterator[bytes | None]:
+        remaining = iter(hashes)
+        while batch := list(islice(remaining, BATCH_ROWS)):
+            self.bring(self._local.blobs.missing(batch))
+            yield from self._local.blobs.get_many(batch)
+
+    def places(self, hashes: Collection[str]) -> dict[str, tuple[str, int, int | None]]:
+        self.bring(self._local.blobs.missing(hashes))
+        return self._local.blobs.places(hashes)
+
+    def in_remote(self, remote: str | None = None) -> Iterator[tuple[str, str]]:
+        return self._local.blobs.in_remote(remote)
+
+    def _cached(self, hash: str, read: Callable[[str], T]) -> T:
+        try:
+            return read(hash)
+        except NotFound:
+            if not waiting.allowed:
+                raise NotLocal(partial(self.bring, [hash])) from None
+        self.bring([hash])
+        return read(hash)
+
+    def bring(self, hashes: Collection[str]) -> None:
+        """Brings blobs into the local cache. Raises NotFound, Unreachable."""
+        keys = [key_of(hash) for hash in hashes]
+        while keys:
+            part, keys = keys[: 10 * BATCH_ROWS], keys[10 * BATCH_ROWS :]
+            with self._bringing:
+                rows = self._pool.run(CONTENT, [part])
+                if gone := {*part} - {row[0] for row in rows}:
+                    raise NotFound(f"no blob {min(gone).hex()} in this store")
+                self._keep(rows + self._below(rows))
+
+    def _below(self, rows: list[Any]) -> list[Any]:
+        """Returns the nodes that nodes reach through nodes of their own type."""
+        below: list[Any] = []
+        seen, size = {row[0] for row in rows}, 0
+        for type in {row[2] for row in rows if row[2]}:
+            level = [row for row in rows if row[2] == type]
+            while level and len(below) < MAX_BROUGHT_NODES and size < MAX_BROUGHT_BYTES:
+                refs = {text.decode() for row in level for text in HASHES.findall(row[3])}
+                wanted = [hash for hash in refs if bytes.fromhex(hash) not in seen]
+                keys = [bytes.fromhex(hash) for hash in self._local.blobs.missing(wanted)]
+                level = self._pool.run(NODES, [keys, type]) if keys else []
+                seen.update(row[0] for row in level)
+                below += level
+                size += sum(row[1] for row in level)
+        return below
+
+    def _keep(self, rows: list[Any]) -> None:
+        types = {row[2].hex() for row in rows if row[2]}
+        types -= {row[0].hex() for row in rows}
+        if missing := self._local.blobs.missing(types):
+            self._keep(self._pool.run(CONTENT, [[key_of(one) for one in missing]]))
+        staged = []
+        for key, size, type, data, _ in rows:
+            if data is not None:
+                kind = None if type is None else type_of(type)
+                staged.append(Staged(Digest(BlobHash(key.hex()), size), data, type=kind))
+        self._local.publish(staged)
+        if packs := {row[4] for row in rows if row[4] is not None}:
+            self._adopt(packs)
+
+    def _adopt(self, packs: Collection[int]) -> None:
+        members: dict[tuple[str, int], list[tuple[int, str, int]]] = {}
+        for name, whole, member, key, size in self._pool.run(MEMBERS, [[*packs]]):
+            members.setdefault((name.hex(), whole), []).append((member, key.hex(), size))
+        for (name, whole), found in members.items():
+            self._local.adopt_pack(name, "remote", whole, SHARED, found)
+
+    # -- metadata -----------------------------------------------------------------------------
+
+    def info(self, hashes: Collection[str]) -> dict[str, BlobInfo]:
+        keys = [key for hash in hashes if (key := parse_hash(hash)) is not None]
+        rows = self._pool.run(f"{INFO} {IN}", [keys]) if keys else []
+        return {key.hex(): _info(size, type) for _, key, size, type in rows}
+
+    def missing(self, hashes: Collection[str]) -> list[str]:
+        found = self.info(hashes)
+        return [hash for hash in dict.fromkeys(hashes) if hash not in found]
+
+    def iterate(self, after: int = 0) -> Iterator[tuple[int, str, BlobInfo]]:
+        return self._iterate("", after)
+
+    def of_type(self, type: str) -> Iterator[tuple[str, BlobInfo]]:
+        for _, hash, info in self._iterate("type = %b AND", 0, type_key(type)):
+            yield hash, info
+
+    def _iterate(
+        self, condition: str, after: int, *values: object
+    ) -> Iterator[tuple[int, str, BlobInfo]]:
+        query = f"{INFO} {condition} id > %s ORDER BY id LIMIT {BATCH_ROWS}"
+        while True:
+            rows = self._pool.run(query, [*values, after])
+            for after, key, size, type in rows:
+                yield after, key.hex(), _info(size, type)
+            if len(rows) < BATCH_ROWS:
+                return
+
+    def find(self, prefix: str, limit: int) -> list[str]:
+        low, high = (bytes.fromhex(prefix.ljust(PREFIX_CHARS, end)) for end in "0f")
+        query = "SELECT hash FROM casfs.blobs WHERE hash BETWEEN %b AND %b ORDER BY hash LIMIT %s"
+        return [key.hex() for (key,) in self._pool.run(query, [low, high, limit])]
+
+    def total(self) -> Total:
+        ((*total,),) = self._pool.run(f"SELECT {ROOM}")
+        return Total(*total)
+
+    def room(self) -> dict[str | None, Total]:
+        rows = self._pool.run(f"SELECT type, {ROOM} GROUP BY type")
+        return {None if type is None else type_of(type): Total(*rest) for type, *rest in rows}
+
+    def types(self) -> dict[str, int]:
+        return {type: total.blobs for type, total in self.room().items() if type is not None}
+
+
+def _info(size: int, type: bytes | None) -> BlobInfo:
+    return BlobInfo(size, None if type is None else META if type == META_KEY else type.hex())

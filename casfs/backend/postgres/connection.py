@@ -1,0 +1,172 @@
+"""Connections to PostgreSQL: a small pool, and the translation of errors. The only module that
+imports psycopg.
+
+A statement that fails since the connection is gone is run again on a new one for PATIENCE_S; the
+caller of `run` must be able to bear that it takes effect twice. Passwords come from the environment
+(PGPASSWORD, PGPASSFILE), never from the URL.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import psycopg
+
+from casfs.errors import AccessDenied, CasfsError, Conflict, Failed, Invalid, NotFound, Unreachable
+
+PATIENCE_S = 8.0  # in which a lost server may come back
+PAUSE_S = 0.1  # between two tries
+MAX_IDLE = 16  # connections that are kept
+OPTIONS = {
+    "connect_timeout": 3,
+    "tcp_user_timeout": 5000,  # ms
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "application_name": "casfs",
+    "options": "-c search_path=casfs -c jit=off -c lock_timeout=60s",
+}
+RETRIED = ("40001", "40P01")  # serialization failure, deadlock
+SCHEME = "write postgresql://[USER@]HOST[:PORT]/DATABASE"
+T = TypeVar("T")
+Row = tuple[Any, ...]
+Connection = psycopg.Connection[Row]
+
+
+def check_url(url: str) -> None:
+    """Raises Invalid for a URL of another kind, or one with a password."""
+    try:
+        parts = urlsplit(url)
+        has_password = parts.password is not None or "password" in parts.query
+    except ValueError:
+        raise Invalid(f"not the URL of a database; {SCHEME}") from None
+    if parts.scheme not in ("postgresql", "postgres") or not parts.path.strip("/"):
+        raise Invalid(f"not the URL of a database; {SCHEME}")
+    if has_password:
+        raise Invalid("a password does not belong into a URL: set PGPASSWORD, or use ~/.pgpass")
+
+
+class Pool:
+    """The connections of one process to one database. Thread-safe."""
+
+    def __init__(self, url: str, patience_s: float = PATIENCE_S) -> None:
+        check_url(url)
+        self.url = url
+        self.patience_s = patience_s
+        self._idle: list[Connection] = []
+        self._lock = threading.Lock()
+
+    def run(self, query: str, values: Sequence[object] = ()) -> list[Row]:
+        """Runs one statement in a transaction of its own and returns its rows; again where the
+        connection breaks. Raises Unreachable, and what `translated` makes of errors."""
+        return self.retrying(lambda db: fetch(db, query, values))
+
+    def retrying(self, action: Callable[[Connection], T]) -> T:
+        """Runs `action`, again on a new connection where that breaks, for `patience_s`."""
+        end = time.monotonic() + self.patience_s
+        while True:
+            try:
+                with self.connection() as db:
+                    return action(db)
+            except (Unreachable, Deadlock):
+                if time.monotonic() > end:
+                    raise
+                time.sleep(PAUSE_S)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """A transaction of several statements."""
+        with self.connection() as db, _translating(), db.transaction():
+            yield db
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """A connection of this thread's own, in autocommit mode."""
+        with self._lock:
+            db = self._idle.pop() if self._idle else None
+        with _translating():
+            db = db or self.connect()
+            try:
+                yield db
+            except BaseException:
+                if db.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+                    db.close()
+                raise
+            finally:
+                self._give_back(db)
+
+    def connect(self) -> Connection:
+        """Opens a connection that the caller closes."""
+        options: dict[str, Any] = {**OPTIONS}
+        with _translating():
+            return psycopg.connect(self.url, autocommit=True, prepare_threshold=2, **options)
+
+    def _give_back(self, db: Connection) -> None:
+        if not db.closed:
+            with self._lock:
+                if len(self._idle) < MAX_IDLE:
+                    self._idle.append(db)
+                    return
+        with suppress(Exception):
+            db.close()
+
+    def close(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for db in idle:
+            with suppress(Exception):
+                db.close()
+
+
+class Deadlock(CasfsError):
+    """A transaction that PostgreSQL ended for another one's sake; it can be run again."""
+
+
+def fetch(db: Connection, query: str, values: Sequence[object] = ()) -> list[Row]:
+    """Returns the rows of a statement; [] where it gives none. All values travel in binary form."""
+    with _translating():
+        cursor = db.execute(query, values, binary=True)
+        return cursor.fetchall() if cursor.description else []
+
+
+@contextmanager
+def _translating() -> Iterator[None]:
+    try:
+        yield
+    except psycopg.Error as error:
+        raise translated(error) from None
+
+
+def translated(error: psycopg.Error) -> CasfsError:
+    """Returns the error of casfs for one of psycopg. The classes CF… are raised by the functions
+    of `casfs.backend.postgres.schema`."""
+    state = error.sqlstate or ""
+    text = (error.diag.message_primary or str(error) or type(error).__name__).split("\n")[0]
+    if state.startswith("CF"):
+        return raised(state, text)
+    if state in RETRIED:
+        return Deadlock(f"the database: {text}")
+    if state in ("28P01", "28000", "42501"):
+        return AccessDenied(f"the database refuses access: {text}; is PGPASSWORD right?")
+    if state == "3D000":
+        return NotFound(f"the database: {text}; make it with createdb")
+    is_away = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
+    if "password" in text and not state:
+        return AccessDenied(f"the database refuses access: {text}; is PGPASSWORD right?")
+    if is_away and (not state or state[:2] in ("08", "57", "53")):
+        return Unreachable(f"the database does not answer: {text}")
+    return Failed(f"the database: {text}")
+
+
+def raised(state: str, text: str) -> CasfsError:
+    """Returns the error that a function of `casfs.backend.postgres.schema` has raised."""
+    if state == "CF404":
+        return NotFound(f"no blob {text} in this store: it was collected meanwhile")
+    if state == "CF409":
+        return Conflict(f"head {text}: moved by another writer meanwhile")
+    return Conflict(f"the upload of {text} took longer than the grace period; try again")

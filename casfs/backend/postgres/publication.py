@@ -1,0 +1,139 @@
+"""Publications as arguments of the functions that write them (`casfs.backend.postgres.schema`)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from casfs.backend.postgres.connection import Connection, Pool, Row, fetch, raised
+from casfs.backend.protocols import (
+    MAX_RECORD_BYTES,
+    META,
+    DamagedHead,
+    Head,
+    Publication,
+    Staged,
+    Swap,
+)
+from casfs.backend.sqlite_statements import TOUCH_RESOLUTION_S, is_storable, key_of, type_key
+from casfs.errors import Conflict, Invalid, Unreachable
+from casfs.system.clock import now_ms
+
+BLOB_TYPES = ("bytea", "bigint", "bytea", "bytea", "bytea", "int")
+SWAP_TYPES = ("text", "bytea", "text", "bytea", "text")
+TYPES = [*BLOB_TYPES, "bytea", "bytea", "bigint", *SWAP_TYPES]
+ARGUMENTS = ", ".join(["%s::bigint"] * 3 + [f"%b::{one}[]" for one in TYPES])
+ONE = f"SELECT casfs.publish_one({ARGUMENTS})"
+TRY = f"SELECT known, state, message FROM casfs.publish_try({ARGUMENTS})"
+
+
+class Placed(NamedTuple):
+    """A publication whose longer blobs are in object storage: `packs`: the sizes of the new packs
+    by name; `places`: (pack, member) of blobs by hash."""
+
+    publication: Publication
+    packs: dict[str, int]
+    places: dict[str, tuple[str, int]]
+
+
+class Call(NamedTuple):
+    """The arguments of one call, and the swaps that are in them."""
+
+    values: list[object]
+    swaps: Sequence[Swap]
+
+
+def publish(pool: Pool, group: Sequence[Call]) -> list[set[str] | BaseException]:
+    """Publishes each, all in one transaction and one round trip; returns the hashes that were
+    stored already, or the error. Raises Unreachable."""
+    lost = False
+
+    def run(db: Connection) -> list[set[str] | BaseException]:
+        nonlocal lost
+        if lost and all(_is_done(db, one.swaps) for one in group):
+            return [set() for _ in group]  # the answer was lost, not the transaction
+        try:
+            if len(group) == 1:
+                return [_known(*row) for row in fetch(db, ONE, group[0].values)]
+            query = " UNION ALL ".join([TRY] * len(group))
+            values = [value for one in group for value in one.values]
+            return [_result(*row) for row in fetch(db, query, values)]
+        except Unreachable:
+            lost = True
+            raise
+
+    return pool.retrying(run)
+
+
+def _known(keys: list[bytes]) -> set[str]:
+    return {key.hex() for key in keys}
+
+
+def _result(keys: list[bytes], state: str | None, message: str) -> set[str] | BaseException:
+    return _known(keys) if state is None else raised(state, message)
+
+
+def _is_done(db: Connection, swaps: Sequence[Swap]) -> bool:
+    """Returns True where all heads are as the swaps make them: records differ from write to write,
+    so it was this transaction that moved them."""
+    names = [swap.name for swap in swaps]
+    rows = fetch(db, "SELECT name, hash, record FROM casfs.heads WHERE name = ANY(%s)", [names])
+    now = {name: (hash, record) for name, hash, record in rows}
+    return bool(swaps) and all(
+        now.get(one.name) == (None if one.new is None else _head_row(one.new)) for one in swaps
+    )
+
+
+def arguments(placed: Placed) -> Call:
+    """Raises Invalid, NotFound, Conflict."""
+    (staged, swaps, require), packs, places = placed
+    blobs: dict[str, Staged] = {}
+    for one in staged:
+        if one.type is not None or one.digest.hash not in blobs:
+            blobs[one.digest.hash] = one
+    needs: set[str] = {swap.new.hash for swap in swaps if swap.new}
+    needs |= {one.type for one in staged if one.type is not None and one.type != META}
+    needs = (needs - blobs.keys()) | {*require}
+    rows = [_blob_row(one, places) for one in blobs.values()]
+    values = [
+        int(time.time()),
+        now_ms(),
+        TOUCH_RESOLUTION_S,
+        *([list(column) for column in zip(*rows, strict=True)] or [[]] * len(BLOB_TYPES)),
+        sorted(key_of(hash) for hash in needs),
+        [bytes.fromhex(name) for name in packs],
+        [*packs.values()],
+        *([list(column) for column in zip(*map(_swap_row, swaps), strict=True)] or [[]] * 5),
+    ]
+    return Call(values, swaps)
+
+
+def _blob_row(one: Staged, places: dict[str, tuple[str, int]]) -> Row:
+    pack, member = places.get(one.digest.hash, (None, None))
+    return (
+        key_of(one.digest.hash),
+        one.digest.size_bytes,
+        None if one.type is None else type_key(one.type),
+        one.data if pack is None else None,
+        None if pack is None else bytes.fromhex(pack),
+        member,
+    )
+
+
+def _swap_row(swap: Swap) -> Row:
+    if not is_storable(swap.name) or "\0" in swap.name:
+        raise Invalid(f"head {swap.name!a}: a name must be UTF-8")
+    if isinstance(swap.old, DamagedHead):
+        raise Conflict(f"head {swap.name}: damaged; see `casfs fsck`")
+    old = (None, None) if swap.old is None else _head_row(swap.old)
+    new = (None, None) if swap.new is None else _head_row(swap.new)
+    return (swap.name, *old, *new)
+
+
+def _head_row(head: Head) -> tuple[bytes, str]:
+    """Raises Invalid."""
+    size = len(head.text.encode())
+    if size > MAX_RECORD_BYTES:
+        raise Invalid(f"a head's record of {size} bytes is over {MAX_RECORD_BYTES}")
+    return key_of(head.hash), head.text

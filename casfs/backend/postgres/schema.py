@@ -1,0 +1,187 @@
+"""The tables and functions of a shared store in PostgreSQL.
+
+    store        one row: the format, the id, where the objects are
+    blobs        as in `casfs.backend.disk`; `type` is the hash of the schema node ('' for META),
+                 `data` is NULL where the bytes are member `member` of the pack `pack`
+    packs        the packs in object storage, packs/<name>.pack; each name is used once (salted)
+    strays       packs in object storage, or on their way there, that have no row in `packs`, and
+                 since when: written before an upload, and by gc with the deletion of a pack
+    heads        names, by code point; `running` finds the threads that a daemon may run
+    moves        the journal. `id` comes from a sequence, which is not in commit order, so the order
+                 is (xid, id), and a move is read once no transaction up to `xid` runs any more
+    journal      one row: number and place of the last move that was pruned
+    leases       who runs a thread, and until when, by the database's clock
+    machines     who uses the store
+    collecting   one row during a gc; young, marks: of that gc (`casfs.backend.postgres.gc`)
+
+`publish` is one transaction in one round trip. It holds GUARD shared; whoever must have no
+publication in flight (gc as it begins, and as it deletes) takes GUARD alone.
+"""
+
+from __future__ import annotations
+
+GUARD = 0x636173667300  # key of an advisory lock
+
+TABLES = """
+CREATE SCHEMA IF NOT EXISTS casfs;
+CREATE TABLE IF NOT EXISTS casfs.store (
+  one boolean PRIMARY KEY DEFAULT true CHECK (one), format text NOT NULL, id text NOT NULL,
+  objects text NOT NULL, endpoint text, region text);
+CREATE TABLE IF NOT EXISTS casfs.packs (
+  id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name bytea NOT NULL UNIQUE,
+  size bigint NOT NULL);
+CREATE TABLE IF NOT EXISTS casfs.strays (
+  name bytea PRIMARY KEY, size bigint NOT NULL, since timestamptz NOT NULL DEFAULT now());
+CREATE SEQUENCE IF NOT EXISTS casfs.blob_ids;
+CREATE TABLE IF NOT EXISTS casfs.blobs (
+  id bigint PRIMARY KEY, hash bytea NOT NULL UNIQUE, size bigint NOT NULL, type bytea,
+  touched bigint NOT NULL, data bytea, pack bigint, member integer) WITH (fillfactor = 90);
+CREATE INDEX IF NOT EXISTS blobs_by_type ON casfs.blobs (type, id) WHERE type IS NOT NULL;
+CREATE INDEX IF NOT EXISTS blobs_by_pack ON casfs.blobs (pack) WHERE pack IS NOT NULL;
+CREATE TABLE IF NOT EXISTS casfs.heads (
+  name text COLLATE "C" PRIMARY KEY, hash bytea NOT NULL, record text NOT NULL,
+  running boolean NOT NULL GENERATED ALWAYS AS
+    (name LIKE 'threads/%' AND position('"status":"running"' IN record) > 0) STORED
+  ) WITH (fillfactor = 70);
+CREATE INDEX IF NOT EXISTS heads_running ON casfs.heads (name) WHERE running;
+CREATE TABLE IF NOT EXISTS casfs.uses (name text COLLATE "C" PRIMARY KEY, at bigint NOT NULL);
+CREATE TABLE IF NOT EXISTS casfs.moves (
+  xid xid8 NOT NULL DEFAULT pg_current_xact_id(), id bigint GENERATED ALWAYS AS IDENTITY,
+  name text COLLATE "C" NOT NULL, hash bytea, at bigint NOT NULL, PRIMARY KEY (xid, id));
+CREATE TABLE IF NOT EXISTS casfs.journal (
+  one boolean PRIMARY KEY DEFAULT true CHECK (one), seq bigint NOT NULL, xid xid8 NOT NULL,
+  id bigint NOT NULL);
+INSERT INTO casfs.journal (seq, xid, id) VALUES (0, '0', 0) ON CONFLICT DO NOTHING;
+CREATE TABLE IF NOT EXISTS casfs.leases (
+  thread text COLLATE "C" PRIMARY KEY, owner text NOT NULL, token bigint NOT NULL,
+  expires timestamptz NOT NULL) WITH (fillfactor = 70);
+CREATE INDEX IF NOT EXISTS leases_by_owner ON casfs.leases (owner);
+CREATE TABLE IF NOT EXISTS casfs.machines (
+  id text PRIMARY KEY, host text NOT NULL, root text NOT NULL, version text NOT NULL,
+  daemon text, seen timestamptz NOT NULL DEFAULT now());
+CREATE TABLE IF NOT EXISTS casfs.collecting (
+  one boolean PRIMARY KEY DEFAULT true CHECK (one), token bigint NOT NULL, running boolean NOT NULL,
+  last bigint NOT NULL, expires timestamptz NOT NULL);
+CREATE TABLE IF NOT EXISTS casfs.young (id bigint PRIMARY KEY);
+CREATE UNLOGGED TABLE IF NOT EXISTS casfs.marks (id bigint PRIMARY KEY);
+"""
+
+# Arguments of a publication: hashes (and sizes, types, data, packs, members) of its blobs, in the
+# order in which they arrive; what it needs; its swaps. An absent old or new head is NULL.
+PUBLISH = f"""
+CREATE OR REPLACE FUNCTION casfs.publish_one(
+  now_s bigint, now_ms bigint, tolerance bigint,
+  hashes bytea[], sizes bigint[], types bytea[], datas bytea[], in_packs bytea[], members int[],
+  needs bytea[], new_packs bytea[], new_sizes bigint[],
+  names text[], old_hashes bytea[], old_records text[], new_hashes bytea[], new_records text[]
+) RETURNS bytea[] LANGUAGE plpgsql AS $$
+DECLARE
+  known bytea[];
+  gone bytea;
+  made bigint[];
+  count int;
+BEGIN
+  PERFORM pg_advisory_xact_lock_shared({GUARD});
+  IF cardinality(needs) > 0 THEN
+    SELECT n.hash INTO gone FROM unnest(needs) n(hash)
+      WHERE NOT EXISTS (SELECT FROM casfs.blobs b WHERE b.hash = n.hash) ORDER BY 1 LIMIT 1;
+    IF FOUND THEN
+      RAISE EXCEPTION USING ERRCODE = 'CF404', MESSAGE = encode(gone, 'hex');
+    END IF;
+    UPDATE casfs.blobs SET touched = now_s
+      WHERE hash = ANY(needs) AND touched < now_s - tolerance;
+  END IF;
+  known := '{{}}';
+  IF cardinality(hashes) > 0 THEN
+    known := ARRAY(SELECT b.hash FROM casfs.blobs b WHERE b.hash = ANY(hashes));
+    IF cardinality(known) > 0 THEN
+      DELETE FROM casfs.blobs b USING unnest(hashes, types) n(hash, type)
+        WHERE b.hash = n.hash AND b.hash = ANY(known)
+        AND b.type IS NULL AND n.type IS NOT NULL;
+      UPDATE casfs.blobs SET touched = now_s
+        WHERE hash = ANY(known) AND touched < now_s - tolerance;
+    END IF;
+    IF cardinality(new_packs) > 0 THEN
+      DELETE FROM casfs.strays WHERE name = ANY(new_packs);
+      GET DIAGNOSTICS count = ROW_COUNT;
+      IF count <> cardinality(new_packs) THEN
+        RAISE EXCEPTION USING ERRCODE = 'CF410', MESSAGE = encode(new_packs[1], 'hex');
+      END IF;
+      WITH added AS (INSERT INTO casfs.packs (name, size)
+        SELECT * FROM unnest(new_packs, new_sizes) RETURNING id)
+        SELECT array_agg(id) INTO made FROM added;
+    END IF;
+    INSERT INTO casfs.blobs (id, hash, size, type, touched, data, pack, member)
+      SELECT i.id, i.hash, i.size, i.type, now_s, i.data, p.id, i.member FROM (
+        SELECT nextval('casfs.blob_ids') AS id, n.* FROM unnest(
+          hashes, sizes, types, datas, in_packs, members
+        ) n(hash, size, type, data, pack, member)
+      ) i LEFT JOIN casfs.packs p ON p.name = i.pack
+      WHERE cardinality(known) = 0
+        OR NOT EXISTS (SELECT FROM casfs.blobs b WHERE b.hash = i.hash)
+      ORDER BY i.hash
+      ON CONFLICT (hash) DO UPDATE SET touched = excluded.touched,
+        type = coalesce(blobs.type, excluded.type);
+    IF made IS NOT NULL THEN
+      WITH unused AS (DELETE FROM casfs.packs p WHERE p.id = ANY(made)
+        AND NOT EXISTS (SELECT FROM casfs.blobs b WHERE b.pack = p.id) RETURNING name, size)
+        INSERT INTO casfs.strays (name, size) SELECT * FROM unused;
+    END IF;
+  END IF;
+  FOR i IN 1 .. cardinality(names) LOOP
+    IF old_hashes[i] IS NULL THEN
+      INSERT INTO casfs.heads (name, hash, record)
+        VALUES (names[i], new_hashes[i], new_records[i]) ON CONFLICT DO NOTHING;
+    ELSIF new_hashes[i] IS NULL THEN
+      DELETE FROM casfs.heads
+        WHERE name = names[i] AND hash = old_hashes[i] AND record = old_records[i];
+    ELSE
+      UPDATE casfs.heads SET hash = new_hashes[i], record = new_records[i]
+        WHERE name = names[i] AND hash = old_hashes[i] AND record = old_records[i];
+    END IF;
+    GET DIAGNOSTICS count = ROW_COUNT;
+    IF count <> 1 THEN
+      RAISE EXCEPTION USING ERRCODE = 'CF409', MESSAGE = names[i];
+    END IF;
+    IF new_hashes[i] IS NULL THEN
+      DELETE FROM casfs.uses WHERE name = names[i];
+    END IF;
+    INSERT INTO casfs.moves (name, hash, at) VALUES (names[i], new_hashes[i], now_ms);
+  END LOOP;
+  IF EXISTS (SELECT FROM casfs.collecting WHERE running) THEN
+    INSERT INTO casfs.young SELECT id FROM casfs.blobs
+      WHERE hash = ANY(hashes || needs) ON CONFLICT DO NOTHING;
+  END IF;
+  RETURN known;
+END $$;
+
+CREATE OR REPLACE FUNCTION casfs.publish_try(
+  now_s bigint, now_ms bigint, tolerance bigint,
+  hashes bytea[], sizes bigint[], types bytea[], datas bytea[], in_packs bytea[], members int[],
+  needs bytea[], new_packs bytea[], new_sizes bigint[],
+  names text[], old_hashes bytea[], old_records text[], new_hashes bytea[], new_records text[],
+  OUT known bytea[], OUT state text, OUT message text
+) LANGUAGE plpgsql AS $$
+BEGIN
+  known := casfs.publish_one(now_s, now_ms, tolerance, hashes, sizes, types, datas, in_packs,
+    members, needs, new_packs, new_sizes, names, old_hashes, old_records, new_hashes, new_records);
+EXCEPTION WHEN SQLSTATE 'CF404' OR SQLSTATE 'CF409' OR SQLSTATE 'CF410' THEN
+  known := '{{}}';
+  state := SQLSTATE;
+  message := SQLERRM;
+END $$;
+
+CREATE OR REPLACE FUNCTION casfs.prune_moves(keep bigint) RETURNS void LANGUAGE sql AS $$
+  WITH old AS (
+    SELECT xid, id FROM casfs.moves WHERE xid < pg_snapshot_xmin(pg_current_snapshot())
+    ORDER BY xid DESC, id DESC OFFSET keep
+  ), held AS (SELECT seq FROM casfs.journal FOR UPDATE SKIP LOCKED),
+  gone AS (
+    DELETE FROM casfs.moves m USING old WHERE m.xid = old.xid AND m.id = old.id
+    AND EXISTS (SELECT FROM held) RETURNING m.xid, m.id
+  ), last AS (
+    SELECT count(*) OVER () AS count, xid, id FROM gone ORDER BY xid DESC, id DESC LIMIT 1
+  )
+  UPDATE casfs.journal j SET seq = j.seq + last.count, xid = last.xid, id = last.id FROM last
+$$;
+"""

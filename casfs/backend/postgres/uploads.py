@@ -1,0 +1,174 @@
+"""Brings the longer blobs of a publication to object storage, before its transaction.
+
+Every blob that is not a row is a member of a pack; one of FILE_MIN_BYTES or more has a pack of its
+own, which no later gc has to rewrite. A pack holds a random member, so its name is used once: what
+gc deletes from object storage is never put again by another writer. Its name is in `strays` before
+the upload begins, and the transaction that publishes it takes it out; so each object has a row,
+wherever a writer dies.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import cached_property, partial
+from pathlib import Path
+from typing import NamedTuple
+
+from casfs.backend.disk import DiskBackend
+from casfs.backend.frame_mirror import FrameMirror, mirror_path
+from casfs.backend.lazy_packs import SHARED
+from casfs.backend.postgres.connection import Pool
+from casfs.backend.postgres.publication import Placed
+from casfs.backend.protocols import FILE_MIN_BYTES, INLINE_MAX_BYTES, Publication, Staged
+from casfs.backend.sqlite_statements import key_of
+from casfs.digest import hash_bytes
+from casfs.object_storage.interface import ObjectStorage
+from casfs.object_storage.retrying import parallel
+from casfs.packs.reader import PackReader, open_pack
+from casfs.packs.writer import PackWriter
+from casfs.system.files import writing
+
+ROW_MAX_BYTES = 8 << 10  # of a plain blob in a row
+MAX_ROWS = 64  # plain blobs of a publication; where there are more, all go to packs
+PACK_BYTES = 32 << 20  # of content
+UPLOADS = 4  # at a time
+SALT_BYTES = 16
+STORED = "SELECT hash FROM casfs.blobs WHERE hash = ANY(%b::bytea[])"
+STRAY = "INSERT INTO casfs.strays (name, size) VALUES (%b, %s)"
+
+
+class Pack(NamedTuple):
+    """An uploaded pack, its local file, and its members: (number, hash, size)."""
+
+    name: str
+    size: int
+    path: Path
+    members: list[tuple[int, str, int]]
+
+
+class Uploads:
+    """`local`: the cache of this machine."""
+
+    def __init__(
+        self, pool: Pool, connect: Callable[[], ObjectStorage], local: DiskBackend, root: Path
+    ) -> None:
+        self._pool = pool
+        self._connect = connect
+        self._local = local
+        self._root = root
+
+    @cached_property
+    def _storage(self) -> ObjectStorage:
+        return self._connect()
+
+    def place(self, publication: Publication) -> tuple[Placed, list[Pack]]:
+        """Uploads what is to be in packs and not stored yet. Raises Unreachable, AccessDenied,
+        Failed."""
+        rows, packed = _divided(publication.staged)
+        packs: list[Pack] = []
+        if packed:
+            keys = [key_of(one.digest.hash) for one in packed]
+            stored = {key.hex() for (key,) in self._pool.run(STORED, [keys])}
+            new = {one.digest.hash: one for one in packed if one.digest.hash not in stored}
+            rows += [one for one in packed if one.digest.hash in stored]
+            calls = (partial(self._upload, group) for group in _groups(new.values()))
+            packs = list(parallel(calls, UPLOADS, UPLOADS))
+            rows += new.values()
+        places = {hash: (one.name, number) for one in packs for number, hash, _ in one.members}
+        sizes = {one.name: one.size for one in packs}
+        order = {one.digest.hash: number for number, one in enumerate(publication.staged)}
+        rows.sort(key=lambda one: order[one.digest.hash])
+        return Placed(publication._replace(staged=rows), sizes, places), packs
+
+    def _upload(self, group: list[Staged]) -> Pack:
+        path = Path(self._local.blobs.staging_directory()) / secrets.token_hex(8)
+        try:
+            name, members = _write(path, group)
+            size = path.stat().st_size
+            self._pool.run(STRAY, [bytes.fromhex(name), size])
+            self._storage.put(f"packs/{name}.pack", path)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        return Pack(name, size, path, members)
+
+    def keep(self, packs: Iterable[Pack]) -> None:
+        """Puts published packs into the local cache, so that this machine fetches nothing again."""
+        for one in packs:
+            mirror = mirror_path(self._root, SHARED, one.name)
+            with writing(mirror):
+                mirror.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                one.path.rename(mirror)
+            found = FrameMirror(mirror)
+            for frame in range(found.index.frames):
+                found.touch(frame)
+            self._local.adopt_pack(one.name, "remote", one.size, SHARED, one.members)
+
+    @staticmethod
+    def drop(packs: Iterable[Pack]) -> None:
+        for one in packs:
+            with suppress(OSError):
+                os.unlink(one.path)
+
+
+def _divided(staged: Sequence[Staged]) -> tuple[list[Staged], list[Staged]]:
+    """Returns the blobs that are rows, and those for packs."""
+    plain = [one for one in staged if one.type is None]
+    limit = ROW_MAX_BYTES if len(plain) <= MAX_ROWS else INLINE_MAX_BYTES
+    rows: list[Staged] = []
+    packed: list[Staged] = []
+    for one in staged:
+        is_row = one.type is not None or (one.data is not None and len(one.data) <= limit)
+        if is_row and one.data is None:
+            one = Staged(one.digest, _content(one, {}), type=one.type)
+        (rows if is_row else packed).append(one)
+    return rows, packed
+
+
+def _groups(staged: Iterable[Staged]) -> Iterator[list[Staged]]:
+    group: list[Staged] = []
+    size = 0
+    for one in staged:
+        if one.digest.size_bytes >= FILE_MIN_BYTES:
+            yield [one]
+            continue
+        if group and size + one.digest.size_bytes > PACK_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(one)
+        size += one.digest.size_bytes
+    if group:
+        yield group
+
+
+def _write(path: Path, group: list[Staged]) -> tuple[str, list[tuple[int, str, int]]]:
+    """Writes a pack; returns its name and its members."""
+    members: list[tuple[int, str, int]] = []
+    readers: dict[str, PackReader] = {}
+    with writing(path), path.open("xb") as out:
+        writer = PackWriter(out)
+        salt = secrets.token_bytes(SALT_BYTES)
+        writer.add(hash_bytes(salt), salt)
+        for one in group:
+            hash, size = one.digest.hash, one.digest.size_bytes
+            if size > FILE_MIN_BYTES and one.temp is not None and one.member is None:
+                with open(one.temp, "rb") as source:
+                    number = writer.add_stream(hash, size, source)
+            else:
+                number = writer.add(hash, _content(one, readers))
+            members.append((number, hash, size))
+        return writer.finish(), members
+
+
+def _content(one: Staged, readers: dict[str, PackReader]) -> bytes:
+    if one.data is not None:
+        return one.data
+    assert one.temp is not None
+    if one.member is None:
+        return Path(one.temp).read_bytes()
+    if one.temp not in readers:
+        readers[one.temp] = open_pack(Path(one.temp))
+    return readers[one.temp].read(one.member)
