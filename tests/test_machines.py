@@ -108,8 +108,8 @@ def test_machines_in_namespaces(postgres: PostgresServer, seaweedfs: S3Server) -
         first, second = team
         assert first.plug is not None
         assert ask(first) == ask(second) == "7"
+        reach = [sys.executable, "-c", REACH, postgres.host, str(postgres.port)]
         with pytest.raises(subprocess.CalledProcessError):
-            reach = [sys.executable, "-c", REACH, postgres.host, str(postgres.port)]
             subprocess.run([*first.prefix, *reach], check=True, capture_output=True)
         first.plug(False)
         assert ask(first) != "7"
