@@ -191,8 +191,8 @@ def machines(
 ) -> Iterator[list[Machine]]:
     """Machines of a new store. `network`: a `Network`, each in a namespace of its own."""
     folder = Path(tempfile.mkdtemp(prefix="casfs-machines-", dir="/tmp"))  # sockets: a short path
-    s3_host = urlsplit(s3.endpoint)
-    targets = {"database": ("127.0.0.1", postgres.port), "objects": ("127.0.0.1", s3_host.port)}
+    ports: dict[Server, int] = {"database": postgres.port}
+    ports["objects"] = urlsplit(s3.endpoint).port or 80
     team: list[Machine] = []
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder)
@@ -203,7 +203,8 @@ def machines(
             place.mkdir()
             listen = network.address if network else "127.0.0.1"
             links = {
-                server: stack.enter_context(Link(*targets[server], listen)) for server in SERVERS
+                server: stack.enter_context(Link("127.0.0.1", ports[server], listen))
+                for server in SERVERS
             }
             machine = Machine(name, place, links, database, objects)
             machine.environment = environment(place)

@@ -1,0 +1,71 @@
+"""That the harness of a team's machines can fail. Its short run: see below."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.harness.chaos_check import Fault, History, Note, count_beside, pauses, read_notes
+
+LOG = """\
+10.0 begin 1 m1 - a
+10.1 end 1 m1 - a
+10.2 begin 2 m2 m1 a
+20.2 begin 2 m3 m1 b
+20.3 end 2 m3 - b
+"""
+
+
+def notes(folder: Path, text: str = LOG) -> list[Note]:
+    (folder / "log").write_text(text)
+    return read_notes(folder / "log")
+
+
+def test_what_holds(tmp_path: Path) -> None:
+    found = notes(tmp_path)
+    History("t", ["m1", "m3"]).check(found)
+    assert count_beside(found, []) == 0
+
+
+@pytest.mark.parametrize(
+    ("marks", "more", "said"),
+    [
+        (["m1", "m2"], "", "m2 did not run"),
+        (["m1", "m3"], "21.0 begin 3 m4 m2 a\n", "came after m3"),
+        (["m1"], "21.0 begin 3 m4 m3 a\n", "step 2 is lost"),
+        (["m1", "m3", "m5"], "", "m5 did not run"),
+    ],
+    ids=["half", "two writers", "lost", "unknown"],
+)
+def test_the_harness_sees(marks: list[str], more: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=said):
+        History("t", marks).check(notes(tmp_path, LOG + more))
+
+
+def test_agents_that_outlive_their_lease(tmp_path: Path) -> None:
+    found = notes(tmp_path, LOG + "20.25 end 2 m2 - a\n")
+    assert count_beside(found, [Fault("daemon killed", "a", 10.15, 14.0)]) == 1
+    for fault in (
+        Fault("cut of database", "a", 10.3, 30.0),
+        Fault("daemon killed", "b", 11.0, 12.0),
+    ):
+        with pytest.raises(AssertionError, match="lived on beside"):
+            count_beside(found, [fault])
+
+
+@pytest.mark.parametrize(
+    ("fault", "pause"),
+    [
+        (None, 10.1),
+        (Fault("daemon killed", "a", 12.0, 30.0), 8.2),
+        (Fault("daemon killed", "b", 12.0, 30.0), 10.1),
+        (Fault("database killed", None, 12.0, 15.0), 5.2),
+        (Fault("cut of objects", "a", 10.05, 13.0), 7.2),
+    ],
+    ids=["none", "of its machine", "of another", "database", "objects"],
+)
+def test_pauses_begin_with_a_fault(fault: Fault | None, pause: float, tmp_path: Path) -> None:
+    faults = [] if fault is None else [fault]
+    found = pauses(History("t", ["m1", "m3"]), notes(tmp_path), faults)
+    assert max(found) == pytest.approx(pause)
