@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import io
 import os
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
-from typing import BinaryIO, Self, cast
+from typing import Any, BinaryIO, Self, cast
 
 from casfs import config
 from casfs.backend.derived import find_prefix
@@ -87,10 +89,10 @@ class Store:
         region: str | None = None,
     ) -> Self:
         """Makes or joins the shared store of the database `url`, with this machine's directory at
-        `root`. Raises Refused where that is a store of its own, and as
-        `casfs.backend.postgres.create`."""
-        from casfs.backend.postgres.create import create
-
+        `root`. Raises as `check_shared`."""
+        cls.check_shared(root, url, objects, endpoint, region)
+        create = _postgres("create").create
+        is_new = not root.exists()
         try:
             _make_root(root, SHARED_FORMAT)
             shared = create(root, url, objects, endpoint, region)
@@ -102,11 +104,43 @@ class Store:
             with replacing(path, durable=True) as file:
                 file.write(with_table(text, config.SHARED, values).encode())
             _write_format(root, SHARED_FORMAT)
-        except OSError as error:
-            raise Failed(f"cannot make a store at {root}: {error.strerror}") from error
+        except BaseException as error:
+            if is_new:
+                with suppress(OSError):
+                    root.rmdir()  # where nothing is in it yet
+            if isinstance(error, OSError):
+                raise Failed(f"cannot make a store at {root}: {error.strerror}") from error
+            raise
         store = cls.open(root)
         store.register_builtin()
         return store
+
+    @classmethod
+    def check_shared(
+        cls,
+        root: Path,
+        url: str,
+        objects: str | None = None,
+        endpoint: str | None = None,
+        region: str | None = None,
+    ) -> config.Shared | None:
+        """Returns the settings of the shared store that `init_shared` would join, None where it
+        would make one. Changes nothing. Raises Refused where `root` is a store of its own or of
+        another database, and as `casfs.backend.postgres.create`."""
+        try:
+            _format(root, SHARED_FORMAT)
+        except OSError as error:
+            raise Failed(f"cannot make a store at {root}: {error.strerror}") from error
+        old = config.shared(root)
+        if old is not None and old.url != url:
+            raise Refused(
+                f"{root} belongs to the shared store at {old.url}; give another --store, or where"
+                f" that database has moved, edit url in {root / config.FILE}"
+            )
+        found: config.Shared | None = _postgres("create").find(url, objects)
+        if found is None:
+            return None
+        return found._replace(endpoint=endpoint or found.endpoint, region=region or found.region)
 
     @classmethod
     def check_init(cls, root: Path) -> str | None:
@@ -130,7 +164,7 @@ class Store:
         except (OSError, UnicodeDecodeError) as error:
             raise Failed(f"cannot read {root / FORMAT_FILE}: {error}") from None
         if found == SHARED_FORMAT:
-            return cls(_shared_backend(root), root)
+            return cls(_postgres("backend").PostgresBackend.open(root), root)
         if found != FORMAT:
             hint = "; run `casfs init` to convert it" if found in CONVERTIBLE else ""
             raise Refused(
@@ -222,15 +256,13 @@ class Store:
         return BlobHash(found[0])
 
 
-def _shared_backend(root: Path) -> Backend:
+def _postgres(module: str) -> Any:
     try:
-        from casfs.backend.postgres.backend import PostgresBackend
+        return import_module(f"casfs.backend.postgres.{module}")
     except ImportError as error:
         raise Failed(
-            f"the store at {root} is shared, which needs an extra:"
-            f" pip install 'casfs[postgres]' ({error})"
+            f"a shared store needs extras: pip install 'casfs[postgres,s3]' ({error})"
         ) from None
-    return PostgresBackend.open(root)
 
 
 def _write_format(root: Path, format: str = FORMAT) -> None:
@@ -259,5 +291,6 @@ def _format(root: Path, format: str = FORMAT) -> str | None:
         return None
     found = (root / FORMAT_FILE).read_bytes().strip().decode("ascii", "replace")
     if found not in (format, *(CONVERTIBLE if format == FORMAT else ())):
-        raise Refused(f"the store at {root} has another format than {format!r}")
+        hint = "; give another --store for a shared store" if format == SHARED_FORMAT else ""
+        raise Refused(f"the store at {root} has format {found!r}, not {format!r}{hint}")
     return found

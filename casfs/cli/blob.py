@@ -4,89 +4,23 @@ from __future__ import annotations
 
 import io
 import sys
-from pathlib import Path
-from shutil import disk_usage
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
 from casfs import graph
-from casfs.backend.capabilities import Compressing
 from casfs.backend.derived import find_missing
-from casfs.backend.disk import DiskBackend
-from casfs.backend.recompression import Pending
-from casfs.cli.common import json_option, open_store, step_secrets, store_root
+from casfs.cli.common import json_option, open_store, step_secrets
 from casfs.cli.output import echo_lines, echo_result
-from casfs.cli.progress import progress
 from casfs.digest import is_hash
 from casfs.errors import Failed, Invalid, NotFound, Usage
 from casfs.referrers import Referrers
 from casfs.revisions import resolve_blob
-from casfs.store import FORMAT, Store
-from casfs.system import reserve
-from casfs.system.sizes import readable
 
 if TYPE_CHECKING:
     from casfs.agents.secrets import Secrets
 
 READ_CHUNK_BYTES = 1 << 20
-
-
-@click.command()
-@click.option("--workflows", is_flag=True, help="Restore shipped workflows changed or removed.")
-@click.option("--dry-run", is_flag=True, help="Show what would be converted; change nothing.")
-@json_option
-@click.pass_context
-def init(ctx: click.Context, workflows: bool, dry_run: bool, as_json: bool) -> None:
-    """Make a store with the shipped workflows, or update an existing one.
-
-    A store of an older format is converted in place: each row is replaced once its new form is
-    verified, so an interrupted conversion loses nothing, and `casfs init` goes on with it.
-
-    \b
-    casfs init
-    casfs --store ./store init
-    casfs init --dry-run
-    """
-    from engine.workflow import shipped
-
-    path = store_root(ctx)
-    if dry_run:
-        _show_conversion(path, as_json)
-        return
-    with Store.init(path) as store:
-        _convert(store, path)
-        shipped.install(store, again=workflows)
-        names = store.registry.names()
-    reserve.allocate(path)
-    echo_result(as_json, {"store": str(path), "types": names}, f"{path}")
-
-
-def _show_conversion(path: Path, as_json: bool) -> None:
-    """Prints what `init` would do. SQLite's VACUUM needs up to twice the room of its file."""
-    found = Store.check_init(path)
-    pending = DiskBackend.pending(path) if found else Pending(0, 0)
-    room = 2 * (path / "store.db").stat().st_size if pending.rows else 0
-    free = disk_usage(next(one for one in (path, *path.absolute().parents) if one.exists())).free
-    value = {"nodes": pending.rows, "bytes": pending.bytes, "roomBytes": room, "freeBytes": free}
-    line = f"{path}: would be made, with format {FORMAT!r}"
-    if found:
-        line = (
-            f"{path}: format {found!r}; would compress {pending.rows} nodes"
-            f" ({readable(pending.bytes)}), which needs up to {readable(room)} of room"
-            f" ({readable(free)} free)"
-        )
-    echo_result(as_json, {"store": str(path), "dryRun": True, "format": found, **value}, line)
-
-
-def _convert(store: Store, path: Path) -> None:
-    """Compresses the node rows that are not, if a store of an older format had many."""
-    assert isinstance(store.backend, Compressing)
-    if pending := DiskBackend.pending(path).rows:
-        recompression = store.backend.recompression()
-        recompression.train()
-        with progress("converting", "nodes", pending) as update:
-            recompression.recompress(lambda done: update(done, 0))
 
 
 @click.command()

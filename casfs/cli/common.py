@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import pwd
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -19,10 +19,16 @@ if TYPE_CHECKING:
     from casfs.agents.secrets import Secrets
     from casfs.store import Store
 
+F = TypeVar("F", bound=Callable[..., Any])
 STDIO = "-"  # stdin as an input's name, stdout as an output's
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 force_option = click.option("--force", is_flag=True, help="Also / or the home directory.")
 message_option = click.option("-m", "--message", default="", help="Checkpoint message.")
+
+
+def server_options(command: F) -> F:
+    command = click.option("--region", metavar="R", help="Of S3, where it is needed.")(command)
+    return click.option("--endpoint", metavar="URL", help="The S3 server, if not AWS.")(command)
 
 
 class Count(click.IntRange):

@@ -32,7 +32,7 @@ FIRST_COLUMN = 12  # of the list of commands
 
 # verb or noun: (module, help)
 COMMANDS = {
-    "init": ("blob", "make a store"),
+    "init": ("init", "make a store, or join a shared one"),
     "demo": ("demo", "run a workflow on a sample project and look at it"),
     "put": ("blob", "store a file's bytes"),
     "get": ("blob", "print a blob's bytes"),

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from casfs.backend.derived import in_remote
-from casfs.cli.common import check_store, json_option, open_store, store_root
+from casfs.cli.common import check_store, json_option, open_store, server_options, store_root
 from casfs.cli.json_values import record
 from casfs.cli.output import echo_result, warn
 from casfs.cli.progress import progress
@@ -21,13 +20,7 @@ from casfs.removals import label
 from casfs.system.clock import moment
 from casfs.system.sizes import readable
 
-F = TypeVar("F", bound=Callable[..., Any])
 ORIGIN = "origin"  # the remote of a clone
-
-
-def server_options(command: F) -> F:
-    command = click.option("--region", metavar="R", help="Of S3, where it is needed.")(command)
-    return click.option("--endpoint", metavar="URL", help="The S3 server, if not AWS.")(command)
 
 
 @click.group()

@@ -8,6 +8,7 @@ caller of `run` must be able to bear that it takes effect twice. Passwords come 
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +33,10 @@ OPTIONS = {
     "options": "-c search_path=casfs -c jit=off -c lock_timeout=60s",
 }
 RETRIED = ("40001", "40P01")  # serialization failure, deadlock
+FATAL = {  # of a connection that was refused: psycopg has no SQLSTATE then
+    "3D000": 'database ".*" does not exist',
+    "28000": "password|authentication|role .* does not exist|pg_hba.conf",
+}
 SCHEME = "write postgresql://[USER@]HOST[:PORT]/DATABASE"
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -145,19 +150,24 @@ def _translating() -> Iterator[None]:
 def translated(error: psycopg.Error) -> CasfsError:
     """Returns the error of casfs for one of psycopg. The classes CF… are raised by the functions
     of `casfs.backend.postgres.schema`."""
-    state = error.sqlstate or ""
     text = (error.diag.message_primary or str(error) or type(error).__name__).split("\n")[0]
+    text = text.removeprefix("connection failed: ")
+    state = error.sqlstate or next((one for one in FATAL if re.search(FATAL[one], text)), "")
     if state.startswith("CF"):
         return raised(state, text)
     if state in RETRIED:
         return Deadlock(f"the database: {text}")
-    if state in ("28P01", "28000", "42501"):
+    if state == "42501":
+        return AccessDenied(
+            f"the database: {text}; its owner may GRANT CREATE, or ALL, to this user"
+        )
+    if state in ("28P01", "28000"):
         return AccessDenied(f"the database refuses access: {text}; is PGPASSWORD right?")
     if state == "3D000":
         return NotFound(f"the database: {text}; make it with createdb")
     is_away = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
-    if "password" in text and not state:
-        return AccessDenied(f"the database refuses access: {text}; is PGPASSWORD right?")
+    if isinstance(error, psycopg.ProgrammingError) and not state:
+        return Invalid(f"not the URL of a database: {text}; {SCHEME}")
     if is_away and (not state or state[:2] in ("08", "57", "53")):
         return Unreachable(f"the database does not answer: {text}")
     return Failed(f"the database: {text}")

@@ -1,0 +1,135 @@
+"""Makes stores: on this disk, or in a database that machines share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from shutil import disk_usage
+
+import click
+
+from casfs import config
+from casfs.backend.capabilities import Compressing
+from casfs.backend.disk import DiskBackend
+from casfs.backend.recompression import Pending
+from casfs.cli.common import json_option, server_options, store_root
+from casfs.cli.output import echo_result
+from casfs.cli.progress import progress
+from casfs.errors import Usage
+from casfs.store import FORMAT, Store
+from casfs.system import reserve
+from casfs.system.sizes import readable
+
+
+@click.command()
+@click.argument("url", required=False)
+@click.option("--objects", metavar="URL", help="Of a new shared store: s3://… or file:///DIR.")
+@server_options
+@click.option("--workflows", is_flag=True, help="Restore shipped workflows changed or removed.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
+@json_option
+@click.pass_context
+def init(
+    ctx: click.Context, url: str | None, objects: str | None, endpoint: str | None,
+    region: str | None, workflows: bool, dry_run: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Make a store with the shipped workflows, or update an existing one.
+
+    A store of an older format is converted in place: each row is replaced once its new form is
+    verified, so an interrupted conversion loses nothing, and `casfs init` goes on with it.
+
+    With the URL of a PostgreSQL database, make a store that machines share, or join it; --store
+    is this machine's directory. Passwords and keys come from the environment (PGPASSWORD,
+    AWS_ACCESS_KEY_ID and so on) or the usual files, and are not recorded.
+
+    \b
+    casfs init
+    casfs init --dry-run
+    casfs init postgresql://db.example.org/casfs --objects s3://team/casfs
+    casfs init postgresql://db.example.org/casfs
+    """
+    path = store_root(ctx)
+    given = (url, objects, endpoint, region)
+    joined = config.shared(path) if url is None else None
+    if url is None and any(given):
+        raise Usage("--objects, --endpoint and --region belong to postgresql://HOST/DATABASE")
+    if joined is not None:
+        given = (joined.url, joined.objects, joined.endpoint, joined.region)
+    if given[0] is not None:
+        _init_shared(path, (given[0], *given[1:]), workflows, dry_run, as_json)
+        return
+    if dry_run:
+        _show_conversion(path, as_json)
+        return
+    with Store.init(path) as store:
+        _convert(store, path)
+        _finish(store, path, True, workflows)
+        names = store.registry.names()
+    echo_result(as_json, {"store": str(path), "types": names}, f"{path}")
+
+
+def _init_shared(
+    path: Path,
+    given: tuple[str, str | None, str | None, str | None],
+    workflows: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    from casfs.object_storage.location import open_storage
+    from casfs.object_storage.probe import probe
+    from engine.workflow import shipped
+
+    url, objects, endpoint, region = given
+    found = Store.check_shared(path, *given)
+    place = found or config.Shared(url, objects or "", endpoint, region)
+    storage = open_storage(place.objects, endpoint=place.endpoint, region=place.region)
+    shared = {**place._asdict(), "joined": found is not None}
+    verb, where = "joins" if found else "makes", f"{place.url}, objects at {place.objects}"
+    if dry_run:
+        line = f"{path}: would {verb.removesuffix('s')} the shared store at {where}"
+        echo_result(as_json, {"store": str(path), "dryRun": True, "shared": shared}, line)
+        return
+    if found is None:
+        probe(storage)
+    else:
+        storage.head("casfs-probe")  # this machine's credentials
+    with Store.init_shared(path, *given) as store:
+        is_new = found is None or (path / shipped.NOTE).exists()
+        _finish(store, path, is_new, workflows)
+        names = store.registry.names()
+    value = {"store": str(path), "types": names, "shared": shared}
+    echo_result(as_json, value, f"{path} {verb} the shared store at {where}")
+
+
+def _finish(store: Store, path: Path, shipped_ones: bool, again: bool) -> None:
+    from engine.workflow import shipped
+
+    if shipped_ones or again:
+        shipped.install(store, again=again)
+    reserve.allocate(path)
+
+
+def _show_conversion(path: Path, as_json: bool) -> None:
+    """Prints what `init` would do. SQLite's VACUUM needs up to twice the room of its file."""
+    found = Store.check_init(path)
+    pending = DiskBackend.pending(path) if found else Pending(0, 0)
+    room = 2 * (path / "store.db").stat().st_size if pending.rows else 0
+    free = disk_usage(next(one for one in (path, *path.absolute().parents) if one.exists())).free
+    value = {"nodes": pending.rows, "bytes": pending.bytes, "roomBytes": room, "freeBytes": free}
+    line = f"{path}: would be made, with format {FORMAT!r}"
+    if found:
+        line = (
+            f"{path}: format {found!r}; would compress {pending.rows} nodes"
+            f" ({readable(pending.bytes)}), which needs up to {readable(room)} of room"
+            f" ({readable(free)} free)"
+        )
+    echo_result(as_json, {"store": str(path), "dryRun": True, "format": found, **value}, line)
+
+
+def _convert(store: Store, path: Path) -> None:
+    """Compresses the node rows that are not, if a store of an older format had many."""
+    assert isinstance(store.backend, Compressing)
+    if pending := DiskBackend.pending(path).rows:
+        recompression = store.backend.recompression()
+        recompression.train()
+        with progress("converting", "nodes", pending) as update:
+            recompression.recompress(lambda done: update(done, 0))

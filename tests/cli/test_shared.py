@@ -1,0 +1,94 @@
+"""The command line on a shared store: two directories are two machines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.engine import Cli
+from tests.support.postgres_server import PostgresServer
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> str:
+    return f"file://{tmp_path}/objects"
+
+
+def test_init_makes_and_joins(cli: Cli, tmp_path: Path, database_url: str, objects: str) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    cli("--store", one, "init", database_url, "--objects", objects, "--dry-run")
+    assert not one.exists()
+    assert not (tmp_path / "objects").exists()
+    made = cli("--store", one, "init", database_url, "--objects", objects, "--json").json
+    assert made["shared"]["joined"] is False
+    assert "directory" in made["types"]
+    planned = cli("--store", two, "init", database_url, "--dry-run", "--json").json
+    assert planned["shared"] == made["shared"] | {"joined": True}
+    assert not two.exists()
+    assert cli("--store", two, "init", database_url).word == str(two)
+    assert cli("--store", two, "init").word == str(two)  # again, by its config.toml
+    assert (two / "format").read_text() == "casfs 3 shared\n"
+    listed = [cli("--store", root, "workflow", "list").out for root in (one, two)]
+    assert listed[0] == listed[1]
+    hash = cli("--store", one, "put", __file__).word
+    assert cli("--store", two, "get", hash).out == Path(__file__).read_bytes()
+
+
+def test_a_workflow_that_was_removed_does_not_come_back_with_a_machine(
+    cli: Cli, tmp_path: Path, database_url: str, objects: str
+) -> None:
+    cli("--store", tmp_path / "one", "init", database_url, "--objects", objects)
+    cli("--store", tmp_path / "one", "workflow", "rm", "hello")
+    cli("--store", tmp_path / "two", "init", database_url)
+    assert b"hello" not in cli("--store", tmp_path / "two", "workflow", "list").out
+
+
+def test_init_refuses(
+    cli: Cli, tmp_path: Path, postgres: PostgresServer, database_url: str, objects: str
+) -> None:
+    def refused(*arguments: object, code: int = 4, store: str = "new") -> str:
+        found = cli.refused("--store", tmp_path / store, "init", *arguments, code=code)
+        assert not (tmp_path / "new").exists()
+        return found
+
+    secret = database_url.replace("casfs@", "casfs:s3cret@")
+    line = refused(secret)
+    assert "PGPASSWORD" in line
+    assert "s3cret" not in line
+    assert "make it with createdb" in refused(f"{database_url}x", code=3)
+    assert "with --objects" in refused(database_url, code=3)
+    assert "does not answer" in refused("postgresql://127.0.0.1:1/db", code=1)
+    assert 'role "other"' in refused(database_url.replace("casfs@", "other@"))
+    assert "foo" in refused(f"{database_url}?foo=1")
+    assert "write postgresql://" in refused("mysql://host/db")
+    assert "s4://b" in refused(database_url, "--objects", "s4://b")
+    refused("--objects", objects, code=2)
+    name = database_url.rpartition("/")[2]
+    postgres.execute(f"CREATE DATABASE {name}_l TEMPLATE template0 ENCODING 'LATIN1'")
+    try:
+        assert "-E UTF8" in refused(f"{database_url}_l", "--objects", objects)
+    finally:
+        postgres.execute(f"DROP DATABASE {name}_l WITH (FORCE)")
+    assert cli("--store", tmp_path / "one", "init", database_url, "--objects", objects).code == 0
+    assert objects in refused(database_url, "--objects", f"{objects}2")
+    assert "another --store" in refused(f"{database_url}x", store="one")
+    assert "another --store" in refused(database_url, store="store")
+    postgres.execute("UPDATE casfs.store SET format = 'casfs shared 99'", name)
+    assert "casfs shared 99" in refused(database_url)
+    postgres.execute("ALTER TABLE casfs.store DROP COLUMN region", name)
+    assert "casfs shared 99" in refused(database_url)
+
+
+def test_a_user_without_rights_leaves_nothing(
+    cli: Cli, tmp_path: Path, postgres: PostgresServer, database_url: str, objects: str
+) -> None:
+    name = database_url.rpartition("/")[2]
+    postgres.execute(f"CREATE USER {name}")
+    try:
+        url = database_url.replace("casfs@", f"{name}@")
+        line = cli.refused("--store", tmp_path / "new", "init", url, "--objects", objects, code=4)
+        assert "GRANT" in line
+        assert not (tmp_path / "new").exists()
+    finally:
+        postgres.execute(f"DROP USER {name}")
