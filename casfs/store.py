@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import io
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO, Self, cast
@@ -59,7 +60,7 @@ class Store:
     def init(cls, root: Path) -> Self:
         """Makes a store at `root`, or updates an old one's built-in schemas and its format; its
         rows are converted by `DiskBackend.recompression`, now or later. Raises Failed, Refused."""
-        try:
+        with _making(root):
             old = _make_root(root)
             if old in CONVERTIBLE:
                 DiskBackend.require_exclusive(root)
@@ -75,27 +76,20 @@ class Store:
             except BaseException:
                 store.close()
                 raise
-        except OSError as error:
-            raise Failed(f"cannot make a store at {root}: {error.strerror}") from error
         return store
 
     @classmethod
     def init_shared(
-        cls,
-        root: Path,
-        url: str,
-        objects: str | None = None,
-        endpoint: str | None = None,
+        cls, root: Path, url: str, objects: str = "", endpoint: str | None = None,
         region: str | None = None,
-    ) -> Self:
+    ) -> Self:  # fmt: skip
         """Makes or joins the shared store of the database `url`, with this machine's directory at
         `root`. Raises as `check_shared`."""
-        cls.check_shared(root, url, objects, endpoint, region)
-        create = _postgres("create").create
-        is_new = not root.exists()
-        try:
+        wanted = config.Shared(url, objects, endpoint, region)
+        cls.check_shared(root, wanted)
+        with _making(root):
             _make_root(root, SHARED_FORMAT)
-            shared = create(root, url, objects, endpoint, region)
+            shared = _postgres("create").create(root, wanted)
             for name in ("workspaces", "log"):
                 (root / name).mkdir(exist_ok=True)
             path = root / config.FILE
@@ -104,52 +98,32 @@ class Store:
             with replacing(path, durable=True) as file:
                 file.write(with_table(text, config.SHARED, values).encode())
             _write_format(root, SHARED_FORMAT)
-        except BaseException as error:
-            if is_new:
-                with suppress(OSError):
-                    root.rmdir()  # where nothing is in it yet
-            if isinstance(error, OSError):
-                raise Failed(f"cannot make a store at {root}: {error.strerror}") from error
-            raise
         store = cls.open(root)
         store.register_builtin()
         return store
 
     @classmethod
-    def check_shared(
-        cls,
-        root: Path,
-        url: str,
-        objects: str | None = None,
-        endpoint: str | None = None,
-        region: str | None = None,
-    ) -> config.Shared | None:
+    def check_shared(cls, root: Path, wanted: config.Shared) -> config.Shared | None:
         """Returns the settings of the shared store that `init_shared` would join, None where it
         would make one. Changes nothing. Raises Refused where `root` is a store of its own or of
         another database, and as `casfs.backend.postgres.create`."""
-        try:
+        with _making(root):
             _format(root, SHARED_FORMAT)
-        except OSError as error:
-            raise Failed(f"cannot make a store at {root}: {error.strerror}") from error
         old = config.shared(root)
-        if old is not None and old.url != url:
+        if old is not None and old.url != wanted.url:
             raise Refused(
                 f"{root} belongs to the shared store at {old.url}; give another --store, or where"
                 f" that database has moved, edit url in {root / config.FILE}"
             )
-        found: config.Shared | None = _postgres("create").find(url, objects)
-        if found is None:
-            return None
-        return found._replace(endpoint=endpoint or found.endpoint, region=region or found.region)
+        found: config.Shared | None = _postgres("create").find(wanted)
+        return found
 
     @classmethod
     def check_init(cls, root: Path) -> str | None:
         """Returns the format of the store that `init` would find, None where it would make one.
         Changes nothing. Raises Failed, Refused, as `init` does."""
-        try:
+        with _making(root):
             found = _format(root)
-        except OSError as error:
-            raise Failed(f"cannot make a store at {root}: {error.strerror}") from error
         if found in CONVERTIBLE:
             DiskBackend.require_exclusive(root)
         return found
@@ -254,6 +228,21 @@ class Store:
         if len(found) > 1:
             raise Conflict(f"{text} is ambiguous: {found[0][:16]}…, {found[1][:16]}…; give more")
         return BlobHash(found[0])
+
+
+@contextmanager
+def _making(root: Path) -> Iterator[None]:
+    """Removes a directory in which nothing was made; translates OSError to Failed."""
+    is_new = not os.path.lexists(root)
+    try:
+        yield
+    except BaseException as error:
+        if is_new:
+            with suppress(OSError):
+                root.rmdir()
+        if isinstance(error, OSError):
+            raise Failed(f"cannot make a store at {root}: {error.strerror}") from error
+        raise
 
 
 def _postgres(module: str) -> Any:

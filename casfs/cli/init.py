@@ -47,65 +47,52 @@ def init(
     casfs init postgresql://db.example.org/casfs --objects s3://team/casfs
     casfs init postgresql://db.example.org/casfs
     """
+    from engine.workflow import shipped
+
     path = store_root(ctx)
-    given = (url, objects, endpoint, region)
-    joined = config.shared(path) if url is None else None
-    if url is None and any(given):
+    if url is None and (objects or endpoint or region):
         raise Usage("--objects, --endpoint and --region belong to postgresql://HOST/DATABASE")
-    if joined is not None:
-        given = (joined.url, joined.objects, joined.endpoint, joined.region)
-    if given[0] is not None:
-        _init_shared(path, (given[0], *given[1:]), workflows, dry_run, as_json)
-        return
-    if dry_run:
+    wanted = config.Shared(url, objects or "", endpoint, region) if url else config.shared(path)
+    if wanted is not None:
+        _init_shared(path, wanted, workflows, dry_run, as_json)
+    elif dry_run:
         _show_conversion(path, as_json)
-        return
-    with Store.init(path) as store:
-        _convert(store, path)
-        _finish(store, path, True, workflows)
-        names = store.registry.names()
-    echo_result(as_json, {"store": str(path), "types": names}, f"{path}")
+    else:
+        with Store.init(path) as store:
+            _convert(store, path)
+            shipped.install(store, again=workflows)
+            names = store.registry.names()
+        reserve.allocate(path)
+        echo_result(as_json, {"store": str(path), "types": names}, f"{path}")
 
 
 def _init_shared(
-    path: Path,
-    given: tuple[str, str | None, str | None, str | None],
-    workflows: bool,
-    dry_run: bool,
-    as_json: bool,
+    path: Path, wanted: config.Shared, workflows: bool, dry_run: bool, as_json: bool
 ) -> None:
     from casfs.object_storage.location import open_storage
     from casfs.object_storage.probe import probe
     from engine.workflow import shipped
 
-    url, objects, endpoint, region = given
-    found = Store.check_shared(path, *given)
-    place = found or config.Shared(url, objects or "", endpoint, region)
+    found = Store.check_shared(path, wanted)
+    place = found or wanted
     storage = open_storage(place.objects, endpoint=place.endpoint, region=place.region)
     shared = {**place._asdict(), "joined": found is not None}
     verb, where = "joins" if found else "makes", f"{place.url}, objects at {place.objects}"
     if dry_run:
-        line = f"{path}: would {verb.removesuffix('s')} the shared store at {where}"
+        line = f"{path}: would {verb[:-1]} the shared store at {where}"
         echo_result(as_json, {"store": str(path), "dryRun": True, "shared": shared}, line)
         return
     if found is None:
         probe(storage)
     else:
-        storage.head("casfs-probe")  # this machine's credentials
-    with Store.init_shared(path, *given) as store:
-        is_new = found is None or (path / shipped.NOTE).exists()
-        _finish(store, path, is_new, workflows)
+        storage.head("casfs-probe")  # Raises where this machine has no access
+    with Store.init_shared(path, *wanted) as store:
+        if found is None or workflows or (path / shipped.NOTE).exists():
+            shipped.install(store, again=workflows)
         names = store.registry.names()
+    reserve.allocate(path)
     value = {"store": str(path), "types": names, "shared": shared}
     echo_result(as_json, value, f"{path} {verb} the shared store at {where}")
-
-
-def _finish(store: Store, path: Path, shipped_ones: bool, again: bool) -> None:
-    from engine.workflow import shipped
-
-    if shipped_ones or again:
-        shipped.install(store, again=again)
-    reserve.allocate(path)
 
 
 def _show_conversion(path: Path, as_json: bool) -> None:

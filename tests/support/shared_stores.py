@@ -6,7 +6,7 @@ from pathlib import Path
 
 from casfs.backend.postgres.backend import PostgresBackend
 from casfs.backend.postgres.create import create
-from casfs.config import FILE
+from casfs.config import FILE, Shared
 from casfs.store import Store
 from tests.support.s3_servers import S3Server
 
@@ -14,7 +14,7 @@ from tests.support.s3_servers import S3Server
 def make_backend(root: Path, database: str, s3: S3Server) -> PostgresBackend:
     """A new shared backend without the built-in schemas."""
     root.mkdir()
-    made = create(root, database, s3.url(), s3.endpoint, None)
+    made = create(root, Shared(database, s3.url(), s3.endpoint))
     values = {key: value for key, value in made._asdict().items() if value is not None}
     lines = [f'{key} = "{value}"\n' for key, value in values.items()]
     (root / FILE).write_text("[shared]\n" + "".join(lines))

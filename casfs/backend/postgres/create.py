@@ -31,58 +31,53 @@ ON CONFLICT (id) DO UPDATE
 SET host = excluded.host, root = excluded.root, version = excluded.version, seen = now()"""
 
 
-def create(
-    root: Path, url: str, objects: str | None, endpoint: str | None, region: str | None
-) -> Shared:
-    """Makes the tables, or joins the store that is there; returns its settings. `objects` is
-    needed for a new store only. Raises NotFound, Refused, Unreachable, AccessDenied, Invalid."""
-    pool = Pool(url)
+def create(root: Path, wanted: Shared) -> Shared:
+    """Makes the tables, or joins the store that is there; returns its settings. `wanted.objects` is
+    "" or that store's. Raises NotFound, Refused, Unreachable, AccessDenied, Invalid."""
+    pool = Pool(wanted.url)
     try:
-        found = _find(pool, objects)
+        found = _find(pool, wanted)
         if found is None:
-            open_storage(objects or "", endpoint=endpoint, region=region).server()
+            open_storage(wanted.objects, endpoint=wanted.endpoint, region=wanted.region).server()
             with pool.transaction() as db:
                 db.execute("SELECT pg_advisory_xact_lock(%s)", [MAKING])
                 db.execute(TABLES)
                 db.execute(PUBLISH)
-                values = [FORMAT, secrets.token_hex(16), objects, endpoint, region]
-                db.execute(ADD, values)
-            found = _find(pool, objects)
+                db.execute(ADD, [FORMAT, secrets.token_hex(16), *wanted[1:]])
+            found = _find(pool, wanted)
         assert found is not None
         DiskBackend.create(root)
         pool.run(JOIN, [machine_id(root), socket.gethostname(), str(root), VERSION])
-        return found._replace(endpoint=endpoint or found.endpoint, region=region or found.region)
+        return found
     finally:
         pool.close()
 
 
-def find(url: str, objects: str | None) -> Shared | None:
+def find(wanted: Shared) -> Shared | None:
     """Returns the settings of the store that `create` would join, None where it would make one.
     Changes nothing, waits for nothing. Raises as `create`."""
-    pool = Pool(url, patience_s=0)
+    pool = Pool(wanted.url, patience_s=0)
     try:
-        return _find(pool, objects)
+        return _find(pool, wanted)
     finally:
         pool.close()
 
 
-def _find(pool: Pool, objects: str | None) -> Shared | None:
+def _find(pool: Pool, wanted: Shared) -> Shared | None:
+    url, objects, endpoint, region = wanted
     ((version, is_utf8, is_made),) = pool.run(SERVER)
     if version < MIN_SERVER * 10_000:
-        raise Refused(f"{pool.url}: PostgreSQL {version // 10_000}; needed: {MIN_SERVER} or newer")
+        raise Refused(f"{url}: PostgreSQL {version // 10_000}; needed: {MIN_SERVER} or newer")
     if not is_utf8:
-        raise Refused(f"{pool.url}: its encoding is not UTF8; use createdb -E UTF8 -T template0")
+        raise Refused(f"{url}: its encoding is not UTF8; use createdb -E UTF8 -T template0")
     rows = pool.run(FIND) if is_made else []
-    if not rows and objects is None:
-        raise NotFound(f"{pool.url}: no shared store there; make it with --objects s3://…")
+    if not rows and not objects:
+        raise NotFound(f"{url}: no shared store there; make it with --objects s3://…")
     if not rows:
         return None
     found = rows[0][0]
-    if found.get("format") != FORMAT:
-        raise Refused(
-            f"{pool.url} has format {found.get('format')!r}, this casfs reads {FORMAT!r};"
-            " use one version of casfs on all machines"
-        )
-    if objects is not None and objects.rstrip("/") != found["objects"].rstrip("/"):
-        raise Refused(f"{pool.url} keeps its objects at {found['objects']}, not at {objects}")
-    return Shared(pool.url, found["objects"], found["endpoint"], found["region"])
+    if (format := found.get("format")) != FORMAT:
+        raise Refused(f"{url} has format {format!r}, this casfs reads {FORMAT!r}")
+    if objects and objects.rstrip("/") != found["objects"].rstrip("/"):
+        raise Refused(f"{url} keeps its objects at {found['objects']}, not at {objects}")
+    return Shared(url, found["objects"], endpoint or found["endpoint"], region or found["region"])
