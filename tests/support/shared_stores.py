@@ -11,10 +11,12 @@ from casfs.store import Store
 from tests.support.s3_servers import S3Server
 
 
-def make_backend(root: Path, database: str, s3: S3Server) -> PostgresBackend:
-    """A new shared backend without the built-in schemas."""
+def make_backend(
+    root: Path, database: str, s3: S3Server, objects: str | None = None
+) -> PostgresBackend:
+    """A shared backend without the built-in schemas; `objects`: of the store that it joins."""
     root.mkdir()
-    made = create(root, Shared(database, s3.url(), s3.endpoint))
+    made = create(root, Shared(database, objects or s3.url(), s3.endpoint))
     values = {key: value for key, value in made._asdict().items() if value is not None}
     lines = [f'{key} = "{value}"\n' for key, value in values.items()]
     (root / FILE).write_text("[shared]\n" + "".join(lines))

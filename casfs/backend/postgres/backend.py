@@ -90,7 +90,7 @@ class PostgresBackend:
         except Exception as error:
             return [error] * len(calls)
         pairs = zip(calls, results, strict=True)
-        moves = [len(call.swaps) for call, result in pairs if isinstance(result, set)]
+        moves = [call.moves for call, result in pairs if isinstance(result, set)]
         if any(moves):
             self.heads.note_moves(sum(moves))
         return results

@@ -128,7 +128,7 @@ class Pool:
                 db.close()
 
 
-class Deadlock(CasfsError):
+class Deadlock(Failed):
     """A transaction that PostgreSQL ended for another one's sake; it can be run again."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -23,7 +24,7 @@ from casfs.system.clock import now_ms
 BLOB_TYPES = ("bytea", "bigint", "bytea", "bytea", "bytea", "int")
 SWAP_TYPES = ("text", "bytea", "text", "bytea", "text")
 TYPES = [*BLOB_TYPES, "bytea", "bytea", "bigint", *SWAP_TYPES]
-ARGUMENTS = ", ".join(["%s::bigint"] * 3 + [f"%b::{one}[]" for one in TYPES])
+ARGUMENTS = ", ".join(["%s::bigint"] * 4 + [f"%b::{one}[]" for one in TYPES])
 ONE = f"SELECT casfs.publish_one({ARGUMENTS})"
 TRY = f"SELECT known, state, message FROM casfs.publish_try({ARGUMENTS})"
 
@@ -38,30 +39,42 @@ class Placed(NamedTuple):
 
 
 class Call(NamedTuple):
-    """The arguments of one call, and the swaps that are in them."""
+    """The arguments of one call: its token is the first. `moves`: how many heads it moves."""
 
     values: list[object]
-    swaps: Sequence[Swap]
+    moves: int
+
+    @property
+    def token(self) -> object:
+        return self.values[0]
 
 
 def publish(pool: Pool, group: Sequence[Call]) -> list[set[str] | BaseException]:
     """Publishes each, all in one transaction and one round trip; returns the hashes that were
-    stored already, or the error. Raises Unreachable."""
+    stored already, or the error. Raises Unreachable, and for one alone its error.
+
+    Where an answer was lost the transaction may have been committed, or be running still: so what
+    has moved its heads is looked for before all is run again, and after a conflict.
+    """
     lost = False
 
     def run(db: Connection) -> list[set[str] | BaseException]:
         nonlocal lost
-        if lost and all(_is_done(db, one.swaps) for one in group):
-            return [set() for _ in group]  # the answer was lost, not the transaction
+        done = _done(db, group) if lost else set()
+        rest = [one for one in group if one.token not in done]
         try:
-            if len(group) == 1:
-                return [_known(*row) for row in fetch(db, ONE, group[0].values)]
-            query = " UNION ALL ".join([TRY] * len(group))
-            values = [value for one in group for value in one.values]
-            return [_result(*row) for row in fetch(db, query, values)]
+            if len(rest) == 1 and not lost:
+                return [_known(*row) for row in fetch(db, ONE, rest[0].values)]
+            query = " UNION ALL ".join([TRY] * len(rest))
+            values = [value for one in rest for value in one.values]
+            rows = fetch(db, query, values) if rest else []
+            if lost and any(state for _, state, _ in rows):
+                done |= _done(db, group)
         except Unreachable:
             lost = True
             raise
+        found = {one.token: _result(*row) for one, row in zip(rest, rows, strict=True)}
+        return [set() if one.token in done else found[one.token] for one in group]
 
     return pool.retrying(run)
 
@@ -74,15 +87,10 @@ def _result(keys: list[bytes], state: str | None, message: str) -> set[str] | Ba
     return _known(keys) if state is None else raised(state, message)
 
 
-def _is_done(db: Connection, swaps: Sequence[Swap]) -> bool:
-    """Returns True where all heads are as the swaps make them: records differ from write to write,
-    so it was this transaction that moved them."""
-    names = [swap.name for swap in swaps]
-    rows = fetch(db, "SELECT name, hash, record FROM casfs.heads WHERE name = ANY(%s)", [names])
-    now = {name: (hash, record) for name, hash, record in rows}
-    return bool(swaps) and all(
-        now.get(one.name) == (None if one.new is None else _head_row(one.new)) for one in swaps
-    )
+def _done(db: Connection, group: Sequence[Call]) -> set[object]:
+    """Returns the tokens of those that have moved their heads."""
+    query = "SELECT DISTINCT token FROM casfs.moves WHERE token = ANY(%s::bigint[])"
+    return {token for (token,) in fetch(db, query, [[one.token for one in group]])}
 
 
 def arguments(placed: Placed) -> Call:
@@ -97,6 +105,7 @@ def arguments(placed: Placed) -> Call:
     needs = (needs - blobs.keys()) | {*require}
     rows = [_blob_row(one, places) for one in blobs.values()]
     values = [
+        secrets.randbits(63),
         int(time.time()),
         now_ms(),
         TOUCH_RESOLUTION_S,
@@ -106,11 +115,11 @@ def arguments(placed: Placed) -> Call:
         [*packs.values()],
         *([list(column) for column in zip(*map(_swap_row, swaps), strict=True)] or [[]] * 5),
     ]
-    return Call(values, swaps)
+    return Call(values, len(swaps))
 
 
 def _blob_row(one: Staged, places: dict[str, tuple[str, int]]) -> Row:
-    pack, member = places.get(one.digest.hash, (None, None))
+    pack, member = places.get(one.digest.hash, (None, None)) if one.type is None else (None, None)
     return (
         key_of(one.digest.hash),
         one.digest.size_bytes,

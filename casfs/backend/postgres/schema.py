@@ -8,7 +8,8 @@
                  since when: written before an upload, and by gc with the deletion of a pack
     heads        names, by code point; `running` finds the threads that a daemon may run
     moves        the journal. `id` comes from a sequence, which is not in commit order, so the order
-                 is (xid, id), and a move is read once no transaction up to `xid` runs any more
+                 is (xid, id), and a move is read once no transaction up to `xid` runs any more;
+                 `token` tells a publication whose answer was lost that it has moved its heads
     journal      one row: number and place of the last move that was pruned
     leases       who runs a thread, and until when, by the database's clock
     machines     who uses the store
@@ -47,7 +48,8 @@ CREATE INDEX IF NOT EXISTS heads_running ON casfs.heads (name) WHERE running;
 CREATE TABLE IF NOT EXISTS casfs.uses (name text COLLATE "C" PRIMARY KEY, at bigint NOT NULL);
 CREATE TABLE IF NOT EXISTS casfs.moves (
   xid xid8 NOT NULL DEFAULT pg_current_xact_id(), id bigint GENERATED ALWAYS AS IDENTITY,
-  name text COLLATE "C" NOT NULL, hash bytea, at bigint NOT NULL, PRIMARY KEY (xid, id));
+  name text COLLATE "C" NOT NULL, hash bytea, at bigint NOT NULL,
+  token bigint NOT NULL DEFAULT 0, PRIMARY KEY (xid, id));
 CREATE TABLE IF NOT EXISTS casfs.journal (
   one boolean PRIMARY KEY DEFAULT true CHECK (one), seq bigint NOT NULL, xid xid8 NOT NULL,
   id bigint NOT NULL);
@@ -67,10 +69,13 @@ CREATE UNLOGGED TABLE IF NOT EXISTS casfs.marks (id bigint PRIMARY KEY);
 """
 
 # Arguments of a publication: hashes (and sizes, types, data, packs, members) of its blobs, in the
-# order in which they arrive; what it needs; its swaps. An absent old or new head is NULL.
+# order in which they arrive; what it needs; its swaps. An absent old or new head is NULL. It may be
+# run again. It is to be run again (40001) where a later transaction has overtaken it: else the
+# journal would have a head's moves in another order than they happened, and a node would have its
+# bytes in a pack, having been published as plain bytes meanwhile.
 PUBLISH = f"""
 CREATE OR REPLACE FUNCTION casfs.publish_one(
-  now_s bigint, now_ms bigint, tolerance bigint,
+  token bigint, now_s bigint, now_ms bigint, tolerance bigint,
   hashes bytea[], sizes bigint[], types bytea[], datas bytea[], in_packs bytea[], members int[],
   needs bytea[], new_packs bytea[], new_sizes bigint[],
   names text[], old_hashes bytea[], old_records text[], new_hashes bytea[], new_records text[]
@@ -80,6 +85,7 @@ DECLARE
   gone bytea;
   made bigint[];
   count int;
+  remade int := 0;
 BEGIN
   PERFORM pg_advisory_xact_lock_shared({GUARD});
   IF cardinality(needs) > 0 THEN
@@ -98,17 +104,19 @@ BEGIN
       DELETE FROM casfs.blobs b USING unnest(hashes, types) n(hash, type)
         WHERE b.hash = n.hash AND b.hash = ANY(known)
         AND b.type IS NULL AND n.type IS NOT NULL;
+      GET DIAGNOSTICS remade = ROW_COUNT;
       UPDATE casfs.blobs SET touched = now_s
         WHERE hash = ANY(known) AND touched < now_s - tolerance;
     END IF;
     IF cardinality(new_packs) > 0 THEN
       DELETE FROM casfs.strays WHERE name = ANY(new_packs);
       GET DIAGNOSTICS count = ROW_COUNT;
-      IF count <> cardinality(new_packs) THEN
+      IF count + (SELECT count(*) FROM casfs.packs WHERE name = ANY(new_packs))
+          <> cardinality(new_packs) THEN
         RAISE EXCEPTION USING ERRCODE = 'CF410', MESSAGE = encode(new_packs[1], 'hex');
       END IF;
       WITH added AS (INSERT INTO casfs.packs (name, size)
-        SELECT * FROM unnest(new_packs, new_sizes) RETURNING id)
+        SELECT * FROM unnest(new_packs, new_sizes) ON CONFLICT DO NOTHING RETURNING id)
         SELECT array_agg(id) INTO made FROM added;
     END IF;
     INSERT INTO casfs.blobs (id, hash, size, type, touched, data, pack, member)
@@ -120,8 +128,12 @@ BEGIN
       WHERE cardinality(known) = 0
         OR NOT EXISTS (SELECT FROM casfs.blobs b WHERE b.hash = i.hash)
       ORDER BY i.hash
-      ON CONFLICT (hash) DO UPDATE SET touched = excluded.touched,
-        type = coalesce(blobs.type, excluded.type);
+      ON CONFLICT (hash) DO UPDATE SET touched = excluded.touched
+        WHERE blobs.type IS NOT NULL OR excluded.type IS NULL;
+    GET DIAGNOSTICS count = ROW_COUNT;
+    IF count < cardinality(hashes) - cardinality(known) + remade THEN
+      RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'a node was plain bytes meanwhile';
+    END IF;
     IF made IS NOT NULL THEN
       WITH unused AS (DELETE FROM casfs.packs p WHERE p.id = ANY(made)
         AND NOT EXISTS (SELECT FROM casfs.blobs b WHERE b.pack = p.id) RETURNING name, size)
@@ -146,8 +158,13 @@ BEGIN
     IF new_hashes[i] IS NULL THEN
       DELETE FROM casfs.uses WHERE name = names[i];
     END IF;
-    INSERT INTO casfs.moves (name, hash, at) VALUES (names[i], new_hashes[i], now_ms);
+    INSERT INTO casfs.moves (name, hash, at, token)
+      VALUES (names[i], new_hashes[i], now_ms, token);
   END LOOP;
+  IF cardinality(names) > 0 AND EXISTS (SELECT FROM casfs.moves m
+      WHERE m.xid > pg_current_xact_id() AND m.name = ANY(names)) THEN
+    RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'a later transaction moved its heads before';
+  END IF;
   IF EXISTS (SELECT FROM casfs.collecting WHERE running) THEN
     INSERT INTO casfs.young SELECT id FROM casfs.blobs
       WHERE hash = ANY(hashes || needs) ON CONFLICT DO NOTHING;
@@ -156,15 +173,16 @@ BEGIN
 END $$;
 
 CREATE OR REPLACE FUNCTION casfs.publish_try(
-  now_s bigint, now_ms bigint, tolerance bigint,
+  token bigint, now_s bigint, now_ms bigint, tolerance bigint,
   hashes bytea[], sizes bigint[], types bytea[], datas bytea[], in_packs bytea[], members int[],
   needs bytea[], new_packs bytea[], new_sizes bigint[],
   names text[], old_hashes bytea[], old_records text[], new_hashes bytea[], new_records text[],
   OUT known bytea[], OUT state text, OUT message text
 ) LANGUAGE plpgsql AS $$
 BEGIN
-  known := casfs.publish_one(now_s, now_ms, tolerance, hashes, sizes, types, datas, in_packs,
-    members, needs, new_packs, new_sizes, names, old_hashes, old_records, new_hashes, new_records);
+  known := casfs.publish_one(token, now_s, now_ms, tolerance, hashes, sizes, types, datas,
+    in_packs, members, needs, new_packs, new_sizes, names, old_hashes, old_records,
+    new_hashes, new_records);
 EXCEPTION WHEN SQLSTATE 'CF404' OR SQLSTATE 'CF409' OR SQLSTATE 'CF410' THEN
   known := '{{}}';
   state := SQLSTATE;
