@@ -36,6 +36,7 @@ The head `threads/<ULID>` points to the newest of these. Its record holds the mu
     name        given to it by a person, or absent; no other thread has it
     agents      a thread-agents node: the agents of a thread with replaced ones, else null
     definition  the workflow node, where it is not that of the thread-start (a fork)
+    lease       in a shared store: the number of the lease under which it ran last
 
 Only `engine.threads.transitions`, `suspension` and `lifecycle` write threads; anything may read
 them. Steps link backwards: a step links to its predecessor and up to 10 further ancestors (seed

@@ -5,7 +5,7 @@ Each states on which object it is looked for. `casfs.backend.derived` holds the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol, runtime_checkable
 
@@ -14,6 +14,7 @@ from casfs.digest import Digest
 
 Progress = Callable[[int, int], None]  # blobs and bytes so far
 IN_REMOTE = -1  # instead of an offset in a local pack
+Wanted = Callable[[Mapping[HeadName, Head]], Collection[HeadName]]
 
 
 @runtime_checkable
@@ -222,9 +223,11 @@ class Leases(Protocol):
 
     ttl_s: float
 
-    def claim(self, limit: int, *, only: HeadName | None = None) -> list[Lease]:
-        """Takes up to `limit` threads that run and have no valid lease, fairly; moves their
-        heads."""
+    def claim(
+        self, limit: int, *, only: HeadName | None = None, wanted: Wanted | None = None
+    ) -> list[Lease]:
+        """Takes up to `limit` threads that run and have no valid lease, and moves their heads; the
+        oldest first, of those that `wanted` chooses."""
 
     def renew(self, held: Collection[HeadName]) -> Renewal:
         """Extends all leases by `ttl_s` from now, in one statement."""
@@ -241,4 +244,5 @@ class Leasing(Protocol):
     """Backend: daemons on several machines share its threads."""
 
     def leases(self, owner: str) -> Leases:
-        """`owner`: an id that no other daemon has, nor this one after a restart."""
+        """`owner`: an id that no other daemon has, nor this one after a restart. Those of this
+        machine's last daemon, which must have ended, are released."""

@@ -93,6 +93,7 @@ THREAD = _object(
     key=_text(null=True),
     name=_text(null=True),
     returnCode=_count(null=True),
+    lease=_count(1),
 )
 TREE = {"root": _ref("directory"), "createdAt": TIME}
 

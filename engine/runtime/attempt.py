@@ -23,7 +23,7 @@ from casfs.agents.cancellation import reraise_cancellation
 from casfs.agents.messages import describe, find_waiting
 from casfs.agents.prompt import Prompt
 from casfs.digest import TreeHash
-from casfs.errors import CasfsError, Invalid, NotFound
+from casfs.errors import CasfsError, Invalid, NotFound, Unreachable
 from casfs.nodes.schema import Schema
 from casfs.store import Store
 from casfs.threads import Thread
@@ -32,7 +32,7 @@ from engine.blocking import blocking
 from engine.llm.llm_extractor import Extractor
 from engine.output_parser import DanglingRef, Extracted, extract, is_quick
 from engine.processes import MAX_OUTPUT_BYTES, OutputTooLarge, TimedOut
-from engine.runtime.thread_head import ThreadHead
+from engine.runtime.thread_head import PAUSE_S, ThreadHead, unreachable
 from engine.threads.record import FAILURE, TIMEOUT, Budget, spent
 from engine.threads.transitions import correct
 
@@ -46,7 +46,10 @@ class BudgetExceeded(CasfsError):
 
 
 class AttemptFailed(AgentFailed):
-    """An attempt ended without a result. `cause`: FAILURE or TIMEOUT; `tokens`: of its detail."""
+    """An attempt ended without a result. `cause`: FAILURE or TIMEOUT; `tokens`: of its detail;
+    `is_away`: since a server of the shared store does not answer."""
+
+    is_away = False
 
     def __init__(
         self, reason: str, detail: str | None = None, cause: str = FAILURE, tokens: int = 0
@@ -185,7 +188,11 @@ class Attempt:
             self.tokens += await blocking(lambda: detail_tokens(self._store, detail))
             timed_out = isinstance(error, TimedOut) or isinstance(error.__cause__, TimedOut)
             cause = TIMEOUT if timed_out else FAILURE
-            raise AttemptFailed(f"{context.role}: {reason}", detail, cause) from error
+            failed = AttemptFailed(f"{context.role}: {reason}", detail, cause)
+            if Unreachable in self._head.ends and unreachable(error):
+                failed.is_away = True
+                await trio.sleep(PAUSE_S)
+            raise failed from error
         output = context.secrets.redact(result.output)
         return result if output == result.output else replace(result, output=output)
 

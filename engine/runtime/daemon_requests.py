@@ -189,6 +189,8 @@ class DaemonApi:
         the daemon was started with --hold. None for any other."""
         if thread.status != RUNNING or self._supervisor.has_task(thread.id):
             return None
+        if self._supervisor.leases and self._supervisor.leases.claims_all:
+            return None
         above = thread.record.get("parent")
         if above is None or self._store.heads.get(threads.head_name(above)) is None:
             return thread

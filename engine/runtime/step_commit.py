@@ -74,7 +74,7 @@ class StepCommitter:
         if self.head.thread.record["intent"]["calls"]:
             await blocking(self._cancel_children)
         if before is not None or result.workspace is not None:
-            await blocking(lambda: self._record(before, result))
+            await self.head.patiently(lambda: self._record(before, result))
 
     def _cancel_children(self) -> None:
         calls.cancel_children(self.store, self.head.thread, self.workspaces)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from casfs import daemon_socket, threads
+from casfs.conflict_retry import retry_on_conflict
 from casfs.errors import Conflict
 from casfs.store import Store
 from casfs.thread_state import says
@@ -30,14 +31,18 @@ def cancel(store: Store, id: ThreadId, workspaces: Workspaces, interrupted: Sequ
     programs. Raises NotFound, Conflict."""
     for one in _end_processes(store, id, (RUNNING, SUSPENDED)):
         thread_workspace(store, one, workspaces).remove()
-    transitions.cancel(store, threads.get(store, id), interrupted)
+    retry_on_conflict(lambda: transitions.cancel(store, threads.get(store, id), interrupted))
 
 
 def suspend(store: Store, id: ThreadId, workspaces: Workspaces, interrupted: Sequence[str]) -> None:
     """Suspends a running thread and its running children. Raises NotFound, Conflict."""
     _end_processes(store, id, (RUNNING,))
     reason = "suspended by a person"
-    suspension.suspend(store, threads.get(store, id), reason, interrupted, cause=UNKNOWN)
+
+    def act() -> None:
+        suspension.suspend(store, _in_state(store, id, (RUNNING,)), reason, interrupted, UNKNOWN)
+
+    retry_on_conflict(act)  # a daemon elsewhere may run it
 
 
 def request(root: Path, id: ThreadId, op: str) -> None:
@@ -63,10 +68,16 @@ ACTIONS: Mapping[str, Action] = {"cancel": cancel, "suspend": suspend}
 
 
 def _end_processes(store: Store, id: ThreadId, status: tuple[str, ...]) -> list[Thread]:
-    thread = threads.get(store, id)
-    if thread.record["status"] not in status:
-        raise Conflict(f"thread {id} {says(thread)} already")
+    thread = _in_state(store, id, status)
     family = [thread, *call_stack.open_children(store, thread)]
     for one in family:
         end_orphans(one)
     return family
+
+
+def _in_state(store: Store, id: ThreadId, status: tuple[str, ...]) -> Thread:
+    """Raises Conflict where it is in none of these."""
+    thread = threads.get(store, id)
+    if thread.record["status"] not in status:
+        raise Conflict(f"thread {id} {says(thread)} already")
+    return thread

@@ -4,10 +4,14 @@ Threads above the limit are queued, first in first out. A called thread runs ins
 task and does not count against the limit, so no caller waits for the queue; it is listed here all
 the same, so that it can be waited for and cancelled by itself. A thread that fails, even
 by a bug, is suspended and logged; other threads are not affected.
+
+The threads of a shared store are queued in the store: `engine.runtime.leasing` starts those that
+it has claimed, and ends their tasks when their leases are over.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,6 +22,7 @@ import trio
 
 from casfs import threads
 from casfs.agents.cancellation import reraise_cancellation
+from casfs.backend.capabilities import Lease
 from casfs.errors import CasfsError, Conflict
 from casfs.store import Store
 from casfs.system.log import Log
@@ -28,8 +33,9 @@ from engine.llm.llm_extractor import Extractor
 from engine.moderator.decision import Evaluator
 from engine.runtime import stop_thread
 from engine.runtime.commit_queue import CommitQueue
+from engine.runtime.leasing import CHECK_S, PAUSE_S, ThreadLeases
 from engine.runtime.single_flight import SingleFlight
-from engine.runtime.thread_head import ThreadHead
+from engine.runtime.thread_head import ThreadHead, unreachable
 from engine.runtime.thread_run import ThreadRun
 from engine.runtime.workspace import Workspaces
 from engine.threads import suspension
@@ -38,7 +44,8 @@ from engine.threads import suspension
 @dataclass(eq=False)
 class Task:
     """The task of a running thread. `dequeued`: it may run; `done`: the task is over; `stopped`:
-    the thread was cancelled or suspended in the store after its task was cancelled."""
+    the thread was cancelled or suspended in the store after its task was cancelled; `lease`: of a
+    shared store; `rests`: a server did not answer, so the thread pauses."""
 
     id: ThreadId
     dequeued: trio.Event = field(default_factory=trio.Event)
@@ -46,6 +53,8 @@ class Task:
     done: trio.Event = field(default_factory=trio.Event)
     stopped: trio.Event = field(default_factory=trio.Event)
     head: ThreadHead | None = None
+    lease: Lease | None = None
+    rests: bool = False
 
 
 class Supervisor:
@@ -58,7 +67,9 @@ class Supervisor:
         workspaces: Workspaces,
         evaluator: Evaluator,
         extractor: Extractor | None = None,
+        leases: ThreadLeases | None = None,
     ) -> None:
+        self.leases = leases
         self._extractor = extractor
         self._store = store
         self._env = env
@@ -104,6 +115,9 @@ class Supervisor:
     async def launch_all(self) -> None:
         """Launches every thread whose head says `running`, but for the children of others: first
         those that had begun, then the queued ones in the order in which they were queued."""
+        if self.leases is not None:
+            self.leases.launch_all()
+            return
         found = await blocking(lambda: threads.list_threads(self._store))
         known = {thread.id: thread for thread in found}
         for thread in sorted(found, key=_launch_order):
@@ -112,6 +126,9 @@ class Supervisor:
 
     def launch(self, id: ThreadId) -> None:
         """Queues a thread; it runs as soon as the limit allows."""
+        if self.leases is not None:
+            self.leases.launch(id)
+            return
         self._begin(task := Task(id))
         self._queue.append(task)
         self.nursery.start_soon(self._run, task)
@@ -122,14 +139,40 @@ class Supervisor:
             self._running.append(task := self._queue.pop(0))
             task.dequeued.set()
 
+    def free(self) -> int:
+        """Returns how many more threads may run."""
+        return self._limit - len(self._running)
+
+    def start(self, lease: Lease) -> None:
+        """Runs a thread that was claimed."""
+        self._begin(task := Task(threads.thread_id(lease.thread), lease=lease))
+        self._running.append(task)
+        task.dequeued.set()
+        self.nursery.start_soon(self._run, task)
+
+    def end(self, id: ThreadId) -> None:
+        """Cancels the task of a thread whose lease is over."""
+        if task := self._tasks.get(id):
+            task.scope.cancel()
+            task.stopped.set()
+
     async def run_child(self, child: Thread) -> Thread:
-        """Runs a child in its caller's task, until it ends or is suspended."""
+        """Runs a child in its caller's task, or waits for another daemon that runs it, until it
+        ends or is suspended."""
+        while (thread := await self._run_child(child)).status == RUNNING and self.leases:
+            await trio.sleep(PAUSE_S)
+        return thread
+
+    async def _run_child(self, child: Thread) -> Thread:
         while (other := self._tasks.get(child.id)) is not None:
             if other in self._queue:  # it was resumed by itself; its caller must not wait for it
                 self._queue.remove(other)
                 other.dequeued.set()
             await other.done.wait()
-        self._begin(task := Task(child.id))
+        lease = await self.leases.take(child.id) if self.leases else None
+        if self.leases and lease is None:
+            return await blocking(lambda: threads.get(self._store, child.id))
+        self._begin(task := Task(child.id, lease=lease))
         try:
             with task.scope:
                 await self._run_contained(task)
@@ -147,9 +190,12 @@ class Supervisor:
                 await task.done.wait()
             changed = self._changed
             thread = await blocking(lambda: threads.get(self._store, id))
-            if thread.status != RUNNING or not await blocking(partial(self._has_task, thread)):
+            if thread.status != RUNNING:
                 return thread
-            await changed.wait()
+            if not self.leases and not await blocking(partial(self._has_task, thread)):
+                return thread
+            with trio.move_on_after(CHECK_S if self.leases else math.inf):
+                await changed.wait()
 
     def _has_task(self, thread: Thread) -> bool:
         """Returns whether a task runs the thread, or a caller of it."""
@@ -198,6 +244,8 @@ class Supervisor:
     def _finish(self, task: Task) -> None:
         if self._tasks.get(task.id) is task:  # it may have been resumed already
             del self._tasks[task.id]
+        if self.leases and task.lease:
+            self.leases.give_up(task.lease, rest=task.rests)
         task.done.set()
         self._note_change()
 
@@ -205,26 +253,37 @@ class Supervisor:
         """Runs a thread from its head; contains all errors."""
         id = task.id
         try:
-            run = await blocking(lambda: self._thread_run(threads.get(self._store, id)))
+            run = await blocking(lambda: self._thread_run(task))
             task.head = run.head
             await run()
         except Conflict as error:
             self._log("conflict", thread=id, error=str(error))
         except BaseException as error:
             reraise_cancellation(error)
+            if task.lease and unreachable(error):
+                self._log("unreachable", thread=id, error=str(error))
+                task.rests = True
+                return
             fault = f"internal error: {error!r}"
             self._log("failed", thread=id, error=repr(error))
             with suppress(CasfsError, KeyError):
-                await blocking(lambda: self._suspend(id, fault))
+                await blocking(lambda: self._suspend(task, fault))
 
-    def _thread_run(self, thread: Thread) -> ThreadRun:
+    def _thread_run(self, task: Task) -> ThreadRun:
+        guard, lease = None, task.lease
+        if self.leases and lease:
+            thread = threads.of_head(lease.thread, lease.head)
+            guard = partial(self.leases.check, lease)
+        else:
+            thread = threads.get(self._store, task.id)
         shared = (self._workspaces, self._single_flight, self._evaluator, self.run_child)
         models = (self._extractor, self._commits)
-        return ThreadRun(self._store, thread, self._env, self._log, *shared, *models)
+        return ThreadRun(self._store, thread, self._env, self._log, *shared, *models, guard)
 
-    def _suspend(self, id: ThreadId, reason: str) -> None:
-        now = threads.get(self._store, id)
-        if now.status == RUNNING:
+    def _suspend(self, task: Task, reason: str) -> None:
+        now = threads.get(self._store, task.id)
+        is_own = task.lease is None or now.record.get("lease") == task.lease.token
+        if now.status == RUNNING and is_own:
             suspension.suspend(self._store, now, reason)
 
 

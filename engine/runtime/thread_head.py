@@ -13,8 +13,10 @@ from typing import Protocol, TypeVar
 
 import trio
 
+from casfs.errors import CasfsError, Conflict, Unreachable
 from casfs.threads import Thread
 from engine import processes
+from engine.blocking import blocking
 from engine.runtime.commit_queue import CommitQueue, Committable
 
 
@@ -26,14 +28,20 @@ class MovesHead(Committable, Protocol):
 
 
 M = TypeVar("M", bound=MovesHead)
+T = TypeVar("T")
+Guard = Callable[[], None]
+PAUSE_S = 2.0  # before what needs a server that did not answer is tried again
 
 
 class ThreadHead:
     """`thread`: as of the last move; `interrupted`: the detail of the pending step's program, where
-    that was interrupted."""
+    that was interrupted; `guard`: of a shared store, raises Conflict once the lease is over;
+    `ends`: the errors that end a run and leave the thread as it is."""
 
-    def __init__(self, thread: Thread) -> None:
+    def __init__(self, thread: Thread, guard: Guard | None = None) -> None:
         self.thread = thread
+        self.ends: tuple[type[CasfsError], ...] = (Conflict, *([Unreachable] if guard else []))
+        self._guard = guard or (lambda: None)
         self.interrupted: str | None = None
         self._lock = trio.Lock()
 
@@ -41,6 +49,7 @@ class ThreadHead:
         """Applies a transition to the current thread. Raises what the transition raises."""
 
         def apply() -> Thread:
+            self._guard()
             self.thread = transition(self.thread)
             return self.thread
 
@@ -54,11 +63,29 @@ class ThreadHead:
         except trio.WouldBlock:
             await self._lock.acquire()
         try:
+            self._guard()
             done = await queue.commit(lambda: prepare(self.thread))
             self.thread = done.moved
             return done
         finally:
             self._lock.release()
+
+    async def patiently(self, call: Callable[[], T]) -> T:
+        """Runs a blocking call; on a shared store again while a server does not answer."""
+        while True:
+            try:
+                return await blocking(call)
+            except Unreachable:
+                if Unreachable not in self.ends:
+                    raise
+            await trio.sleep(PAUSE_S)
+
+
+def unreachable(error: BaseException | None) -> bool:
+    """Returns whether an error is, holds or was caused by Unreachable."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(unreachable, error.exceptions))
+    return isinstance(error, Unreachable) or (error is not None and unreachable(error.__cause__))
 
 
 def end_orphans(thread: Thread) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 from casfs.agents import Waiting
 from casfs.agents.prompt import Prompt
 from casfs.digest import TreeHash
-from casfs.errors import CasfsError, Conflict
+from casfs.errors import CasfsError
 from casfs.store import Store
 from casfs.system.log import Log, silent
 from casfs.threads import ENDED, RUNNING, SUSPENDED, Thread
@@ -38,7 +38,7 @@ from engine.runtime.commit_queue import CommitQueue
 from engine.runtime.single_flight import SingleFlight
 from engine.runtime.step_commit import StepCommitter
 from engine.runtime.thread_config import ThreadConfig
-from engine.runtime.thread_head import ThreadHead, end_orphans
+from engine.runtime.thread_head import Guard, ThreadHead, end_orphans
 from engine.runtime.workspace import COPYING, Workspaces, thread_workspace
 from engine.secrets.redaction import redacting_store
 from engine.threads import call_stack, history, suspension, transitions
@@ -61,11 +61,11 @@ class ThreadRun:
         run_child: ThreadRunner | None = None,
         extractor: Extractor | None = None,
         commits: CommitQueue | None = None,
+        guard: Guard | None = None,
     ) -> None:
-        """`env`: the environment of agents; `single_flight` and `commits` are shared with other
-        runs. By default the moderator's rules are evaluated in this process, and child threads
-        run in the caller's task."""
-        self.head = ThreadHead(thread)
+        """`env`: of agents; `single_flight` and `commits` are shared with other runs; `guard`: as
+        `ThreadHead`. By default rules are evaluated in this process, child threads in this task."""
+        self.head = ThreadHead(thread, guard)
         self._store = self._raw_store = store
         self._log, self._raw_log, self._env = log, log, env
         self._workspaces, self._workspace = workspaces, thread_workspace(store, thread, workspaces)
@@ -88,7 +88,7 @@ class ThreadRun:
             while intent is not None:
                 self._log_step(intent)
                 intent = await self._run_step(intent)
-        except Conflict:
+        except self.head.ends:
             raise
         except CasfsError as error:  # damage in the store, a full disk
             await blocking(self._workspace.remove)  # may be what fills the disk
@@ -196,7 +196,7 @@ class ThreadRun:
             try:
                 before = intent.get("tree", self._history.tree)
                 if before is not None:
-                    await blocking(partial(self._workspace.reset, before))
+                    await self.head.patiently(partial(self._workspace.reset, before))
                 return await attempt()
             except Waiting as why:
                 keeps = why.keeps_workspace and before is not None
@@ -208,11 +208,11 @@ class ThreadRun:
                 return None
             except AttemptFailed as why:
                 out = self._config.budget.exceeded(spent(self.thread.record, attempt.tokens))
-                if not retries or out:
+                if not (retries or why.is_away) or out:
                     reason = f"{why}; {out}" if out else str(why)
                     await self._suspend(why.cause, reason, why.detail, attempt.tokens)
                     return None
-                retries -= 1
+                retries -= not why.is_away
                 intent = await self._retry(intent, why, attempt.tokens)
 
     async def _retry(self, intent: Intent, why: AttemptFailed, tokens: int) -> Intent:

@@ -19,6 +19,7 @@ from casfs.backend.postgres import publication
 from casfs.backend.postgres.blobs import PostgresBlobs
 from casfs.backend.postgres.connection import Pool
 from casfs.backend.postgres.heads import PostgresHeads
+from casfs.backend.postgres.leases import PostgresLeases
 from casfs.backend.postgres.publication import Call
 from casfs.backend.postgres.uploads import Pack, Uploads
 from casfs.backend.protocols import Publication, Staged, Swap
@@ -97,6 +98,9 @@ class PostgresBackend:
 
     def version(self) -> int:
         return self.heads.version()
+
+    def leases(self, owner: str) -> PostgresLeases:
+        return PostgresLeases(self.pool, self.heads, self.machine, owner)
 
     def close(self) -> None:
         self.pool.close()

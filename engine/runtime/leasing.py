@@ -1,0 +1,207 @@
+"""Leases of a daemon on a shared store: it claims threads while it has free places, and ends the
+task of each whose lease is over.
+
+A renewal counts from the instant before it was sent, by a clock that goes on while the machine
+sleeps. So MARGIN_S before another daemon may take a thread, its agents are stopped here, whatever
+the database answers. The thread stays `running` in the store, and is claimed again by any daemon.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Protocol, TypeVar
+
+import trio
+
+from casfs import threads
+from casfs.backend.capabilities import Lease, Leases
+from casfs.backend.protocols import Head, HeadName
+from casfs.errors import CasfsError, Conflict
+from casfs.store import Store
+from casfs.system.log import Log
+from casfs.threads import RUNNING, Thread, ThreadId
+
+CHECK_S = 0.5  # between two looks at what other machines did to the threads
+POLL_S = (0.25, 0.5)  # between two looks for threads to claim
+WATCH_S = 0.1
+MARGIN_S = 2.0  # before the expiry
+PAUSE_S = 2.0  # of a thread that needs a server that does not answer
+CLOSE_S = 3.0
+T = TypeVar("T")
+
+
+class Runner(Protocol):
+    """What runs the threads: `engine.runtime.supervisor`."""
+
+    def free(self) -> int: ...
+    def has_task(self, id: ThreadId) -> bool: ...
+    def start(self, lease: Lease) -> None: ...
+    def end(self, id: ThreadId) -> None:
+        """Ends the task of a thread that runs elsewhere, or does not run any more."""
+
+
+class ThreadLeases:
+    """The leases of one daemon. `claims_all`: also threads that were not launched here."""
+
+    def __init__(self, store: Store, leases: Leases, log: Log) -> None:
+        self.claims_all = False
+        self._store = store
+        self._leases = leases
+        self._log = log
+        self._held: dict[HeadName, float] = {}  # when each expires, by `_now`
+        self._over: set[HeadName] = set()  # to be released
+        self._launched: set[ThreadId] = set()
+        self._resting: dict[ThreadId, float] = {}  # not to be claimed before
+        self._wake = trio.Event()
+        self._threads = trio.CapacityLimiter(4)  # apart from those that runs wait for
+        self._is_away = False
+
+    async def run(self, runner: Runner) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._claim_all, runner)
+            nursery.start_soon(self._keep, runner)
+            nursery.start_soon(self._watch, runner)
+
+    def launch(self, id: ThreadId) -> None:
+        self._launched.add(id)
+        self._wake.set()
+
+    def launch_all(self) -> None:
+        self.claims_all = True
+        self._wake.set()
+
+    def check(self, lease: Lease) -> None:
+        """Raises Conflict where the lease is over, by this machine's clock."""
+        if _now() >= self._held.get(lease.thread, 0):
+            raise Conflict(f"head {lease.thread}: its lease is over")
+
+    def give_up(self, lease: Lease, *, rest: bool = False) -> None:
+        """Releases the lease of a task that is over. `rest`: the thread is not claimed at once."""
+        self._held.pop(lease.thread, None)
+        self._over.add(lease.thread)
+        if rest:
+            self._resting[threads.thread_id(lease.thread)] = _now() + PAUSE_S
+        self._wake.set()
+
+    async def take(self, id: ThreadId) -> Lease | None:
+        """Waits until no other task runs a thread, and takes it; None where it runs no more."""
+        name = threads.head_name(id)
+        while not (found := await self._claim(1, only=name)):
+            head = await self._call(lambda: self._store.heads.get(name))
+            if head is None or head.record.get("status") != RUNNING:
+                return None
+            await trio.sleep(CHECK_S)
+        return found[0]
+
+    async def close(self) -> None:
+        """Releases all leases, once no task is left."""
+        with trio.move_on_after(CLOSE_S):
+            release = partial(self._leases.release, [*self._over])
+            await trio.to_thread.run_sync(release, abandon_on_cancel=True)
+
+    # -- claim ----------------------------------------------------------------------------
+
+    async def _claim_all(self, runner: Runner) -> None:
+        wanted = partial(self._wanted, runner)
+        while True:
+            self._wake = trio.Event()
+            try:
+                await self._release()
+                if (free := runner.free()) > 0:
+                    for lease in await self._claim(free, wanted=wanted):
+                        self._launched.discard(threads.thread_id(lease.thread))
+                        runner.start(lease)
+                self._note(None)
+            except CasfsError as error:
+                self._note(error)
+                await trio.sleep(CHECK_S)
+            with trio.move_on_after(random.uniform(*POLL_S)):
+                await self._wake.wait()
+
+    async def _claim(self, limit: int, **which: object) -> list[Lease]:
+        sent = _now()
+        claim = partial(self._leases.claim, limit, **which)  # type: ignore[arg-type]
+        found = await self._call(claim)
+        for one in found:
+            self._held[one.thread] = sent + self._leases.ttl_s
+            self._over.discard(one.thread)
+        return found
+
+    def _wanted(self, runner: Runner, found: Mapping[HeadName, Head]) -> Collection[HeadName]:
+        """Chooses those that no task of this daemon runs, nor is about to run for a caller."""
+        now = _now()
+        self._resting = {id: end for id, end in self._resting.items() if end > now}
+        kept = []
+        for name, head in found.items():
+            one = threads.of_head(name, head)
+            is_launched = self.claims_all or one.id in self._launched
+            rests = one.id in self._resting or runner.has_task(one.id)
+            if is_launched and not rests and not one.fault and not self._has_running_caller(one):
+                kept.append(name)
+        return kept
+
+    def _has_running_caller(self, thread: Thread) -> bool:
+        above = thread.record.get("parent")
+        head = None if above is None else self._store.heads.get(threads.head_name(above))
+        if head is None or head.record.get("status") != RUNNING:
+            return False
+        return thread.id in (head.record.get("intent") or {}).get("calls", ())
+
+    async def _release(self) -> None:
+        if over := [*self._over]:
+            await self._call(partial(self._leases.release, over))
+            self._over.difference_update(over)
+
+    # -- keep -----------------------------------------------------------------------------
+
+    async def _keep(self, runner: Runner) -> None:
+        """Renews all leases in time; looks in between for what others did to their threads."""
+        renewed = 0.0
+        while True:
+            sent, held = _now(), dict(self._held)
+            renews = sent - renewed >= self._leases.ttl_s / 3
+            ask = self._leases.renew if renews else self._leases.check
+            try:
+                if renews or held:
+                    lost, stopped = await self._call(partial(ask, [*held]))
+                    renewed = sent if renews else renewed
+                    for name, end in held.items():
+                        if self._held.get(name) != end:  # given up meanwhile, and perhaps taken
+                            continue
+                        if name in lost or name in stopped:
+                            self._end(name, runner, "lost" if name in lost else "stopped")
+                        elif renews:
+                            self._held[name] = sent + self._leases.ttl_s
+            except CasfsError as error:
+                self._note(error)
+            await trio.sleep(CHECK_S)
+
+    async def _watch(self, runner: Runner) -> None:
+        """Ends tasks before their leases expire."""
+        while True:
+            now = _now()
+            for name, end in [*self._held.items()]:
+                if now > end - MARGIN_S:
+                    self._end(name, runner, "not renewed")
+            await trio.sleep(WATCH_S)
+
+    def _end(self, name: HeadName, runner: Runner, why: str) -> None:
+        self._log("lease", thread=threads.thread_id(name), ended=why)
+        del self._held[name]
+        runner.end(threads.thread_id(name))
+
+    async def _call(self, function: Callable[[], T]) -> T:
+        return await trio.to_thread.run_sync(function, limiter=self._threads)
+
+    def _note(self, error: CasfsError | None) -> None:
+        """Logs when the database goes away, and when it is back."""
+        if self._is_away != (error is not None):
+            self._log("database", error=None if error is None else str(error))
+        self._is_away = error is not None
+
+
+def _now() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
