@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Protocol, runtime_checkable
+from typing import Any, BinaryIO, NamedTuple, Protocol, runtime_checkable
 
-from casfs.backend.protocols import BlobInfo, Head, HeadName, Publication, Staged, Total
+from casfs.backend.protocols import Backend, BlobInfo, Head, HeadName, Publication, Staged, Total
 from casfs.digest import Digest
 
 Progress = Callable[[int, int], None]  # blobs and bytes so far
@@ -199,6 +199,16 @@ class Collectable(Protocol):
 
     def collection(self) -> GcRun:
         """Begins a gc run. Raises Conflict while another one is under way."""
+
+
+@runtime_checkable
+class SharedByMachines(Protocol):
+    """Backend: machines share it; each has a local cache."""
+
+    local: Backend
+
+    def state(self) -> dict[str, Any]:
+        """Returns the state of its servers and machines, as in `casfs status --json`."""
 
 
 class Lease(NamedTuple):

@@ -10,11 +10,11 @@ from typing import Any
 import click
 
 from casfs import config
-from casfs.backend.capabilities import Tiered
+from casfs.backend.capabilities import SharedByMachines, Tiered
 from casfs.backend.derived import count_by_type, total_stored
 from casfs.cli.common import json_option, open_store
 from casfs.cli.daemon import daemon_lines
-from casfs.cli.json_values import record
+from casfs.cli.json_values import record, times
 from casfs.cli.output import echo, echo_json, echo_lines, warn
 from casfs.errors import CasfsError
 from casfs.store import Store
@@ -70,7 +70,10 @@ def _store_status(ctx: click.Context, as_json: bool) -> None:
 
     with open_store(ctx) as store:
         assert store.root is not None
-        total = total_stored(store.blobs)
+        backend = store.backend
+        shared = times(backend.state()) if isinstance(backend, SharedByMachines) else None
+        cache = backend.local if isinstance(backend, SharedByMachines) else backend
+        total = total_stored(cache.blobs)
         serving = {str(one.mount): one for one in registry.listing(store.root)}
         value = {
             "store": str(store.root),
@@ -82,8 +85,10 @@ def _store_status(ctx: click.Context, as_json: bool) -> None:
             "bytes": total.bytes,
             "databaseBytes": (store.root / "store.db").stat().st_size,
             "configFault": _config_fault(store.root),
+            "shared": shared,
         }
-        here = None if as_json else _tree_here(store)
+        is_away = shared is not None and shared["database"]["fault"] is not None
+        here = None if as_json or is_away else _tree_here(store)
     echo_lines(as_json, value, _store_lines(value, serving))
     if here is not None:
         echo(f"this directory holds {here}; see casfs status .")
@@ -116,7 +121,9 @@ def _config_fault(root: Path) -> str | None:
 def _store_lines(value: dict[str, Any], serving: Mapping[str, object]) -> Iterator[str]:
     yield f"store   {value['store']}"
     size = f"{readable(value['bytes'])} in {value['blobs']} blobs"
-    yield f"        {size}, database {readable(value['databaseBytes'])}"
+    cache = "a local cache: " * bool(value["shared"])
+    yield f"        {cache}{size}, database {readable(value['databaseBytes'])}"
+    yield from _shared_lines(value["shared"]) if value["shared"] else ()
     yield from daemon_lines(value["daemon"]) if value["daemon"] else ("daemon  none",)
     for point in value["mounts"]:
         yield f"mount   {point}"
@@ -124,11 +131,28 @@ def _store_lines(value: dict[str, Any], serving: Mapping[str, object]) -> Iterat
             yield f"        {serving[point]}"
 
 
+def _shared_lines(shared: dict[str, Any]) -> Iterator[str]:
+    database, lag = shared["database"], shared["lag"]
+    yield f"shared  {database['url']}"
+    if lag:
+        yield f"        PostgreSQL {database['version']}, a round trip {database['roundTripMs']} ms"
+        since = f"a transaction open for {lag['oldestTransactionS']:.1f} s"
+        yield f"        {lag['unreadMoves']} moves not readable yet, {since}"
+    yield f"objects {shared['objects']['url']}"
+    for one in shared["machines"]:
+        place = f"{one['host']}:{one['store']}{' (here)' * one['here']}"
+        daemon = f"daemon runs {one['running']} threads" if one["daemon"] else "no daemon"
+        yield f"machine {one['id']} {place}, {daemon}, seen {one['seenAt']}"
+
+
 def _warnings(value: dict[str, Any]) -> Iterator[str]:
     if value["configFault"]:
         yield value["configFault"]
     if value["daemon"] and value["daemon"]["version"] != VERSION:
         yield "the daemon runs another version; `casfs daemon restart` starts the current program"
+    for part in ("database", "objects") if value["shared"] else ():
+        if fault := value["shared"][part]["fault"]:
+            yield fault
     for one in value["serving"]:
         if one["version"] != VERSION:
             yield f"{one['mount']} runs another version; `casfs mount --replace {one['mount']}`"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tests.support.engine import Cli
@@ -92,3 +94,37 @@ def test_a_user_without_rights_leaves_nothing(
         assert not (tmp_path / "new").exists()
     finally:
         postgres.execute(f"DROP USER {name}")
+
+
+def test_status_shows_servers_and_machines(
+    cli: Cli, tmp_path: Path, postgres: PostgresServer, database_url: str, objects: str
+) -> None:
+    one = tmp_path / "one"
+    cli("--store", one, "init", database_url, "--objects", objects)
+    cli("--store", tmp_path / "two", "init", database_url)
+    (tmp_path / "file").write_bytes(os.urandom(3000))
+    cli("--store", tmp_path / "two", "put", tmp_path / "file")
+    with psycopg.connect(database_url) as held:
+        held.execute("SELECT pg_current_xact_id(), pg_sleep(0.2)")
+        cli("--store", one, "workflow", "rm", "hello")
+        shown = cli("--store", one, "status", "--json").json["shared"]
+        assert shown["lag"]["unreadMoves"] > 0
+        assert shown["lag"]["oldestTransactionS"] >= 0.2
+    shown = cli("--store", one, "status", "--json").json["shared"]
+    assert shown["lag"]["unreadMoves"] == 0
+    assert shown["database"]["roundTripMs"] > 0
+    assert {(one["store"], one["here"], one["running"]) for one in shown["machines"]} == {
+        (str(one), True, 0),
+        (str(tmp_path / "two"), False, 0),
+    }
+    lines = cli("--store", one, "status").out.decode()
+    assert f"{tmp_path}/two, no daemon" in lines
+    (tmp_path / "objects").rename(tmp_path / "away")
+    (tmp_path / "objects").write_text("not a directory")
+    postgres.stop()
+    away = cli("--store", one, "status", "--json").json["shared"]
+    assert "does not answer" in away["database"]["fault"]
+    assert away["objects"]["fault"]
+    found = cli("--store", one, "status")
+    assert "does not answer" in found.err
+    assert "a local cache" in found.out.decode()

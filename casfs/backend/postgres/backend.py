@@ -11,7 +11,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from casfs import config
 from casfs.backend.disk import DiskBackend
@@ -21,6 +21,7 @@ from casfs.backend.postgres.connection import Pool
 from casfs.backend.postgres.heads import PostgresHeads
 from casfs.backend.postgres.leases import PostgresLeases
 from casfs.backend.postgres.publication import Call
+from casfs.backend.postgres.state import state
 from casfs.backend.postgres.uploads import Pack, Uploads
 from casfs.backend.protocols import Publication, Staged, Swap
 from casfs.errors import Failed, Invalid
@@ -101,6 +102,9 @@ class PostgresBackend:
 
     def leases(self, owner: str) -> PostgresLeases:
         return PostgresLeases(self.pool, self.heads, self.machine, owner)
+
+    def state(self) -> dict[str, Any]:
+        return state(self.settings, self.machine)
 
     def close(self) -> None:
         self.pool.close()
