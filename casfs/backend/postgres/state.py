@@ -21,8 +21,8 @@ SELECT split_part(current_setting('server_version'), ' ', 1), json_build_object(
     FROM pg_stat_activity WHERE backend_xid IS NOT NULL)
 ), (SELECT coalesce(json_agg(m ORDER BY m."seenAt" DESC), '[]') FROM (
   SELECT id, host, root AS store, version,
-    CASE WHEN seen > now() - interval '30 s' THEN daemon END AS daemon, (extract(epoch FROM seen) * 1000)::bigint
-    AS "seenAt", id = %s AS here,
+    CASE WHEN seen > now() - interval '30 s' THEN daemon END AS daemon,
+    (extract(epoch FROM seen) * 1000)::bigint AS "seenAt", id = %s AS here,
     (SELECT count(*) FROM casfs.leases l WHERE l.owner = daemon AND expires > now()) AS running
   FROM casfs.machines) m)"""
 
