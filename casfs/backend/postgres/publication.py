@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from itertools import chain
+from typing import Any, NamedTuple
 
 from casfs.backend.postgres.connection import Connection, Pool, Row, fetch, raised
 from casfs.backend.protocols import (
@@ -18,13 +20,14 @@ from casfs.backend.protocols import (
     Swap,
 )
 from casfs.backend.sqlite_statements import TOUCH_RESOLUTION_S, is_storable, key_of, type_key
-from casfs.errors import Conflict, Invalid, Unreachable
+from casfs.errors import Conflict, Invalid, NotFound, Unreachable
 from casfs.system.clock import now_ms
 
 BLOB_TYPES = ("bytea", "bigint", "bytea", "bytea", "bytea", "int")
-SWAP_TYPES = ("text", "bytea", "text", "bytea", "text")
+SWAP_TYPES = ("text", "bytea", "text", "bytea", "text", "bigint")
+HASHES, NEEDS = 3, 9  # places among the arguments
 TYPES = [*BLOB_TYPES, "bytea", "bytea", "bigint", *SWAP_TYPES]
-ARGUMENTS = ", ".join(["%s::bigint"] * 4 + [f"%b::{one}[]" for one in TYPES])
+ARGUMENTS = ", ".join(["%s::bigint"] * 3 + [f"%b::{one}[]" for one in TYPES])
 ONE = f"SELECT casfs.publish_one({ARGUMENTS})"
 TRY = f"SELECT known, state, message FROM casfs.publish_try({ARGUMENTS})"
 
@@ -39,14 +42,11 @@ class Placed(NamedTuple):
 
 
 class Call(NamedTuple):
-    """The arguments of one call: its token is the first. `moves`: how many heads it moves."""
+    """The arguments of one call, its token, and how many heads it moves."""
 
-    values: list[object]
+    values: list[Any]
+    token: int
     moves: int
-
-    @property
-    def token(self) -> object:
-        return self.values[0]
 
 
 def publish(pool: Pool, group: Sequence[Call]) -> list[set[str] | BaseException]:
@@ -63,8 +63,10 @@ def publish(pool: Pool, group: Sequence[Call]) -> list[set[str] | BaseException]
         done = _done(db, group) if lost else set()
         rest = [one for one in group if one.token not in done]
         try:
-            if len(rest) == 1 and not lost:
-                return [_known(*row) for row in fetch(db, ONE, rest[0].values)]
+            if not lost:
+                with suppress(*(NotFound, Conflict) if len(group) > 1 else ()):  # whose is it?
+                    ((keys,),) = fetch(db, ONE, _merged(group))
+                    return [_known(keys) & _known(one.values[HASHES]) for one in group]
             query = " UNION ALL ".join([TRY] * len(rest))
             values = [value for one in rest for value in one.values]
             rows = fetch(db, query, values) if rest else []
@@ -77,6 +79,24 @@ def publish(pool: Pool, group: Sequence[Call]) -> list[set[str] | BaseException]
         return [set() if one.token in done else found[one.token] for one in group]
 
     return pool.retrying(run)
+
+
+def _merged(group: Sequence[Call]) -> list[Any]:
+    """Returns the arguments of one publication of all. Of equal blobs a node comes first."""
+    if len(group) == 1:
+        return group[0].values
+    blobs: dict[bytes, Row] = {}
+    for one in group:
+        for row in zip(*one.values[HASHES:NEEDS], strict=True):
+            if row[0] not in blobs or row[2] is not None:
+                blobs[row[0]] = row
+    columns = zip(*(one.values[NEEDS:] for one in group), strict=True)
+    needs, *rest = [[*chain.from_iterable(parts)] for parts in columns]
+    return [*group[0].values[:HASHES], *_columns(blobs.values(), BLOB_TYPES), [*{*needs}], *rest]
+
+
+def _columns(rows: Iterable[Row], types: Sequence[str]) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in types]
 
 
 def _known(keys: list[bytes]) -> set[str]:
@@ -104,18 +124,18 @@ def arguments(placed: Placed) -> Call:
     needs |= {one.type for one in staged if one.type is not None and one.type != META}
     needs = (needs - blobs.keys()) | {*require}
     rows = [_blob_row(one, places) for one in blobs.values()]
+    token = secrets.randbits(63)
     values = [
-        secrets.randbits(63),
         int(time.time()),
         now_ms(),
         TOUCH_RESOLUTION_S,
-        *([list(column) for column in zip(*rows, strict=True)] or [[]] * len(BLOB_TYPES)),
+        *_columns(rows, BLOB_TYPES),
         sorted(key_of(hash) for hash in needs),
         [bytes.fromhex(name) for name in packs],
         [*packs.values()],
-        *([list(column) for column in zip(*map(_swap_row, swaps), strict=True)] or [[]] * 5),
+        *_columns([(*_swap_row(swap), token) for swap in swaps], SWAP_TYPES),
     ]
-    return Call(values, len(swaps))
+    return Call(values, token, len(swaps))
 
 
 def _blob_row(one: Staged, places: dict[str, tuple[str, int]]) -> Row:

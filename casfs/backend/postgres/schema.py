@@ -36,7 +36,8 @@ CREATE TABLE IF NOT EXISTS casfs.strays (
 CREATE SEQUENCE IF NOT EXISTS casfs.blob_ids;
 CREATE TABLE IF NOT EXISTS casfs.blobs (
   id bigint PRIMARY KEY, hash bytea NOT NULL UNIQUE, size bigint NOT NULL, type bytea,
-  touched bigint NOT NULL, data bytea, pack bigint, member integer) WITH (fillfactor = 90);
+  touched bigint NOT NULL, data bytea, pack bigint, member integer)
+  WITH (fillfactor = 90, toast_tuple_target = 8160);
 CREATE INDEX IF NOT EXISTS blobs_by_type ON casfs.blobs (type, id) WHERE type IS NOT NULL;
 CREATE INDEX IF NOT EXISTS blobs_by_pack ON casfs.blobs (pack) WHERE pack IS NOT NULL;
 CREATE TABLE IF NOT EXISTS casfs.heads (
@@ -71,74 +72,72 @@ CREATE UNLOGGED TABLE IF NOT EXISTS casfs.marks (id bigint PRIMARY KEY);
 # Arguments of a publication: hashes (and sizes, types, data, packs, members) of its blobs, in the
 # order in which they arrive; what it needs; its swaps. An absent old or new head is NULL. It may be
 # run again. It is to be run again (40001) where a later transaction has overtaken it: else the
-# journal would have a head's moves in another order than they happened, and a node would have its
-# bytes in a pack, having been published as plain bytes meanwhile.
+# journal would have a head's moves in another order than they happened. Plans are generic and use
+# indexes: to plan anew for each array costs as much as all else.
 PUBLISH = f"""
 CREATE OR REPLACE FUNCTION casfs.publish_one(
-  token bigint, now_s bigint, now_ms bigint, tolerance bigint,
+  now_s bigint, now_ms bigint, tolerance bigint,
   hashes bytea[], sizes bigint[], types bytea[], datas bytea[], in_packs bytea[], members int[],
   needs bytea[], new_packs bytea[], new_sizes bigint[],
-  names text[], old_hashes bytea[], old_records text[], new_hashes bytea[], new_records text[]
-) RETURNS bytea[] LANGUAGE plpgsql AS $$
+  names text[], old_hashes bytea[], old_records text[], new_hashes bytea[], new_records text[],
+  tokens bigint[]
+) RETURNS bytea[] LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 DECLARE
   known bytea[];
+  added bytea[];
   gone bytea;
   made bigint[];
   count int;
-  remade int := 0;
+  is_old boolean;
 BEGIN
   PERFORM pg_advisory_xact_lock_shared({GUARD});
-  IF cardinality(needs) > 0 THEN
+  SELECT count(*), bool_or(touched < now_s - tolerance) INTO count, is_old
+    FROM casfs.blobs WHERE hash = ANY(needs);
+  IF count < cardinality(needs) THEN
     SELECT n.hash INTO gone FROM unnest(needs) n(hash)
       WHERE NOT EXISTS (SELECT FROM casfs.blobs b WHERE b.hash = n.hash) ORDER BY 1 LIMIT 1;
-    IF FOUND THEN
-      RAISE EXCEPTION USING ERRCODE = 'CF404', MESSAGE = encode(gone, 'hex');
-    END IF;
+    RAISE EXCEPTION USING ERRCODE = 'CF404', MESSAGE = encode(gone, 'hex');
+  END IF;
+  IF is_old THEN
     UPDATE casfs.blobs SET touched = now_s
       WHERE hash = ANY(needs) AND touched < now_s - tolerance;
   END IF;
-  known := '{{}}';
-  IF cardinality(hashes) > 0 THEN
-    known := ARRAY(SELECT b.hash FROM casfs.blobs b WHERE b.hash = ANY(hashes));
-    IF cardinality(known) > 0 THEN
-      DELETE FROM casfs.blobs b USING unnest(hashes, types) n(hash, type)
-        WHERE b.hash = n.hash AND b.hash = ANY(known)
-        AND b.type IS NULL AND n.type IS NOT NULL;
-      GET DIAGNOSTICS remade = ROW_COUNT;
-      UPDATE casfs.blobs SET touched = now_s
-        WHERE hash = ANY(known) AND touched < now_s - tolerance;
-    END IF;
-    IF cardinality(new_packs) > 0 THEN
-      DELETE FROM casfs.strays WHERE name = ANY(new_packs);
-      GET DIAGNOSTICS count = ROW_COUNT;
-      IF count + (SELECT count(*) FROM casfs.packs WHERE name = ANY(new_packs))
-          <> cardinality(new_packs) THEN
-        RAISE EXCEPTION USING ERRCODE = 'CF410', MESSAGE = encode(new_packs[1], 'hex');
-      END IF;
-      WITH added AS (INSERT INTO casfs.packs (name, size)
-        SELECT * FROM unnest(new_packs, new_sizes) ON CONFLICT DO NOTHING RETURNING id)
-        SELECT array_agg(id) INTO made FROM added;
-    END IF;
-    INSERT INTO casfs.blobs (id, hash, size, type, touched, data, pack, member)
-      SELECT i.id, i.hash, i.size, i.type, now_s, i.data, p.id, i.member FROM (
-        SELECT nextval('casfs.blob_ids') AS id, n.* FROM unnest(
-          hashes, sizes, types, datas, in_packs, members
-        ) n(hash, size, type, data, pack, member)
-      ) i LEFT JOIN casfs.packs p ON p.name = i.pack
-      WHERE cardinality(known) = 0
-        OR NOT EXISTS (SELECT FROM casfs.blobs b WHERE b.hash = i.hash)
-      ORDER BY i.hash
-      ON CONFLICT (hash) DO UPDATE SET touched = excluded.touched
-        WHERE blobs.type IS NOT NULL OR excluded.type IS NULL;
+  IF cardinality(new_packs) > 0 THEN
+    DELETE FROM casfs.strays WHERE name = ANY(new_packs);
     GET DIAGNOSTICS count = ROW_COUNT;
-    IF count < cardinality(hashes) - cardinality(known) + remade THEN
-      RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'a node was plain bytes meanwhile';
+    IF count + (SELECT count(*) FROM casfs.packs WHERE name = ANY(new_packs))
+        <> cardinality(new_packs) THEN
+      RAISE EXCEPTION USING ERRCODE = 'CF410', MESSAGE = encode(new_packs[1], 'hex');
     END IF;
-    IF made IS NOT NULL THEN
-      WITH unused AS (DELETE FROM casfs.packs p WHERE p.id = ANY(made)
-        AND NOT EXISTS (SELECT FROM casfs.blobs b WHERE b.pack = p.id) RETURNING name, size)
-        INSERT INTO casfs.strays (name, size) SELECT * FROM unused;
-    END IF;
+    WITH added AS (INSERT INTO casfs.packs (name, size)
+      SELECT * FROM unnest(new_packs, new_sizes) ON CONFLICT DO NOTHING RETURNING id)
+      SELECT array_agg(id) INTO made FROM added;
+  END IF;
+  known := '{{}}';
+  FOR pass IN 1 .. 2 LOOP
+    WITH stored AS (
+      INSERT INTO casfs.blobs (id, hash, size, type, touched, data, pack, member)
+        SELECT i.id, i.hash, i.size, i.type, now_s, i.data,
+          (SELECT p.id FROM casfs.packs p WHERE p.name = i.pack), i.member
+        FROM (SELECT nextval('casfs.blob_ids') AS id, n.* FROM unnest(
+            hashes, sizes, types, datas, in_packs, members
+          ) n(hash, size, type, data, pack, member)) i
+        ORDER BY i.hash ON CONFLICT DO NOTHING RETURNING hash
+    ) SELECT coalesce(array_agg(hash), '{{}}') INTO added FROM stored;
+    EXIT WHEN pass = 2 OR cardinality(added) = cardinality(hashes);
+    known := ARRAY(SELECT unnest(hashes) EXCEPT SELECT unnest(added));
+    UPDATE casfs.blobs SET touched = now_s
+      WHERE hash = ANY(known) AND touched < now_s - tolerance;
+    DELETE FROM casfs.blobs b USING unnest(hashes, types) n(hash, type)
+      WHERE b.hash = n.hash AND b.hash = ANY(known)
+      AND b.type IS NULL AND n.type IS NOT NULL;
+    EXIT WHEN NOT FOUND;
+  END LOOP;
+  IF made IS NOT NULL THEN
+    WITH unused AS (DELETE FROM casfs.packs p WHERE p.id = ANY(made)
+      AND NOT EXISTS (SELECT FROM casfs.blobs b WHERE b.pack = p.id) RETURNING name, size)
+      INSERT INTO casfs.strays (name, size) SELECT * FROM unused;
   END IF;
   FOR i IN 1 .. cardinality(names) LOOP
     IF old_hashes[i] IS NULL THEN
@@ -159,7 +158,7 @@ BEGIN
       DELETE FROM casfs.uses WHERE name = names[i];
     END IF;
     INSERT INTO casfs.moves (name, hash, at, token)
-      VALUES (names[i], new_hashes[i], now_ms, token);
+      VALUES (names[i], new_hashes[i], now_ms, tokens[i]);
   END LOOP;
   IF cardinality(names) > 0 AND EXISTS (SELECT FROM casfs.moves m
       WHERE m.xid > pg_current_xact_id() AND m.name = ANY(names)) THEN
@@ -173,16 +172,16 @@ BEGIN
 END $$;
 
 CREATE OR REPLACE FUNCTION casfs.publish_try(
-  token bigint, now_s bigint, now_ms bigint, tolerance bigint,
+  now_s bigint, now_ms bigint, tolerance bigint,
   hashes bytea[], sizes bigint[], types bytea[], datas bytea[], in_packs bytea[], members int[],
   needs bytea[], new_packs bytea[], new_sizes bigint[],
   names text[], old_hashes bytea[], old_records text[], new_hashes bytea[], new_records text[],
-  OUT known bytea[], OUT state text, OUT message text
+  tokens bigint[], OUT known bytea[], OUT state text, OUT message text
 ) LANGUAGE plpgsql AS $$
 BEGIN
-  known := casfs.publish_one(token, now_s, now_ms, tolerance, hashes, sizes, types, datas,
+  known := casfs.publish_one(now_s, now_ms, tolerance, hashes, sizes, types, datas,
     in_packs, members, needs, new_packs, new_sizes, names, old_hashes, old_records,
-    new_hashes, new_records);
+    new_hashes, new_records, tokens);
 EXCEPTION WHEN SQLSTATE 'CF404' OR SQLSTATE 'CF409' OR SQLSTATE 'CF410' THEN
   known := '{{}}';
   state := SQLSTATE;
