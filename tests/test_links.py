@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import socketserver
 from collections.abc import Iterator
+from contextlib import suppress
 from threading import Thread
 
 import psycopg
@@ -19,8 +20,9 @@ SHORT_S = 0.2  # silence that is long enough to be seen
 
 class Echo(socketserver.BaseRequestHandler):
     def handle(self) -> None:
-        while data := self.request.recv(1 << 16):
-            self.request.sendall(data)
+        with suppress(ConnectionResetError):
+            while data := self.request.recv(1 << 16):
+                self.request.sendall(data)
 
 
 @pytest.fixture
@@ -111,6 +113,20 @@ def test_a_reset_ends_open_connections_alone(link: Link) -> None:
         assert client.recv(99) == b"b"
         assert link.connections == 1
     until(lambda: link.connections == 0)
+
+
+def test_an_answer_is_lost(link: Link) -> None:
+    with connect(link) as client:
+        link.lose(2)
+        client.sendall(b"a")
+        assert client.recv(99) == b"a"
+        client.sendall(b"b")
+        client.settimeout(10)
+        with pytest.raises(ConnectionResetError):
+            client.recv(99)
+    with connect(link) as client:
+        client.sendall(b"c")
+        assert client.recv(99) == b"c"
 
 
 def test_round_trips(link: Link) -> None:

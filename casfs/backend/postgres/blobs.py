@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -32,7 +33,7 @@ from casfs.backend.sqlite_statements import (
     type_of,
 )
 from casfs.digest import BlobHash, Digest
-from casfs.errors import NotFound
+from casfs.errors import NotFound, Unreachable
 
 MAX_BROUGHT_NODES = 20_000  # with one that is asked for
 MAX_BROUGHT_BYTES = 64 << 20
@@ -65,9 +66,11 @@ class PostgresBlobs:
 
     def get(self, hash: str) -> Blob:
         found = self._cached(hash, self._local.blobs.get)
-        if found.type is None and waiting.allowed and self.info([hash])[hash].type is not None:
-            self.bring([hash])  # it has become a node
-            found = self._local.blobs.get(hash)
+        if found.type is None and waiting.allowed:
+            with suppress(Unreachable):  # without the database, as it was known here
+                if self.info([hash])[hash].type is not None:
+                    self.bring([hash])  # it has become a node
+                    found = self._local.blobs.get(hash)
         return found
 
     def open(self, hash: str) -> BinaryIO:

@@ -37,7 +37,7 @@ PACK_BYTES = 32 << 20  # of content
 UPLOADS = 4  # at a time
 SALT_BYTES = 16
 STORED = "SELECT hash FROM casfs.blobs WHERE hash = ANY(%b::bytea[])"
-STRAY = "INSERT INTO casfs.strays (name, size) VALUES (%b, %s)"
+STRAY = "INSERT INTO casfs.strays (name, size) VALUES (%b, %s) ON CONFLICT DO NOTHING"
 
 
 class Pack(NamedTuple):
