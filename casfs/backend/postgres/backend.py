@@ -17,7 +17,8 @@ from casfs import config
 from casfs.backend.disk import DiskBackend
 from casfs.backend.postgres import publication
 from casfs.backend.postgres.blobs import PostgresBlobs
-from casfs.backend.postgres.connection import Pool
+from casfs.backend.postgres.connection import Expired, Pool
+from casfs.backend.postgres.gc import SharedMarkSweep
 from casfs.backend.postgres.heads import PostgresHeads
 from casfs.backend.postgres.leases import PostgresLeases
 from casfs.backend.postgres.publication import Call
@@ -82,9 +83,14 @@ class PostgresBackend:
                     results[number] = result
             if not any(isinstance(result, BaseException) for result in results):
                 self.uploads.keep(packs)
-            return results
+            pairs = zip(group, results, strict=True)
+            return [self._again(one) if isinstance(got, Expired) else got for one, got in pairs]
         finally:
             self.uploads.drop(packs)
+
+    def _again(self, one: Publication) -> set[str] | BaseException:
+        (result,) = self.publish_group([one])
+        return result
 
     def _publish(self, calls: list[Call]) -> Sequence[set[str] | BaseException]:
         try:
@@ -96,6 +102,9 @@ class PostgresBackend:
         if any(moves):
             self.heads.note_moves(sum(moves))
         return results
+
+    def collection(self) -> SharedMarkSweep:
+        return SharedMarkSweep(self.pool, self._storage, self.machine)
 
     def version(self) -> int:
         return self.heads.version()

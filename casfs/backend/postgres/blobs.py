@@ -67,7 +67,7 @@ class PostgresBlobs:
     def get(self, hash: str) -> Blob:
         found = self._cached(hash, self._local.blobs.get)
         if found.type is None and waiting.allowed:
-            with suppress(Unreachable):  # without the database, as it was known here
+            with suppress(Unreachable, KeyError):  # else, or collected: as it was known here
                 if self.info([hash])[hash].type is not None:
                     self.bring([hash])  # it has become a node
                     found = self._local.blobs.get(hash)

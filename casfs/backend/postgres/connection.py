@@ -32,7 +32,7 @@ OPTIONS = {
     "application_name": "casfs",
     "options": "-c search_path=casfs -c jit=off -c lock_timeout=60s",
 }
-RETRIED = ("40001", "40P01")  # serialization failure, deadlock
+RETRIED = ("40001", "40P01", "55P03")  # serialization failure, deadlock, lock timeout
 FATAL = {  # of a connection that was refused: psycopg has no SQLSTATE then
     "3D000": 'database ".*" does not exist',
     "28000": "password|authentication|role .* does not exist|pg_hba.conf",
@@ -132,6 +132,10 @@ class Deadlock(Failed):
     """A transaction that PostgreSQL ended for another one's sake; it can be run again."""
 
 
+class Expired(Conflict):
+    """What a publication had uploaded, or found stored, was collected before its transaction."""
+
+
 def fetch(db: Connection, query: str, values: Sequence[object] = ()) -> list[Row]:
     """Returns the rows of a statement; [] where it gives none. All values travel in binary form."""
     with _translating():
@@ -179,4 +183,4 @@ def raised(state: str, text: str) -> CasfsError:
         return NotFound(f"no blob {text} in this store: it was collected meanwhile")
     if state == "CF409":
         return Conflict(f"head {text}: moved by another writer meanwhile")
-    return Conflict(f"the upload of {text} took longer than the grace period; try again")
+    return Expired("gc has deleted an upload that took longer than the grace period; try again")

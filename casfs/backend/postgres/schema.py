@@ -64,9 +64,10 @@ CREATE TABLE IF NOT EXISTS casfs.machines (
   daemon text, seen timestamptz NOT NULL DEFAULT now());
 CREATE TABLE IF NOT EXISTS casfs.collecting (
   one boolean PRIMARY KEY DEFAULT true CHECK (one), token bigint NOT NULL, running boolean NOT NULL,
-  last bigint NOT NULL, expires timestamptz NOT NULL);
+  last bigint NOT NULL, expires timestamptz NOT NULL, owner text NOT NULL);
 CREATE TABLE IF NOT EXISTS casfs.young (id bigint PRIMARY KEY);
-CREATE UNLOGGED TABLE IF NOT EXISTS casfs.marks (id bigint PRIMARY KEY);
+CREATE UNLOGGED TABLE IF NOT EXISTS casfs.marks (
+  token bigint NOT NULL, id bigint NOT NULL, batch bigint NOT NULL, PRIMARY KEY (token, id));
 """
 
 # Arguments of a publication: hashes (and sizes, types, data, packs, members) of its blobs, in the
@@ -104,7 +105,7 @@ BEGIN
       WHERE hash = ANY(needs) AND touched < now_s - tolerance;
   END IF;
   IF cardinality(new_packs) > 0 THEN
-    DELETE FROM casfs.strays WHERE name = ANY(new_packs);
+    DELETE FROM casfs.strays WHERE name = ANY(new_packs) AND since > '-infinity';
     GET DIAGNOSTICS count = ROW_COUNT;
     IF count + (SELECT count(*) FROM casfs.packs WHERE name = ANY(new_packs))
         <> cardinality(new_packs) THEN
@@ -122,7 +123,8 @@ BEGIN
           (SELECT p.id FROM casfs.packs p WHERE p.name = i.pack), i.member
         FROM (SELECT nextval('casfs.blob_ids') AS id, n.* FROM unnest(
             hashes, sizes, types, datas, in_packs, members
-          ) n(hash, size, type, data, pack, member)) i
+          ) n(hash, size, type, data, pack, member)
+          WHERE data IS NOT NULL OR pack IS NOT NULL) i
         ORDER BY i.hash ON CONFLICT DO NOTHING RETURNING hash
     ) SELECT coalesce(array_agg(hash), '{{}}') INTO added FROM stored;
     EXIT WHEN pass = 2 OR cardinality(added) = cardinality(hashes);
@@ -133,7 +135,16 @@ BEGIN
       WHERE b.hash = n.hash AND b.hash = ANY(known)
       AND b.type IS NULL AND n.type IS NOT NULL;
     EXIT WHEN NOT FOUND;
+    DELETE FROM casfs.blobs WHERE hash = ANY(added);  -- all again: a node is behind its references
   END LOOP;
+  IF cardinality(known) > 0 THEN  -- come without bytes, since they were found stored
+    SELECT n.hash INTO gone FROM unnest(hashes, datas, in_packs) n(hash, data, pack)
+      WHERE n.data IS NULL AND n.pack IS NULL
+      AND NOT EXISTS (SELECT FROM casfs.blobs b WHERE b.hash = n.hash) LIMIT 1;
+    IF FOUND THEN
+      RAISE EXCEPTION USING ERRCODE = 'CF410', MESSAGE = encode(gone, 'hex');
+    END IF;
+  END IF;
   IF made IS NOT NULL THEN
     WITH unused AS (DELETE FROM casfs.packs p WHERE p.id = ANY(made)
       AND NOT EXISTS (SELECT FROM casfs.blobs b WHERE b.pack = p.id) RETURNING name, size)
@@ -166,7 +177,8 @@ BEGIN
   END IF;
   IF EXISTS (SELECT FROM casfs.collecting WHERE running) THEN
     INSERT INTO casfs.young SELECT id FROM casfs.blobs
-      WHERE hash = ANY(hashes || needs) ON CONFLICT DO NOTHING;
+      WHERE hash = ANY(hashes || needs) AND id <= (SELECT last FROM casfs.collecting)
+      ORDER BY id ON CONFLICT DO NOTHING;
   END IF;
   RETURN known;
 END $$;

@@ -73,7 +73,7 @@ class Uploads:
             keys = [key_of(one.digest.hash) for one in packed]
             stored = {key.hex() for (key,) in self._pool.run(STORED, [keys])}
             new = {one.digest.hash: one for one in packed if one.digest.hash not in stored}
-            rows += [one for one in packed if one.digest.hash in stored]
+            rows += [Staged(one.digest, None) for one in packed if one.digest.hash in stored]
             calls = (partial(self._upload, group) for group in _groups(new.values()))
             packs = list(parallel(calls, UPLOADS, UPLOADS))
             rows += new.values()
