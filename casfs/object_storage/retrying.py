@@ -7,7 +7,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
-from contextvars import Context, copy_context
 from itertools import count
 from threading import Event, Thread
 from typing import TypeVar
@@ -66,9 +65,7 @@ def waited(request: Callable[[], T]) -> T:
             answer.set_exception(error)
 
     Thread(target=run, daemon=True, name="object-storage-request").start()
-    while not wait([answer], SLICE_S).done:
-        interruption.check()
-    return answer.result()
+    return _result(answer)
 
 
 def parallel(
@@ -83,21 +80,27 @@ def parallel(
     try:
         for call in calls:
             interruption.check()
-            waiting.append(pool.submit(_unless, ended, copy_context(), call))
+            waiting.append(pool.submit(_unless, ended, call))
             if len(waiting) > ahead:
-                yield waiting.popleft().result()
+                yield _result(waiting.popleft())
         while waiting:
-            yield waiting.popleft().result()
+            yield _result(waiting.popleft())
     finally:
         ended.set()
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _unless(ended: Event, context: Context, call: Callable[[], T]) -> T:
+def _result(answer: Future[T]) -> T:
+    """Waits as the thread that may be interrupted: only it can ask whether it is."""
+    while not wait([answer], SLICE_S).done:
+        interruption.check()
+    return answer.result()
+
+
+def _unless(ended: Event, call: Callable[[], T]) -> T:
     def check() -> None:
         if ended.is_set():
             raise CancelledError
-        context.run(interruption.check)
 
     with interruption.interruptible(check):
         return call()

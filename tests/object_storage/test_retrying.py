@@ -12,6 +12,7 @@ from functools import partial
 from threading import Event
 
 import pytest
+import trio
 
 from casfs.errors import Failed
 from casfs.object_storage.retrying import parallel, waited
@@ -121,3 +122,23 @@ def test_an_interrupt_does_not_wait_for_the_server(
     finally:
         process.kill()
         process.wait()
+
+
+async def test_a_task_that_waits_for_calls_is_cancelled() -> None:
+    """Only the thread that trio started can ask whether its task is cancelled."""
+    begun = Event()
+
+    def call() -> None:
+        begun.set()
+        while True:
+            interruption.check()
+            time.sleep(0.01)
+
+    def work() -> None:
+        with interruption.interruptible(trio.from_thread.check_cancelled):
+            [*parallel([call, call], concurrency=2)]
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(trio.to_thread.run_sync, work, abandon_on_cancel=False))
+        await trio.to_thread.run_sync(begun.wait)
+        nursery.cancel_scope.cancel()

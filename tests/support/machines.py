@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from tests.support import programs
 from tests.support.engine import alive, until
 from tests.support.links import Link
 from tests.support.namespaces import Network
@@ -154,11 +155,14 @@ class Machine:
         self.end_all()
 
     def end_all(self) -> None:
-        """SIGKILL for every process here."""
+        """SIGKILL for every process here; what is mounted goes as well."""
         while found := self.processes():
             _signal(found, signal.SIGKILL)
             self._gone(found)
         self.pid = None
+        for line in Path("/proc/self/mounts").read_text().splitlines()[::-1]:
+            if (point := line.split()[1]).startswith(f"{self.folder}/"):
+                subprocess.run([programs.path("umount"), "--lazy", point], check=True)
 
     def _gone(self, pids: Collection[int]) -> None:
         until(lambda: not any(map(alive, pids)), f"the end of processes on {self.name}")
