@@ -15,7 +15,7 @@ from casfs.cli.json_values import record
 from casfs.cli.output import echo_result, warn
 from casfs.cli.progress import progress
 from casfs.cli.table import Moment, Size, echo_table
-from casfs.errors import Conflict, Failed, Invalid, NotFound, Refused
+from casfs.errors import Conflict, Failed, Invalid, NotFound, Refused, Usage
 from casfs.removals import label
 from casfs.system.clock import moment
 from casfs.system.sizes import readable
@@ -192,14 +192,15 @@ def fsck(ctx: click.Context, name: str, read_data: bool, as_json: bool) -> int:
 
 @click.command()
 @click.argument("name", metavar="REMOTE")
-@click.argument("revs", nargs=-1, required=True, metavar="REV...")
+@click.argument("revs", nargs=-1, metavar="REV...")
+@click.option("--all", "everything", is_flag=True, help="All checkpoints, threads and workflows.")
 @click.option("--dry-run", is_flag=True, help="Print what would be sent; send nothing.")
 @click.option("--delete", is_flag=True, help="Delete these names in the remote instead.")
 @json_option
 @click.pass_context
 def push(
     ctx: click.Context, name: str, revs: tuple[str, ...],
-    dry_run: bool, delete: bool, as_json: bool,
+    everything: bool, dry_run: bool, delete: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Push checkpoints (NAME, NAME@ID), threads with those that they called, workflows/NAME.
 
@@ -209,17 +210,20 @@ def push(
 
     \b
     casfs push backup work
+    casfs push backup --all
     """
     from casfs.remotes import heads, push
     from casfs.remotes.remote import Remote
 
+    if everything == bool(revs) or (everything and delete):
+        raise Usage("name what to push, or --all of it")
     with open_store(ctx) as store, Remote.open(store_root(ctx), name) as opened:
         if delete:
             gone = push.delete(opened, list(revs), dry_run=dry_run)
             verb = "would delete" if dry_run else "deleted"
             echo_result(as_json, record(gone), "\n".join(f"{verb} {label(x)}" for x in gone.refs))
             return
-        wanted = heads.of_store(store, revs)
+        wanted = heads.of_store(store, revs or heads.all_names(store))
         begin = partial(progress, "pushing", "blobs")
         done = push.push(store, opened, wanted, dry_run=dry_run, begin=begin)
     verb = "would push" if dry_run else "pushed"

@@ -40,6 +40,12 @@ def of_store(store: Store, texts: Iterable[str]) -> dict[HeadName, Head]:
     }
 
 
+def all_names(store: Store) -> list[str]:
+    """Returns the names of all checkpoints, threads and workflows, for `of_store`."""
+    kinds = (checkpoint.HEADS, threads.HEADS, WORKFLOWS)
+    return [name for kind in kinds for name, _ in head_kinds.sound(store.heads, kind)]
+
+
 def _at_rest(name: HeadName, head: Head, others: Collection[str]) -> Head:
     """A running thread leaves as a suspended one: no other daemon runs it by itself."""
     if not name.startswith(threads.HEADS) or head.record["status"] != threads.RUNNING:

@@ -11,8 +11,9 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from casfs import threads
+from casfs.backend.capabilities import SharedByMachines
 from casfs.backend.protocols import Head, HeadName, targets
-from casfs.errors import Conflict, Corrupt, Invalid
+from casfs.errors import Conflict, Corrupt, Invalid, Refused
 from casfs.maintenance.head_kinds import (
     WORKFLOWS,
     allowed_types,
@@ -41,7 +42,9 @@ class Pulled:
 
 def pull(store: Store, remote: Remote, texts: list[str], *, lazy: bool, begin: Begin) -> Pulled:
     """Pulls the refs that texts name (`heads.of_remote`). Raises Conflict, naming one that has
-    moved here as well: then none moves; Corrupt, NotFound."""
+    moved here as well: then none moves; Corrupt, NotFound, Refused."""
+    if lazy and isinstance(store.backend, SharedByMachines):
+        raise Refused("a shared store keeps all content itself; pull without --lazy")
     remote.catch_up()
     remote.load_indexes()
     done, moves = Pulled(), {}

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from tests.support.engine import Cli
+from casfs import daemon_socket, store_mounts
+from tests.support.engine import ONE, Answer, Cli
 from tests.support.postgres_server import PostgresServer
+from tests.support.programs import needs_device
 
 
 @pytest.fixture
@@ -128,3 +133,85 @@ def test_status_shows_servers_and_machines(
     found = cli("--store", one, "status")
     assert "does not answer" in found.err
     assert "a local cache" in found.out.decode()
+
+
+@pytest.fixture
+def team(cli: Cli, tmp_path: Path, database_url: str, objects: str) -> Iterator[tuple[Path, Path]]:
+    """Two machines' directories of one shared store; their daemons end with the test."""
+    roots = tmp_path / "one", tmp_path / "two"
+    cli("--store", roots[0], "init", database_url, "--objects", objects)
+    cli("--store", roots[1], "init", database_url)
+    try:
+        yield roots
+    finally:
+        for root in roots:
+            if daemon_socket.runs(root):
+                cli("--store", root, "daemon", "stop")
+
+
+def ids(answer: Answer) -> list[str]:
+    return [one["id"] for one in answer.json]
+
+
+@needs_device
+def test_the_demo(cli: Cli, team: tuple[Path, Path], tmp_path: Path) -> None:
+    """The demo itself compares what it shows; it runs on the first machine, the daemon of the
+    second may take its thread."""
+    one, two = team
+    mounts = {one: tmp_path / "mnt1", two: tmp_path / "mnt2"}
+    mounts[two].mkdir()
+    cli("--store", two, "daemon")
+    try:
+        shown = cli("--store", one, "demo", mounts[one]).out
+        assert shown.count(b"\nidentical\n") == 2
+        cli("--store", two, "mount", mounts[two])
+        listed = cli("--store", two, "thread", "list", "--json")
+        assert ids(listed) == ids(cli("--store", one, "thread", "list", "--json"))
+        (id,) = ids(listed)
+        status = mounts[two] / "threads" / id / "status"
+        assert status.read_text() == "succeeded\n"
+        first, second = (
+            {path.relative_to(at): path.read_bytes() for path in at.rglob("*") if path.is_file()}
+            for at in (point / "threads" / id / "steps" for point in mounts.values())
+        )
+        assert len(first) > 100
+        assert first == second
+    finally:
+        for root, point in mounts.items():
+            if point in store_mounts.mounted(root):
+                cli("--store", root, "umount", point)
+
+
+def test_a_store_moves_into_a_shared_one(
+    cli: Cli, team: tuple[Path, Path], tmp_path: Path, project: Path
+) -> None:
+    cli("checkpoint", "create", "work", project)
+    cli("checkpoint", "create", "docs", project / "src")
+    (tmp_path / "own.json").write_text(json.dumps(ONE))
+    cli("workflow", "add", tmp_path / "own.json")
+    for root in (cli.root, team[0]):
+        cli("--store", root, "remote", "add", "move", f"file://{tmp_path}/remote")
+    cli("push", "move", code=2)
+    pushed = cli("push", "move", "--all", "--json").json
+    assert "workflows/sample" in pushed["refs"]
+    assert len(pushed["refs"]) == 3
+    assert "without --lazy" in cli("--store", team[0], "pull", "move", "--lazy", code=4).err
+    cli("--store", team[0], "pull", "move")
+    cli("--store", team[1], "checkpoint", "restore", "work", tmp_path / "again")
+    assert cli("--store", team[1], "tree", "build", tmp_path / "again").word == (
+        cli("tree", "build", project).word
+    )
+    assert b"sample" in cli("--store", team[1], "workflow", "list").out
+    back = cli("--store", team[1], "push", "move", "--all", "--json").json
+    assert not {*pushed["refs"]} & {*back["refs"]}
+
+
+def test_with_the_database_away_each_command_ends_with_one_line(
+    cli: Cli, team: tuple[Path, Path], postgres: PostgresServer, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("file")
+    postgres.stop()
+    for arguments in (["put", tmp_path / "file"], ["checkpoint", "list"], ["heads"]):
+        started = time.monotonic()
+        assert "does not answer" in cli("--store", team[0], *arguments, code=1).err
+        assert time.monotonic() - started < 60
