@@ -36,8 +36,9 @@ CREATE TABLE IF NOT EXISTS casfs.strays (
 CREATE SEQUENCE IF NOT EXISTS casfs.blob_ids;
 CREATE TABLE IF NOT EXISTS casfs.blobs (
   id bigint PRIMARY KEY, hash bytea NOT NULL UNIQUE, size bigint NOT NULL, type bytea,
-  touched bigint NOT NULL, data bytea, pack bigint, member integer)
-  WITH (fillfactor = 90, toast_tuple_target = 8160);
+  touched bigint NOT NULL, data bytea, pack bigint, member integer);
+ALTER TABLE casfs.blobs ALTER hash SET STORAGE MAIN, ALTER type SET STORAGE MAIN,
+  ALTER data SET STORAGE MAIN;  -- compressed, but not in rows of another table
 CREATE INDEX IF NOT EXISTS blobs_by_type ON casfs.blobs (type, id) WHERE type IS NOT NULL;
 CREATE INDEX IF NOT EXISTS blobs_by_pack ON casfs.blobs (pack) WHERE pack IS NOT NULL;
 CREATE TABLE IF NOT EXISTS casfs.heads (
