@@ -87,6 +87,16 @@ class Versioned(Protocol):
 
 
 @runtime_checkable
+class Following(Protocol):
+    """Backend: its heads are on another machine, and can be followed here."""
+
+    def follow(self) -> None:
+        """Has heads and journal answered by a replica on this machine, which lags by a moment, and
+        goes on without that other machine. For a process that serves readers and moves no head.
+        Raises Unreachable where there is no replica yet."""
+
+
+@runtime_checkable
 class GroupPublishing(Protocol):
     """Backend: publications can share a transaction."""
 

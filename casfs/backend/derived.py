@@ -104,6 +104,13 @@ def sized_reader(blobs: Blobs) -> Callable[[str, int], bytes]:
     return lambda hash, _: blobs.get(hash).data
 
 
+def follow(backend: Backend) -> None:
+    """Prepares a process that serves readers: it does not wait for another machine to know the
+    heads, as far as the backend has a replica of them. Raises Unreachable."""
+    if isinstance(backend, capabilities.Following):
+        backend.follow()
+
+
 def newest_move(heads: Heads) -> int:
     """Returns the `seq` of the newest move, 0 before the first."""
     return max((move.seq for move in heads.moves(-1)), default=0)

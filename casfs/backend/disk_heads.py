@@ -7,12 +7,15 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import cast
 
 from casfs.backend.group_commit import GroupCommit
-from casfs.backend.protocols import MOVES_PER_READ, Head, HeadName, Move
-from casfs.backend.sqlite_connection import Database
+from casfs.backend.protocols import JOURNAL_MIN_MOVES, MOVES_PER_READ, Head, HeadName, Move
+from casfs.backend.sqlite_connection import Connection, Database
 from casfs.backend.sqlite_statements import BATCH_ROWS, head_of, is_storable
 from casfs.digest import NodeHash
 from casfs.system.clock import now_ms
 
+INSERT_HEAD = "INSERT OR REPLACE INTO heads (name, hash, record) VALUES (?, ?, ?)"
+MoveRow = tuple[int, str, bytes | None, int]  # number, name, hash, time in ms
+HeadRow = tuple[str, bytes, str]  # name, hash, record
 REVERSED_FIRST_BATCH_ROWS = 8  # a reversed listing is mostly read for its first rows
 
 
@@ -69,6 +72,43 @@ class DiskHeads:
             Move(seq, name, cast(NodeHash, key.hex()) if isinstance(key, bytes) else None, at)
             for seq, name, key, at in rows
         ]
+
+    # -- a replica of other heads ---------------------------------------------------------------
+
+    def newest(self) -> int:
+        """Returns the number of the newest move, 0 before the first."""
+        with self._db.read() as db:
+            return int(db.execute("SELECT coalesce(max(seq), 0) FROM moves").fetchone()[0])
+
+    def replicate(self, after: int, moves: Sequence[MoveRow], heads: Sequence[HeadRow]) -> None:
+        """Takes over the moves of another journal behind number `after`, and the heads that they
+        moved, as far as these exist; nothing where the newest move is another one by now. Moves
+        that do not follow on the newest replace the journal."""
+
+        def write(db: Connection) -> None:
+            (newest,) = db.execute("SELECT coalesce(max(seq), 0) FROM moves").fetchone()
+            if newest != after:
+                return
+            last = moves[-1][0] - JOURNAL_MIN_MOVES if moves[0][0] == after + 1 else after
+            db.execute("DELETE FROM moves WHERE seq <= ?", (last,))
+            db.executemany("DELETE FROM heads WHERE name = ?", {(name,) for _, name, _, _ in moves})
+            db.executemany(INSERT_HEAD, heads)
+            db.executemany("INSERT INTO moves (seq, name, hash, at) VALUES (?, ?, ?, ?)", moves)
+
+        self._commits.run(write)
+
+    def replace(self, after: str, last: str | None, heads: Sequence[HeadRow]) -> None:
+        """Puts `heads` in the place of all behind the name `after`, up to `last`."""
+
+        def write(db: Connection) -> None:
+            end = chr(sys.maxunicode) if last is None else last
+            db.execute("DELETE FROM heads WHERE name > ? AND name <= ?", (after, end))
+            db.executemany(INSERT_HEAD, heads)
+
+        self._commits.run(write)
+
+    def forget_moves(self) -> None:
+        self._commits.run(lambda db: db.execute("DELETE FROM moves"))
 
 
 def _stored_name(name: str) -> bytes:

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -44,6 +44,16 @@ class _Waiting(threading.local):
 
 
 waiting = _Waiting()
+
+
+@contextmanager
+def without_waiting() -> Iterator[None]:
+    """Has this thread not wait for a network."""
+    before, waiting.allowed = waiting.allowed, False
+    try:
+        yield
+    finally:
+        waiting.allowed = before
 
 
 class NotLocal(Exception):

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from casfs.backend.derived import version_of
-from casfs.errors import CasfsError, Corrupt, Failed
+from casfs.backend.derived import follow, version_of
+from casfs.errors import CasfsError, Corrupt, Failed, Unreachable
 from casfs.fuse.inode_table import InodeTable
 from casfs.fuse.session import Session
 from casfs.fuse.views.invalidation import Dentry, invalidated_dentries
@@ -119,10 +119,11 @@ def _session(
         invalidated: Invalidated = list
         try:
             store = stack.enter_context(Store.open(options.store))
+            follow(store.backend)
             version_of(store.backend)()  # connects to the database: fails if it is damaged
             root = make_root(stack.enter_context(_reader(store, log)), stats)
             invalidated = invalidated_dentries(store.backend)
-        except (Corrupt, Failed) as error:
+        except (Corrupt, Failed, Unreachable) as error:
             if not answered:
                 raise
             log("store cannot be read", mount=options.point, error=str(error))

@@ -15,6 +15,7 @@ from hypercorn.config import Config
 from hypercorn.trio import serve as hypercorn_serve
 from starlette.types import ASGIApp
 
+from casfs.backend.derived import follow
 from casfs.errors import Failed
 from casfs.store import Store
 from casfs.system.log import to_file
@@ -32,6 +33,7 @@ def serve(root: Path, port: int, path: Path | None, ready: Callable[[str], None]
     one; `path`: a unix socket in place of a port; `ready` gets the address with the key. Raises
     Failed, and as opening the store does."""
     with Store.open(root) as store:
+        follow(store.backend)
         key = access.load(root)
         listener = _listen_unix(path) if path else listen(port, key.port)
         with listener:

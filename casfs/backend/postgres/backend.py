@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from casfs import config
 from casfs.backend.disk import DiskBackend
-from casfs.backend.postgres import publication
+from casfs.backend.postgres import publication, replica
 from casfs.backend.postgres.blobs import PostgresBlobs
 from casfs.backend.postgres.connection import Expired, Pool
 from casfs.backend.postgres.gc import SharedMarkSweep
@@ -43,6 +43,7 @@ class PostgresBackend:
         self.local = DiskBackend(root)
         self.blobs = PostgresBlobs(self.pool, self.local)
         self.heads = PostgresHeads(self.pool, self.machine)
+        self._replica: replica.Replica | None = None
         self.uploads = Uploads(self.pool, self._storage, self.local, root)
 
     @classmethod
@@ -107,7 +108,14 @@ class PostgresBackend:
         return SharedMarkSweep(self.pool, self._storage, self.machine)
 
     def version(self) -> int:
-        return self.heads.version()
+        return self.heads.version() if self.heads.replica is None else self.local.version()
+
+    def follow(self) -> None:
+        """Also has reads that need the database fail soon."""
+        self.pool.patience_s, self.pool.pause_s = replica.PATIENCE_S, replica.PAUSE_S
+        self._replica = replica.Replica(self.pool, self.local.heads, self.root)
+        self._replica.start()
+        self.heads.replica = self.local.heads
 
     def leases(self, owner: str) -> PostgresLeases:
         return PostgresLeases(self.pool, self.heads, self.machine, owner)
@@ -116,6 +124,8 @@ class PostgresBackend:
         return state(self.settings, self.machine)
 
     def close(self) -> None:
+        if self._replica is not None:
+            self._replica.close()
         self.pool.close()
         self.local.close()
 

@@ -6,13 +6,16 @@ of a packed blob the places of all members of its pack, whose frames the cache t
 are read (`casfs.backend.lazy_packs`). With a node come the nodes of its type that it reaches, so a
 tree's directories need as many round trips as it is deep.
 
-Metadata are asked of the database, which decides what is stored.
+Metadata are asked of the database, which decides what is stored; of the cache where the database is
+away. A thread that must not wait gets those of the cache, and of plain bytes, which may become a
+node, and of what is not here what the database has said within SAID_S.
 """
 
 from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -34,11 +37,14 @@ from casfs.backend.sqlite_statements import (
 )
 from casfs.digest import BlobHash, Digest
 from casfs.errors import NotFound, Unreachable
+from casfs.lru_cache import LruCache
 
 MAX_BROUGHT_NODES = 20_000  # with one that is asked for
 MAX_BROUGHT_BYTES = 64 << 20
 HASHES = re.compile(rb'"([0-9a-f]{64})"')
 PREFIX_CHARS = 64
+SAID_S = 5.0  # for which an answer of the database stands, in a thread that must not wait
+SAID_BLOBS = 100_000
 INFO = "SELECT id, hash, size, type FROM casfs.blobs WHERE"
 IN = "hash = ANY(%b::bytea[])"
 CONTENT = f"SELECT hash, size, type, data, pack FROM casfs.blobs WHERE {IN}"
@@ -56,6 +62,7 @@ class PostgresBlobs:
         self._pool = pool
         self._local = local
         self._bringing = threading.Lock()
+        self._said = LruCache(SAID_BLOBS)
         self.stage = local.blobs.stage
         self.stage_bytes = local.blobs.stage_bytes
 
@@ -66,10 +73,10 @@ class PostgresBlobs:
 
     def get(self, hash: str) -> Blob:
         found = self._cached(hash, self._local.blobs.get)
-        if found.type is None and waiting.allowed:
+        if found.type is None:
             with suppress(Unreachable, KeyError):  # else, or collected: as it was known here
                 if self.info([hash])[hash].type is not None:
-                    self.bring([hash])  # it has become a node
+                    self._need([hash])  # it has become a node
                     found = self._local.blobs.get(hash)
         return found
 
@@ -85,11 +92,11 @@ class PostgresBlobs:
     def get_many(self, hashes: Iterable[str]) -> Iterator[bytes | None]:
         remaining = iter(hashes)
         while batch := list(islice(remaining, BATCH_ROWS)):
-            self.bring(self._local.blobs.missing(batch))
+            self._need(self._local.blobs.missing(batch))
             yield from self._local.blobs.get_many(batch)
 
     def places(self, hashes: Collection[str]) -> dict[str, tuple[str, int, int | None]]:
-        self.bring(self._local.blobs.missing(hashes))
+        self._need(self._local.blobs.missing(hashes))
         return self._local.blobs.places(hashes)
 
     def in_remote(self, remote: str | None = None) -> Iterator[tuple[str, str]]:
@@ -99,19 +106,34 @@ class PostgresBlobs:
         try:
             return read(hash)
         except NotFound:
-            if not waiting.allowed:
-                raise NotLocal(partial(self.bring, [hash])) from None
-        self.bring([hash])
+            self._need([hash])
         return read(hash)
+
+    def _need(self, hashes: Collection[str]) -> None:
+        """As `bring`. Raises NotLocal in a thread that must not wait."""
+        if hashes and not waiting.allowed:
+            raise NotLocal(partial(self.bring, hashes))
+        self.bring(hashes)
+
+    def _ask(self, query: str, *values: object) -> list[Any]:
+        """Returns the rows of a query. Raises NotLocal in a thread that must not wait, which has to
+        leave what needs the query to another one."""
+        if not waiting.allowed:
+            raise NotLocal(partial(self._pool.run, query, values))
+        return self._pool.run(query, values)
 
     def bring(self, hashes: Collection[str]) -> None:
         """Brings blobs into the local cache. Raises NotFound, Unreachable."""
-        keys = [key_of(hash) for hash in hashes]
-        while keys:
-            part, keys = keys[: 10 * BATCH_ROWS], keys[10 * BATCH_ROWS :]
+        asked = [*hashes]
+        while asked:
+            part, asked = asked[: 10 * BATCH_ROWS], asked[10 * BATCH_ROWS :]
             with self._bringing:
-                rows = self._pool.run(CONTENT, [part])
-                if gone := {*part} - {row[0] for row in rows}:
+                here = self._local.blobs.info(part)
+                keys = [key_of(one) for one in part if one not in here or here[one].type is None]
+                if not keys:  # another thread has brought them
+                    continue
+                rows = self._pool.run(CONTENT, [keys])
+                if gone := {*keys} - {row[0] for row in rows}:
                     raise NotFound(f"no blob {min(gone).hex()} in this store")
                 self._keep(rows + self._below(rows))
 
@@ -155,9 +177,47 @@ class PostgresBlobs:
     # -- metadata -----------------------------------------------------------------------------
 
     def info(self, hashes: Collection[str]) -> dict[str, BlobInfo]:
+        if not waiting.allowed:
+            return self._info_here(hashes)
+        try:
+            return self._info(hashes)
+        except Unreachable:
+            here = self._local.blobs.info(hashes)
+            if here.keys() < {*hashes}:
+                raise
+        return {hash: BlobInfo(size, type) for hash, (size, type, *_) in here.items()}
+
+    def _info(self, hashes: Collection[str]) -> dict[str, BlobInfo]:
         keys = [key for hash in hashes if (key := parse_hash(hash)) is not None]
         rows = self._pool.run(f"{INFO} {IN}", [keys]) if keys else []
         return {key.hex(): _info(size, type) for _, key, size, type in rows}
+
+    def _info_here(self, hashes: Collection[str]) -> dict[str, BlobInfo]:
+        """Raises NotLocal."""
+        found, unknown = {}, []
+        here = self._local.blobs.info(hashes)
+        for hash in dict.fromkeys(hashes):
+            info = here.get(hash)
+            if info is None or info.type is None:
+                at, info = self._said.get(hash) or (-SAID_S, None)
+                if time.monotonic() - at > SAID_S:
+                    unknown.append(hash)
+            if info is not None:
+                found[hash] = BlobInfo(info.size, info.type)
+        if unknown:
+            raise NotLocal(partial(self._hear, unknown))
+        return found
+
+    def _hear(self, hashes: Collection[str]) -> None:
+        """Keeps what the database says of blobs for `_info_here`, and brings them."""
+        found = self.info(hashes)
+        here = self._local.blobs.info(found.keys())
+        if new := [
+            one for one, info in found.items() if one not in here or info.type != here[one].type
+        ]:
+            self.bring(new)
+        for hash in hashes:
+            self._said.put(hash, (time.monotonic(), found.get(hash)), 1)
 
     def missing(self, hashes: Collection[str]) -> list[str]:
         found = self.info(hashes)
@@ -175,7 +235,7 @@ class PostgresBlobs:
     ) -> Iterator[tuple[int, str, BlobInfo]]:
         query = f"{INFO} {condition} id > %s ORDER BY id LIMIT {BATCH_ROWS}"
         while True:
-            rows = self._pool.run(query, [*values, after])
+            rows = self._ask(query, *values, after)
             for after, key, size, type in rows:
                 yield after, key.hex(), _info(size, type)
             if len(rows) < BATCH_ROWS:
@@ -184,14 +244,14 @@ class PostgresBlobs:
     def find(self, prefix: str, limit: int) -> list[str]:
         low, high = (bytes.fromhex(prefix.ljust(PREFIX_CHARS, end)) for end in "0f")
         query = "SELECT hash FROM casfs.blobs WHERE hash BETWEEN %b AND %b ORDER BY hash LIMIT %s"
-        return [key.hex() for (key,) in self._pool.run(query, [low, high, limit])]
+        return [key.hex() for (key,) in self._ask(query, low, high, limit)]
 
     def total(self) -> Total:
-        ((*total,),) = self._pool.run(f"SELECT {ROOM}")
+        ((*total,),) = self._ask(f"SELECT {ROOM}")
         return Total(*total)
 
     def room(self) -> dict[str | None, Total]:
-        rows = self._pool.run(f"SELECT type, {ROOM} GROUP BY type")
+        rows = self._ask(f"SELECT type, {ROOM} GROUP BY type")
         return {None if type is None else type_of(type): Total(*rest) for type, *rest in rows}
 
     def types(self) -> dict[str, int]:

@@ -60,9 +60,11 @@ class Pool:
     """The connections of one process to one database. Thread-safe."""
 
     def __init__(self, url: str, patience_s: float = PATIENCE_S) -> None:
+        """`pause_s`, 0 for none: after a failure all fails at once for so long."""
         check_url(url)
         self.url = url
         self.patience_s = patience_s
+        self.pause_s = self._again = 0.0
         self._idle: list[Connection] = []
         self._lock = threading.Lock()
 
@@ -74,12 +76,15 @@ class Pool:
     def retrying(self, action: Callable[[Connection], T]) -> T:
         """Runs `action`, again on a new connection where that breaks, for `patience_s`."""
         end = time.monotonic() + self.patience_s
+        if end - self.patience_s < self._again:
+            raise Unreachable("the database does not answer; trying again soon")
         while True:
             try:
                 with self.connection() as db:
                     return action(db)
             except (Unreachable, Deadlock):
                 if time.monotonic() > end:
+                    self._again = time.monotonic() + self.pause_s
                     raise
                 time.sleep(PAUSE_S)
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple, cast
 
+from casfs.backend.disk_heads import DiskHeads
 from casfs.backend.postgres.connection import Pool
 from casfs.backend.protocols import (
     JOURNAL_MIN_MOVES,
@@ -63,6 +64,7 @@ BEGINNING = Place(-1, "0", 0)
 class PostgresHeads:
     def __init__(self, pool: Pool, machine: str) -> None:
         self._pool = pool
+        self.replica: DiskHeads | None = None  # that answers in place of the database
         self._prefix = f"{MACHINES}{machine}/"
         self._lock = threading.Lock()
         self._newest = BEGINNING
@@ -90,6 +92,8 @@ class PostgresHeads:
     def get(self, name: HeadName) -> Head | None:
         if not _is_name(name):
             return None
+        if self.replica is not None:
+            return self.replica.get(HeadName(self.stored_name(name)))
         query = "SELECT hash, record FROM casfs.heads WHERE name = %s"
         rows = self._pool.run(query, [self.stored_name(name)])
         return head_of(*rows[0]) if rows else None
@@ -98,6 +102,10 @@ class PostgresHeads:
         if not _is_name(prefix):
             return
         low = self.stored_name(prefix)
+        if self.replica is not None:
+            found = self.replica.list(low, reverse=reverse)
+            yield from ((self._shown_name(name), head) for name, head in found)
+            return
         high = low + chr(sys.maxunicode)
         order = "DESC" if reverse else "ASC"
         query = (
@@ -126,6 +134,9 @@ class PostgresHeads:
     # -- the journal --------------------------------------------------------------------------
 
     def moves(self, after: int = 0) -> Sequence[Move]:
+        if self.replica is not None:
+            found = self.replica.moves(after)
+            return [move._replace(name=self._shown_name(move.name)) for move in found]
         if after < 0:
             after = max(0, self._read_newest().seq + after)
         with self._lock:

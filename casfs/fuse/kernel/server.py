@@ -7,8 +7,9 @@ caches listings, and checks the mtime of live ones to know whether that cache is
 
 After a reply the loop polls for SPIN_S without sleeping: a wake-up takes longer than most
 callers need until their next request. What takes long leaves the loop: the first read of a large
-blob, a listing that must be prepared, what is in a remote (`casfs.fuse.kernel.worker_pool`). One
-thread at a time uses the session. Notifications are sent by `casfs.fuse.kernel.notifier`.
+blob, a listing that must be prepared, what is in a remote or in a shared store only
+(`casfs.fuse.kernel.worker_pool`). One thread at a time uses the session. Notifications are sent by
+`casfs.fuse.kernel.notifier`.
 
 The result of INIT is kept in the inode table: a successor on the same descriptor goes on from
 there, and has the kernel resend the requests that its predecessor had read and not answered
@@ -27,14 +28,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from casfs.backend.lazy_packs import NotLocal, waiting
+from casfs.backend.lazy_packs import NotLocal, waiting, without_waiting
 from casfs.errors import Failed
 from casfs.fuse.kernel import attribute_requests, directory_requests, protocol
 from casfs.fuse.kernel.init_handshake import Negotiated, Unsupported, negotiate
 from casfs.fuse.kernel.notifier import Notifier
 from casfs.fuse.kernel.protocol import Request
 from casfs.fuse.kernel.replies import Replies
-from casfs.fuse.kernel.worker_pool import WorkerPool
+from casfs.fuse.kernel.worker_pool import Answer, WorkerPool
 from casfs.fuse.session import Session
 from casfs.fuse.views.errors import Denied
 from casfs.fuse.views.invalidation import Dentry
@@ -174,6 +175,8 @@ class FuseServer:
                 body = handler(request)
             if body is not None:
                 self._replies.reply(request.unique, body)
+        except NotLocal as absent:
+            self._fetch(request.unique, request.unique, absent, self._later(handler, request))
         except Unsupported:
             self._replies.error(request.unique, errno.EPROTO)
             raise
@@ -212,35 +215,43 @@ class FuseServer:
             if sent is None:
                 return session.read(file, offset, size)
         except NotLocal as absent:
-            self._fetch(request, absent, lambda: session.read(file, offset, size))
+            answer = partial(session.read, file, offset, size)
+            self._fetch(request.unique, request.ino, absent, answer)
             return None
         session.stats.bytes_served += sent
         return None
 
-    def _fetch(self, request: Request, absent: NotLocal, answer: Callable[[], bytes]) -> None:
+    def _later(self, handler: Handler, request: Request) -> Answer:
+        """Returns what answers a request in another thread, where it does not wait either, as it
+        holds the session."""
+        kept = request._replace(body=memoryview(bytes(request.body)))  # the buffer is used again
+
+        def answer() -> bytes | None:
+            with self._session_lock, without_waiting():
+                return handler(kept)
+
+        return answer
+
+    def _fetch(self, unique: int, key: int, absent: NotLocal, answer: Answer) -> None:
         """Answers once what is absent was fetched."""
         fetch = absent.fetch
-        self._fetches.run(request.unique, request.ino, lambda wanted: fetch(), answer)
+        self._fetches.run(unique, key, lambda wanted: fetch(), answer)
 
     def _list(self, handler: Callable[[Request], bytes], request: Request) -> bytes | None:
         _, offset, *_ = protocol.read_in.unpack_from(request.body)
         directory = self._session.directory(request.ino)
         if directory.ready or offset:
             return handler(request)
-        kept = request._replace(body=memoryview(bytes(request.body)))  # the buffer is used again
-
-        def answer() -> bytes:
-            with self._session_lock:
-                return handler(kept)
-
+        answer = self._later(handler, request)
         self._listings.run(request.unique, request.unique, directory.prepare, answer)
         return None
 
     def _interrupt(self, request: Request) -> None:
-        """A caller that waits for a listing got a signal. Reads are not interrupted: few programs
-        expect that of files."""
+        """A caller that waits for a name or a listing got a signal. Reads are not interrupted: few
+        programs expect that of files."""
         (unique,) = protocol.interrupt_in.unpack_from(request.body)
         self._listings.interrupt(unique)
+        self._fetches.interrupt(unique)
 
     def _lseek(self, request: Request) -> bytes | None:
         _, offset, whence, _ = protocol.lseek_in.unpack_from(request.body)
@@ -251,7 +262,7 @@ class FuseServer:
         try:
             return seek()
         except NotLocal as absent:
-            self._fetch(request, absent, seek)
+            self._fetch(request.unique, request.ino, absent, seek)
             return None
 
     def _poll(self, request: Request) -> bytes:

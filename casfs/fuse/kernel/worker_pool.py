@@ -19,7 +19,7 @@ from casfs.fuse.session import Session
 from casfs.fuse.views.errors import Denied
 
 Prepare = Callable[[Callable[[], bool]], object]  # from whether the work is still wanted
-Answer = Callable[[], bytes]
+Answer = Callable[[], bytes | None]  # None: answered already, or by another pool
 
 
 class WorkerPool:
@@ -91,7 +91,13 @@ class WorkerPool:
         try:
             if failure is not None:
                 raise failure
-            self._replies.reply(unique, answer())
+            body = answer()
+            if body is not None:
+                self._replies.reply(unique, body)
+        except NotLocal as absent:
+            fetch = absent.fetch
+            (self._remote or self)._add(unique, unique, lambda wanted: fetch(), answer)
+            return
         except Exception as error:
             self._replies.error(unique, self._session.errno_for(self._kind, error))
         self._replies.answered(unique)

@@ -49,7 +49,7 @@ def _handler(method: Handler[P, T]) -> Wrapped[P, T]:
     async def handle(self: Operations, /, *args: P.args, **kwargs: P.kwargs) -> T:
         self.session.stats.requests[kind] += 1
         try:
-            return method(self, *args, **kwargs)
+            return await self._fetching(functools.partial(method, self, *args, **kwargs))
         except FUSEError:
             raise
         except Exception as error:
@@ -82,6 +82,14 @@ class Operations(pyfuse3.Operations):
 
     def init(self) -> None:
         self.initialised.set()
+
+    async def _fetching(self, action: Callable[[], T]) -> T:
+        """Calls `action` once all that it needs is here."""
+        while True:
+            try:
+                return action()
+            except NotLocal as absent:
+                await trio.to_thread.run_sync(absent.fetch, limiter=self._fetches)
 
     # -- names and attributes -----------------------------------------------------------
 
@@ -147,14 +155,10 @@ class Operations(pyfuse3.Operations):
                 data = self._contents[fh][off : off + size]
                 self.session.stats.bytes_served += len(data)
                 return data
-            file = self.session.file(fh)
+            file = await self._fetching(functools.partial(self.session.file, fh))
             if not file.ready:
                 await self._prepare(file)
-            while True:
-                try:
-                    return self.session.read(file, off, size)
-                except NotLocal as absent:
-                    await trio.to_thread.run_sync(absent.fetch, limiter=self._fetches)
+            return await self._fetching(functools.partial(self.session.read, file, off, size))
         except Exception as error:
             raise FUSEError(self.session.errno_for("read", error)) from None
 
@@ -183,23 +187,30 @@ class Operations(pyfuse3.Operations):
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         self.session.stats.requests["readdir"] += 1
         try:
-            directory = self.session.directory(fh)
+            directory = await self._fetching(functools.partial(self.session.directory, fh))
             if not directory.ready and not start_id:
                 await trio.to_thread.run_sync(directory.prepare, limiter=self._listings)
-            self._list(fh, start_id, token)
+            await self._fetching(functools.partial(self._list, fh, start_id, token))
         except Exception as error:
             raise FUSEError(self.session.errno_for("readdir", error)) from None
 
     def _list(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
+        """Raises NotLocal where the first name is not here."""
         listing = self.session.listing(fh, start_id)
-        for item in listing:
-            entry = self._encode(self.session.listing_entry(listing, item))
-            name = pyfuse3.FileNameT(item.name)
-            if not pyfuse3.readdir_reply(token, name, entry, item.offset):
-                listing.unread(item)
-                self.session.save_cursor(listing)
-                return
-            self.session.count_lookup(listing, item)
+        count = 0
+        try:
+            for item in listing:
+                entry = self._encode(self.session.listing_entry(listing, item))
+                name = pyfuse3.FileNameT(item.name)
+                if not pyfuse3.readdir_reply(token, name, entry, item.offset):
+                    listing.unread(item)
+                    self.session.save_cursor(listing)
+                    return
+                self.session.count_lookup(listing, item)
+                count += 1
+        except NotLocal:  # the next request begins a new listing there
+            if not count:
+                raise
 
     @_handler
     def releasedir(self, fh: int) -> None:
