@@ -39,7 +39,7 @@ def open_machine(writer: PostgresBackend, tmp_path: Path) -> Iterator[Open]:
         root = tmp_path / name
         if not root.exists():
             root.mkdir()
-            join(root, writer.settings.url, None, None, None)
+            join(root, writer.settings)
             (root / FILE).write_text((writer.root / FILE).read_text())
         opened.append(PostgresBackend.open(root))
         return opened[-1]
