@@ -23,7 +23,7 @@ from casfs.agents.cancellation import reraise_cancellation
 from casfs.agents.messages import describe, find_waiting
 from casfs.agents.prompt import Prompt
 from casfs.digest import TreeHash
-from casfs.errors import CasfsError, Invalid, NotFound, Unreachable
+from casfs.errors import CasfsError, Invalid, NotFound
 from casfs.nodes.schema import Schema
 from casfs.store import Store
 from casfs.threads import Thread
@@ -189,7 +189,7 @@ class Attempt:
             timed_out = isinstance(error, TimedOut) or isinstance(error.__cause__, TimedOut)
             cause = TIMEOUT if timed_out else FAILURE
             failed = AttemptFailed(f"{context.role}: {reason}", detail, cause)
-            if Unreachable in self._head.ends and unreachable(error):
+            if self._head.is_shared and unreachable(error):
                 failed.is_away = True
                 await trio.sleep(PAUSE_S)
             raise failed from error

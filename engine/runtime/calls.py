@@ -133,6 +133,6 @@ def cancel_children(store: Store, thread: Thread, workspaces: Workspaces) -> Non
         for id in intent["calls"]:
             child = threads.get(store, id)
             if child.status in (RUNNING, SUSPENDED):
-                transitions.cancel(store, child)
+                transitions.cancel(store, child, caller=thread)
         for child in left:
             thread_workspace(store, child, workspaces).remove()

@@ -17,30 +17,29 @@ from typing import Protocol, TypeVar
 import trio
 
 from casfs import threads
-from casfs.backend.capabilities import Lease, Leases
+from casfs.backend.capabilities import Lease, Leases, Wanted
 from casfs.backend.protocols import Head, HeadName
 from casfs.errors import CasfsError, Conflict
 from casfs.store import Store
 from casfs.system.log import Log
-from casfs.threads import RUNNING, Thread, ThreadId
+from casfs.threads import RUNNING, ThreadId
+from engine.threads.call_stack import is_awaited
 
 CHECK_S = 0.5  # between two looks at what other machines did to the threads
 POLL_S = (0.25, 0.5)  # between two looks for threads to claim
 WATCH_S = 0.1
 MARGIN_S = 2.0  # before the expiry
-PAUSE_S = 2.0  # of a thread that needs a server that does not answer
 CLOSE_S = 3.0
 T = TypeVar("T")
 
 
 class Runner(Protocol):
-    """What runs the threads: `engine.runtime.supervisor`."""
+    """The supervisor. `end`: the task of a thread whose lease is over."""
 
     def free(self) -> int: ...
     def has_task(self, id: ThreadId) -> bool: ...
     def start(self, lease: Lease) -> None: ...
-    def end(self, id: ThreadId) -> None:
-        """Ends the task of a thread that runs elsewhere, or does not run any more."""
+    def end(self, id: ThreadId) -> None: ...
 
 
 class ThreadLeases:
@@ -54,23 +53,18 @@ class ThreadLeases:
         self._held: dict[HeadName, float] = {}  # when each expires, by `_now`
         self._over: set[HeadName] = set()  # to be released
         self._launched: set[ThreadId] = set()
-        self._resting: dict[ThreadId, float] = {}  # not to be claimed before
         self._wake = trio.Event()
-        self._threads = trio.CapacityLimiter(4)  # apart from those that runs wait for
-        self._is_away = False
+        self._limiter = trio.CapacityLimiter(4)  # apart from the calls of runs
 
     async def run(self, runner: Runner) -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._claim_all, runner)
-            nursery.start_soon(self._keep, runner)
-            nursery.start_soon(self._watch, runner)
+            for task in (self._claim_all, self._keep, self._watch):
+                nursery.start_soon(task, runner)
 
-    def launch(self, id: ThreadId) -> None:
-        self._launched.add(id)
-        self._wake.set()
-
-    def launch_all(self) -> None:
-        self.claims_all = True
+    def launch(self, id: ThreadId | None = None) -> None:
+        """Has a thread claimed as soon as the limit allows; None: all threads from now on."""
+        self.claims_all |= id is None
+        self._launched.add(id or ThreadId(""))
         self._wake.set()
 
     def check(self, lease: Lease) -> None:
@@ -78,20 +72,17 @@ class ThreadLeases:
         if _now() >= self._held.get(lease.thread, 0):
             raise Conflict(f"head {lease.thread}: its lease is over")
 
-    def give_up(self, lease: Lease, *, rest: bool = False) -> None:
-        """Releases the lease of a task that is over. `rest`: the thread is not claimed at once."""
+    def give_up(self, lease: Lease) -> None:
+        """Releases the lease of a task that is over."""
         self._held.pop(lease.thread, None)
         self._over.add(lease.thread)
-        if rest:
-            self._resting[threads.thread_id(lease.thread)] = _now() + PAUSE_S
         self._wake.set()
 
     async def take(self, id: ThreadId) -> Lease | None:
         """Waits until no other task runs a thread, and takes it; None where it runs no more."""
         name = threads.head_name(id)
         while not (found := await self._claim(1, only=name)):
-            head = await self._call(lambda: self._store.heads.get(name))
-            if head is None or head.record.get("status") != RUNNING:
+            if (await self._call(partial(threads.get, self._store, id))).status != RUNNING:
                 return None
             await trio.sleep(CHECK_S)
         return found[0]
@@ -105,26 +96,27 @@ class ThreadLeases:
     # -- claim ----------------------------------------------------------------------------
 
     async def _claim_all(self, runner: Runner) -> None:
-        wanted = partial(self._wanted, runner)
         while True:
             self._wake = trio.Event()
             try:
-                await self._release()
+                if over := [*self._over]:
+                    await self._call(partial(self._leases.release, over))
+                    self._over.difference_update(over)
                 if (free := runner.free()) > 0:
-                    for lease in await self._claim(free, wanted=wanted):
+                    for lease in await self._claim(free, wanted=partial(self._wanted, runner)):
                         self._launched.discard(threads.thread_id(lease.thread))
                         runner.start(lease)
-                self._note(None)
+                with trio.move_on_after(random.uniform(*POLL_S)):
+                    await self._wake.wait()
             except CasfsError as error:
-                self._note(error)
+                self._log("not claimed", error=str(error))
                 await trio.sleep(CHECK_S)
-            with trio.move_on_after(random.uniform(*POLL_S)):
-                await self._wake.wait()
 
-    async def _claim(self, limit: int, **which: object) -> list[Lease]:
+    async def _claim(
+        self, limit: int, only: HeadName | None = None, wanted: Wanted | None = None
+    ) -> list[Lease]:
         sent = _now()
-        claim = partial(self._leases.claim, limit, **which)  # type: ignore[arg-type]
-        found = await self._call(claim)
+        found = await self._call(partial(self._leases.claim, limit, only=only, wanted=wanted))
         for one in found:
             self._held[one.thread] = sent + self._leases.ttl_s
             self._over.discard(one.thread)
@@ -132,28 +124,14 @@ class ThreadLeases:
 
     def _wanted(self, runner: Runner, found: Mapping[HeadName, Head]) -> Collection[HeadName]:
         """Chooses those that no task of this daemon runs, nor is about to run for a caller."""
-        now = _now()
-        self._resting = {id: end for id, end in self._resting.items() if end > now}
-        kept = []
-        for name, head in found.items():
-            one = threads.of_head(name, head)
-            is_launched = self.claims_all or one.id in self._launched
-            rests = one.id in self._resting or runner.has_task(one.id)
-            if is_launched and not rests and not one.fault and not self._has_running_caller(one):
-                kept.append(name)
-        return kept
-
-    def _has_running_caller(self, thread: Thread) -> bool:
-        above = thread.record.get("parent")
-        head = None if above is None else self._store.heads.get(threads.head_name(above))
-        if head is None or head.record.get("status") != RUNNING:
-            return False
-        return thread.id in (head.record.get("intent") or {}).get("calls", ())
-
-    async def _release(self) -> None:
-        if over := [*self._over]:
-            await self._call(partial(self._leases.release, over))
-            self._over.difference_update(over)
+        known = [threads.of_head(name, head) for name, head in found.items()]
+        return [
+            one.name
+            for one in known
+            if (self.claims_all or one.id in self._launched)
+            and not (one.fault or runner.has_task(one.id))
+            and not is_awaited(self._store, one, running=True)
+        ]
 
     # -- keep -----------------------------------------------------------------------------
 
@@ -165,26 +143,25 @@ class ThreadLeases:
             renews = sent - renewed >= self._leases.ttl_s / 3
             ask = self._leases.renew if renews else self._leases.check
             try:
-                if renews or held:
-                    lost, stopped = await self._call(partial(ask, [*held]))
-                    renewed = sent if renews else renewed
-                    for name, end in held.items():
-                        if self._held.get(name) != end:  # given up meanwhile, and perhaps taken
-                            continue
-                        if name in lost or name in stopped:
-                            self._end(name, runner, "lost" if name in lost else "stopped")
-                        elif renews:
-                            self._held[name] = sent + self._leases.ttl_s
+                lost, stopped = await self._call(partial(ask, held)) if held or renews else ((), ())
+                renewed = sent if renews else renewed
             except CasfsError as error:
-                self._note(error)
+                self._log("not renewed", error=str(error))
+            else:
+                for name, end in held.items():
+                    if self._held.get(name) != end:  # given up meanwhile, and perhaps taken again
+                        continue
+                    if name in lost or name in stopped:
+                        self._end(name, runner, "lost" if name in lost else "stopped")
+                    elif renews:
+                        self._held[name] = sent + self._leases.ttl_s
             await trio.sleep(CHECK_S)
 
     async def _watch(self, runner: Runner) -> None:
         """Ends tasks before their leases expire."""
         while True:
-            now = _now()
             for name, end in [*self._held.items()]:
-                if now > end - MARGIN_S:
+                if _now() > end - MARGIN_S:
                     self._end(name, runner, "not renewed")
             await trio.sleep(WATCH_S)
 
@@ -194,13 +171,7 @@ class ThreadLeases:
         runner.end(threads.thread_id(name))
 
     async def _call(self, function: Callable[[], T]) -> T:
-        return await trio.to_thread.run_sync(function, limiter=self._threads)
-
-    def _note(self, error: CasfsError | None) -> None:
-        """Logs when the database goes away, and when it is back."""
-        if self._is_away != (error is not None):
-            self._log("database", error=None if error is None else str(error))
-        self._is_away = error is not None
+        return await trio.to_thread.run_sync(function, limiter=self._limiter)
 
 
 def _now() -> float:

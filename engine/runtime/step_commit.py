@@ -38,6 +38,8 @@ from engine.threads.history import ThreadHistory
 from engine.threads.prompt_digest import PromptDigester
 from engine.threads.record import step_limit
 
+LARGE_BYTES = 8 << 10  # of changes, which are uploaded before other steps wait for this one
+
 
 @dataclass
 class UncommittedStep:
@@ -88,6 +90,8 @@ class StepCommitter:
             self._log_files_with_secrets(before, after)
             if after != before:
                 result.changes = unified_diff.patch(self.store, before, after)
+                if self.head.is_shared and len(result.changes or b"") > LARGE_BYTES:
+                    self.store.put(result.changes or b"")
 
     def build(self, result: StepResult) -> UncommittedStep:
         """Builds the pending step from its recorded result. In a worker thread."""

@@ -33,19 +33,20 @@ from engine.llm.llm_extractor import Extractor
 from engine.moderator.decision import Evaluator
 from engine.runtime import stop_thread
 from engine.runtime.commit_queue import CommitQueue
-from engine.runtime.leasing import CHECK_S, PAUSE_S, ThreadLeases
+from engine.runtime.leasing import CHECK_S, ThreadLeases
 from engine.runtime.single_flight import SingleFlight
-from engine.runtime.thread_head import ThreadHead, unreachable
+from engine.runtime.thread_head import PAUSE_S, ThreadHead, end_programs, unreachable
 from engine.runtime.thread_run import ThreadRun
-from engine.runtime.workspace import Workspaces
+from engine.runtime.workspace import Workspaces, thread_workspace
 from engine.threads import suspension
+from engine.threads.call_stack import is_awaited
 
 
 @dataclass(eq=False)
 class Task:
     """The task of a running thread. `dequeued`: it may run; `done`: the task is over; `stopped`:
     the thread was cancelled or suspended in the store after its task was cancelled; `lease`: of a
-    shared store; `rests`: a server did not answer, so the thread pauses."""
+    shared store; `keeps_lease`: until the thread is cancelled or suspended."""
 
     id: ThreadId
     dequeued: trio.Event = field(default_factory=trio.Event)
@@ -54,7 +55,7 @@ class Task:
     stopped: trio.Event = field(default_factory=trio.Event)
     head: ThreadHead | None = None
     lease: Lease | None = None
-    rests: bool = False
+    keeps_lease: bool = False
 
 
 class Supervisor:
@@ -115,18 +116,18 @@ class Supervisor:
     async def launch_all(self) -> None:
         """Launches every thread whose head says `running`, but for the children of others: first
         those that had begun, then the queued ones in the order in which they were queued."""
-        if self.leases is not None:
-            self.leases.launch_all()
+        if self.leases:
+            self.leases.launch()
             return
         found = await blocking(lambda: threads.list_threads(self._store))
-        known = {thread.id: thread for thread in found}
-        for thread in sorted(found, key=_launch_order):
-            if thread.status == RUNNING and not _has_running_caller(thread, known):
+        running = [one for one in found if one.status == RUNNING]
+        for thread in sorted(running, key=_launch_order):
+            if not await blocking(partial(is_awaited, self._store, thread, running=True)):
                 self.launch(thread.id)
 
     def launch(self, id: ThreadId) -> None:
         """Queues a thread; it runs as soon as the limit allows."""
-        if self.leases is not None:
+        if self.leases:
             self.leases.launch(id)
             return
         self._begin(task := Task(id))
@@ -147,7 +148,6 @@ class Supervisor:
         """Runs a thread that was claimed."""
         self._begin(task := Task(threads.thread_id(lease.thread), lease=lease))
         self._running.append(task)
-        task.dequeued.set()
         self.nursery.start_soon(self._run, task)
 
     def end(self, id: ThreadId) -> None:
@@ -155,32 +155,30 @@ class Supervisor:
         if task := self._tasks.get(id):
             task.scope.cancel()
             task.stopped.set()
+            if task.head:
+                self.nursery.start_soon(end_programs, task.head, task.done)
 
     async def run_child(self, child: Thread) -> Thread:
         """Runs a child in its caller's task, or waits for another daemon that runs it, until it
         ends or is suspended."""
-        while (thread := await self._run_child(child)).status == RUNNING and self.leases:
-            await trio.sleep(PAUSE_S)
-        return thread
-
-    async def _run_child(self, child: Thread) -> Thread:
-        while (other := self._tasks.get(child.id)) is not None:
-            if other in self._queue:  # it was resumed by itself; its caller must not wait for it
-                self._queue.remove(other)
-                other.dequeued.set()
-            await other.done.wait()
-        lease = await self.leases.take(child.id) if self.leases else None
-        if self.leases and lease is None:
-            return await blocking(lambda: threads.get(self._store, child.id))
-        self._begin(task := Task(child.id, lease=lease))
-        try:
-            with task.scope:
-                await self._run_contained(task)
-        finally:
-            self._finish(task)
-        if task.scope.cancelled_caught:
-            await task.stopped.wait()
-        return await blocking(lambda: threads.get(self._store, child.id))
+        while True:
+            while (other := self._tasks.get(child.id)) is not None:
+                if other in self._queue:  # it was resumed by itself; no caller waits for the queue
+                    self._queue.remove(other)
+                    other.dequeued.set()
+                await other.done.wait()
+            lease = await self.leases.take(child.id) if self.leases else None
+            if lease or not self.leases:
+                self._begin(task := Task(child.id, lease=lease))
+                try:
+                    await self._run_in_scope(task)
+                finally:
+                    self._finish(task)
+                if task.scope.cancelled_caught:
+                    await task.stopped.wait()
+            thread = await blocking(lambda: threads.get(self._store, child.id))
+            if thread.status != RUNNING or not self.leases:
+                return thread
 
     async def wait(self, id: ThreadId) -> Thread:
         """Waits until no task runs the thread, and none of a caller is about to; returns it.
@@ -190,18 +188,16 @@ class Supervisor:
                 await task.done.wait()
             changed = self._changed
             thread = await blocking(lambda: threads.get(self._store, id))
-            if thread.status != RUNNING:
-                return thread
-            if not self.leases and not await blocking(partial(self._has_task, thread)):
+            if thread.status != RUNNING or not await blocking(partial(self._has_task, thread)):
                 return thread
             with trio.move_on_after(CHECK_S if self.leases else math.inf):
                 await changed.wait()
 
     def _has_task(self, thread: Thread) -> bool:
-        """Returns whether a task runs the thread, or a caller of it."""
+        """Returns whether a task runs the thread, or a caller of it; on a shared store one will."""
         above = thread.record.get("parent")
-        if thread.id in self._tasks or above is None:
-            return thread.id in self._tasks
+        if self.leases or thread.id in self._tasks or above is None:
+            return self.leases is not None or thread.id in self._tasks
         name = threads.head_name(above)
         head = self._store.heads.get(name)
         return head is not None and self._has_task(threads.of_head(name, head))
@@ -212,6 +208,7 @@ class Supervisor:
         task = self._tasks.get(id)
         try:
             if task is not None:
+                task.keeps_lease = True
                 task.scope.cancel()
                 await task.done.wait()
             detail = task and task.head and task.head.interrupted
@@ -220,18 +217,28 @@ class Supervisor:
         finally:
             if task is not None:
                 task.stopped.set()
+                if self.leases and task.lease:
+                    self.leases.give_up(task.lease)
 
     async def _run(self, task: Task) -> None:
         try:
-            with task.scope:
-                await task.dequeued.wait()
-                await self._run_contained(task)
+            await self._run_in_scope(task)
         finally:
             for tasks in (self._queue, self._running):
                 if task in tasks:
                     tasks.remove(task)
             self._dequeue()
             self._finish(task)
+
+    async def _run_in_scope(self, task: Task) -> None:
+        with task.scope:
+            if task in self._queue:
+                await task.dequeued.wait()
+            await self._run_contained(task)
+        if task.lease and task.scope.cancelled_caught and task.stopped.is_set():
+            thread = threads.of_head(task.lease.thread, task.lease.head)
+            with suppress(CasfsError):  # it may go on elsewhere
+                await blocking(thread_workspace(self._store, thread, self._workspaces).remove)
 
     def _begin(self, task: Task) -> None:
         self._tasks[task.id] = task
@@ -244,8 +251,8 @@ class Supervisor:
     def _finish(self, task: Task) -> None:
         if self._tasks.get(task.id) is task:  # it may have been resumed already
             del self._tasks[task.id]
-        if self.leases and task.lease:
-            self.leases.give_up(task.lease, rest=task.rests)
+        if self.leases and task.lease and not task.keeps_lease:
+            self.leases.give_up(task.lease)
         task.done.set()
         self._note_change()
 
@@ -262,7 +269,7 @@ class Supervisor:
             reraise_cancellation(error)
             if task.lease and unreachable(error):
                 self._log("unreachable", thread=id, error=str(error))
-                task.rests = True
+                await trio.sleep(PAUSE_S)
                 return
             fault = f"internal error: {error!r}"
             self._log("failed", thread=id, error=repr(error))
@@ -289,11 +296,3 @@ class Supervisor:
 
 def _launch_order(thread: Thread) -> tuple[bool, int, ThreadId]:
     return state(thread) == QUEUED, thread.fields.get("updatedAt", 0), thread.id
-
-
-def _has_running_caller(thread: Thread, known: Mapping[ThreadId, Thread]) -> bool:
-    """Returns whether it is a child of a running thread, whose pending step will run it."""
-    caller = known.get(ThreadId(thread.record.get("parent") or ""))
-    if caller is None or caller.status != RUNNING:
-        return False
-    return thread.id in (caller.record["intent"] or {}).get("calls", ())

@@ -9,6 +9,7 @@ when its task is cancelled, so `thread` never lags behind the store.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol, TypeVar
 
 import trio
@@ -30,6 +31,7 @@ class MovesHead(Committable, Protocol):
 M = TypeVar("M", bound=MovesHead)
 T = TypeVar("T")
 Guard = Callable[[], None]
+GRACE_S = 0.5  # in which a cancelled run ends by itself
 PAUSE_S = 2.0  # before what needs a server that did not answer is tried again
 
 
@@ -41,6 +43,7 @@ class ThreadHead:
     def __init__(self, thread: Thread, guard: Guard | None = None) -> None:
         self.thread = thread
         self.ends: tuple[type[CasfsError], ...] = (Conflict, *([Unreachable] if guard else []))
+        self.is_shared = guard is not None
         self._guard = guard or (lambda: None)
         self.interrupted: str | None = None
         self._lock = trio.Lock()
@@ -76,7 +79,7 @@ class ThreadHead:
             try:
                 return await blocking(call)
             except Unreachable:
-                if Unreachable not in self.ends:
+                if not self.is_shared:
                     raise
             await trio.sleep(PAUSE_S)
 
@@ -86,6 +89,15 @@ def unreachable(error: BaseException | None) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return any(map(unreachable, error.exceptions))
     return isinstance(error, Unreachable) or (error is not None and unreachable(error.__cause__))
+
+
+async def end_programs(head: ThreadHead, done: trio.Event) -> None:
+    """Ends the programs of a cancelled run that waits for a server, so that it is not done soon."""
+    with trio.move_on_after(GRACE_S):
+        await done.wait()
+    if not done.is_set():
+        end, limiter = partial(end_orphans, head.thread), trio.CapacityLimiter(1)
+        await trio.to_thread.run_sync(end, limiter=limiter)
 
 
 def end_orphans(thread: Thread) -> None:

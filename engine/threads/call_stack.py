@@ -60,13 +60,15 @@ def waiting_callers(store: Store, thread: Thread) -> list[Thread]:
     return [*waiting_callers(store, parent), parent]
 
 
-def is_awaited(store: Store, thread: Thread) -> bool:
-    """Returns whether the pending step of its caller called the thread."""
+def is_awaited(store: Store, thread: Thread, *, running: bool = False) -> bool:
+    """Returns whether the pending step of its caller called the thread; `running`: and will run
+    it."""
     try:
         caller = threads.get(store, thread.fields.get("parent") or ThreadId(""))
     except NotFound:
         return False
-    return thread.id in (caller.fields.get("intent") or {}).get("calls", ())
+    calls = (caller.fields.get("intent") or {}).get("calls", ())
+    return thread.id in calls and (caller.status == RUNNING or not running)
 
 
 def awaited_children(store: Store, thread: Thread) -> list[Thread]:

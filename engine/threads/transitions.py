@@ -119,13 +119,17 @@ def correct(store: Store, thread: Thread, detail: str, fault: str) -> Thread:
         return move_head(batch, thread, thread.hash, intent=intent, attempts=attempts)
 
 
-def cancel(store: Store, thread: Thread, interrupted: Sequence[str] = ()) -> Thread:
+def cancel(
+    store: Store, thread: Thread, interrupted: Sequence[str] = (), caller: Thread | None = None
+) -> Thread:
     """Ends a thread and its open children with return code 130; the failed attempts at a pending
     step stay in its record, with the details of `interrupted` programs. Raises Conflict where it
-    has ended already."""
+    has ended already, or the head of `caller` was moved."""
     if thread.record["status"] not in (RUNNING, SUSPENDED):
         raise Conflict(f"thread {thread.id} {says(thread)} already")
     with store.batch() as batch:
+        if caller is not None:
+            batch.swap(caller.name, caller.head, caller.head)
         for child in call_stack.open_children(store, thread):
             _cancel(store, batch, child, f"cancelled with thread {thread.id}")
         return _cancel(store, batch, thread, "cancelled", interrupted)
