@@ -264,5 +264,5 @@ class Leasing(Protocol):
     """Backend: daemons on several machines share its threads."""
 
     def leases(self, owner: str) -> Leases:
-        """`owner`: an id that no other daemon has, nor this one after a restart. Those of this
-        machine's last daemon, which must have ended, are released."""
+        """`owner`: an id that no daemon had before. Releases the leases of this machine's last
+        daemon, which must have ended."""

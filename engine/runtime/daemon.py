@@ -10,7 +10,6 @@ daemon runs their pending steps again.
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 import socket
 from collections.abc import Callable, Mapping
@@ -21,7 +20,6 @@ from typing import Any
 import trio
 
 from casfs import canonical, daemon_socket, live_output
-from casfs.backend.capabilities import Leasing
 from casfs.errors import CasfsError, NotFound
 from casfs.store import Store
 from casfs.system import reserve
@@ -31,7 +29,6 @@ from engine.llm.llm_extractor import Extractor
 from engine.moderator.evaluator_pool import WorkerPool
 from engine.runtime import overlay_workspace
 from engine.runtime.daemon_requests import DaemonApi
-from engine.runtime.leasing import ThreadLeases
 from engine.runtime.supervisor import Supervisor
 from engine.runtime.workspace import COPYING, Workspaces, sweep
 from engine.secrets import redaction
@@ -63,24 +60,21 @@ class Daemon:
         self._hold = hold
         self._idle: list[trio.CancelScope] = []  # of connections without a request, oldest first
         self._evaluator = WorkerPool(log)
-        self._leases = None
-        if isinstance(store.backend, Leasing):
-            owner = secrets.token_hex(16)
-            self._leases = ThreadLeases(store, store.backend.leases(owner), log)
-        models = (self._evaluator, extractor)
-        self._supervisor = Supervisor(store, env, log, limit, workspaces, *models, self._leases)
+        self._supervisor = Supervisor(
+            store, env, log, limit, workspaces, self._evaluator, extractor
+        )
         key = None if extractor is None else extractor.key_env
-        hidden = redaction.from_env([key] if key else [], env)
-        self._api = DaemonApi(redaction.redacting_store(store, hidden), env, self._supervisor)
+        secrets = redaction.from_env([key] if key else [], env)
+        self._api = DaemonApi(redaction.redacting_store(store, secrets), env, self._supervisor)
 
     async def serve(self, path: Path, ready: Callable[[], None]) -> None:
         """Listens at `path` until SIGTERM, SIGINT or the operation `stop`."""
-        listener = _listen(path)
+        listener, leases = _listen(path), self._supervisor.leases
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with self._evaluator, trio.open_nursery() as nursery:
                 self._supervisor.nursery = nursery
-                if self._leases is not None:
-                    nursery.start_soon(self._leases.run, self._supervisor)
+                if leases is not None:
+                    nursery.start_soon(leases.run, self._supervisor)
                 if not self._hold:
                     await self._supervisor.launch_all()
                 nursery.start_soon(trio.serve_listeners, self._handle_connection, [listener])
@@ -92,8 +86,8 @@ class Daemon:
                     self._log("ending", signal=number)
                     break
                 nursery.cancel_scope.cancel()
-        if self._leases is not None:
-            await self._leases.close()
+        if leases is not None:
+            await leases.close()
         path.unlink(missing_ok=True)
 
     async def _run_maintenance(self, maintenance: Maintenance) -> None:

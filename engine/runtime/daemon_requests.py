@@ -187,9 +187,10 @@ class DaemonApi:
     def _held(self, thread: Thread) -> Thread | None:
         """Returns the outermost running caller of a thread that should run and that no task runs:
         the daemon was started with --hold. None for any other."""
+        leases = self._supervisor.leases
         if thread.status != RUNNING or self._supervisor.has_task(thread.id):
             return None
-        if self._supervisor.leases and self._supervisor.leases.claims_all:
+        if leases and leases.launched.is_set():
             return None
         above = thread.record.get("parent")
         if above is None or self._store.heads.get(threads.head_name(above)) is None:

@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import trio
 
@@ -36,23 +36,22 @@ T = TypeVar("T")
 class Runner(Protocol):
     """The supervisor. `end`: the task of a thread whose lease is over."""
 
-    def free(self) -> int: ...
+    def status(self) -> dict[str, Any]: ...
     def has_task(self, id: ThreadId) -> bool: ...
     def start(self, lease: Lease) -> None: ...
     def end(self, id: ThreadId) -> None: ...
 
 
 class ThreadLeases:
-    """The leases of one daemon. `claims_all`: also threads that were not launched here."""
+    """The leases of one daemon. Nothing is claimed before `launched` is set."""
 
     def __init__(self, store: Store, leases: Leases, log: Log) -> None:
-        self.claims_all = False
+        self.launched = trio.Event()
         self._store = store
         self._leases = leases
         self._log = log
         self._held: dict[HeadName, float] = {}  # when each expires, by `_now`
         self._over: set[HeadName] = set()  # to be released
-        self._launched: set[ThreadId] = set()
         self._wake = trio.Event()
         self._limiter = trio.CapacityLimiter(4)  # apart from the calls of runs
 
@@ -61,10 +60,8 @@ class ThreadLeases:
             for task in (self._claim_all, self._keep, self._watch):
                 nursery.start_soon(task, runner)
 
-    def launch(self, id: ThreadId | None = None) -> None:
-        """Has a thread claimed as soon as the limit allows; None: all threads from now on."""
-        self.claims_all |= id is None
-        self._launched.add(id or ThreadId(""))
+    def launch(self) -> None:
+        self.launched.set()
         self._wake.set()
 
     def check(self, lease: Lease) -> None:
@@ -96,15 +93,16 @@ class ThreadLeases:
     # -- claim ----------------------------------------------------------------------------
 
     async def _claim_all(self, runner: Runner) -> None:
+        await self.launched.wait()
         while True:
             self._wake = trio.Event()
             try:
                 if over := [*self._over]:
                     await self._call(partial(self._leases.release, over))
                     self._over.difference_update(over)
-                if (free := runner.free()) > 0:
+                now = runner.status()
+                if (free := now["limit"] - len(now["running"])) > 0:
                     for lease in await self._claim(free, wanted=partial(self._wanted, runner)):
-                        self._launched.discard(threads.thread_id(lease.thread))
                         runner.start(lease)
                 with trio.move_on_after(random.uniform(*POLL_S)):
                     await self._wake.wait()
@@ -128,8 +126,8 @@ class ThreadLeases:
         return [
             one.name
             for one in known
-            if (self.claims_all or one.id in self._launched)
-            and not (one.fault or runner.has_task(one.id))
+            if not one.fault
+            and not runner.has_task(one.id)
             and not is_awaited(self._store, one, running=True)
         ]
 

@@ -31,18 +31,14 @@ def cancel(store: Store, id: ThreadId, workspaces: Workspaces, interrupted: Sequ
     programs. Raises NotFound, Conflict."""
     for one in _end_processes(store, id, (RUNNING, SUSPENDED)):
         thread_workspace(store, one, workspaces).remove()
-    retry_on_conflict(lambda: transitions.cancel(store, threads.get(store, id), interrupted))
+    transitions.cancel(store, threads.get(store, id), interrupted)
 
 
 def suspend(store: Store, id: ThreadId, workspaces: Workspaces, interrupted: Sequence[str]) -> None:
     """Suspends a running thread and its running children. Raises NotFound, Conflict."""
     _end_processes(store, id, (RUNNING,))
     reason = "suspended by a person"
-
-    def act() -> None:
-        suspension.suspend(store, _in_state(store, id, (RUNNING,)), reason, interrupted, UNKNOWN)
-
-    retry_on_conflict(act)  # a daemon elsewhere may run it
+    suspension.suspend(store, threads.get(store, id), reason, interrupted, cause=UNKNOWN)
 
 
 def request(root: Path, id: ThreadId, op: str) -> None:
@@ -59,7 +55,7 @@ def without_daemon(root: Path, id: ThreadId, action: Action) -> None:
     try:
         with Store.open(root) as store:
             overlay_workspace.unmount_all(root)
-            action(store, id, COPYING, ())
+            retry_on_conflict(lambda: action(store, id, COPYING, ()))
     finally:
         os.close(lock)
 
@@ -68,16 +64,10 @@ ACTIONS: Mapping[str, Action] = {"cancel": cancel, "suspend": suspend}
 
 
 def _end_processes(store: Store, id: ThreadId, status: tuple[str, ...]) -> list[Thread]:
-    thread = _in_state(store, id, status)
+    thread = threads.get(store, id)
+    if thread.record["status"] not in status:
+        raise Conflict(f"thread {id} {says(thread)} already")
     family = [thread, *call_stack.open_children(store, thread)]
     for one in family:
         end_orphans(one)
     return family
-
-
-def _in_state(store: Store, id: ThreadId, status: tuple[str, ...]) -> Thread:
-    """Raises Conflict where it is in none of these."""
-    thread = threads.get(store, id)
-    if thread.record["status"] not in status:
-        raise Conflict(f"thread {id} {says(thread)} already")
-    return thread

@@ -12,6 +12,7 @@ it has claimed, and ends their tasks when their leases are over.
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,7 +23,8 @@ import trio
 
 from casfs import threads
 from casfs.agents.cancellation import reraise_cancellation
-from casfs.backend.capabilities import Lease
+from casfs.backend.capabilities import Lease, Leasing
+from casfs.conflict_retry import retry_on_conflict
 from casfs.errors import CasfsError, Conflict
 from casfs.store import Store
 from casfs.system.log import Log
@@ -46,7 +48,7 @@ from engine.threads.call_stack import is_awaited
 class Task:
     """The task of a running thread. `dequeued`: it may run; `done`: the task is over; `stopped`:
     the thread was cancelled or suspended in the store after its task was cancelled; `lease`: of a
-    shared store; `keeps_lease`: until the thread is cancelled or suspended."""
+    shared store."""
 
     id: ThreadId
     dequeued: trio.Event = field(default_factory=trio.Event)
@@ -55,7 +57,6 @@ class Task:
     stopped: trio.Event = field(default_factory=trio.Event)
     head: ThreadHead | None = None
     lease: Lease | None = None
-    keeps_lease: bool = False
 
 
 class Supervisor:
@@ -68,9 +69,10 @@ class Supervisor:
         workspaces: Workspaces,
         evaluator: Evaluator,
         extractor: Extractor | None = None,
-        leases: ThreadLeases | None = None,
     ) -> None:
-        self.leases = leases
+        self.leases: ThreadLeases | None = None
+        if isinstance(store.backend, Leasing):
+            self.leases = ThreadLeases(store, store.backend.leases(secrets.token_hex(16)), log)
         self._extractor = extractor
         self._store = store
         self._env = env
@@ -120,15 +122,14 @@ class Supervisor:
             self.leases.launch()
             return
         found = await blocking(lambda: threads.list_threads(self._store))
-        running = [one for one in found if one.status == RUNNING]
-        for thread in sorted(running, key=_launch_order):
+        for thread in sorted((one for one in found if one.status == RUNNING), key=_launch_order):
             if not await blocking(partial(is_awaited, self._store, thread, running=True)):
                 self.launch(thread.id)
 
     def launch(self, id: ThreadId) -> None:
         """Queues a thread; it runs as soon as the limit allows."""
         if self.leases:
-            self.leases.launch(id)
+            self.leases.launch()
             return
         self._begin(task := Task(id))
         self._queue.append(task)
@@ -139,10 +140,6 @@ class Supervisor:
         while self._queue and len(self._running) < self._limit:
             self._running.append(task := self._queue.pop(0))
             task.dequeued.set()
-
-    def free(self) -> int:
-        """Returns how many more threads may run."""
-        return self._limit - len(self._running)
 
     def start(self, lease: Lease) -> None:
         """Runs a thread that was claimed."""
@@ -205,20 +202,20 @@ class Supervisor:
     async def stop(self, id: ThreadId, action: stop_thread.Action) -> None:
         """Cancels the task of a thread and of its children, then cancels or suspends the thread.
         Raises NotFound, Conflict."""
-        task = self._tasks.get(id)
+        task, lease = self._tasks.get(id), None
         try:
             if task is not None:
-                task.keeps_lease = True
+                lease, task.lease = task.lease, None  # kept until the thread is stopped
                 task.scope.cancel()
                 await task.done.wait()
             detail = task and task.head and task.head.interrupted
             interrupted = [detail] if detail else []
-            await blocking(lambda: action(self._store, id, self._workspaces, interrupted))
+            act = partial(action, self._store, id, self._workspaces, interrupted)
+            await blocking(lambda: retry_on_conflict(act))
         finally:
             if task is not None:
                 task.stopped.set()
-                if self.leases and task.lease:
-                    self.leases.give_up(task.lease)
+            self._give_up(lease)
 
     async def _run(self, task: Task) -> None:
         try:
@@ -235,10 +232,10 @@ class Supervisor:
             if task in self._queue:
                 await task.dequeued.wait()
             await self._run_contained(task)
-        if task.lease and task.scope.cancelled_caught and task.stopped.is_set():
-            thread = threads.of_head(task.lease.thread, task.lease.head)
+        if task.head and task.lease and task.scope.cancelled_caught and task.stopped.is_set():
             with suppress(CasfsError):  # it may go on elsewhere
-                await blocking(thread_workspace(self._store, thread, self._workspaces).remove)
+                place = thread_workspace(self._store, task.head.thread, self._workspaces)
+                await blocking(place.remove)
 
     def _begin(self, task: Task) -> None:
         self._tasks[task.id] = task
@@ -251,10 +248,13 @@ class Supervisor:
     def _finish(self, task: Task) -> None:
         if self._tasks.get(task.id) is task:  # it may have been resumed already
             del self._tasks[task.id]
-        if self.leases and task.lease and not task.keeps_lease:
-            self.leases.give_up(task.lease)
+        self._give_up(task.lease)
         task.done.set()
         self._note_change()
+
+    def _give_up(self, lease: Lease | None) -> None:
+        if self.leases and lease:
+            self.leases.give_up(lease)
 
     async def _run_contained(self, task: Task) -> None:
         """Runs a thread from its head; contains all errors."""
@@ -277,15 +277,14 @@ class Supervisor:
                 await blocking(lambda: self._suspend(task, fault))
 
     def _thread_run(self, task: Task) -> ThreadRun:
-        guard, lease = None, task.lease
-        if self.leases and lease:
-            thread = threads.of_head(lease.thread, lease.head)
-            guard = partial(self.leases.check, lease)
+        if self.leases and task.lease:
+            thread = threads.of_head(task.lease.thread, task.lease.head)
+            guard = partial(self.leases.check, task.lease)
         else:
-            thread = threads.get(self._store, task.id)
+            thread, guard = threads.get(self._store, task.id), None
         shared = (self._workspaces, self._single_flight, self._evaluator, self.run_child)
-        models = (self._extractor, self._commits)
-        return ThreadRun(self._store, thread, self._env, self._log, *shared, *models, guard)
+        rest = (self._extractor, self._commits, guard)
+        return ThreadRun(self._store, thread, self._env, self._log, *shared, *rest)
 
     def _suspend(self, task: Task, reason: str) -> None:
         now = threads.get(self._store, task.id)

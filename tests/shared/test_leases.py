@@ -17,14 +17,16 @@ import pytest
 
 from casfs import threads
 from casfs.backend.postgres.leases import TTL_S
+from casfs.nodes import directory
 from casfs.store import Store
 from casfs.threads import CANCELLED, ENDED, RUNNING, SUSPENDED, Thread
+from engine.runtime import overlay_workspace
 from engine.runtime.leasing import MARGIN_S
 from engine.threads import lifecycle
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest
 from engine.workflow import registry as workflows
-from tests.support.engine import ONE, alive, loop, pids, shell, steps, until
+from tests.support.engine import ONE, alive, loop, shell, steps, until
 from tests.support.engine import begin as begin_thread
 from tests.support.machines import Machine, machines
 from tests.support.postgres_server import PostgresServer
@@ -91,7 +93,12 @@ def made(
             machine.environment["CASFS_RUNS_LIMIT"] = str(limit)
         with Store.open(team[0].root) as store:
             store.backend.pool.url = postgres.url(team[0].database)  # type: ignore[attr-defined]
-            yield Team(team, store, folder)
+            try:
+                yield Team(team, store, folder)
+            finally:
+                for machine in team:
+                    machine.stop_daemon()
+                    overlay_workspace.unmount_all(machine.root)
 
 
 @pytest.fixture
@@ -125,23 +132,13 @@ def test_two_daemons_share_the_threads(
 
 def test_a_killed_daemon(team: Team) -> None:
     """Its threads go on elsewhere within the TTL and a second; on its own machine at once."""
-    a, b = team.machines
+    a, _ = team.machines
     found = team.begin(16, 8, 1)
     until(lambda: len(team.owners()) == 16, "all to run")
     until(lambda: {"a", "b"} == {*team.owners().values()})
     owned = [one for one in found if team.owners()[one.id] == "a"]
     a.kill_daemon()
     killed = time.monotonic()
-    waiting = {one.id: len(team.runs(one)) for one in owned}
-
-    def go_on() -> bool:
-        return all(
-            any(name == "b" for name, _ in team.runs(one)[waiting[one.id] :])
-            for one in owned
-            if team.now(one).status == RUNNING and "lease" in team.now(one).record
-        )
-
-    del go_on
     until(lambda: all(team.now(one).record["lease"] > 1 for one in owned), "the threads of a")
     assert time.monotonic() - killed < TTL_S + 1
     a.start_daemon()
@@ -165,7 +162,7 @@ def test_a_restarted_daemon_goes_on_at_once(
 
 
 def test_a_daemon_that_ends_in_order_releases_all(team: Team) -> None:
-    a, b = team.machines
+    a, _ = team.machines
     found = team.begin(16, 2, 2)
     until(lambda: all(team.runs(one) for one in found), "all to run")
     a.stop_daemon()
@@ -176,7 +173,7 @@ def test_a_daemon_that_ends_in_order_releases_all(team: Team) -> None:
 
 def test_a_stopped_daemon_writes_nothing(team: Team) -> None:
     """It wakes when its leases are another's."""
-    a, b = team.machines
+    a, _ = team.machines
     found = team.begin(8, 2, 12)
     until(lambda: all(team.runs(one) for one in found), "all to run")
     owners = team.owners()
@@ -188,7 +185,6 @@ def test_a_stopped_daemon_writes_nothing(team: Team) -> None:
     assert {one.record["lease"] for one in taken.values()} == {2}
     os.kill(a.pid, signal.SIGCONT)
     until(lambda: len(team.events(a, "lease")) == len(owned), "a to notice")
-    assert team.statuses(found) == {RUNNING: len(found)} or team.statuses(found)[SUSPENDED] == 0
     team.all_end(found, 2)
     assert [one for one in owned if team.now(one).record["lease"] != 2] == []
 
@@ -201,7 +197,6 @@ def test_the_database_is_away(team: Team, seconds: float) -> None:
     for machine in team.machines:
         machine.cut("database")
     cut = time.monotonic()
-    before = {one.id: team.runs(one) for one in found}
     if seconds > TTL_S:
         time.sleep(cut + TTL_S - time.monotonic())
         for one in found:
@@ -212,7 +207,6 @@ def test_the_database_is_away(team: Team, seconds: float) -> None:
     team.all_end(found, 3)
     if seconds < TTL_S - MARGIN_S - TTL_S / 3:
         assert [one for one in found if len(team.runs(one)) != 3] == []
-    assert before
 
 
 def test_cancel_and_suspend_from_elsewhere(team: Team, tmp_path: Path) -> None:
@@ -243,10 +237,11 @@ def test_start_on_a_full_machine(postgres: PostgresServer, s3: S3Server, tmp_pat
         b.start_daemon()
         config = json.dumps(shell(RUN, str(tmp_path), "0"))
         workflows.add(team.store, {**ONE, "name": "one"})
-        a.casfs("thread", "start", "one", "--input", "x", "--agent", f"a=command:{config}", "--wait")
+        a.casfs(
+            "thread", "start", "one", "--input", "x", "--agent", f"a=command:{config}", "--wait"
+        )
         (new,) = [one for one in threads.list_threads(team.store) if one.id != long.id]
         assert [name for name, _ in team.runs(new)] == ["b"]
-        a.casfs("thread", "wait", new.id)
         assert "1" in b.casfs("thread", "log", new.id)
         team.all_end([long, new], 1)
 
@@ -263,10 +258,9 @@ def test_a_child_goes_on_with_its_caller(team: Team) -> None:
     until(lambda: team.now(caller).record["children"], "the call")
     (child,) = (threads.get(team.store, id) for id in team.now(caller).record["children"])
     until(lambda: len(team.runs(child)) == 2, "the child to run")
-    name, pid = team.runs(child)[0]
+    name, _ = team.runs(child)[0]
     owner, other = (a, b) if name == "a" else (b, a)
     owner.kill_daemon()
-    team.all_end([caller, child], 1) if False else None
     until(lambda: team.now(caller).status != RUNNING, "the end of the caller")
     assert team.now(caller).status == team.now(child).status == ENDED
     assert team.now(caller).record["children"] == [child.id]
@@ -280,8 +274,6 @@ def test_object_storage_is_away(team: Team) -> None:
     (small,) = team.begin(1, 3, 0.2)
     agents = {"a": shell(script, str(team.folder), "0")}
     with team.store.batch() as batch:
-        from casfs.nodes import directory
-
         root = batch.put_directory(directory.encode([])).hash
     for machine in team.machines:
         machine.cut("objects")
@@ -294,7 +286,3 @@ def test_object_storage_is_away(team: Team) -> None:
         machine.heal()
     team.all_end([large], 1)
     assert len(team.runs(large)) == 1
-
-
-def _unused() -> None:
-    pids(Path())

@@ -16,7 +16,7 @@ from casfs.backend.postgres.connection import Connection, Pool, fetch
 from casfs.backend.postgres.heads import PostgresHeads
 from casfs.backend.postgres.publication import Placed
 from casfs.backend.postgres.schema import GUARD
-from casfs.backend.protocols import DamagedHead, Head, HeadName, Publication, Swap
+from casfs.backend.protocols import Head, HeadName, Publication, Swap
 from casfs.backend.sqlite_statements import head_of
 
 TTL_S = 10.0
@@ -74,8 +74,7 @@ class PostgresLeases:
             found = {HeadName(name): head_of(hash, record) for name, hash, record in rows}
             names = [*found] if wanted is None else [*wanted(found)]
             if names:
-                take = partial(self._take, names, limit - len(taken))
-                taken += self._pool.retrying(take)
+                taken += self._pool.retrying(partial(self._take, names, limit - len(taken)))
             if len(rows) < PAGE:
                 break
             last = rows[-1][0]
@@ -87,21 +86,16 @@ class PostgresLeases:
             fetch(db, ENTER, [self._owner, [*names]])
             rows = fetch(db, LOCK, [[*names], limit])
             heads = {name: head_of(hash, record) for name, hash, record in rows}
-            tokens = {
-                name: _token(head) for name, head in heads.items() if type(head) is not DamagedHead
-            }
-            values = [self._owner, TTL_S, [*tokens], [*tokens.values()]]
+            tokens = [head.record.get("lease", 0) for head in heads.values()]
             taken = [
-                Lease(HeadName(name), token, Head(old.hash, {**old.record, "lease": token}))
-                for name, token in (fetch(db, TAKE, values) if tokens else ())
-                for old in [heads[name]]
+                Lease(name, token, Head(heads[name].hash, {**heads[name].record, "lease": token}))
+                for name, token in fetch(db, TAKE, [self._owner, TTL_S, [*heads], tokens])
             ]
-            swaps = [Swap(one.thread, heads[one.thread], one.head) for one in taken]
-            if swaps:
+            if taken:
+                swaps = [Swap(one.thread, heads[one.thread], one.head) for one in taken]
                 call = publication.arguments(Placed(Publication([], swaps), {}, {}))
                 fetch(db, publication.ONE, call.values)
-        if swaps:
-            self._heads.note_moves(len(swaps))
+                self._heads.note_moves(len(swaps))
         return sorted(taken)
 
     def renew(self, held: Collection[HeadName]) -> Renewal:
@@ -113,11 +107,6 @@ class PostgresLeases:
 
     def release(self, held: Collection[HeadName]) -> None:
         self._pool.run(RELEASE, [self._owner, [*held]])
-
-
-def _token(head: Head) -> int:
-    found = head.record.get("lease")
-    return found if isinstance(found, int) else 0
 
 
 def _renewal(held: Collection[HeadName], running: Mapping[HeadName, bool]) -> Renewal:
