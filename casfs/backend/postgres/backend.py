@@ -9,7 +9,9 @@ table [shared]. Deleting it loses nothing but what runs on that machine. Invaria
 from __future__ import annotations
 
 import secrets
+import shutil
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,8 +26,8 @@ from casfs.backend.postgres.leases import PostgresLeases
 from casfs.backend.postgres.publication import Call
 from casfs.backend.postgres.state import state
 from casfs.backend.postgres.uploads import Pack, Uploads
-from casfs.backend.protocols import Publication, Staged, Swap
-from casfs.errors import Failed, Invalid
+from casfs.backend.protocols import Publication, Staged, Swap, discard
+from casfs.errors import CasfsError, Failed, Invalid
 from casfs.object_storage.interface import ObjectStorage
 from casfs.object_storage.location import open_storage
 from casfs.system.files import replacing
@@ -69,25 +71,27 @@ class PostgresBackend:
     def publish_group(self, group: Sequence[Publication]) -> list[set[str] | BaseException]:
         results: list[set[str] | BaseException] = [set()] * len(group)
         calls: dict[int, Call] = {}
-        packs: list[Pack] = []
+        packs: dict[int, list[Pack]] = {}
+        directory = self.local.blobs.staging_directory() / secrets.token_hex(8)
         try:
             for number, one in enumerate(group):
                 try:
-                    placed, made = self.uploads.place(self.heads.stored(one))
-                    packs += made
+                    placed, packs[number] = self.uploads.place(self.heads.stored(one), directory)
                     calls[number] = publication.arguments(placed)
                 except Exception as error:
                     results[number] = error
-            if calls:
-                done = self._publish([*calls.values()])
-                for number, result in zip(calls, done, strict=True):
-                    results[number] = result
-            if not any(isinstance(result, BaseException) for result in results):
-                self.uploads.keep(packs)
+            done = self._publish([*calls.values()]) if calls else []
+            for number, result in zip(calls, done, strict=True):
+                results[number] = result
+                if isinstance(result, set):
+                    self.heads.note_moves(calls[number].moves)
+                    discard(group[number].staged)
+                    with suppress(CasfsError, OSError):  # it is published, cached or not
+                        self.uploads.keep(packs[number])
             pairs = zip(group, results, strict=True)
             return [self._again(one) if isinstance(got, Expired) else got for one, got in pairs]
         finally:
-            self.uploads.drop(packs)
+            shutil.rmtree(directory, ignore_errors=True)
 
     def _again(self, one: Publication) -> set[str] | BaseException:
         (result,) = self.publish_group([one])
@@ -95,14 +99,9 @@ class PostgresBackend:
 
     def _publish(self, calls: list[Call]) -> Sequence[set[str] | BaseException]:
         try:
-            results = publication.publish(self.pool, calls)
+            return publication.publish(self.pool, calls)
         except Exception as error:
             return [error] * len(calls)
-        pairs = zip(calls, results, strict=True)
-        moves = [call.moves for call, result in pairs if isinstance(result, set)]
-        if any(moves):
-            self.heads.note_moves(sum(moves))
-        return results
 
     def collection(self) -> SharedMarkSweep:
         return SharedMarkSweep(self.pool, self._storage, self.machine)

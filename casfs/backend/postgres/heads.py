@@ -8,10 +8,12 @@ the last one read is kept, so that counting starts there; else it starts at the 
 
 from __future__ import annotations
 
+import random
 import sys
 import threading
 import time
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple, cast
 
 from casfs.backend.disk_heads import DiskHeads
@@ -27,12 +29,13 @@ from casfs.backend.protocols import (
 )
 from casfs.backend.sqlite_statements import BATCH_ROWS, head_of, is_storable
 from casfs.digest import NodeHash
+from casfs.errors import CasfsError
 from casfs.system.clock import now_ms
 
 LOCAL = ("workspaces/",)
 MACHINES = "machines/"
 POLL_S = 0.05  # between two looks at the journal
-PRUNE_INTERVAL = 1000  # moves of this process
+PRUNE_INTERVAL = 1000  # moves
 START = """
 WITH start AS MATERIALIZED (
   SELECT seq, xid, id FROM casfs.journal
@@ -67,10 +70,9 @@ class PostgresHeads:
         self.replica: DiskHeads | None = None  # that answers in place of the database
         self._prefix = f"{MACHINES}{machine}/"
         self._lock = threading.Lock()
-        self._newest = BEGINNING
+        self._newest = self._read = BEGINNING  # of the journal, and of the last answer
         self._looked = 0.0  # when `_newest` was read
-        self._own = 0  # publications of this process that moved heads
-        self._moves = 0  # of this process since the last pruning
+        self._own = 0  # moves of this process
 
     # -- names ------------------------------------------------------------------------------
 
@@ -124,11 +126,12 @@ class PostgresHeads:
         query = """
         INSERT INTO casfs.uses SELECT name, %s FROM casfs.heads WHERE name = ANY(%s)
         ON CONFLICT (name) DO UPDATE SET at = excluded.at"""
-        self._pool.run(query, [now_ms(), [self.stored_name(name) for name in names]])
+        stored = [self.stored_name(name) for name in names if _is_name(name)]
+        self._pool.run(query, [now_ms(), stored])
 
     def last_use(self, name: HeadName) -> int:
         query = "SELECT at FROM casfs.uses WHERE name = %s"
-        rows = self._pool.run(query, [self.stored_name(name)])
+        rows = self._pool.run(query, [self.stored_name(name)]) if _is_name(name) else []
         return int(rows[0][0]) if rows else 0
 
     # -- the journal --------------------------------------------------------------------------
@@ -140,8 +143,11 @@ class PostgresHeads:
         if after < 0:
             after = max(0, self._read_newest().seq + after)
         with self._lock:
-            start = self._newest if self._newest.seq <= after else BEGINNING
-        rows = self._pool.run(AFTER, [*_values(start), after])
+            places = [one for one in (self._newest, self._read) if one.seq <= after]
+        rows = self._pool.run(AFTER, [*_values(max(places, default=BEGINNING)), after])
+        if rows:
+            seq, *_, xid, id = rows[-1]
+            self._read = Place(seq, xid, id)
         return [
             Move(seq, self._shown_name(name), cast(NodeHash, hash.hex()) if hash else None, at)
             for seq, name, hash, at, _, _ in rows
@@ -164,15 +170,13 @@ class PostgresHeads:
             return self._newest
 
     def note_moves(self, count: int) -> None:
-        """Notes moves that this process has published, and prunes the journal at intervals."""
+        """Notes moves that this process has published, and prunes the journal now and then."""
         with self._lock:
-            self._own += 1
+            self._own += count
             self._looked = 0.0
-            self._moves += count
-            prunes = self._moves >= PRUNE_INTERVAL
-            self._moves = 0 if prunes else self._moves
-        if prunes:
-            self._pool.run("SELECT casfs.prune_moves(%s)", [JOURNAL_MIN_MOVES])
+        if random.random() * PRUNE_INTERVAL < count:  # few processes live for that many
+            with suppress(CasfsError):  # they are published
+                self._pool.run("SELECT casfs.prune_moves(%s)", [JOURNAL_MIN_MOVES])
 
 
 def _values(place: Place) -> list[object]:

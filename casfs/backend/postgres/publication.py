@@ -26,6 +26,7 @@ from casfs.system.clock import now_ms
 BLOB_TYPES = ("bytea", "bigint", "bytea", "bytea", "bytea", "int")
 SWAP_TYPES = ("text", "bytea", "text", "bytea", "text", "bigint")
 HASHES, NEEDS = 3, 9  # places among the arguments
+MAX_NAME_BYTES = 2600  # of an index entry
 TYPES = [*BLOB_TYPES, "bytea", "bytea", "bigint", *SWAP_TYPES]
 ARGUMENTS = ", ".join(["%s::bigint"] * 3 + [f"%b::{one}[]" for one in TYPES])
 ONE = f"SELECT casfs.publish_one({ARGUMENTS})"
@@ -153,6 +154,8 @@ def _blob_row(one: Staged, places: dict[str, tuple[str, int]]) -> Row:
 def _swap_row(swap: Swap) -> Row:
     if not is_storable(swap.name) or "\0" in swap.name:
         raise Invalid(f"head {swap.name!a}: a name must be UTF-8")
+    if len(swap.name.encode()) > MAX_NAME_BYTES:
+        raise Invalid(f"head {swap.name[:64]}…: a name may have {MAX_NAME_BYTES} bytes")
     if isinstance(swap.old, DamagedHead):
         raise Conflict(f"head {swap.name}: damaged; see `casfs fsck`")
     old = (None, None) if swap.old is None else _head_row(swap.old)

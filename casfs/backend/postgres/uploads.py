@@ -9,10 +9,8 @@ wherever a writer dies.
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -64,9 +62,9 @@ class Uploads:
     def _storage(self) -> ObjectStorage:
         return self._connect()
 
-    def place(self, publication: Publication) -> tuple[Placed, list[Pack]]:
-        """Uploads what is to be in packs and not stored yet. Raises Unreachable, AccessDenied,
-        Failed."""
+    def place(self, publication: Publication, directory: Path) -> tuple[Placed, list[Pack]]:
+        """Uploads what is to be in packs and not stored yet, by files in `directory`, which the
+        caller removes. Raises Unreachable, AccessDenied, Failed."""
         rows, packed = _divided(publication.staged)
         packs: list[Pack] = []
         if packed:
@@ -74,7 +72,7 @@ class Uploads:
             stored = {key.hex() for (key,) in self._pool.run(STORED, [keys])}
             new = {one.digest.hash: one for one in packed if one.digest.hash not in stored}
             rows += [Staged(one.digest, None) for one in packed if one.digest.hash in stored]
-            calls = (partial(self._upload, group) for group in _groups(new.values()))
+            calls = (partial(self._upload, directory, one) for one in _groups(new.values()))
             packs = list(parallel(calls, UPLOADS, UPLOADS))
             rows += new.values()
         places = {hash: (one.name, number) for one in packs for number, hash, _ in one.members}
@@ -83,16 +81,14 @@ class Uploads:
         rows.sort(key=lambda one: order[one.digest.hash])
         return Placed(publication._replace(staged=rows), sizes, places), packs
 
-    def _upload(self, group: list[Staged]) -> Pack:
-        path = Path(self._local.blobs.staging_directory()) / secrets.token_hex(8)
-        try:
-            name, members = _write(path, group)
-            size = path.stat().st_size
-            self._pool.run(STRAY, [bytes.fromhex(name), size])
-            self._storage.put(f"packs/{name}.pack", path)
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
+    def _upload(self, directory: Path, group: list[Staged]) -> Pack:
+        with writing(directory):
+            directory.mkdir(exist_ok=True)
+        path = directory / secrets.token_hex(8)
+        name, members = _write(path, group)
+        size = path.stat().st_size
+        self._pool.run(STRAY, [bytes.fromhex(name), size])
+        self._storage.put(f"packs/{name}.pack", path)
         return Pack(name, size, path, members)
 
     def keep(self, packs: Iterable[Pack]) -> None:
@@ -107,12 +103,6 @@ class Uploads:
                 found.touch(frame)
             self._local.adopt_pack(one.name, "remote", one.size, SHARED, one.members)
 
-    @staticmethod
-    def drop(packs: Iterable[Pack]) -> None:
-        for one in packs:
-            with suppress(OSError):
-                os.unlink(one.path)
-
 
 def _divided(staged: Sequence[Staged]) -> tuple[list[Staged], list[Staged]]:
     """Returns the blobs that are rows, and those for packs."""
@@ -120,10 +110,11 @@ def _divided(staged: Sequence[Staged]) -> tuple[list[Staged], list[Staged]]:
     limit = ROW_MAX_BYTES if len(plain) <= MAX_ROWS else INLINE_MAX_BYTES
     rows: list[Staged] = []
     packed: list[Staged] = []
+    readers: dict[str, PackReader] = {}
     for one in staged:
-        is_row = one.type is not None or (one.data is not None and len(one.data) <= limit)
+        is_row = one.type is not None or one.digest.size_bytes <= limit
         if is_row and one.data is None:
-            one = Staged(one.digest, _content(one, {}), type=one.type)
+            one = Staged(one.digest, _content(one, readers), type=one.type)
         (rows if is_row else packed).append(one)
     return rows, packed
 
