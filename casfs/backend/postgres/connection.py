@@ -8,6 +8,7 @@ caller of `run` must be able to bear that it takes effect twice. Passwords come 
 
 from __future__ import annotations
 
+import random
 import re
 import threading
 import time
@@ -22,6 +23,7 @@ from casfs.errors import AccessDenied, CasfsError, Conflict, Failed, Invalid, No
 
 PATIENCE_S = 8.0  # in which a lost server may come back
 PAUSE_S = 0.1  # between two tries
+DEADLOCKS_S = 60.0  # of them one writer goes on each time
 MAX_IDLE = 16  # connections that are kept
 OPTIONS = {
     "connect_timeout": 3,
@@ -82,11 +84,14 @@ class Pool:
             try:
                 with self.connection() as db:
                     return action(db)
-            except (Unreachable, Deadlock):
+            except Unreachable:
                 if time.monotonic() > end:
                     self._again = time.monotonic() + self.pause_s
                     raise
-                time.sleep(PAUSE_S)
+            except Deadlock:
+                if time.monotonic() > end + DEADLOCKS_S:
+                    raise
+            time.sleep(random.uniform(PAUSE_S / 2, PAUSE_S))
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:

@@ -102,8 +102,8 @@ BEGIN
     RAISE EXCEPTION USING ERRCODE = 'CF404', MESSAGE = encode(gone, 'hex');
   END IF;
   IF is_old THEN
-    UPDATE casfs.blobs SET touched = now_s
-      WHERE hash = ANY(needs) AND touched < now_s - tolerance;
+    UPDATE casfs.blobs SET touched = now_s WHERE id IN (SELECT id FROM casfs.blobs
+      WHERE hash = ANY(needs) AND touched < now_s - tolerance ORDER BY hash FOR NO KEY UPDATE);
   END IF;
   IF cardinality(new_packs) > 0 THEN
     DELETE FROM casfs.strays WHERE name = ANY(new_packs) AND since > '-infinity';
@@ -130,8 +130,8 @@ BEGIN
     ) SELECT coalesce(array_agg(hash), '{{}}') INTO added FROM stored;
     EXIT WHEN pass = 2 OR cardinality(added) = cardinality(hashes);
     known := ARRAY(SELECT unnest(hashes) EXCEPT SELECT unnest(added));
-    UPDATE casfs.blobs SET touched = now_s
-      WHERE hash = ANY(known) AND touched < now_s - tolerance;
+    UPDATE casfs.blobs SET touched = now_s WHERE id IN (SELECT id FROM casfs.blobs
+      WHERE hash = ANY(known) AND touched < now_s - tolerance ORDER BY hash FOR NO KEY UPDATE);
     DELETE FROM casfs.blobs b USING unnest(hashes, types) n(hash, type)
       WHERE b.hash = n.hash AND b.hash = ANY(known)
       AND b.type IS NULL AND n.type IS NOT NULL;

@@ -239,7 +239,7 @@ def test_publications_of_the_same_blobs_in_any_order_disturb_no_other(
     def write(writer: int) -> None:
         rng = random.Random(writer)
         by = backend if writer % 2 else other
-        for turn in range(15):
+        for turn in range(8):
             contents = [b"%d/%d" % (turn, n) for n in range(30)]
             group = []
             for _ in range(3):
@@ -258,7 +258,7 @@ def test_publications_of_the_same_blobs_in_any_order_disturb_no_other(
     for thread in threads:
         thread.join()
     assert errors == []
-    assert count(backend, "heads") == count(backend, "moves") == 8 * 15 * 3
+    assert count(backend, "heads") == count(backend, "moves") == 8 * 8 * 3
 
 
 # -- names from outside -------------------------------------------------------------------------
