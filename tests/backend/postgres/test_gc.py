@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -270,8 +271,8 @@ def test_an_upload_that_was_collected_is_made_again(
     uploads, content = backend(other).uploads, b"u" * PACKED
     real, tries = uploads.place, []
 
-    def place(publication: object) -> object:
-        placed = real(publication)  # type: ignore[arg-type]
+    def place(*arguments: Any) -> object:
+        placed = real(*arguments)
         tries.append(placed)
         if len(tries) == 1:
             collect(store)
@@ -294,8 +295,8 @@ def test_a_blob_that_was_found_stored_and_collected_is_uploaded(
     uploads = backend(other).uploads
     real, tries = uploads.place, []
 
-    def place(publication: object) -> object:
-        placed = real(publication)  # type: ignore[arg-type]
+    def place(*arguments: Any) -> object:
+        placed = real(*arguments)
         tries.append(placed)
         if len(tries) == 1:
             collect(store)
@@ -315,8 +316,8 @@ def test_a_doomed_object_is_never_published(
     uploads = backend(other).uploads
     real, tries = uploads.place, []
 
-    def place(publication: object) -> object:
-        placed = real(publication)  # type: ignore[arg-type]
+    def place(*arguments: Any) -> object:
+        placed = real(*arguments)
         tries.append(placed)
         if len(tries) == 1:
             backend(store).pool.run("UPDATE casfs.strays SET since = '-infinity'")
