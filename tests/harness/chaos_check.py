@@ -71,12 +71,21 @@ class History:
             assert by_mark.get(mark) == {"begin", "end"}, f"{self.id}: {mark} did not run"
 
 
+class Pause(NamedTuple):
+    """How long a thread stood still, until when, and what had hit it since its last sign."""
+
+    seconds: float
+    thread: str
+    until: float
+    faults: list[Fault]
+
+
 @dataclass
 class Measures:
     steps: int = 0
     repeated: int = 0
     beside: int = 0
-    pauses: list[tuple[float, str]] = field(default_factory=list)
+    pauses: list[Pause] = field(default_factory=list)
 
 
 def read_notes(log: Path) -> list[Note]:
@@ -123,7 +132,7 @@ def check_machines(roots: Iterable[Path], logs: Path, faults: list[Fault]) -> Me
         measures.steps += len(history.marks)
         measures.repeated += sum(note.what == "begin" for note in notes) - len(history.marks)
         measures.beside += count_beside(notes, faults)
-        measures.pauses += [(pause, id) for pause in pauses(history, notes, faults)]
+        measures.pauses += pauses(history, notes, faults)
     return measures
 
 
@@ -147,9 +156,9 @@ def count_beside(notes: list[Note], faults: list[Fault]) -> int:
     return count
 
 
-def pauses(history: History, notes: list[Note], faults: list[Fault]) -> list[float]:
-    """Seconds between signs of runs that were recorded, from the last fault on that hit the machine
-    which ran the thread, or all. The time in which the database was down, or the objects were cut
+def pauses(history: History, notes: list[Note], faults: list[Fault]) -> list[Pause]:
+    """Finds the pauses between signs of runs that were recorded, from the last fault on that hit the
+    machine which ran the thread, or all. The time in which the database was down, or the objects were cut
     off there, is left out."""
     times, recorded = [note.at for note in notes], {*history.marks}
 
@@ -157,13 +166,15 @@ def pauses(history: History, notes: list[Note], faults: list[Fault]) -> list[flo
         last = bisect_right(times, fault.begin) - 1
         return fault.machine is None or (last >= 0 and notes[last].machine == fault.machine)
 
-    hit, found = [fault for fault in faults if hits(fault)], []
+    found = list[Pause]()
+    hit = [fault for fault in faults if hits(fault)]
     for before, after in pairwise(note.at for note in notes if note.mark in recorded):
         start = before
-        for fault in hit:
+        within = [fault for fault in hit if fault.begin < after and fault.end > before]
+        for fault in within:
             if before < fault.begin < after:
                 start = max(start, fault.begin)
-            if fault.kind in AWAY and fault.begin < after:
+            if fault.kind in AWAY:
                 start = max(start, min(fault.end, after))
-        found.append(after - start)
+        found.append(Pause(after - start, history.id, after, within))
     return found

@@ -162,7 +162,7 @@ class Chaos:
 
     def _say(self, text: str) -> None:
         if self._wanted.verbose:
-            print(time.strftime("%T"), text, flush=True)
+            print(clock(time.time()), text, flush=True)
 
     def _kill(self) -> None:
         machine = self._pick()
@@ -232,24 +232,33 @@ def run(wanted: argparse.Namespace) -> bool:
         except Exception:
             traceback.print_exc()
             failed = True
-            for machine in team:
-                shutil.copytree(machine.root / "log", folder / f"log-{machine.name}")
-    longest = max(measures.pauses, default=(0.0, ""))
-    over = sum(pause > TTL_S + 1 for pause, _ in measures.pauses)
+        for machine in team:
+            shutil.copytree(machine.root / "log", folder / f"log-{machine.name}")
+    pauses = sorted(measures.pauses, reverse=True)
+    over = [pause for pause in pauses if pause.seconds > TTL_S + 1]
     kinds = Counter(fault.kind for fault in chaos.faults)
     faults = ", ".join(f"{name} {count}" for name, count in kinds.items())
     print(
         f"faults {len(chaos.faults)} ({faults}), threads {wanted.threads},"
         f" steps {measures.steps}, failed {int(failed)}, resumed {chaos.resumed},"
         f" runs repeated {measures.repeated}, beside another {measures.beside},"
-        f" longest pause {longest[0]:.1f} s, {over} over {TTL_S + 1:.0f} s,"
+        f" longest pause {pauses[0].seconds if pauses else 0:.1f} s,"
+        f" {len(over)} over {TTL_S + 1:.0f} s,"
         f" {time.monotonic() - begin:.0f} s, seed {wanted.seed}"
     )
-    if failed:
+    for one in over if wanted.verbose else []:
+        print(f"{one.seconds:.1f} s {one.thread} until {clock(one.until)}")
+        for fault in one.faults:
+            print(f"    {fault.kind} {fault.machine}: {clock(fault.begin)} - {clock(fault.end)}")
+    if failed or wanted.keep:
         print(f"logs are kept in {folder}")
     else:
         shutil.rmtree(folder)
     return not failed
+
+
+def clock(at: float) -> str:
+    return time.strftime("%T", time.localtime(at)) + f"{at % 1:.1f}"[1:]
 
 
 def main() -> int:
@@ -264,6 +273,7 @@ def main() -> int:
     parser.add_argument("--database-kills", type=int, default=0)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
     parser.add_argument("--local", action="store_true", help="a store of its own, of one machine")
+    parser.add_argument("--keep", action="store_true", help="keep the logs also where all is well")
     parser.add_argument("--verbose", action="store_true")
     return int(not run(parser.parse_args()))
 

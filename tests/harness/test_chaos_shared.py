@@ -68,4 +68,4 @@ def test_agents_that_outlive_their_lease(tmp_path: Path) -> None:
 def test_pauses_begin_with_a_fault(fault: Fault | None, pause: float, tmp_path: Path) -> None:
     faults = [] if fault is None else [fault]
     found = pauses(History("t", ["m1", "m3"]), notes(tmp_path), faults)
-    assert max(found) == pytest.approx(pause)
+    assert max(one.seconds for one in found) == pytest.approx(pause)

@@ -41,6 +41,7 @@ from casfs.lru_cache import LruCache
 
 MAX_BROUGHT_NODES = 20_000  # with one that is asked for
 MAX_BROUGHT_BYTES = 64 << 20
+MAX_BESIDE_BYTES = 64 << 10
 HASHES = re.compile(rb'"([0-9a-f]{64})"')
 PREFIX_CHARS = 64
 SAID_S = 5.0  # for which an answer of the database stands, in a thread that must not wait
@@ -49,6 +50,7 @@ INFO = "SELECT id, hash, size, type FROM casfs.blobs WHERE"
 IN = "hash = ANY(%b::bytea[])"
 CONTENT = f"SELECT hash, size, type, data, pack FROM casfs.blobs WHERE {IN}"
 NODES = f"{CONTENT} AND type = %b"
+SHORT_NODES = f"{CONTENT} AND type IS NOT NULL AND size <= %s"
 MEMBERS = """
 SELECT p.name, p.size, b.member, b.hash, b.size
 FROM casfs.packs p JOIN casfs.blobs b ON b.pack = p.id WHERE p.id = ANY(%s) ORDER BY p.id, b.member
@@ -135,7 +137,8 @@ class PostgresBlobs:
                 rows = self._pool.run(CONTENT, [keys])
                 if gone := {*keys} - {row[0] for row in rows}:
                     raise NotFound(f"no blob {min(gone).hex()} in this store")
-                self._keep(rows + self._below(rows))
+                rows += self._below(rows)
+                self._keep(rows + self._beside(rows))
 
     def _below(self, rows: list[Any]) -> list[Any]:
         """Returns the nodes that nodes reach through nodes of their own type."""
@@ -152,6 +155,13 @@ class PostgresBlobs:
                 below += level
                 size += sum(row[1] for row in level)
         return below
+
+    def _beside(self, rows: list[Any]) -> list[Any]:
+        """Returns the short nodes of other types that nodes refer to: a step's text, its agent."""
+        refs = {text.decode() for row in rows if row[2] for text in HASHES.findall(row[3])}
+        refs -= {row[0].hex() for row in rows}
+        keys = [bytes.fromhex(hash) for hash in self._local.blobs.missing(refs)]
+        return self._pool.run(SHORT_NODES, [keys, MAX_BESIDE_BYTES]) if keys else []
 
     def _keep(self, rows: list[Any]) -> None:
         types = {row[2].hex() for row in rows if row[2]}
