@@ -280,6 +280,5 @@ def _format(root: Path, format: str = FORMAT) -> str | None:
         return None
     found = (root / FORMAT_FILE).read_bytes().strip().decode("ascii", "replace")
     if found not in (format, *(CONVERTIBLE if format == FORMAT else ())):
-        hint = "; give another --store for a shared store" if format == SHARED_FORMAT else ""
-        raise Refused(f"the store at {root} has format {found!r}, not {format!r}{hint}")
+        raise Refused(f"{root} has format {found!r}, not {format!r}; give another --store")
     return found

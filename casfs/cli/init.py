@@ -76,11 +76,11 @@ def _init_shared(
     found = Store.check_shared(path, wanted)
     place = found or wanted
     storage = open_storage(place.objects, endpoint=place.endpoint, region=place.region)
-    shared = {**place._asdict(), "joined": found is not None}
-    verb, where = "joins" if found else "makes", f"{place.url}, objects at {place.objects}"
+    value = {"store": str(path), "shared": {**place._asdict(), "joined": found is not None}}
+    verb, where = "join" if found else "make", f"{place.url}, objects at {place.objects}"
     if dry_run:
-        line = f"{path}: would {verb[:-1]} the shared store at {where}"
-        echo_result(as_json, {"store": str(path), "dryRun": True, "shared": shared}, line)
+        line = f"{path} would {verb} the shared store at {where}"
+        echo_result(as_json, {**value, "dryRun": True}, line)
         return
     if found is None:
         probe(storage)
@@ -89,10 +89,9 @@ def _init_shared(
     with Store.init_shared(path, *wanted) as store:
         if found is None or workflows or (path / shipped.NOTE).exists():
             shipped.install(store, again=workflows)
-        names = store.registry.names()
+        value["types"] = store.registry.names()
     reserve.allocate(path)
-    value = {"store": str(path), "types": names, "shared": shared}
-    echo_result(as_json, value, f"{path} {verb} the shared store at {where}")
+    echo_result(as_json, value, f"{path} {verb}s the shared store at {where}")
 
 
 def _show_conversion(path: Path, as_json: bool) -> None:

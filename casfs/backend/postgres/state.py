@@ -4,7 +4,8 @@ fault."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
 from casfs.backend.postgres.connection import Pool
@@ -29,31 +30,25 @@ SELECT split_part(current_setting('server_version'), ' ', 1), json_build_object(
 
 def state(settings: Shared, machine: str) -> dict[str, Any]:
     database: dict[str, Any] = {"url": settings.url, "version": None, "roundTripMs": None}
-    found: dict[str, Any] = {"database": database, "lag": None, "machines": []}
-
-    def ask_database() -> None:
-        pool = Pool(settings.url, patience_s=0)
-        try:
-            pool.run("SELECT 1")
-            begin = time.monotonic()
-            pool.run("SELECT 1")
-            database["roundTripMs"] = round((time.monotonic() - begin) * 1000, 2)
-            ((database["version"], found["lag"], found["machines"]),) = pool.run(STATE, [machine])
-        finally:
-            pool.close()
-
-    def ask_objects() -> None:
-        _, objects, endpoint, region = settings
-        storage = open_storage(objects, endpoint=endpoint, region=region, patience_s=PATIENCE_S)
+    objects = {"url": settings.objects}
+    found: dict[str, Any] = {"database": database, "objects": objects, "lag": None, "machines": []}
+    with closing(Pool(settings.url, patience_s=0)) as pool, _fault(database):
+        pool.run("SELECT 1")  # connects
+        begin = time.monotonic()
+        pool.run("SELECT 1")
+        database["roundTripMs"] = round((time.monotonic() - begin) * 1000, 2)
+        ((database["version"], found["lag"], found["machines"]),) = pool.run(STATE, [machine])
+    with _fault(objects):
+        _, url, endpoint, region = settings
+        storage = open_storage(url, endpoint=endpoint, region=region, patience_s=PATIENCE_S)
         storage.head("casfs-probe")
-
-    database["fault"] = _fault(ask_database)
-    return {**found, "objects": {"url": settings.objects, "fault": _fault(ask_objects)}}
+    return found
 
 
-def _fault(ask: Callable[[], None]) -> str | None:
+@contextmanager
+def _fault(server: dict[str, Any]) -> Iterator[None]:
+    server["fault"] = None
     try:
-        ask()
+        yield
     except CasfsError as error:
-        return str(error)
-    return None
+        server["fault"] = str(error)
