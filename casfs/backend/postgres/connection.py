@@ -8,20 +8,21 @@ caller of `run` must be able to bear that it takes effect twice. Passwords come 
 
 from __future__ import annotations
 
+import os
 import random
 import re
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 from casfs.errors import AccessDenied, CasfsError, Conflict, Failed, Invalid, NotFound, Unreachable
 
 PATIENCE_S = 8.0  # in which a lost server may come back
+SILENCE_S = 4.0  # of a server, until it is asked for another connection
 PAUSE_S = 0.1  # between two tries
 DEADLOCKS_S = 60.0  # of them one writer goes on each time
 MAX_IDLE = 16  # connections that are kept
@@ -31,8 +32,11 @@ OPTIONS = {
     "keepalives_idle": 5,
     "keepalives_interval": 2,
     "keepalives_count": 3,
+    "target_session_attrs": "read-write",  # no standby
+    "client_encoding": "UTF8",
     "application_name": "casfs",
-    "options": "-c search_path=casfs -c jit=off -c lock_timeout=60s",
+    "options": "-c search_path=casfs -c jit=off -c lock_timeout=60s"
+    " -c default_transaction_isolation=read\\ committed",
 }
 RETRIED = ("40001", "40P01", "55P03")  # serialization failure, deadlock, lock timeout
 FATAL = {  # of a connection that was refused: psycopg has no SQLSTATE then
@@ -48,13 +52,13 @@ Connection = psycopg.Connection[Row]
 def check_url(url: str) -> None:
     """Raises Invalid for a URL of another kind, or one with a password."""
     try:
-        parts = urlsplit(url)
-        has_password = parts.password is not None or "password" in parts.query
-    except ValueError:
-        raise Invalid(f"not the URL of a database; {SCHEME}") from None
-    if parts.scheme not in ("postgresql", "postgres") or not parts.path.strip("/"):
+        is_url = url.startswith(("postgresql://", "postgres://"))
+        given = conninfo_to_dict(url) if is_url else {}
+    except (psycopg.Error, ValueError):  # whose text may show a password
+        given = {}
+    if not given.keys() & {"dbname", "service"}:
         raise Invalid(f"not the URL of a database; {SCHEME}")
-    if has_password:
+    if given.keys() & {"password", "sslpassword", "oauth_client_secret"}:
         raise Invalid("a password does not belong into a URL: set PGPASSWORD, or use ~/.pgpass")
 
 
@@ -68,7 +72,9 @@ class Pool:
         self.patience_s = patience_s
         self.pause_s = self._again = 0.0
         self._idle: list[Connection] = []
-        self._lock = threading.Lock()
+        self._parents: list[Connection] = []  # never closed here: the server would end them
+        self._pid = os.getpid()
+        self._closed = False
 
     def run(self, query: str, values: Sequence[object] = ()) -> list[Row]:
         """Runs one statement in a transaction of its own and returns its rows; again where the
@@ -88,6 +94,7 @@ class Pool:
                 if time.monotonic() > end:
                     self._again = time.monotonic() + self.pause_s
                     raise
+                self._drop_idle()  # they are older
             except Deadlock:
                 if time.monotonic() > end + DEADLOCKS_S:
                     raise
@@ -102,8 +109,11 @@ class Pool:
     @contextmanager
     def connection(self) -> Iterator[Connection]:
         """A connection of this thread's own, in autocommit mode."""
-        with self._lock:
-            db = self._idle.pop() if self._idle else None
+        if self._pid != os.getpid():  # forked
+            self._parents, self._idle, self._pid = self._idle, [], os.getpid()
+        db = None
+        with suppress(IndexError):
+            db = self._idle.pop()
         with _translating():
             db = db or self.connect()
             try:
@@ -117,25 +127,58 @@ class Pool:
 
     def connect(self) -> Connection:
         """Opens a connection that the caller closes."""
-        options: dict[str, Any] = {**OPTIONS}
         with _translating():
-            return psycopg.connect(self.url, autocommit=True, prepare_threshold=2, **options)
+            given = conninfo_to_dict(self.url)
+            options: dict[str, Any] = {**OPTIONS, **given}
+            options["options"] = f"{given.get('options', '')} {OPTIONS['options']}"
+            return _Connection.connect(**options, autocommit=True, prepare_threshold=2)
 
     def _give_back(self, db: Connection) -> None:
-        if not db.closed:
-            with self._lock:
-                if len(self._idle) < MAX_IDLE:
-                    self._idle.append(db)
-                    return
+        if not (db.closed or self._closed) and len(self._idle) < MAX_IDLE:
+            self._idle.append(db)
+            return
         with suppress(Exception):
             db.close()
 
     def close(self) -> None:
-        with self._lock:
-            idle, self._idle = self._idle, []
+        self._closed = True
+        if self._pid == os.getpid():
+            self._drop_idle()
+
+    def _drop_idle(self) -> None:
+        idle, self._idle = self._idle, []
         for db in idle:
             with suppress(Exception):
                 db.close()
+
+
+class _Connection(psycopg.Connection[Row]):
+    """Breaks where the server is silent and accepts no new connection either: the kernel of one
+    that is stopped answers for it, and a statement may take as long as it takes."""
+
+    def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
+        return super().wait(self._watched(gen), *arguments, **options)
+
+    def _watched(self, gen: Any) -> Generator[Any, Any, Any]:
+        due = time.monotonic() + SILENCE_S
+        try:
+            wanted = next(gen)
+            while True:
+                ready = yield wanted
+                if not ready and time.monotonic() > due:
+                    self._probe()
+                    due = time.monotonic() + SILENCE_S
+                wanted = gen.send(ready)
+        except StopIteration as end:
+            return end.value
+
+    def _probe(self) -> None:
+        try:
+            psycopg.connect(self.info.dsn).close()
+        except psycopg.OperationalError as error:
+            if "FATAL" not in str(error):  # its own words
+                self.close()
+                raise
 
 
 class Deadlock(Failed):
@@ -182,7 +225,7 @@ def translated(error: psycopg.Error) -> CasfsError:
     is_away = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
     if isinstance(error, psycopg.ProgrammingError) and not state:
         return Invalid(f"not the URL of a database: {text}; {SCHEME}")
-    if is_away and (not state or state[:2] in ("08", "57", "53")):
+    if is_away and (not state or state[:2] in ("08", "57") or state == "53300"):
         return Unreachable(f"the database does not answer: {text}")
     return Failed(f"the database: {text}")
 
