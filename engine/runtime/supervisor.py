@@ -149,7 +149,8 @@ class Supervisor:
 
     def end(self, id: ThreadId) -> None:
         """Cancels the task of a thread whose lease is over."""
-        if task := self._tasks.get(id):
+        task = self._tasks.get(id)
+        if task and not (task.head and task.head.thread.status != RUNNING):  # not ended by itself
             task.scope.cancel()
             task.stopped.set()
             if task.head:

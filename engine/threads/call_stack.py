@@ -63,8 +63,10 @@ def waiting_callers(store: Store, thread: Thread) -> list[Thread]:
 def is_awaited(store: Store, thread: Thread, *, running: bool = False) -> bool:
     """Returns whether the pending step of its caller called the thread; `running`: and will run
     it."""
+    if not thread.fields.get("parent"):
+        return False
     try:
-        caller = threads.get(store, thread.fields.get("parent") or ThreadId(""))
+        caller = threads.get(store, thread.fields["parent"])
     except NotFound:
         return False
     calls = (caller.fields.get("intent") or {}).get("calls", ())

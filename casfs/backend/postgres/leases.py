@@ -16,15 +16,16 @@ from casfs.backend.postgres.connection import Connection, Pool, fetch
 from casfs.backend.postgres.heads import PostgresHeads
 from casfs.backend.postgres.publication import Placed
 from casfs.backend.postgres.schema import GUARD
-from casfs.backend.protocols import Head, HeadName, Publication, Swap
+from casfs.backend.protocols import MAX_RECORD_BYTES, Head, HeadName, Publication, Swap
 from casfs.backend.sqlite_statements import head_of
 
 TTL_S = 10.0
 PAGE = 64  # candidates of one query
-FREE = """
+ROOM = MAX_RECORD_BYTES - 32  # for the token
+FREE = f"""
 SELECT h.name, h.hash, h.record FROM casfs.heads h
   LEFT JOIN casfs.leases l ON l.thread = h.name AND l.expires > now()
-  WHERE h.running AND l.thread IS NULL AND h.name"""
+  WHERE h.running AND l.thread IS NULL AND octet_length(h.record) < {ROOM} AND h.name"""
 AFTER = f"{FREE} > %s ORDER BY h.name LIMIT {PAGE}"
 ONLY = f"{FREE} = %s"
 LOCK = """
