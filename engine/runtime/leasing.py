@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 import trio
 
 from casfs import threads
-from casfs.backend.capabilities import Lease, Leases, Wanted
+from casfs.backend.capabilities import Lease, Leases
 from casfs.backend.protocols import Head, HeadName
 from casfs.errors import CasfsError, Conflict
 from casfs.store import Store
@@ -110,11 +110,9 @@ class ThreadLeases:
                 self._log("not claimed", error=str(error))
                 await trio.sleep(CHECK_S)
 
-    async def _claim(
-        self, limit: int, only: HeadName | None = None, wanted: Wanted | None = None
-    ) -> list[Lease]:
+    async def _claim(self, limit: int, **which: Any) -> list[Lease]:
         sent = _now()
-        found = await self._call(partial(self._leases.claim, limit, only=only, wanted=wanted))
+        found = await self._call(partial(self._leases.claim, limit, **which))
         for one in found:
             self._held[one.thread] = sent + self._leases.ttl_s
             self._over.discard(one.thread)
@@ -122,14 +120,9 @@ class ThreadLeases:
 
     def _wanted(self, runner: Runner, found: Mapping[HeadName, Head]) -> Collection[HeadName]:
         """Chooses those that no task of this daemon runs, nor is about to run for a caller."""
-        known = [threads.of_head(name, head) for name, head in found.items()]
-        return [
-            one.name
-            for one in known
-            if not one.fault
-            and not runner.has_task(one.id)
-            and not is_awaited(self._store, one, running=True)
-        ]
+        known = (threads.of_head(*one) for one in found.items())
+        free = (one for one in known if not one.fault and not runner.has_task(one.id))
+        return [one.name for one in free if not is_awaited(self._store, one, running=True)]
 
     # -- keep -----------------------------------------------------------------------------
 
@@ -146,8 +139,8 @@ class ThreadLeases:
             except CasfsError as error:
                 self._log("not renewed", error=str(error))
             else:
-                for name, end in held.items():
-                    if self._held.get(name) != end:  # given up meanwhile, and perhaps taken again
+                for name in held:
+                    if self._held.get(name) != held[name]:  # given up, and perhaps taken again
                         continue
                     if name in lost or name in stopped:
                         self._end(name, runner, "lost" if name in lost else "stopped")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from casfs import daemon_socket, threads
+from casfs.backend.capabilities import Leasing
 from casfs.conflict_retry import retry_on_conflict
 from casfs.errors import Conflict
 from casfs.store import Store
@@ -69,5 +70,6 @@ def _end_processes(store: Store, id: ThreadId, status: tuple[str, ...]) -> list[
         raise Conflict(f"thread {id} {says(thread)} already")
     family = [thread, *call_stack.open_children(store, thread)]
     for one in family:
-        end_orphans(one)
+        if not isinstance(store.backend, Leasing):  # else its daemon ends them, once it notices
+            end_orphans(one)
     return family
