@@ -157,9 +157,9 @@ def count_beside(notes: list[Note], faults: list[Fault]) -> int:
 
 
 def pauses(history: History, notes: list[Note], faults: list[Fault]) -> list[Pause]:
-    """Finds the pauses between signs of runs that were recorded, from the last fault on that hit the
-    machine which ran the thread, or all. The time in which the database was down, or the objects were cut
-    off there, is left out."""
+    """Finds the pauses between signs of runs that were recorded, from the last fault on that hit
+    the machine which ran the thread, or all. The time in which the database was down, or the
+    objects were cut off there, is left out."""
     times, recorded = [note.at for note in notes], {*history.marks}
 
     def hits(fault: Fault) -> bool:

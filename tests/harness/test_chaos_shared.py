@@ -1,13 +1,19 @@
-"""That the harness of a team's machines can fail. Its short run: see below."""
+"""A short run of the harness of a team's machines, and that it can fail. The long one is the tool:
+`python tests/harness/chaos_shared.py`."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.harness.chaos_check import Fault, History, Note, count_beside, pauses, read_notes
+from tests.support import programs
+from tests.support.postgres_server import POSTGRES
 
+TOOL = Path(__file__).parent / "chaos_shared.py"
 LOG = """\
 10.0 begin 1 m1 - a
 10.1 end 1 m1 - a
@@ -15,6 +21,16 @@ LOG = """\
 20.2 begin 2 m3 m1 b
 20.3 end 2 m3 - b
 """
+
+
+@programs.needs(POSTGRES, "setpriv", "umount")
+def test_machines_that_fail_lose_nothing() -> None:
+    faults = ["--kills", "1", "--deaths", "1", "--cuts", "1", "--database-kills", "1"]
+    size = ["--daemons", "2", "--threads", "3", "--seconds", "12", "--seed", "4", "--verbose"]
+    command = [sys.executable, TOOL, *faults, *size]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "failed 0" in done.stdout
 
 
 def notes(folder: Path, text: str = LOG) -> list[Note]:
