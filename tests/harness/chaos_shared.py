@@ -42,7 +42,6 @@ PAUSES = ("0", "0", "0.05", "0.3", "2")  # seconds that an agent takes, for one 
 RETRIES = 12  # a step may be hit by many faults
 LARGE_EVERY = 10  # steps
 FREEZE_S = 15.0  # more than the TTL
-CUT_S = (1.0, 30.0)
 END_S = 120.0  # that the threads may take to end
 LOOK_S = 3.0  # between two looks at the threads
 META = {
@@ -171,7 +170,12 @@ class Chaos:
 
     def _die(self) -> None:
         machine = self._pick()
-        self._hit("machine dead", machine, self._chance.uniform(0, 15), machine.start_daemon)
+        self._hit(
+            "machine dead",
+            machine,
+            self._chance.uniform(0, self._wanted.longest / 2),
+            machine.start_daemon,
+        )
         machine.die()
 
     def _freeze(self) -> None:
@@ -184,7 +188,7 @@ class Chaos:
         machine = self._pick()
         servers: list[Any] = self._chance.choice((["database"], ["objects"], []))
         kind = f"cut of {servers[0] if servers else 'both'}"
-        seconds = self._chance.uniform(*CUT_S)
+        seconds = self._chance.uniform(1, self._wanted.longest)
         self._hit(kind, machine, seconds, lambda: machine.heal(*servers))
         machine.cut(*servers)
 
@@ -270,6 +274,7 @@ def main() -> int:
     parser.add_argument("--deaths", type=int, default=0)
     parser.add_argument("--freezes", type=int, default=0)
     parser.add_argument("--cuts", type=int, default=0)
+    parser.add_argument("--longest", type=float, default=30, help="seconds of a cut")
     parser.add_argument("--database-kills", type=int, default=0)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
     parser.add_argument("--local", action="store_true", help="a store of its own, of one machine")

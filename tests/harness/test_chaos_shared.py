@@ -26,7 +26,19 @@ LOG = """\
 @programs.needs(POSTGRES, "setpriv", "umount")
 def test_machines_that_fail_lose_nothing() -> None:
     faults = ["--kills", "1", "--deaths", "1", "--cuts", "1", "--database-kills", "1"]
-    size = ["--daemons", "2", "--threads", "3", "--seconds", "12", "--seed", "4", "--verbose"]
+    size = [
+        "--daemons",
+        "2",
+        "--threads",
+        "3",
+        "--seconds",
+        "9",
+        "--longest",
+        "4",
+        "--seed",
+        "4",
+        "--verbose",
+    ]
     command = [sys.executable, TOOL, *faults, *size]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
