@@ -32,7 +32,7 @@ def pack(
     Corrupt where the store is damaged, Refused."""
     backend = store.backend
     if not isinstance(backend, Tiered):
-        raise Refused("this kind of store has no packs")
+        raise Refused("this kind of store has no cold packs; a shared one packs by itself")
     before = int(time.time()) - older_than
     with start_gc(backend) as collection:
         marker = Marker(store, collection, lambda blobs, bytes: None)

@@ -27,6 +27,8 @@ def users(store: Store, hash: str) -> tuple[list[str], list[str]]:
 
 def check(store: Store, hash: str) -> int:
     """Returns the size of a blob that can be purged. Raises NotFound, Refused."""
+    if not isinstance(store.blobs, Purgeable):
+        raise Refused("this kind of store cannot purge a blob; remove what has it, and run gc")
     info = store.blobs.info([hash]).get(hash)
     if info is None:
         raise NotFound(f"no blob {hash} in this store")
@@ -44,8 +46,7 @@ def purge(store: Store, hash: str) -> bool:
     """Purges a blob; returns False where copies may remain in the database's log for now. Raises
     NotFound, Refused."""
     check(store, hash)
-    if not isinstance(store.blobs, Purgeable):
-        raise Refused("this kind of store cannot purge a blob")
+    assert isinstance(store.blobs, Purgeable)
     stat_cache.forget(store, hash)
     done = store.blobs.purge(hash)
     images.evict(store, lambda total: True, Total())

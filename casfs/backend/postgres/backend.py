@@ -43,7 +43,7 @@ class PostgresBackend:
         self.machine = machine_id(root)
         self.pool = Pool(settings.url)
         self.local = DiskBackend(root)
-        self.blobs = PostgresBlobs(self.pool, self.local)
+        self.blobs = PostgresBlobs(self.pool, self.local, self._storage)
         self.heads = PostgresHeads(self.pool, self.machine)
         self._replica: replica.Replica | None = None
         self.uploads = Uploads(self.pool, self._storage, self.local, root)

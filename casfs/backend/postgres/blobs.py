@@ -19,13 +19,14 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from casfs.backend.disk import DiskBackend
 from casfs.backend.lazy_packs import SHARED, NotLocal, waiting
 from casfs.backend.postgres.connection import Pool
+from casfs.backend.postgres.fsck import PostgresRepair
 from casfs.backend.protocols import META, Blob, BlobInfo, Staged, Total
 from casfs.backend.sqlite_statements import (
     BATCH_ROWS,
@@ -36,8 +37,9 @@ from casfs.backend.sqlite_statements import (
     type_of,
 )
 from casfs.digest import BlobHash, Digest
-from casfs.errors import NotFound, Unreachable
+from casfs.errors import Corrupt, NotFound, Unreachable
 from casfs.lru_cache import LruCache
+from casfs.object_storage.interface import ObjectStorage
 
 MAX_BROUGHT_NODES = 20_000  # with one that is asked for
 MAX_BROUGHT_BYTES = 64 << 20
@@ -59,9 +61,11 @@ ROOM = "count(*), coalesce(sum(size), 0)::bigint, count(pack) FROM casfs.blobs"
 T = TypeVar("T")
 
 
-class PostgresBlobs:
-    def __init__(self, pool: Pool, local: DiskBackend) -> None:
-        self._pool = pool
+class PostgresBlobs(PostgresRepair):
+    def __init__(
+        self, pool: Pool, local: DiskBackend, connect: Callable[[], ObjectStorage]
+    ) -> None:
+        super().__init__(pool, connect)
         self._local = local
         self._bringing = threading.Lock()
         self._said = LruCache(SAID_BLOBS)
@@ -95,21 +99,35 @@ class PostgresBlobs:
         remaining = iter(hashes)
         while batch := list(islice(remaining, BATCH_ROWS)):
             self._need(self._local.blobs.missing(batch))
-            yield from self._local.blobs.get_many(batch)
+            done = 0
+            try:
+                for data in self._local.blobs.get_many(batch):
+                    yield data
+                    done += 1
+            except Corrupt:  # `get` brings it again
+                remaining = chain(batch[done + 1 :], remaining)
+                yield self.get(batch[done]).data
 
     def places(self, hashes: Collection[str]) -> dict[str, tuple[str, int, int | None]]:
         self._need(self._local.blobs.missing(hashes))
         return self._local.blobs.places(hashes)
-
-    def in_remote(self, remote: str | None = None) -> Iterator[tuple[str, str]]:
-        return self._local.blobs.in_remote(remote)
 
     def _cached(self, hash: str, read: Callable[[str], T]) -> T:
         try:
             return read(hash)
         except NotFound:
             self._need([hash])
+        except Corrupt:  # damaged here, or at a place that gc has deleted
+            if not waiting.allowed:
+                raise NotLocal(partial(self._bring_again, hash)) from None
+            self._bring_again(hash)
         return read(hash)
+
+    def _bring_again(self, hash: str) -> None:
+        if not self.info([hash]):
+            raise NotFound(f"no blob {hash} in this store")
+        self._local.blobs.quarantine(hash)
+        self.bring([hash])
 
     def _need(self, hashes: Collection[str]) -> None:
         """As `bring`. Raises NotLocal in a thread that must not wait."""

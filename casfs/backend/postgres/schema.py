@@ -13,6 +13,7 @@
     journal      one row: number and place of the last move that was pruned
     leases       who runs a thread, and until when, by the database's clock
     machines     who uses the store
+    quarantine   rows that fsck has taken out as damaged; `pack`: its name
     collecting   one row during a gc; young, marks: of that gc (`casfs.backend.postgres.gc`)
 
 `publish` is one transaction in one round trip. It holds GUARD shared; whoever must have no
@@ -66,6 +67,9 @@ CREATE TABLE IF NOT EXISTS casfs.machines (
 CREATE TABLE IF NOT EXISTS casfs.collecting (
   one boolean PRIMARY KEY DEFAULT true CHECK (one), token bigint NOT NULL, running boolean NOT NULL,
   last bigint NOT NULL, expires timestamptz NOT NULL, owner text NOT NULL);
+CREATE TABLE IF NOT EXISTS casfs.quarantine (
+  at timestamptz NOT NULL DEFAULT now(), hash bytea NOT NULL, type bytea, data bytea, pack bytea,
+  member integer);
 CREATE TABLE IF NOT EXISTS casfs.young (id bigint PRIMARY KEY);
 CREATE UNLOGGED TABLE IF NOT EXISTS casfs.marks (
   token bigint NOT NULL, id bigint NOT NULL, batch bigint NOT NULL, PRIMARY KEY (token, id));
