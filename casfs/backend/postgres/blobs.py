@@ -36,8 +36,8 @@ from casfs.backend.sqlite_statements import (
     type_key,
     type_of,
 )
-from casfs.digest import BlobHash, Digest
-from casfs.errors import Corrupt, NotFound, Unreachable
+from casfs.digest import BlobHash, Digest, hash_bytes
+from casfs.errors import Corrupt, CorruptBlob, NotFound, Unreachable
 from casfs.lru_cache import LruCache
 from casfs.object_storage.interface import ObjectStorage
 
@@ -155,6 +155,8 @@ class PostgresBlobs(PostgresRepair):
                 rows = self._pool.run(CONTENT, [keys])
                 if gone := {*keys} - {row[0] for row in rows}:
                     raise NotFound(f"no blob {min(gone).hex()} in this store")
+                if bad := [row[0].hex() for row in rows if not _is_sound(*row)]:
+                    raise CorruptBlob(f"blob {min(bad)}: damaged in the database")
                 rows += self._below(rows)
                 self._keep(rows + self._beside(rows))
 
@@ -169,6 +171,7 @@ class PostgresBlobs(PostgresRepair):
                 wanted = [hash for hash in refs if bytes.fromhex(hash) not in seen]
                 keys = [bytes.fromhex(hash) for hash in self._local.blobs.missing(wanted)]
                 level = self._pool.run(NODES, [keys, type]) if keys else []
+                level = [row for row in level if _is_sound(*row)]
                 seen.update(row[0] for row in level)
                 below += level
                 size += sum(row[1] for row in level)
@@ -179,7 +182,8 @@ class PostgresBlobs(PostgresRepair):
         refs = {text.decode() for row in rows if row[2] for text in HASHES.findall(row[3])}
         refs -= {row[0].hex() for row in rows}
         keys = [bytes.fromhex(hash) for hash in self._local.blobs.missing(refs)]
-        return self._pool.run(SHORT_NODES, [keys, MAX_BESIDE_BYTES]) if keys else []
+        found = self._pool.run(SHORT_NODES, [keys, MAX_BESIDE_BYTES]) if keys else []
+        return [row for row in found if _is_sound(*row)]
 
     def _keep(self, rows: list[Any]) -> None:
         types = {row[2].hex() for row in rows if row[2]}
@@ -284,6 +288,13 @@ class PostgresBlobs(PostgresRepair):
 
     def types(self) -> dict[str, int]:
         return {type: total.blobs for type, total in self.room().items() if type is not None}
+
+
+def _is_sound(key: bytes, size: int, type: bytes | None, data: bytes | None, _: object) -> bool:
+    """Returns False for a row whose bytes, size or type are not those of its hash."""
+    if data is None:
+        return type is None
+    return len(data) == size and hash_bytes(data) == key.hex() and len(type or META_KEY) in (0, 32)
 
 
 def _info(size: int, type: bytes | None) -> BlobInfo:
