@@ -66,7 +66,7 @@ def test_init_refuses(
     assert "with --objects" in refused(database_url, code=3)
     assert "does not answer" in refused("postgresql://127.0.0.1:1/db", code=1)
     assert 'role "other"' in refused(database_url.replace("casfs@", "other@"))
-    assert "foo" in refused(f"{database_url}?foo=1")
+    assert "not the URL" in refused(f"{database_url}?foo=1")
     assert "write postgresql://" in refused("mysql://host/db")
     assert "s4://b" in refused(database_url, "--objects", "s4://b")
     refused("--objects", objects, code=2)
