@@ -20,6 +20,10 @@ class LruCache:
     def __len__(self) -> int:
         return len(self._items)
 
+    def keys(self) -> list[str]:
+        with self._lock:
+            return list(self._items)
+
     def get(self, key: str) -> Any | None:
         with self._lock:
             found = self._items.get(key)

@@ -88,7 +88,8 @@ class Versioned(Protocol):
 
 @runtime_checkable
 class Following(Protocol):
-    """Backend: its heads are on another machine, and can be followed here."""
+    """Backend: its heads are on another machine, and can be followed here, where all content is a
+    cache of what is there."""
 
     def follow(self) -> None:
         """Has heads and journal answered by a replica on this machine, which lags by a moment, and

@@ -43,8 +43,11 @@ from casfs.backend.sqlite_connection import Connection, Database
 from casfs.backend.sqlite_schema import create as create_tables
 from casfs.backend.sqlite_statements import (
     ADOPT,
+    EVICT,
     FOREVER,
+    FULL_SHARE,
     MOVE,
+    TOUCH,
     insert,
     is_placed,
     key_of,
@@ -136,6 +139,19 @@ class DiskBackend:
         for move in swaps:
             swap(db, move, at_ms)
         return {key.hex() for key in stored}
+
+    def evict(self, limit: int, used: Iterable[str]) -> None:
+        """Of a cache: deletes what was used least recently, in rows and files, down to FULL_SHARE
+        once that is more than `limit` bytes. `used`: since the last time."""
+        now = int(time.time())
+
+        def delete(db: Connection) -> list[str]:
+            db.executemany(TOUCH, [(now, key_of(hash)) for hash in used])
+            (total,) = db.execute("SELECT sum(size) FROM blobs WHERE pack IS NULL").fetchone()
+            kept = int(limit * FULL_SHARE) if (total or 0) > limit else FOREVER
+            return [key.hex() for key, is_file in db.execute(EVICT, (kept,)) if is_file]
+
+        remove_files(self._db, self._objects, self._commits.run(delete))
 
     def hot_packs(self) -> HotPacks:
         return HotPacks(self._objects)

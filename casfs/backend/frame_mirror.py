@@ -24,6 +24,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from casfs.backend.sqlite_statements import FULL_SHARE
 from casfs.errors import CasfsError, Corrupt, Failed
 from casfs.packs.index import PackIndex, read_trailer
 from casfs.packs.layout import MAGIC, TRAILER
@@ -37,7 +38,6 @@ PUNCH = 0x03  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
 BLOCK = 4096
 TAIL_BYTES = 256 << 10  # of a pack, in which its index is looked for
 STAT_BLOCK = 512
-FULL_SHARE = 0.9  # of the limit, down to which an eviction goes
 OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 PACKS, USES = "remotes/*/packs/*.pack", ".uses"
 Tail = Callable[[int], tuple[bytes, int]]  # size -> the last bytes of a pack, and its size

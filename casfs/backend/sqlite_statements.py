@@ -50,6 +50,13 @@ INSERT INTO blobs (hash, size, touched, pack, member) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (hash) DO UPDATE SET pack = excluded.pack, member = excluded.member WHERE {IS_REMOTE}
 """
 MOVE = "UPDATE blobs SET pack = ?, member = ? WHERE hash = ?"
+TOUCH = "UPDATE blobs SET touched = ? WHERE hash = ?"
+FULL_SHARE = 0.9  # of the limit of a cache, down to which an eviction goes
+EVICT = """
+DELETE FROM blobs WHERE id IN (SELECT id FROM (
+  SELECT id, sum(size) OVER (ORDER BY touched DESC, id DESC) AS sum FROM blobs WHERE pack IS NULL
+) WHERE sum > ?) RETURNING hash, data IS NULL
+"""
 FOREVER = 1 << 62  # later than any `touched`
 IS_FILE = "data IS NULL AND pack IS NULL"
 IS_PLACED = f"(pack IS NOT NULL OR data IS NOT NULL) AND NOT {IS_ABSENT}"

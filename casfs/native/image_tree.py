@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from casfs.backend.capabilities import IN_REMOTE, Packed
-from casfs.backend.protocols import INLINE_MAX_BYTES
+from casfs.backend.capabilities import IN_REMOTE, Following, Packed
+from casfs.backend.protocols import INLINE_MAX_BYTES, BlobInfo
 from casfs.digest import TreeHash, hash_bytes, is_hash
 from casfs.errors import Corrupt, Invalid, NotFound, Refused
 from casfs.native import object_protection
@@ -54,10 +54,13 @@ class ImageTree:
         self._executable = Attr(0o755, *owner, YEAR_2000)
         self._link = Attr(0o777, *owner, YEAR_2000)
         assert store.root is not None
+        self._is_cached = isinstance(store.backend, Following)
+        self._infos: dict[str, BlobInfo] = {}  # of the whole tree, where a look at each is dear
         self._protector = object_protection.ObjectProtector(store.root / "objects")
 
     def root(self, hash: TreeHash) -> Directory:
         """Raises Invalid for a tree that cannot be an image."""
+        self._look(hash)
         for name, entry in tree.load(self._store, hash).items():
             if len(name) == SHARD_LENGTH and isinstance(entry, Subdirectory):
                 self._check_paths(name, entry.digest.hash)
@@ -65,8 +68,17 @@ class ImageTree:
 
     def changes(self, old: TreeHash, new: TreeHash) -> Directory:
         """Returns the layer of the differences of the tree `new` from `old`."""
+        if not self._infos:
+            self._look(new)
         own = tree.directory_properties(self._store, new)
         return Directory(self._with_properties(self._executable, own), self._changed(old, new))
+
+    def _look(self, root: TreeHash) -> None:
+        if self._is_cached and isinstance(self._store.blobs, Packed):
+            found = (one for _, one in tree.walk(self._store, root))
+            files = {one.digest.hash for one in found if isinstance(one, directory.File)}
+            self._store.blobs.places(files)  # brings them at once
+            self._infos = self._store.blobs.info(files)
 
     def _changed(self, old: TreeHash, new: TreeHash) -> Iterator[tuple[bytes, Node]]:
         before, after = tree.load(self._store, old), tree.load(self._store, new)
@@ -135,7 +147,8 @@ class ImageTree:
         asked = {
             hash: size for hash, size in files.items() if size > INLINE_MAX_BYTES or hash in remote
         }
-        found = self._store.blobs.info(asked) if asked else {}
+        known = self._infos or (self._store.blobs.info(asked) if asked else {})
+        found = {hash: known[hash] for hash in asked if hash in known}
         for hash, size in asked.items():
             if hash not in found:
                 raise NotFound(f"no blob {hash} in this store, and a tree has it; run `casfs fsck`")
@@ -153,6 +166,7 @@ class ImageTree:
                 large[hash] = devices.extent(pack, whole, offset)
             else:
                 self._protector.protect(hash, asked[hash])
+                self.remote |= self._is_cached  # it may be evicted
             if self._content:
                 self._store.blobs.open(hash).close()
         return large

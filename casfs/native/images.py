@@ -13,7 +13,8 @@ is the lower layer and `objects/` the data-only one below it:
 
 A file in a remote only has them as well; its data is in another data-only layer, the mount's
 `.casfs/objects`. The label of an image says that it needs that (`needs_remote`), and such an image
-is made anew by each `ensure` with `recheck`, since what was read is local by now.
+is made anew by each `ensure` with `recheck`, since what was read is local by now. On a machine of a
+shared store, where `objects/` is a cache, every image with such files says so and is never stale.
 
 So the image is small, and all images share the page cache of objects and packs. Mounted without
 that overlay, such files read as zeros.
@@ -45,7 +46,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, TypeVar, cast
 
-from casfs.backend.capabilities import Packed, Tiered
+from casfs.backend.capabilities import Following, Packed, Tiered
 from casfs.backend.protocols import Total
 from casfs.digest import Hasher, TreeHash, is_hash
 from casfs.errors import Corrupt, Failed, NotFound, Refused
@@ -84,7 +85,7 @@ def ensure(
     _check_stored(store, root)
     owner = (os.geteuid() if uid is None else uid, os.getegid() if gid is None else gid)
     path = store.root / FOLDER / f"{root}-{owner[0]}.{owner[1]}.v{VERSION}{SUFFIX}"
-    if recheck and _is_usable(path):
+    if recheck and not isinstance(store.backend, Following) and _is_usable(path):
         try:
             is_stale = check(store, root) or needs_remote(path)
         except Cold:

@@ -19,6 +19,7 @@ from casfs import config
 from casfs.backend.disk import DiskBackend
 from casfs.backend.postgres import publication, replica
 from casfs.backend.postgres.blobs import PostgresBlobs
+from casfs.backend.postgres.cache import Cache
 from casfs.backend.postgres.connection import Expired, Pool
 from casfs.backend.postgres.gc import SharedMarkSweep
 from casfs.backend.postgres.heads import PostgresHeads
@@ -43,10 +44,11 @@ class PostgresBackend:
         self.machine = machine_id(root)
         self.pool = Pool(settings.url)
         self.local = DiskBackend(root)
-        self.blobs = PostgresBlobs(self.pool, self.local, self._storage)
+        cache = Cache(root, self.local)
+        self.blobs = PostgresBlobs(self.pool, cache, self._storage)
         self.heads = PostgresHeads(self.pool, self.machine)
         self._replica: replica.Replica | None = None
-        self.uploads = Uploads(self.pool, self._storage, self.local, root)
+        self.uploads = Uploads(self.pool, self._storage, cache, root)
 
     @classmethod
     def open(cls, root: Path) -> Self:

@@ -23,8 +23,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from casfs.backend.disk import DiskBackend
 from casfs.backend.lazy_packs import SHARED, NotLocal, waiting
+from casfs.backend.postgres.cache import Cache
 from casfs.backend.postgres.connection import Pool
 from casfs.backend.postgres.fsck import PostgresRepair
 from casfs.backend.protocols import META, Blob, BlobInfo, Staged, Total
@@ -44,7 +44,7 @@ from casfs.object_storage.interface import ObjectStorage
 MAX_BROUGHT_NODES = 20_000  # with one that is asked for
 MAX_BROUGHT_BYTES = 64 << 20
 MAX_BESIDE_BYTES = 64 << 10
-HASHES = re.compile(rb'"([0-9a-f]{64})"')
+HASHES = re.compile(rb'(?<!"hash":)"([0-9a-f]{64})"')  # a "hash" has a size: it is of content
 PREFIX_CHARS = 64
 SAID_S = 5.0  # for which an answer of the database stands, in a thread that must not wait
 SAID_BLOBS = 100_000
@@ -62,11 +62,10 @@ T = TypeVar("T")
 
 
 class PostgresBlobs(PostgresRepair):
-    def __init__(
-        self, pool: Pool, local: DiskBackend, connect: Callable[[], ObjectStorage]
-    ) -> None:
+    def __init__(self, pool: Pool, cache: Cache, connect: Callable[[], ObjectStorage]) -> None:
         super().__init__(pool, connect)
-        self._local = local
+        self._cache = cache
+        self._local = local = cache.local
         self._bringing = threading.Lock()
         self._said = LruCache(SAID_BLOBS)
         self.stage = local.blobs.stage
@@ -82,7 +81,7 @@ class PostgresBlobs(PostgresRepair):
         if found.type is None:
             with suppress(Unreachable, KeyError):  # else, or collected: as it was known here
                 if self.info([hash])[hash].type is not None:
-                    self._need([hash])  # it has become a node
+                    self._need([hash], again=True)  # it has become a node
                     found = self._local.blobs.get(hash)
         return found
 
@@ -113,6 +112,7 @@ class PostgresBlobs(PostgresRepair):
         return self._local.blobs.places(hashes)
 
     def _cached(self, hash: str, read: Callable[[str], T]) -> T:
+        self._cache.used.put(hash, None, 1)
         try:
             return read(hash)
         except NotFound:
@@ -129,11 +129,11 @@ class PostgresBlobs(PostgresRepair):
         self._local.blobs.quarantine(hash)
         self.bring([hash])
 
-    def _need(self, hashes: Collection[str]) -> None:
+    def _need(self, hashes: Collection[str], *, again: bool = False) -> None:
         """As `bring`. Raises NotLocal in a thread that must not wait."""
         if hashes and not waiting.allowed:
-            raise NotLocal(partial(self.bring, hashes))
-        self.bring(hashes)
+            raise NotLocal(partial(self.bring, hashes, again=again))
+        self.bring(hashes, again=again)
 
     def _ask(self, query: str, *values: object) -> list[Any]:
         """Returns the rows of a query. Raises NotLocal in a thread that must not wait, which has to
@@ -142,14 +142,14 @@ class PostgresBlobs(PostgresRepair):
             raise NotLocal(partial(self._pool.run, query, values))
         return self._pool.run(query, values)
 
-    def bring(self, hashes: Collection[str]) -> None:
-        """Brings blobs into the local cache. Raises NotFound, Unreachable."""
+    def bring(self, hashes: Collection[str], *, again: bool = False) -> None:
+        """Brings blobs into the local cache; `again`: also those that are there, as they have
+        become nodes. Raises NotFound, Unreachable."""
         asked = [*hashes]
         while asked:
             part, asked = asked[: 10 * BATCH_ROWS], asked[10 * BATCH_ROWS :]
             with self._bringing:
-                here = self._local.blobs.info(part)
-                keys = [key_of(one) for one in part if one not in here or here[one].type is None]
+                keys = [key_of(one) for one in (part if again else self._local.blobs.missing(part))]
                 if not keys:  # another thread has brought them
                     continue
                 rows = self._pool.run(CONTENT, [keys])
@@ -196,6 +196,7 @@ class PostgresBlobs(PostgresRepair):
                 kind = None if type is None else type_of(type)
                 staged.append(Staged(Digest(BlobHash(key.hex()), size), data, type=kind))
         self._local.publish(staged)
+        self._cache.note(sum(len(one.data or b"") for one in staged))
         if packs := {row[4] for row in rows if row[4] is not None}:
             self._adopt(packs)
 
@@ -205,6 +206,7 @@ class PostgresBlobs(PostgresRepair):
             members.setdefault((name.hex(), whole), []).append((member, key.hex(), size))
         for (name, whole), found in members.items():
             self._local.adopt_pack(name, "remote", whole, SHARED, found)
+            self._cache.note(whole)
 
     # -- metadata -----------------------------------------------------------------------------
 
@@ -243,11 +245,8 @@ class PostgresBlobs(PostgresRepair):
     def _hear(self, hashes: Collection[str]) -> None:
         """Keeps what the database says of blobs for `_info_here`, and brings them."""
         found = self.info(hashes)
-        here = self._local.blobs.info(found.keys())
-        if new := [
-            one for one, info in found.items() if one not in here or info.type != here[one].type
-        ]:
-            self.bring(new)
+        types = {one: info.type for one, info in self._local.blobs.info(found.keys()).items()}
+        self.bring([one for one in found if types.get(one, "") != found[one].type], again=True)
         for hash in hashes:
             self._said.put(hash, (time.monotonic(), found.get(hash)), 1)
 

@@ -15,9 +15,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
 
-from casfs.backend.disk import DiskBackend
 from casfs.backend.frame_mirror import FrameMirror, mirror_path
 from casfs.backend.lazy_packs import SHARED
+from casfs.backend.postgres.cache import Cache
 from casfs.backend.postgres.connection import Pool
 from casfs.backend.postgres.publication import Placed
 from casfs.backend.protocols import FILE_MIN_BYTES, INLINE_MAX_BYTES, Publication, Staged
@@ -51,11 +51,11 @@ class Uploads:
     """`local`: the cache of this machine."""
 
     def __init__(
-        self, pool: Pool, connect: Callable[[], ObjectStorage], local: DiskBackend, root: Path
+        self, pool: Pool, connect: Callable[[], ObjectStorage], cache: Cache, root: Path
     ) -> None:
         self._pool = pool
         self._connect = connect
-        self._local = local
+        self._cache, self._local = cache, cache.local
         self._root = root
 
     @cached_property
@@ -102,6 +102,7 @@ class Uploads:
             for frame in range(found.index.frames):
                 found.touch(frame)
             self._local.adopt_pack(one.name, "remote", one.size, SHARED, one.members)
+            self._cache.note(one.size)
 
 
 def _divided(staged: Sequence[Staged]) -> tuple[list[Staged], list[Staged]]:
