@@ -135,6 +135,11 @@ class LazyRemote:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
 
+def cache_limit(root: Path) -> int:
+    """Returns `cache.max_size`. Raises Invalid."""
+    return int(config.values(root, os.environ)["cache.max_size"])
+
+
 class LazyRemotes:
     """The remotes of the store at `root`, each opened when it is first asked. Thread-safe."""
 
@@ -147,8 +152,8 @@ class LazyRemotes:
         """Raises NotFound (no such remote), Unreachable, Corrupt, Failed."""
         with self._lock:
             if remote not in self._open:
-                limit = config.values(self._root, os.environ)["cache.max_size"]
                 connect = partial(self._connect, remote)
+                limit = cache_limit(self._root)
                 self._open[remote] = LazyRemote(self._root, remote, limit, connect)
         try:
             return LazyPack(self._open[remote], name)

@@ -7,13 +7,11 @@ Images of trees do not need it: a layer of theirs brings what is absent (`casfs.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-from casfs import config
 from casfs.backend.disk import DiskBackend
 from casfs.backend.frame_mirror import evict
-from casfs.backend.lazy_packs import EVICT_SHARE
+from casfs.backend.lazy_packs import EVICT_SHARE, cache_limit
 from casfs.lru_cache import LruCache
 
 USED_BLOBS = 100_000
@@ -26,7 +24,7 @@ class Cache:
         self.local = local
         self.used = LruCache(USED_BLOBS)
         self._root = root
-        self._limit: int = config.values(root, os.environ)["cache.max_size"]
+        self._limit = cache_limit(root)
         self._stored = 0
 
     def note(self, size: int) -> None:
