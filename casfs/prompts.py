@@ -15,17 +15,18 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, TypeAlias
 
-from casfs import rule_prompts, thread_lookup, threads
+from casfs import rule_prompts, threads
 from casfs.agents.prompt import EarlierStep, Prompt
 from casfs.digest import NodeHash, hash_bytes
 from casfs.errors import NotFound
 from casfs.nodes.node import Node
 from casfs.store import Store
 from casfs.thread_summary import content_text
-from casfs.threads import Thread
+from casfs.threads import Thread, ThreadId
 
 History: TypeAlias = tuple[str | None, list[EarlierStep]]  # a summary, and the steps since
 
+MAX_ORIGINS = 16  # forks of forks that are searched for the parts of a prompt
 UNRECORDED = "not proved: the step was recorded by a casfs that kept no digest of prompts"
 DIFFERS = "not what the agent got: the digest in the step is another one"
 
@@ -143,7 +144,7 @@ def origin(store: Store, start: Mapping[str, Any], caller: str | None) -> str | 
 def _candidates(store: Store, thread: Thread, step: Mapping[str, Any]) -> Iterator[Prompt]:
     """Yields the prompts that the step may have had, the likeliest first."""
     start = store.node(step["start"], "thread-start").payload
-    family = list(thread_lookup.family(store, thread))
+    family = list(_family(store, thread))
     flows = dict.fromkeys([*(threads.workflow(store, one) for one in family), start["workflow"]])
     callers = dict.fromkeys([*(one.fields.get("parent") for one in family), None])
     last = None if step["previous"] is None else store.node(step["previous"]).payload
@@ -162,6 +163,17 @@ def _histories(store: Store, step: Mapping[str, Any]) -> Iterator[History]:
     if step["compact"] is not None:
         yield content_text(store, step["compact"]), []
     yield history(store, threads.backwards_from(store, step["previous"]))
+
+
+def _family(store: Store, thread: Thread) -> Iterator[Thread]:
+    """Yields the thread, the one that it was forked from, and so on."""
+    for _ in range(MAX_ORIGINS):
+        yield thread
+        fork = thread.fields.get("fork")
+        try:
+            thread = threads.get(store, ThreadId(fork["thread"] if fork else ""))
+        except NotFound:  # it is no fork, or the other one was removed
+            return
 
 
 def _prompt(

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from casfs.errors import Conflict, NotFound
 from casfs.store import Store
-from casfs.threads import HEADS, ID_LENGTH, Thread, ThreadId, get, head_name, list_threads, of_head
+from casfs.threads import HEADS, ID_LENGTH, Thread, ThreadId, head_name, list_threads, of_head
 
 LAST = "@last"
 TIME_CHARS = 10  # of an id: its time; the rest is random
 MIN_PART_CHARS = 4
-MAX_ORIGINS = 16  # forks of forks
 
 
 def find(store: Store, text: str) -> Thread:
@@ -44,17 +41,6 @@ def matches(store: Store, text: str) -> list[Thread]:
 def named(threads: list[Thread], name: str) -> list[Thread]:
     """Returns the threads with this name, of `thread start --name`."""
     return [one for one in threads if one.fields.get("name") == name]
-
-
-def family(store: Store, thread: Thread) -> Iterator[Thread]:
-    """Yields the thread, the one that it was forked from, and so on."""
-    for _ in range(MAX_ORIGINS):
-        yield thread
-        fork = thread.fields.get("fork")
-        try:
-            thread = get(store, ThreadId(fork["thread"] if fork else ""))
-        except NotFound:  # it is no fork, or the other one was removed
-            return
 
 
 def _has(id: ThreadId, part: str) -> bool:

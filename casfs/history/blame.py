@@ -14,9 +14,9 @@ A binary or large file has one author, as one line would.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import islice
 
 from casfs.digest import TreeHash
@@ -33,8 +33,10 @@ from casfs.trees.diff.matching import Lines, changed_blocks
 MAX_BYTES = 4 << 20  # of a file whose lines have authors of their own
 MAX_COPY_ENTRIES = 20_000  # of a tree in which the source of a new file is looked for
 CACHED_TEXTS = 4
+Rest = dict[
+    int, int
+]  # lines of a version's text that have no author yet: their index in the result
 Find = Callable[[Entry | None], tuple[int, bytes] | None]
-Lost = dict[int, int]  # a line in the text of some version: its index in the result
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,106 +49,78 @@ class Line:
     path: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
-    place: Place
-    path: bytes
-    lost: Lost
-
-
-def blame(place: Place, path: bytes, first: int = 1, last: int | None = None) -> list[Line]:
+def blame(place: Place, path: bytes, first: int = 1, last: int = 1 << 62) -> list[Line]:
     """Returns the lines from `first` to `last` of a file with their authors. Raises NotFound."""
     path = b"/".join(tree.split_path(path))
-    return _Blame(place.chain.history.store).run(place, path, first, last)
+    entry = place.entry(path)
+    if entry is None or isinstance(entry, Subdirectory):
+        raise NotFound(f"{printable(path)} is not a file of {place.version.revision}")
+    run = _Run(place.chain.store)
+    lines = run.lines(entry)
+    texts: list[bytes | None] = [None] if lines is None else [*lines]
+    wanted = range(first - 1 if lines else 0, min(len(texts), last if lines else 1))
+    if texts and not wanted:
+        raise NotFound(f"{printable(path)} has only {len(texts)} lines")
+    run.todo.append((place, path, {index: index for index in wanted}))
+    while run.todo:
+        interruption.check()
+        run.step(*run.todo.pop())
+    return [Line(index + 1, texts[index], *run.authors[index]) for index in wanted]
 
 
-class _Blame:
+class _Run:
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._authors: dict[int, tuple[Version, bytes]] = {}
-        self._work: list[_Work] = []
-        self._lines = lru_cache(CACHED_TEXTS)(self._read_lines)
+        self.authors: dict[int, tuple[Version, bytes]] = {}
+        self.todo: list[tuple[Place, bytes, Rest]] = []
+        self.lines = lru_cache(CACHED_TEXTS)(self._lines)
 
-    def run(self, place: Place, path: bytes, first: int, last: int | None) -> list[Line]:
+    def step(self, place: Place, path: bytes, rest: Rest) -> None:
+        """Passes lines on from the version that had this content first; the rest is its own."""
         entry = place.entry(path)
-        if entry is None or isinstance(entry, Subdirectory):
-            what = "not in that tree" if entry is None else "a directory; `casfs log` shows its"
-            raise NotFound(f"{printable(path)}: {what}{' history' if entry else ''}")
-        lines = self._lines(entry)
-        wanted = range(first - 1, min(len(lines or [b""]), last or 1 << 62))
-        if lines is None or not lines:
-            wanted = range(1 if lines is None else 0)
-        elif not wanted:
-            raise NotFound(f"{printable(path)} has only {len(lines)} lines")
-        self._work.append(_Work(place, path, {index: index for index in wanted}))
-        while self._work:
-            interruption.check()
-            self._step(self._work.pop())
-        texts = [None] if lines is None else lines
-        return [Line(index + 1, texts[index], *self._authors[index]) for index in wanted]
-
-    def _step(self, work: _Work) -> None:
-        """Passes lines on from the version that has this content first; the rest is its own."""
-        path, lost = work.path, work.lost
-        place = work.place.oldest(path)
-        entry = place.entry(path)
-        older = place.older()
+        place = place.chain.oldest(path, content(entry))
+        older = place.older
         if older is not None:
-            lost = self._pass(older, path, entry, lost)
-            if content(older.entry(path)) is None:
-                lost = self._pass_elsewhere(place, older, entry, lost)
-        for called in place.called() if lost else ():
-            lost = self._pass(called, path, entry, lost)
-        self._authors.update(dict.fromkeys(lost.values(), (place.version, path)))
+            rest = self._pass(older, path, entry, rest)
+            if rest and content(older.entry(path)) is None and isinstance(entry, File):
+                source = _same_content(self._store, older.version.root, place.version.root, entry)
+                if source is not None:
+                    self.todo.append((older, source, rest))
+                    return
+        for called in place.called() if rest else ():
+            rest = self._pass(called, path, entry, rest)
+        self.authors.update(dict.fromkeys(rest.values(), (place.version, path)))
 
-    def _pass(self, to: Place, path: bytes, entry: Entry | None, lost: Lost) -> Lost:
+    def _pass(self, to: Place, path: bytes, entry: Entry | None, rest: Rest) -> Rest:
         """Passes on the lines that another version has too; returns the others."""
         there = to.entry(path)
-        if not lost or content(there) is None:
-            return lost
-        if content(there) == content(entry):
-            self._work.append(_Work(to, path, lost))
-            return {}
-        old, new = self._lines(there), self._lines(entry)
-        if old is None or new is None:
-            return lost
-        passed: Lost = {}
-        for i, j, count in _equal_runs(old, new):
-            both = zip(range(i, i + count), range(j, j + count), strict=True)
-            passed |= {at: lost[line] for at, line in both if line in lost}
-        if passed:
-            self._work.append(_Work(to, path, passed))
+        if not rest or content(there) is None:
+            return rest
+        passed = rest
+        if content(there) != content(entry):
+            old, new = self.lines(there), self.lines(entry)
+            if old is None or new is None:
+                return rest
+            passed, i, j = {}, 0, 0
+            for _, i2, j1, j2 in [*changed_blocks(old, new), (0, 0, len(new), 0)]:
+                passed |= {i + line - j: rest[line] for line in range(j, j1) if line in rest}
+                i, j = i2, j2
+        self.todo.append((to, path, passed))
         gone = set(passed.values())
-        return {line: index for line, index in lost.items() if index not in gone}
+        return {line: index for line, index in rest.items() if index not in gone}
 
-    def _pass_elsewhere(self, at: Place, to: Place, entry: Entry | None, lost: Lost) -> Lost:
-        """Passes all lines on to the file from which this one was renamed or copied."""
-        if not lost or not isinstance(entry, File) or to.version.root is None:
-            return lost
-        path = same_content(self._store, to.version.root, at.version.root, entry)
-        if path is None:
-            return lost
-        self._work.append(_Work(to, path, lost))
-        return {}
-
-    def _read_lines(self, entry: Entry | None) -> Lines | None:
+    def _lines(self, entry: Entry | None) -> Lines | None:
         found = unified_diff.text_lines(self._store, entry, MAX_BYTES)
         return None if isinstance(found, str) else found
 
 
-def _equal_runs(old: Lines, new: Lines) -> Iterator[tuple[int, int, int]]:
-    """Yields runs of equal lines: old line, new line, number of lines."""
-    i = j = 0
-    for i1, i2, _, j2 in [*changed_blocks(old, new), (len(old), 0, len(new), 0)]:
-        yield i, j, i1 - i
-        i, j = i2, j2
-
-
-def same_content(store: Store, old: TreeHash, new: TreeHash | None, file: File) -> bytes | None:
-    """Returns the path of a file with the same content in a tree: one that `new` does not have,
-    else any. In a large tree only the beginning is searched for the latter."""
+def _same_content(
+    store: Store, old: TreeHash | None, new: TreeHash | None, file: File
+) -> bytes | None:
+    """Returns the path of a file with the same content in the old tree: one that the new one does
+    not have, else any. In a large tree only the beginning is searched for the latter."""
     deleted = ((one.path, one.old) for one in tree.diff(store, old, new) if one.new is None)
-    for found in (deleted, islice(tree.walk(store, old), MAX_COPY_ENTRIES)):
+    for found in (deleted, islice(tree.walk(store, old), MAX_COPY_ENTRIES) if old else ()):
         for path, entry in found:
             interruption.check()
             if isinstance(entry, File) and entry.digest == file.digest:
@@ -158,18 +132,25 @@ def removal(place: Place, path: bytes, text: bytes) -> Line:
     """Returns the last line that contained a text, with the version that removed it. Raises
     NotFound, also where a line still contains it."""
     path = b"/".join(tree.split_path(path))
-    find = partial(_containing, place.chain.history.store, text=text)
-    if (found := find(place.entry(path))) is not None:
+    store = place.chain.store
+
+    def last_line(entry: Entry | None) -> tuple[int, bytes] | None:
+        data = store.get(entry.digest.hash) if isinstance(entry, File) else b""
+        if (at := data.rfind(text)) < 0:
+            return None
+        begin, number = data.rfind(b"\n", 0, at) + 1, data.count(b"\n", 0, at) + 1
+        return number, data[begin:].partition(b"\n")[0]
+
+    if (found := last_line(place.entry(path))) is not None:
         raise NotFound(f"{printable(path)} still has that text, in line {found[0]}")
-    line = _removal(place, path, find)
-    if line is None:
+    if (line := _removal(place, path, last_line)) is None:
         raise NotFound(f"no version of {printable(path)} had that text")
     return line
 
 
 def _removal(newer: Place, path: bytes, find: Find, within: Chain | None = None) -> Line | None:
     """`within`: only in this chain, of a called thread."""
-    while (older := newer.older()) is not None and within in (None, older.chain):
+    while (older := newer.older) is not None and within in (None, older.chain):
         interruption.check()
         entry = older.entry(path)
         if content(entry) != content(newer.entry(path)) and (found := find(entry)) is not None:
@@ -178,13 +159,3 @@ def _removal(newer: Place, path: bytes, find: Find, within: Chain | None = None)
             return next((one for one in inner if one), Line(*found, newer.version, path))
         newer = older
     return None
-
-
-def _containing(store: Store, entry: Entry | None, text: bytes) -> tuple[int, bytes] | None:
-    """Returns the last line of a file that contains a text, and its number."""
-    if not isinstance(entry, File) or text not in (data := store.get(entry.digest.hash)):
-        return None
-    at = data.rindex(text)
-    begin = data.rfind(b"\n", 0, at) + 1
-    end = data.find(b"\n", at)
-    return data.count(b"\n", 0, at) + 1, data[begin : None if end < 0 else end + 1]

@@ -21,23 +21,19 @@ class Changed:
     before: TreeHash | None
 
 
-def log(place: Place, path: bytes) -> Iterator[Changed]:
-    """Yields the versions. After a step come those of the threads that it called, which changed the
-    path in its place. Equal trees are not looked into."""
-    yield from _log(place, b"/".join(tree.split_path(path)))
-
-
-def _log(place: Place | None, path: bytes, within: Chain | None = None) -> Iterator[Changed]:
-    while place is not None and within in (None, place.chain):
+def log(place: Place | None, path: bytes, within: Chain | None = None) -> Iterator[Changed]:
+    """Yields the versions; after a step those of the threads that it called. `within`: only of this
+    chain, of a called thread, but not what the calling step gave it."""
+    path = b"/".join(tree.split_path(path))
+    while place is not None:
         interruption.check()
-        older = place.older()
-        if within and (older is None or older.chain is not within):
-            return  # what the calling step gave it
-        if older is None or older.version.root != place.version.root:
-            new, old = place.entry(path), older.entry(path) if older else None
-            if new != old:
-                before = older.version.root if older else None
-                yield Changed(place.version, Change(path, old, new), before)
+        older = place.older
+        if within is not None and (older is None or older.chain is not within):
+            return
+        new, old = place.entry(path), older.entry(path) if older else None
+        if new != old:
+            before = older.version.root if older else None
+            yield Changed(place.version, Change(path, old, new), before)
         for called in place.called():
-            yield from _log(called, path, called.chain)
+            yield from log(called, path, called.chain)
         place = older

@@ -14,8 +14,7 @@ from typing import Any
 
 from casfs.backend.protocols import Head
 from casfs.history.blame import blame
-from casfs.history.versions import History
-from casfs.revisions import resolve
+from casfs.history.versions import find
 from casfs.store import Store
 from tests.support.helpers import put_tree
 from tests.support.thread_example import Example, make_thread
@@ -77,7 +76,8 @@ def matched(old: Text, new: Text, own: str) -> list[frozenset[str]]:
     before, after = [line.text for line in old], [line.text for line in new]
     counts, new_counts = Counter(before), Counter(after)
     origins = {
-        text: frozenset().union(*(one.origins for one in old if one.text == text)) for text in counts
+        text: frozenset().union(*(one.origins for one in old if one.text == text))
+        for text in counts
     }
     once = [text for text in after if counts[text] == new_counts[text] == 1]
     every, some = in_every_run([text for text in before if text in once], once)
@@ -140,10 +140,14 @@ class World:
         for child in called[-1:] if called else ():  # whose state has the calls before in it
             there = child.state.get(path)
             via = None if there is None else _via(there, text, own)
-            direct = [_either(one, two, own) for one, two in zip(direct, via or direct, strict=True)]
+            direct = [
+                _either(one, two, own) for one, two in zip(direct, via or direct, strict=True)
+            ]
         if called and len(called) > 1:  # what the second was given is compared with the step before
             known = {line.text: line.origins for line in old or ()}
-            direct = [one | known.get(line.text, one) for one, line in zip(direct, text, strict=True)]
+            direct = [
+                one | known.get(line.text, one) for one, line in zip(direct, text, strict=True)
+            ]
         return tuple(Line(line.text, one) for line, one in zip(text, direct, strict=True))
 
     def _direct(self, path: str, text: Text, new: State, own: str) -> list[frozenset[str]]:
@@ -256,13 +260,21 @@ def call(world: World, id: str, before: World | None) -> World:
     return World(world.random, world.store, thread, dict(giver.state), fresh=world.fresh)
 
 
-def check(world: World, revision: str = "") -> None:
+def check(world: World) -> None:
     """Compares blame with the origins that were kept."""
-    place = History(world.store).at(resolve(world.store, revision or world.thread.id))
+    place, _ = find(world.store, world.thread.id)
     for path, text in world.state.items():
         expected = blamed(text)
         found = blame(place, path.encode())
         texts = [None if is_binary(text) else line.text for line in expected]
         assert [one.text for one in found] == texts, path
         for one, line in zip(found, expected, strict=True):
-            assert one.version.revision in line.origins, (path, line)
+            assert original(one.version.revision, world) in line.origins, (path, line)
+
+
+def original(revision: str, world: World) -> str:
+    """The name of a step by the thread that made it, where a fork shares it."""
+    fork, (id, _, index) = world.thread.head.record.get("fork"), revision.partition("@")
+    if fork is None or id != world.thread.id or int(index) > fork["step"]:
+        return revision
+    return f"{fork['thread']}@{index}"
