@@ -219,8 +219,9 @@ def _steps(store: Store, last: NodeHash | None) -> Iterator[tuple[NodeHash, Any]
 
 
 def _entries(store: Store, roots: Sequence[TreeHash | None], path: bytes) -> Iterator[Entry | None]:
-    top = {root: Subdirectory(b".", TreeDigest(root, 0)) for root in roots if root}
-    found: dict[TreeHash | None, Entry | None] = {**top}
+    found: dict[TreeHash | None, Entry | None] = {
+        root: Subdirectory(b".", TreeDigest(root, 0)) for root in roots if root
+    }
     for name in tree.split_path(path):
         interruption.check()
         wanted = {at: None for one in found.values() if (at := tree.subtree(one))}

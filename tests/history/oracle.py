@@ -12,10 +12,12 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
+from casfs import threads
 from casfs.backend.protocols import Head
 from casfs.history.blame import blame
 from casfs.history.versions import find
 from casfs.store import Store
+from casfs.threads import ThreadId
 from tests.support.helpers import put_tree
 from tests.support.thread_example import Example, make_thread
 
@@ -274,7 +276,6 @@ def check(world: World) -> None:
 
 def original(revision: str, world: World) -> str:
     """The name of a step by the thread that made it, where a fork shares it."""
-    fork, (id, _, index) = world.thread.head.record.get("fork"), revision.partition("@")
-    if fork is None or id != world.thread.id or int(index) > fork["step"]:
-        return revision
-    return f"{fork['thread']}@{index}"
+    id, _, index = revision.partition("@")
+    fork = threads.get(world.store, ThreadId(id)).record.get("fork")
+    return f"{fork['thread']}@{index}" if fork and int(index) <= fork["step"] else revision
