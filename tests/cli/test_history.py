@@ -44,8 +44,7 @@ def test_blame(cli: Cli, thread: Example) -> None:
 
 def test_names_of_other_paths_and_colours(cli: Cli, thread: Example) -> None:
     with Store.open(cli.root) as store:
-        thread.store, thread.tree = store, put_tree(store, {**THIRD, "src": {"b.py": b"one\r\nx\n"}})
-        thread.tree = put_tree(store, THIRD)
+        thread.store, thread.tree = store, put_tree(store, THIRD)
         thread.step("coder", "renamed")
         thread.tree = put_tree(store, {"src": {"b.py": THIRD["src"]["b.py"] + b"four\n"}})  # type: ignore[index]
         thread.step("coder", "added")
@@ -77,7 +76,13 @@ def test_what_blame_refuses(
 
 
 def test_what_removed_a_text(cli: Cli, thread: Example) -> None:
-    [value] = cli("blame", "fix:src/a.py", "--deleted", "\ntwo", "--json", code=3).json or [None]
+    said = cli("blame", "fix:src/a.py", "--deleted", "\ntwo").text
+    assert said == "00000000@2 tester command 2023-11-14T22:13:22Z 1) one\n"
+    with Store.open(cli.root) as store:
+        thread.store, thread.tree = store, put_tree(store, {})
+        thread.step("coder", "removed")
+    [value] = cli("blame", "fix:src/a.py", "--deleted", "hre", "--json").json
+    assert (value["line"], value["text"], value["version"]["step"]) == (3, "three", 4)
 
 
 def test_log(cli: Cli, thread: Example) -> None:
@@ -105,5 +110,7 @@ def test_of_checkpoints(cli: Cli, tmp_path: Path) -> None:
     root = cli("tree", "build", str(tmp_path / "second")).text.split()[0]
     assert cli("blame", f"{root}:f", "--json").json == rows, "a tree that a checkpoint has"
     assert "no checkpoint or thread" in cli.refused(
-        "log", cli("tree", "build", str(write_tree(tmp_path / "third", tree))).text.split()[0], code=3
+        "log",
+        cli("tree", "build", str(write_tree(tmp_path / "third", tree))).text.split()[0],
+        code=3,
     )

@@ -145,11 +145,14 @@ class World:
             direct = [
                 _either(one, two, own) for one, two in zip(direct, via or direct, strict=True)
             ]
-        if called and len(called) > 1:  # what the second was given is compared with the step before
-            known = {line.text: line.origins for line in old or ()}
-            direct = [
-                one | known.get(line.text, one) for one, line in zip(direct, text, strict=True)
-            ]
+        if called and len(called) > 1:
+            # What the second was given is compared with the step before, as one change: what the
+            # first did in parts may be a rename.
+            for one in (one for there in self.state.values() for one in there):
+                direct = [
+                    found | one.origins if line.text == one.text else found
+                    for found, line in zip(direct, text, strict=True)
+                ]
         return tuple(Line(line.text, one) for line, one in zip(text, direct, strict=True))
 
     def _direct(self, path: str, text: Text, new: State, own: str) -> list[frozenset[str]]:
