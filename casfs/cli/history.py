@@ -23,6 +23,7 @@ from casfs.history.versions import find
 from casfs.system.clock import rfc3339
 from casfs.system.safe_text import escape
 from casfs.trees.diff import unified_diff
+from casfs.trees.tree import split_path
 
 LINES = re.compile(r"([1-9]\d{0,8})(?:,([1-9]\d{0,8}))?")
 ID_CHARS = 8  # of the end of an id, which name it
@@ -63,7 +64,8 @@ def blame(
         if as_json:
             echo_json(rows)
             return
-        moved = len({row["path"] for row in rows}) > 1
+        asked = os.fsdecode(b"/".join(split_path(path)))
+        moved = any(row["path"] != asked for row in rows)
         width = len(str(rows[-1]["line"])) if rows else 0
         for row, head in zip(rows, _heads(rows), strict=True):
             left = f"{head} {row['path'] + ' ' if moved else ''}{row['line']:>{width}})"

@@ -139,7 +139,7 @@ class World:
         if (path, data) in self.seen:
             return self.seen[path, data]
         direct = self._direct(path, text, new, own)
-        for child in called[-1:] if called else ():  # whose state has the calls before in it
+        for child in reversed(called or ()):
             there = child.state.get(path)
             via = None if there is None else _via(there, text, own)
             direct = [
