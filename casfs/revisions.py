@@ -41,11 +41,13 @@ TREE_FIELDS = {"checkpoint": "root", "thread-start": "workspace", "thread-step":
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """A tree, and the checkpoint or thread by which it was named."""
+    """A tree, and the checkpoint or thread by which it was named. `node`: the directory, checkpoint
+    or node of a thread's chain that has the tree; empty for REV:PATH."""
 
     root: TreeHash
     checkpoint: Checkpoint | None = None
     thread: Thread | None = None
+    node: str = ""
 
 
 def resolve_tree(store: Store, text: str) -> TreeHash:
@@ -115,10 +117,10 @@ def split(text: str) -> tuple[str, bytes | None]:
 
 def _resolve(store: Store, text: str) -> Revision:
     if is_hash(text):
-        return Revision(_tree_of_node(store, store.expand(text)))
+        return _of_node(store, store.expand(text))
     named = checkpoint.find_if_named(store, text)
     if named is not None:
-        return Revision(named.root, named)
+        return Revision(named.root, named, node=named.hash)
     parts = TEXT.fullmatch(text)
     if parts is None:
         raise _missing(text)
@@ -140,9 +142,9 @@ def _resolve(store: Store, text: str) -> Revision:
         return _of_thread(store, found[0], selector, 0 if back is None else int(back or 1))
     if ids:
         one = checkpoint.find(store, text)
-        return Revision(one.root, one)
+        return Revision(one.root, one, node=one.hash)
     if hashes:
-        return Revision(_tree_of_node(store, hashes[0]))
+        return _of_node(store, hashes[0])
     raise _missing(text)
 
 
@@ -172,7 +174,7 @@ def _newest(store: Store, text: str) -> Revision:
         return _of_thread(store, thread, None, 0)
     if thread is not None and thread.fields.get("updatedAt", 0) > one.created_at:
         return _of_thread(store, thread, None, 0)
-    return Revision(one.root, one)
+    return Revision(one.root, one, node=one.hash)
 
 
 def _of_thread(store: Store, thread: Thread, selector: str | None, back: int) -> Revision:
@@ -187,15 +189,21 @@ def _of_thread(store: Store, thread: Thread, selector: str | None, back: int) ->
         raise Invalid(f"invalid step {selector!r} of thread {thread.id}: use its index, as in @3")
     if index < back:
         raise NotFound(f"thread {thread.id} has no step {back} before step {index}")
-    return Revision(step_tree(store, thread, index - back), thread=thread)
+    return _of_step(store, thread, index - back)
 
 
 def step_tree(store: Store, thread: Thread, index: int | None) -> TreeHash:
     """Returns the tree after a step (None: the last; 0: before the first). Raises NotFound."""
-    if index is None:
-        index = threads.length(store, thread)
+    return _of_step(store, thread, threads.length(store, thread) if index is None else index).root
+
+
+def _of_step(store: Store, thread: Thread, index: int) -> Revision:
     hash = threads.step_at(store, thread, index).hash if index else thread.record["start"]
-    return _tree_of_node(store, hash)
+    return Revision(_tree_of_node(store, hash), thread=thread, node=hash)
+
+
+def _of_node(store: Store, hash: str) -> Revision:
+    return Revision(_tree_of_node(store, hash), node=hash)
 
 
 def _step_at(store: Store, thread: Thread, time: str) -> int:

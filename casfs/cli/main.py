@@ -39,6 +39,8 @@ COMMANDS = {
     "cat": ("blob", "print a file of a tree"),
     "ls": ("ls", "list a directory of a tree"),
     "diff": ("diff", "compare trees and directories"),
+    "blame": ("history", "print each line of a file with the step that wrote it"),
+    "log": ("history", "list the steps and checkpoints that changed a path"),
     "has": ("blob", "check for blobs"),
     "missing": ("blob", "list hashes from stdin that are not stored"),
     "refs": ("blob", "list references of a node"),
@@ -78,7 +80,7 @@ COMMANDS = {
     "help": ("help", "the help of a command, or a manual page"),
 }
 SECTIONS = {
-    "Daily": "init status checkpoint undo diff ls cat search workspace mount umount",
+    "Daily": "init status checkpoint undo diff blame log ls cat search workspace mount umount",
     "Threads (runs of workflows)": "run thread workflow agent daemon web mcp demo",
     "Remotes": "remote push pull clone",
     "Caches": "action plugin",

@@ -18,6 +18,9 @@ from casfs import attempt_details, prompts, revisions, thread_lookup, threads
 from casfs.agents.secrets import NO_SECRETS, Secrets
 from casfs.checkpoints import checkpoint
 from casfs.errors import Invalid, Refused
+from casfs.history import blame as blames
+from casfs.history import details, versions
+from casfs.history.log import log as changes
 from casfs.maintenance.search import Index
 from casfs.nodes.directory import File
 from casfs.nodes.node import Node
@@ -171,6 +174,22 @@ class Reading:
         patch = unified_diff.patch(self.store, before, after, paths=[os.fsencode(path)])
         return part(io.BytesIO(patch), offset, limit)
 
+    def blame(self, file: Revision, offset: Offset = 0, limit: Limit = 50) -> Value:
+        """Each line of a file (REV:PATH) with the step or checkpoint that wrote it: role, agent,
+        model, time, and turn and tool where they are known."""
+        found = blames.blame(*versions.find(self.store, file))
+        return rows("lines", map(times, details.lines(self.store, found)), offset, limit)
+
+    def log(self, path: Revision, offset: Offset = 0, limit: Limit = 50) -> Value:
+        """The steps and checkpoints that changed a file or directory (REV:PATH), or anything in a
+        tree (REV), the newest first. A added, M modified, D deleted, T other."""
+        found = changes(*versions.find(self.store, path))
+        values = (
+            {**details.version(self.store, one.version), "letter": one.change.letter}
+            for one in found
+        )
+        return rows("changes", map(times, values), offset, limit)
+
     def cas_get(self, hash: Text, offset: Offset = 0, limit: Size = SIZE) -> Value:
         """What the store has under a hash, or its first 8 characters or more: the type of a node
         and its payload (as JSON text where it is large), the text of a blob."""
@@ -245,5 +264,5 @@ def part(source: BinaryIO, first: int, count: int, *, nul: bool = False) -> Valu
 
 TOOLS = """
     search list_threads list_checkpoints read_thread read_step read_prompt context list_tree
-    read_file diff cas_get cas_put
+    read_file diff blame log cas_get cas_put
 """.split()

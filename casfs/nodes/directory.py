@@ -88,6 +88,16 @@ def decode(payload: dict[str, Any]) -> dict[bytes, Entry]:
     return {entry.name: entry for entry in entries}
 
 
+def find(payload: dict[str, Any], name: bytes) -> Entry | None:
+    """Returns one entry of a stored payload, without decoding the others. Raises Invalid."""
+    [(field, text)] = _text("name", name).items()
+    for key, kind in KINDS:
+        for item in payload[key]:
+            if item.get(field) == text:
+                return _decode(kind, name, item)
+    return None
+
+
 def check(payload: dict[str, Any]) -> dict[str, list[bytes]]:
     """Checks what the schema cannot: order, unique and allowed names, targets. Raises Invalid.
     Returns the names of each list, so that `decode` need not read them again."""

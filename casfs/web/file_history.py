@@ -10,13 +10,15 @@ from starlette.responses import Response
 
 from casfs import thread_lookup, threads
 from casfs.digest import TreeDigest, TreeHash
+from casfs.history.blame import blame
+from casfs.history.versions import find
 from casfs.nodes.directory import Entry, Subdirectory
 from casfs.nodes.node import Node
 from casfs.store import Store
 from casfs.threads import Thread, ThreadId
 from casfs.trees import tree
 from casfs.trees.tree import Change
-from casfs.web.compare import CHANGED, KINDS, kind_of
+from casfs.web.compare import CHANGED, KINDS, MAX_LINES, kind_of
 from casfs.web.site import Call
 
 WINDOW = 500  # steps that a page looks at
@@ -49,7 +51,10 @@ def show(call: Call) -> Response:
     found = thread_lookup.find(call.store, call.path["id"])
     path = b"/".join(tree.split_path(call.octets("path")))
     model = history(call.store, found, path, call.index("upto") or None)
-    return call.page("file_history.html", found=model, kinds=KINDS)
+    lines = None
+    if call.query.get("blame"):
+        lines = blame(find(call.store, f"{found.id}@{model.last}")[0], path, 1, MAX_LINES)
+    return call.page("file_history.html", found=model, kinds=KINDS, lines=lines)
 
 
 def history(store: Store, thread: Thread, path: bytes, upto: int | None = None) -> History:

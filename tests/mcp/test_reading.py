@@ -123,6 +123,10 @@ async def test_trees_files_and_diffs(disk_store: Store, mode: str) -> None:
         assert (first["text"], first["sizeBytes"], first["nextOffset"]) == ("ä\n" * 5, 30, 15)
         rest = await agent.call("read_file", file="work:src/a.py", offset=first["nextOffset"])
         assert first["text"] + rest["text"] == "ä\n" * 10
+        [line] = (await agent.call("blame", file="work:src/a.py", limit=1))["lines"]
+        assert line["version"]["revision"].startswith("work@")
+        [change] = (await agent.call("log", path="work:src/a.py", limit=1))["changes"]
+        assert change["letter"] in "AM"
         binary = await agent.call("read_file", file="work:bin")
         assert (binary["isBinary"], binary["sizeBytes"]) == (True, 3)
         assert "text" not in binary

@@ -86,3 +86,15 @@ def test_a_page(web: Web, disk_store: Store) -> None:
     assert "All files" in web.get(f"/threads/{thread.id[-8:]}/files").text
     assert "must not contain" in web.get(f"/threads/{thread.id}/files?path=..", 400).text
     web.get("/threads/none/files", 404)
+
+
+def test_the_lines_with_their_steps(web: Web, disk_store: Store) -> None:
+    thread = with_trees(disk_store)
+    thread.tree = put_tree(disk_store, {"b": b"2\n<b>new\n"})
+    thread.step("planner", "text")
+    asked = f"/threads/{thread.id}/files?path=b"
+    assert f"{asked}&amp;upto=7&amp;blame=1" in web.get(asked).text
+    html = web.get(f"{asked}&upto=7&blame=1").text
+    assert f'<a href="/threads/{thread.id}/steps/7">{thread.id[-8:]}@7</a>' in html
+    assert "&lt;b&gt;new" in html
+    web.get(f"/threads/{thread.id}/files?path=none&blame=1", 404)

@@ -59,7 +59,7 @@ def patch(
     return b"".join(parts)
 
 
-def text_lines(store: Store, entry: Entry | None) -> Lines | str:
+def text_lines(store: Store, entry: Entry | None, limit: int = MAX_FILE_BYTES) -> Lines | str:
     """Returns the lines of a text file or of a symlink's target; else the reason for none."""
     if entry is None:
         return []
@@ -67,7 +67,7 @@ def text_lines(store: Store, entry: Entry | None) -> Lines | str:
         return lines.split(entry.target)
     if isinstance(entry, Subdirectory):
         return "directory"
-    if entry.digest.size_bytes > MAX_FILE_BYTES:
+    if entry.digest.size_bytes > limit:
         return "too large to show"
     data = store.get(entry.digest.hash)
     try:

@@ -1,0 +1,127 @@
+"""`blame` and `log`: which step or checkpoint wrote a line, and which changed a path."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+import click
+
+from casfs.cli.common import Count, json_option, open_store
+from casfs.cli.diff_output import change_json, print_patch
+from casfs.cli.json_values import times
+from casfs.cli.output import echo_json, write_line
+from casfs.cli.terminal import color_option, pager, paint
+from casfs.errors import Usage
+from casfs.history import blame as blames
+from casfs.history import details
+from casfs.history.log import log as changes
+from casfs.history.versions import find
+from casfs.system.clock import rfc3339
+from casfs.system.safe_text import escape
+from casfs.trees.diff import unified_diff
+from casfs.trees.tree import split_path
+
+LINES = re.compile(r"([1-9]\d{0,8})(?:,([1-9]\d{0,8}))?")
+ID_CHARS = 8  # of the end of an id, which name it
+Row = dict[str, Any]
+
+
+@click.command()
+@click.argument("tree", metavar="REV:PATH")
+@click.option("-L", "lines", metavar="A[,B]", help="Only line A, or lines A to B.")
+@click.option("--deleted", metavar="TEXT", help="What removed the last line that had TEXT.")
+@color_option
+@json_option
+@click.pass_context
+def blame(
+    ctx: click.Context, tree: str, lines: str | None, deleted: str | None, as_json: bool
+) -> None:
+    """Print each line of a file with the step or checkpoint that wrote it.
+
+    Lines are followed through forks, called threads, restores, renames and copies. Behind the
+    agent are its model and, where the trace of the step tells, turn and tool.
+
+    \b
+    casfs blame fix:src/parser.py -L 10,20
+    casfs blame 01K2@3:src/parser.py
+    casfs blame work:README --deleted "old name"
+    """
+    span = LINES.fullmatch(lines or "1,999999999")
+    if span is None or (lines and deleted is not None):
+        raise Usage("-L takes A or A,B, counted from 1, and not with --deleted")
+    with open_store(ctx) as store:
+        place, path = find(store, tree)
+        if deleted is not None:
+            found = [blames.removal(place, path, os.fsencode(deleted))]
+        else:
+            found = blames.blame(place, path, int(span[1]), int(span[2] or span[1]))
+        rows = times(list(details.lines(store, found)))
+    with pager(not as_json):
+        if as_json:
+            echo_json(rows)
+            return
+        asked = os.fsdecode(b"/".join(split_path(path)))
+        moved = any(row["path"] != asked for row in rows)
+        width = len(str(rows[-1]["line"])) if rows else 0
+        for row, head in zip(rows, _heads(rows), strict=True):
+            left = f"{head} {row['path'] + ' ' if moved else ''}{row['line']:>{width}})"
+            text = "(binary or large)" if row["text"] is None else row["text"]
+            write_line(f"{paint(escape(left, one_line=True), 'cyan')} {escape(text)}")
+
+
+@click.command()
+@click.argument("tree", metavar="REV[:PATH]")
+@click.option("--patch", "-p", "as_patch", is_flag=True, help="Print a unified diff of each.")
+@click.option("--limit", "-n", type=Count(1), metavar="N", help="Only the newest N.")
+@color_option
+@json_option
+@click.pass_context
+def log(ctx: click.Context, tree: str, as_patch: bool, limit: int | None, as_json: bool) -> None:
+    """Print the steps and checkpoints that changed a path or anything below it, newest first.
+
+    \b
+    casfs log fix:src -n 5
+    casfs log work:README --patch
+    """
+    if as_patch and as_json:
+        raise Usage("--patch cannot be combined with --json")
+    with open_store(ctx) as store, pager(not as_json):
+        place, path = find(store, tree)
+        found = list(islice(changes(place, path), limit))
+        rows = [
+            {
+                "version": times(details.version(store, one.version)),
+                **change_json(store, one.change),
+            }
+            for one in found
+        ]
+        if as_json:
+            echo_json(rows)
+            return
+        for one, row, head in zip(found, rows, _heads(rows), strict=True):
+            line = f"{head} {row['letter']} {one.version.message}".rstrip()
+            write_line(paint(escape(line, one_line=True), "cyan"))
+            if as_patch:
+                root = one.version.root
+                print_patch(unified_diff.patch(store, one.before, root, paths=[path]))
+
+
+def _heads(rows: Sequence[Row]) -> list[str]:
+    """Returns the aligned columns of versions: revision, role, agent, time."""
+    cells = []
+    for row in rows:
+        one = row["version"]
+        name, _, id = one["revision"].rpartition("@")
+        short = f"{name}@{id[-ID_CHARS:]}" if one["step"] is None else f"{name[-ID_CHARS:]}@{id}"
+        turn = f"#{row['turn']}" if row.get("turn") else None
+        agent = " ".join(filter(None, (one["agent"], one["model"], turn, row.get("tool"))))
+        cells.append((short, one["role"], agent, (one["recordedAt"] or rfc3339(0))[:19] + "Z"))
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [
+        " ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True) if width)
+        for row in cells
+    ]

@@ -1,0 +1,161 @@
+"""Blame: for each line of a file the version that wrote it; or which version removed a text.
+
+A line that the version before has too (`casfs.trees.diff.matching`) is passed on to it. The rest
+was written by this version, unless
+
+- an older version of the chain has the same content at the path: all goes to the oldest of these,
+  so a restore writes nothing;
+- the path is new, and another file of the tree before has the same content: a rename, where that
+  one is deleted, else a copy;
+- the step called threads: a line that is in the last tree of one goes there.
+
+A binary or large file has one author, as one line would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+
+from casfs.digest import TreeHash
+from casfs.errors import NotFound
+from casfs.history.versions import Chain, Place, Version, content
+from casfs.nodes.directory import Entry, File, Subdirectory
+from casfs.store import Store
+from casfs.system import interruption
+from casfs.system.paths import printable
+from casfs.trees import tree
+from casfs.trees.diff import unified_diff
+from casfs.trees.diff.matching import Lines, changed_blocks
+
+MAX_BYTES = 4 << 20  # of a file whose lines have authors of their own
+MAX_COPY_ENTRIES = 20_000  # of a tree in which the source of a new file is looked for
+CACHED_TEXTS = 4
+Rest = dict[
+    int, int
+]  # lines of a version's text that have no author yet: their index in the result
+Find = Callable[[Entry | None], tuple[int, bytes] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """`text`: None for a whole file; `path`: of the file in the version that wrote the line."""
+
+    number: int
+    text: bytes | None
+    version: Version
+    path: bytes
+
+
+def blame(place: Place, path: bytes, first: int = 1, last: int = 1 << 62) -> list[Line]:
+    """Returns the lines from `first` to `last` of a file with their authors. Raises NotFound."""
+    path = b"/".join(tree.split_path(path))
+    entry = place.entry(path)
+    if entry is None or isinstance(entry, Subdirectory):
+        raise NotFound(f"{printable(path)} is not a file of {place.version.revision}")
+    run = _Run(place.chain.store)
+    lines = run.lines(entry)
+    texts: list[bytes | None] = [None] if lines is None else [*lines]
+    wanted = range(first - 1 if lines else 0, min(len(texts), last if lines else 1))
+    if texts and not wanted:
+        raise NotFound(f"{printable(path)} has only {len(texts)} lines")
+    run.todo.append((place, path, {index: index for index in wanted}))
+    while run.todo:
+        interruption.check()
+        run.step(*run.todo.pop())
+    return [Line(index + 1, texts[index], *run.authors[index]) for index in wanted]
+
+
+class _Run:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.authors: dict[int, tuple[Version, bytes]] = {}
+        self.todo: list[tuple[Place, bytes, Rest]] = []
+        self.lines = lru_cache(CACHED_TEXTS)(self._lines)
+
+    def step(self, place: Place, path: bytes, rest: Rest) -> None:
+        """Passes lines on from the version that had this content first; the rest is its own."""
+        entry = place.entry(path)
+        place = place.chain.oldest(path, content(entry))
+        older = place.older
+        if older is not None:
+            rest = self._pass(older, path, entry, rest)
+            if rest and content(older.entry(path)) is None and isinstance(entry, File):
+                source = _same_content(self._store, older.version.root, place.version.root, entry)
+                if source is not None:
+                    self.todo.append((older, source, rest))
+                    return
+        for called in place.called() if rest else ():
+            rest = self._pass(called, path, entry, rest)
+        self.authors.update(dict.fromkeys(rest.values(), (place.version, path)))
+
+    def _pass(self, to: Place, path: bytes, entry: Entry | None, rest: Rest) -> Rest:
+        """Passes on the lines that another version has too; returns the others."""
+        there = to.entry(path)
+        if not rest or content(there) is None:
+            return rest
+        passed = rest
+        if content(there) != content(entry):
+            old, new = self.lines(there), self.lines(entry)
+            if old is None or new is None:
+                return rest
+            passed, i, j = {}, 0, 0
+            for _, i2, j1, j2 in [*changed_blocks(old, new), (0, 0, len(new), 0)]:
+                passed |= {i + line - j: rest[line] for line in range(j, j1) if line in rest}
+                i, j = i2, j2
+        self.todo.append((to, path, passed))
+        gone = set(passed.values())
+        return {line: index for line, index in rest.items() if index not in gone}
+
+    def _lines(self, entry: Entry | None) -> Lines | None:
+        found = unified_diff.text_lines(self._store, entry, MAX_BYTES)
+        return None if isinstance(found, str) else found
+
+
+def _same_content(
+    store: Store, old: TreeHash | None, new: TreeHash | None, file: File
+) -> bytes | None:
+    """Returns the path of a file with the same content in the old tree: one that the new one does
+    not have, else any. In a large tree only the beginning is searched for the latter."""
+    deleted = ((one.path, one.old) for one in tree.diff(store, old, new) if one.new is None)
+    for found in (deleted, islice(tree.walk(store, old), MAX_COPY_ENTRIES) if old else ()):
+        for path, entry in found:
+            interruption.check()
+            if isinstance(entry, File) and entry.digest == file.digest:
+                return path
+    return None
+
+
+def removal(place: Place, path: bytes, text: bytes) -> Line:
+    """Returns the last line that contained a text, with the version that removed it. Raises
+    NotFound, also where a line still contains it."""
+    path = b"/".join(tree.split_path(path))
+    store = place.chain.store
+
+    def last_line(entry: Entry | None) -> tuple[int, bytes] | None:
+        data = store.get(entry.digest.hash) if isinstance(entry, File) else b""
+        if (at := data.rfind(text)) < 0:
+            return None
+        begin, number = data.rfind(b"\n", 0, at) + 1, data.count(b"\n", 0, at) + 1
+        return number, data[begin:].partition(b"\n")[0]
+
+    if (found := last_line(place.entry(path))) is not None:
+        raise NotFound(f"{printable(path)} still has that text, in line {found[0]}")
+    if (line := _removal(place, path, last_line)) is None:
+        raise NotFound(f"no version of {printable(path)} had that text")
+    return line
+
+
+def _removal(newer: Place, path: bytes, find: Find, within: Chain | None = None) -> Line | None:
+    """`within`: only in this chain, of a called thread."""
+    while (older := newer.older) is not None and within in (None, older.chain):
+        interruption.check()
+        entry = older.entry(path)
+        if content(entry) != content(newer.entry(path)) and (found := find(entry)) is not None:
+            last = [one for one in newer.called() if find(one.entry(path)) is None]
+            inner = (_removal(one, path, find, one.chain) for one in last)
+            return next((one for one in inner if one), Line(*found, newer.version, path))
+        newer = older
+    return None

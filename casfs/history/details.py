@@ -1,0 +1,61 @@
+"""What is known of the author of a line or change, as JSON: step, role, agent, tool call."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Any
+
+from casfs.errors import CasfsError
+from casfs.history.blame import Line
+from casfs.history.versions import Version
+from casfs.store import Store
+from casfs.thread_summary import content_text
+
+
+def version(store: Store, found: Version) -> dict[str, Any]:
+    """Returns a version; what its nodes do not tell, or not any more, is null."""
+    agent: dict[str, Any] = {"package": None, "config": {}}
+    with suppress(CasfsError):
+        agent = store.node(found.agent or "", "agent").payload
+    return {
+        "revision": found.revision,
+        "hash": found.hash,
+        "step": found.index,
+        "role": found.role,
+        "agent": agent["package"],
+        "model": agent["config"].get("model"),
+        "message": found.message,
+        "recordedAt": found.at,
+    }
+
+
+def lines(store: Store, found: Iterable[Line]) -> Iterator[dict[str, Any]]:
+    """Yields lines with their versions, and the last tool call of a `react-session` that has the
+    path of the file and the text of the line."""
+    known: dict[str, tuple[dict[str, Any], list[Any]]] = {}
+    for one in found:
+        name, path = one.version.revision, os.fsdecode(one.path)
+        if name not in known:
+            known[name] = version(store, one.version), list(_calls(store, one.version.detail))
+        text = None if one.text is None else os.fsdecode(one.text).rstrip("\r\n")
+        same = (at for at, paths, texts in known[name][1] if path in paths and str(text) in texts)
+        call = next(same, (None, None))
+        value = {"line": one.number, "text": text, "path": path, "version": known[name][0]}
+        yield {**value, "turn": call[0], "tool": call[1]}
+
+
+def _calls(store: Store, detail: str | None) -> Iterator[tuple[tuple[int, str], list[str], str]]:
+    """Yields (turn, tool), paths, and the texts given, of the calls of a step, the last first."""
+    with suppress(CasfsError, ValueError, AttributeError):
+        session = store.node(detail or "", "react-session").payload
+        for number, turn in reversed([*enumerate(session["turns"], 1)]):
+            for hash in reversed(store.node(turn).payload["toolCalls"]):
+                call = store.node(hash).payload
+                given, diffs = json.loads(content_text(store, call["arguments"])), call.get("diffs")
+                texts = [store.get(one["new"]).decode() for one in diffs or ()]
+                texts += [one for one in given.values() if isinstance(one, str)]
+                paths = [given.get("path"), *(one["path"] for one in diffs or ())]
+                yield (number, call["name"]), paths, "\n".join(texts)

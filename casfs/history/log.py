@@ -1,0 +1,39 @@
+"""The log of a path: the versions that changed it, or anything below it, newest first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from casfs.digest import TreeHash
+from casfs.history.versions import Chain, Place, Version
+from casfs.system import interruption
+from casfs.trees import tree
+from casfs.trees.tree import Change
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A version, what it changed at the path, and the tree before it; None before the first."""
+
+    version: Version
+    change: Change
+    before: TreeHash | None
+
+
+def log(place: Place | None, path: bytes, within: Chain | None = None) -> Iterator[Changed]:
+    """Yields the versions; after a step those of the threads that it called. `within`: only of this
+    chain, of a called thread, but not what the calling step gave it."""
+    path = b"/".join(tree.split_path(path))
+    while place is not None:
+        interruption.check()
+        older = place.older
+        if within is not None and (older is None or older.chain is not within):
+            return
+        new, old = place.entry(path), older.entry(path) if older else None
+        if new != old:
+            before = older.version.root if older else None
+            yield Changed(place.version, Change(path, old, new), before)
+        for called in place.called():
+            yield from log(called, path, called.chain)
+        place = older

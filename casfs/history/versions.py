@@ -1,0 +1,234 @@
+"""Versions: the trees that a revision came from, newest first, as chains.
+
+A chain is the steps of a thread back to its thread-start, which has index 0, or the checkpoints of
+a name. Before its oldest version comes the one that its tree is from, in another chain: of a called
+thread the step of the caller (`parentState`), else an older checkpoint or step with the same root.
+
+The entries of a path are read for a whole chain, a level of directories at a time: only the nodes
+of directories on the path, each once, however many trees share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from casfs import revisions, threads
+from casfs.checkpoints import checkpoint
+from casfs.checkpoints.checkpoint import NO_TREE, Checkpoint
+from casfs.digest import NodeHash, TreeDigest, TreeHash
+from casfs.errors import Corrupt, NotFound
+from casfs.nodes import directory, node
+from casfs.nodes.directory import Entry, File, Subdirectory, Symlink
+from casfs.referrers import Referrers
+from casfs.revisions import Revision
+from casfs.store import Store
+from casfs.system import interruption
+from casfs.thread_state import created_ms
+from casfs.threads import ThreadId
+from casfs.trees import tree
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A tree, and what recorded it: a step, a thread-start (index 0), a checkpoint (index None).
+    `at`: ms since 1970 UTC; `called`: the ends of the threads that the step called."""
+
+    root: TreeHash | None
+    hash: NodeHash
+    at: int
+    revision: str
+    index: int | None = None
+    role: str = ""
+    agent: NodeHash | None = None
+    detail: NodeHash | None = None
+    called: Sequence[NodeHash] = ()
+    message: str = ""
+
+
+class Chain:
+    """`find_older`: returns the version before the oldest one, None where none is known."""
+
+    def __init__(
+        self, store: Store, versions: list[Version], find_older: Callable[[], Place | None]
+    ) -> None:
+        self.store = store
+        self.versions = versions
+        self._find_older = find_older
+        self._entries: dict[bytes, list[Entry | None]] = {}
+        self._oldest: dict[bytes, dict[object, int]] = {}
+        self.calls: dict[tuple[int, int], Chain] = {}
+
+    @cached_property
+    def older(self) -> Place | None:
+        return self._find_older()
+
+    def entries(self, path: bytes) -> list[Entry | None]:
+        """Returns what each version has at a path; the root of a tree is a Subdirectory."""
+        if path not in self._entries:
+            roots = [one.root for one in self.versions]
+            self._entries[path] = found = list(_entries(self.store, roots, path))
+            self._oldest[path] = {content(one): index for index, one in enumerate(found)}
+        return self._entries[path]
+
+    def oldest(self, path: bytes, what: object) -> Place:
+        """Returns the oldest version that had this content at the path."""
+        return Place(self, self._oldest[path][what])
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A version in its chain; 0 is the newest."""
+
+    chain: Chain
+    index: int = 0
+
+    @property
+    def version(self) -> Version:
+        return self.chain.versions[self.index]
+
+    @property
+    def older(self) -> Place | None:
+        end = self.index + 1 == len(self.chain.versions)
+        return self.chain.older if end else Place(self.chain, self.index + 1)
+
+    def entry(self, path: bytes) -> Entry | None:
+        return self.chain.entries(path)[self.index]
+
+    def called(self) -> Iterator[Place]:
+        """Yields the last version of each thread that this step called, the latest call first. Its
+        chain ends with the tree that this step gave it, after the calls before."""
+        for count in range(len(self.version.called), 0, -1):
+            if (self.index, count) not in self.chain.calls:
+                *earlier, end = self.version.called[:count]
+                store = self.chain.store
+                whole = _of_node(store, store.node(end)).chain.versions
+                given = replace(self.version, root=whole[-1].root, called=earlier)
+                made = Chain(store, [*whole[:-1], given], lambda: self.older)
+                self.chain.calls[self.index, count] = made
+            yield Place(self.chain.calls[self.index, count])
+
+
+def find(store: Store, text: str) -> tuple[Place, bytes]:
+    """Returns the version and the path of REV[:PATH]. Raises NotFound, Conflict, Invalid."""
+    revision, path = revisions.split(text)
+    return at(store, revisions.resolve(store, revision)), path or b""
+
+
+def at(store: Store, revision: Revision) -> Place:
+    """Returns the version that a revision names. Raises NotFound where the store does not know what
+    recorded that tree."""
+    if revision.checkpoint is not None:
+        return _of_checkpoint(store, revision.checkpoint)
+    found = store.node(revision.node)
+    if found.type in ("directory", "checkpoint"):
+        if (place := _recorded(store, revision.root)) is None:
+            raise NotFound(f"no checkpoint or thread of this store has the tree {revision.root}")
+        return place
+    return _of_node(store, found, revision.thread.id if revision.thread else "")
+
+
+def _of_node(store: Store, found: node.Node, id: str = "") -> Place:
+    """Returns the version of a node of the chain of a thread, whose id is known or looked for."""
+    is_start = found.type == "thread-start"
+    start = found if is_start else store.node(found.payload["start"], "thread-start")
+    last = found.payload["lastStep"] if found.type == "thread-end" else found.hash
+    steps = [] if is_start else list(_steps(store, last))
+    id = id or _thread_of(store, start.hash, steps[0][1]["index"] if steps else 0, last)
+    name = f"{id}@%d" if id else f"{start.hash[:12]}@%d"
+    began = steps[-1][1]["startedAt"] if steps else created_ms(ThreadId(id))
+    root, caller = start.payload["workspace"], start.payload["parentState"]
+    versions = [_of_step(hash, step, name) for hash, step in steps]
+
+    def older() -> Place | None:
+        if caller is not None:
+            return _of_node(store, store.node(caller))
+        return _recorded(store, root, began)
+
+    return Place(Chain(store, [*versions, Version(root, start.hash, began, name % 0, 0)], older))
+
+
+def _of_step(hash: NodeHash, step: Any, name: str) -> Version:
+    index, called = step["index"], tuple(step["childThreads"])
+    recorded = step["workspace"], hash, step["completedAt"], name % index
+    return Version(*recorded, index, step["role"], step["agent"], step["detail"], called)
+
+
+def _of_checkpoint(store: Store, last: Checkpoint) -> Place:
+    versions = [
+        Version(one.root, one.hash, one.created_at, f"{one.name}@{one.id}", message=one.message)
+        for one in reversed(checkpoint.listing(store, last.name))
+        if one.id <= last.id and one.root != NO_TREE
+    ]
+    first = versions[-1]
+    return Place(Chain(store, versions, lambda: _recorded(store, first.root, first.at)))
+
+
+def _recorded(store: Store, root: TreeHash | None, before: int = 1 << 62) -> Place | None:
+    """Returns the newest checkpoint, else step, with this tree and older than `before`: chains that
+    follow one another grow older, so they end."""
+    same = [one for one in checkpoint.listing(store) if one.root == root]
+    if same := [one for one in same if one.created_at < before]:
+        return _of_checkpoint(store, max(same, key=lambda one: one.created_at))
+    if root is None or all(created_ms(one.id) >= before for one in threads.list_threads(store)):
+        return None
+    with Referrers(store) as index:
+        steps = [one for one in map(store.node, index.of(root)) if one.type == "thread-step"]
+    times = {one.payload["completedAt"]: one for one in steps}
+    newest = max((time for time in times if time < before), default=None)
+    return None if newest is None else _of_node(store, times[newest])
+
+
+def _thread_of(store: Store, start: NodeHash, index: int, step: NodeHash | None) -> str:
+    """Returns the id of the oldest thread that has a step, or a start; empty where it is gone."""
+    for one in threads.list_threads(store):
+        with suppress(NotFound):
+            if one.fields.get("start") != start:
+                continue
+            if not index or threads.step_at(store, one, index).hash == step:
+                return one.id
+    return ""
+
+
+def content(entry: Entry | None) -> object:
+    """Returns a value that is equal where two files, or symlinks, have the same content."""
+    if isinstance(entry, File):
+        return entry.digest.hash
+    return entry.target if isinstance(entry, Symlink) else None
+
+
+def _payloads(store: Store, hashes: Collection[str], type: str) -> Iterator[Any]:
+    for hash, data in zip(hashes, store.blobs.get_many(hashes), strict=True):
+        type_hash, payload = node.decode(hash, store.get(hash) if data is None else data)
+        if store.registry.compiled(type_hash)[0] != type:
+            raise Corrupt(f"{hash} is not a {type}")
+        yield payload
+
+
+def _steps(store: Store, last: NodeHash | None) -> Iterator[tuple[NodeHash, Any]]:
+    """As `threads.backwards_from`, a step and its ancestors at a time."""
+    near = [last] if last else []
+    while near:
+        interruption.check()
+        for hash, payload in zip(near, _payloads(store, near, "thread-step"), strict=True):
+            yield hash, payload
+        near = [payload["previous"], *payload["ancestors"]] if payload["previous"] else []
+
+
+def _entries(store: Store, roots: Sequence[TreeHash | None], path: bytes) -> Iterator[Entry | None]:
+    found: dict[TreeHash | None, Entry | None] = {
+        root: Subdirectory(b".", TreeDigest(root, 0)) for root in roots if root
+    }
+    for name in tree.split_path(path):
+        interruption.check()
+        wanted = {at: None for one in found.values() if (at := tree.subtree(one))}
+        payloads = _payloads(store, wanted, "directory")
+        below = {at: directory.find(one, name) for at, one in zip(wanted, payloads, strict=True)}
+        found = {
+            root: below.get(at) if (at := tree.subtree(one)) else None
+            for root, one in found.items()
+        }
+    return (found.get(root) for root in roots)
