@@ -25,6 +25,7 @@ from casfs.backend.postgres.gc import SharedMarkSweep
 from casfs.backend.postgres.heads import PostgresHeads
 from casfs.backend.postgres.leases import PostgresLeases
 from casfs.backend.postgres.publication import Call
+from casfs.backend.postgres.schema import FORMAT
 from casfs.backend.postgres.state import state
 from casfs.backend.postgres.uploads import Pack, Uploads
 from casfs.backend.protocols import Publication, Staged, Swap, discard
@@ -42,7 +43,7 @@ class PostgresBackend:
         self.root = root
         self.settings = settings
         self.machine = machine_id(root)
-        self.pool = Pool(settings.url)
+        self.pool = Pool(settings.url, format=FORMAT)
         self.local = DiskBackend(root)
         cache = Cache(root, self.local)
         self.blobs = PostgresBlobs(self.pool, cache, self._storage)

@@ -19,7 +19,16 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from casfs.errors import AccessDenied, CasfsError, Conflict, Failed, Invalid, NotFound, Unreachable
+from casfs.errors import (
+    AccessDenied,
+    CasfsError,
+    Conflict,
+    Failed,
+    Invalid,
+    NotFound,
+    Refused,
+    Unreachable,
+)
 
 PATIENCE_S = 8.0  # in which a lost server may come back
 SILENCE_S = 4.0  # of a server, until it is asked for another connection
@@ -65,9 +74,11 @@ def check_url(url: str) -> None:
 class Pool:
     """The connections of one process to one database. Thread-safe."""
 
-    def __init__(self, url: str, patience_s: float = PATIENCE_S) -> None:
-        """`pause_s`, 0 for none: after a failure all fails at once for so long."""
+    def __init__(self, url: str, patience_s: float = PATIENCE_S, format: str = "") -> None:
+        """`format`: of the tables, looked at by each connection; `pause_s`, 0 for none: after a
+        failure all fails at once for so long."""
         check_url(url)
+        self.format = format
         self.url = url
         self.patience_s = patience_s
         self.pause_s = self._again = 0.0
@@ -131,7 +142,12 @@ class Pool:
             given = conninfo_to_dict(self.url)
             options: dict[str, Any] = {**OPTIONS, **given}
             options["options"] = f"{given.get('options', '')} {OPTIONS['options']}"
-            return _Connection.connect(**options, autocommit=True, prepare_threshold=2)
+            db = _Connection.connect(**options, autocommit=True, prepare_threshold=2)
+            rows = db.execute("SELECT format FROM casfs.store").fetchall() if self.format else []
+        if rows and rows[0][0] != self.format:
+            db.close()
+            raise Refused(f"{self.url} has format {rows[0][0]!r}, this casfs reads {self.format!r}")
+        return db
 
     def _give_back(self, db: Connection) -> None:
         if not (db.closed or self._closed) and len(self._idle) < MAX_IDLE:

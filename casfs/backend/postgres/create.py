@@ -9,13 +9,12 @@ from pathlib import Path
 from casfs.backend.disk import DiskBackend
 from casfs.backend.postgres.backend import machine_id
 from casfs.backend.postgres.connection import Pool
-from casfs.backend.postgres.schema import PUBLISH, TABLES
+from casfs.backend.postgres.schema import FORMAT, PUBLISH, TABLES
 from casfs.config import Shared
 from casfs.errors import NotFound, Refused
 from casfs.object_storage.location import open_storage
 from casfs.version import VERSION
 
-FORMAT = "casfs shared 1"  # of the tables
 MAKING = 0x636173667301  # key of an advisory lock
 ADD = """
 INSERT INTO casfs.store (format, id, objects, endpoint, region) VALUES (%s, %s, %s, %s, %s)

@@ -22,6 +22,7 @@ publication in flight (gc as it begins, and as it deletes) takes GUARD alone.
 
 from __future__ import annotations
 
+FORMAT = "casfs shared 1"  # of the tables
 GUARD = 0x636173667300  # key of an advisory lock
 
 TABLES = """

@@ -14,7 +14,15 @@ import pytest
 from casfs.backend.postgres.backend import PostgresBackend
 from casfs.backend.postgres.connection import Pool, check_url, translated
 from casfs.backend.protocols import Head
-from casfs.errors import AccessDenied, CasfsError, Failed, Invalid, NotFound, Unreachable
+from casfs.errors import (
+    AccessDenied,
+    CasfsError,
+    Failed,
+    Invalid,
+    NotFound,
+    Refused,
+    Unreachable,
+)
 from casfs.testing.contract import create, get, put
 from tests.support.postgres_server import PostgresServer, processes_below
 
@@ -190,3 +198,13 @@ def test_a_store_survives_a_killed_server(
     assert get(backend, "name") == Head(one)
     create(backend, "next", one)
     assert [move.name for move in backend.heads.moves()] == ["name", "next"]
+
+
+def test_tables_of_another_format_are_refused(
+    backend: PostgresBackend, other: PostgresBackend
+) -> None:
+    put(backend, b"before")
+    backend.pool.run("UPDATE casfs.store SET format = 'casfs shared 9'")
+    put(backend, b"by a connection that is open")
+    with pytest.raises(Refused, match="'casfs shared 9', this casfs reads"):
+        put(other, b"by a new one")
