@@ -14,7 +14,7 @@ from casfs.cli.common import json_option, open_store, store_root
 from casfs.cli.json_values import record
 from casfs.cli.output import echo, echo_json, echo_line
 from casfs.cli.progress import progress
-from casfs.errors import CasfsError, Failed, NotFound
+from casfs.errors import CasfsError, Failed, NotFound, Usage
 from casfs.store import Store
 from casfs.system.log import FSCK_LOG, to_file
 
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 @click.option(
     "--repair-from", "source", metavar="STORE|DIR", help="Where to look for lost content."
 )
+@click.option("--sample", metavar="N%", help="Read a random part of the blobs only.")
 @json_option
 @click.pass_context
-def fsck(ctx: click.Context, source: str | None, as_json: bool) -> int:
+def fsck(ctx: click.Context, source: str | None, sample: str | None, as_json: bool) -> int:
     """Read and check everything; exit 1 when there are faults.
 
     Damaged bytes are moved to quarantine/ in the store. With --repair-from, lost content is
@@ -37,18 +38,21 @@ def fsck(ctx: click.Context, source: str | None, as_json: bool) -> int:
     \b
     casfs fsck
     casfs fsck --repair-from ../backup
+    casfs fsck --sample 1%
     """
     from casfs.maintenance import fsck as checker
     from casfs.maintenance import repair
 
     if source is not None and not Path(source).is_dir():
         raise NotFound(f"no store and no directory {source}")
+    share = _share(sample)
     with open_store(ctx) as store:
 
         def check() -> Report:
             total = _total(store)
-            with progress("checking", "blobs", total.blobs, total.bytes) as update:
-                return checker.check(store, progress=update)
+            blobs, size = round(total.blobs * share), round(total.bytes * share)
+            with progress("checking", "blobs", blobs, size) as update:
+                return checker.check(store, progress=update, sample=share)
 
         report, repaired = check(), list[str]()
         if source is not None:
@@ -59,6 +63,15 @@ def fsck(ctx: click.Context, source: str | None, as_json: bool) -> int:
             log("checked", faults=len(report.faults), **counts)
     print_report(report, repaired, as_json)
     return Failed.exit_code if report.faults else 0
+
+
+def _share(text: str | None) -> float:
+    """Returns the share that a percentage stands for. Raises Usage."""
+    with suppress(ValueError):
+        share = 1.0 if text is None else float(text.removesuffix("%")) / 100
+        if 0 < share <= 1:
+            return share
+    raise Usage(f"--sample {text}: not a percentage above 0 and up to 100, as in 1%")
 
 
 def _total(store: Store) -> Total:

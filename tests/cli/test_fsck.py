@@ -93,3 +93,14 @@ def test_fsck_of_a_database_that_is_none(cli: Cli) -> None:
     answer = cli("fsck", code=1)
     assert answer.err.count("\n") == 1
     assert "store.db" in answer.err
+
+
+def test_fsck_of_a_sample(cli: Cli, opened: Store) -> None:
+    with opened.batch() as batch:
+        for number in range(2000):
+            batch.put(b"%d" % number)
+    total = total_stored(opened.blobs).blobs
+    assert value(cli, "fsck", "--sample", "100%")["blobs"] == total
+    assert total / 20 < value(cli, "fsck", "--sample", "10")["blobs"] < total / 5
+    for wrong in ("0", "101%", "some", "nan", ""):
+        assert "not a percentage" in cli.refused("fsck", "--sample", wrong, code=2)

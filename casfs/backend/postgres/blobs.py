@@ -27,6 +27,7 @@ from casfs.backend.lazy_packs import SHARED, NotLocal, waiting
 from casfs.backend.postgres.cache import Cache
 from casfs.backend.postgres.connection import Pool
 from casfs.backend.postgres.fsck import PostgresRepair
+from casfs.backend.postgres.schema import ARRIVED
 from casfs.backend.protocols import META, Blob, BlobInfo, Staged, Total
 from casfs.backend.sqlite_statements import (
     BATCH_ROWS,
@@ -45,7 +46,6 @@ MAX_BROUGHT_NODES = 20_000  # with one that is asked for
 MAX_BROUGHT_BYTES = 64 << 20
 MAX_BESIDE_BYTES = 64 << 10
 HASHES = re.compile(rb'(?<!"hash":)"([0-9a-f]{64})"')  # a "hash" has a size: it is of content
-PREFIX_CHARS = 64
 SAID_S = 5.0  # for which an answer of the database stands, in a thread that must not wait
 SAID_BLOBS = 100_000
 INFO = "SELECT id, hash, size, type FROM casfs.blobs WHERE"
@@ -58,6 +58,7 @@ SELECT p.name, p.size, b.member, b.hash, b.size
 FROM casfs.packs p JOIN casfs.blobs b ON b.pack = p.id WHERE p.id = ANY(%s) ORDER BY p.id, b.member
 """
 ROOM = "count(*), coalesce(sum(size), 0)::bigint, count(pack) FROM casfs.blobs"
+FIND = "SELECT hash FROM casfs.blobs WHERE hash BETWEEN %b AND %b ORDER BY hash LIMIT %s"
 T = TypeVar("T")
 
 
@@ -255,11 +256,11 @@ class PostgresBlobs(PostgresRepair):
         return [hash for hash in dict.fromkeys(hashes) if hash not in found]
 
     def iterate(self, after: int = 0) -> Iterator[tuple[int, str, BlobInfo]]:
-        return self._iterate("", after)
+        ((last,),) = self._ask(ARRIVED)
+        return self._iterate("id <= %s AND", after, last)
 
     def of_type(self, type: str) -> Iterator[tuple[str, BlobInfo]]:
-        for _, hash, info in self._iterate("type = %b AND", 0, type_key(type)):
-            yield hash, info
+        return ((hash, info) for _, hash, info in self._iterate("type = %b AND", 0, type_key(type)))
 
     def _iterate(
         self, condition: str, after: int, *values: object
@@ -273,9 +274,8 @@ class PostgresBlobs(PostgresRepair):
                 return
 
     def find(self, prefix: str, limit: int) -> list[str]:
-        low, high = (bytes.fromhex(prefix.ljust(PREFIX_CHARS, end)) for end in "0f")
-        query = "SELECT hash FROM casfs.blobs WHERE hash BETWEEN %b AND %b ORDER BY hash LIMIT %s"
-        return [key.hex() for (key,) in self._ask(query, low, high, limit)]
+        low, high = (bytes.fromhex(prefix.ljust(64, end)) for end in "0f")
+        return [key.hex() for (key,) in self._ask(FIND, low, high, limit)]
 
     def total(self) -> Total:
         ((*total,),) = self._ask(f"SELECT {ROOM}")

@@ -25,6 +25,10 @@ from __future__ import annotations
 FORMAT = "casfs shared 1"  # of the tables
 GUARD = 0x636173667300  # key of an advisory lock
 
+# Blobs do not arrive in the order of their ids, which come from a sequence: the last one that was
+# given, once no publication that took one before is in flight.
+ARRIVED = f"SELECT last_value FROM casfs.blob_ids, pg_advisory_xact_lock({GUARD})"
+
 TABLES = """
 CREATE SCHEMA IF NOT EXISTS casfs;
 CREATE TABLE IF NOT EXISTS casfs.store (

@@ -308,3 +308,20 @@ def test_a_hash_of_another_spelling_is_no_blob(backend: PostgresBackend, hash: s
             read(hash)
     with pytest.raises(NotFound):
         backend.publish([], [], [hash])
+
+
+def test_what_arrives_late_is_not_passed_over(backend: PostgresBackend) -> None:
+    """Ids come from a sequence: a blob with an earlier id may be committed after a later one."""
+    late, soon = stage(backend, b"late"), stage(backend, b"soon")
+    call = publication.arguments(publication.Placed(Publication([late]), {}, {}))
+    found: list[str] = []
+    with backend.pool.transaction() as db:
+        db.execute(publication.ONE, call.values)
+        backend.publish([soon])
+        reader = threading.Thread(
+            target=lambda: found.extend(hash for _, hash, _ in backend.blobs.iterate())
+        )
+        reader.start()
+        reader.join(0.5)
+    reader.join()
+    assert found == [late.digest.hash, soon.digest.hash]
