@@ -14,8 +14,10 @@ from casfs.backend import frame_mirror
 from casfs.backend.postgres.backend import PostgresBackend
 from casfs.checkpoints.create import create
 from casfs.cli import implicit_mount
+from casfs.nodes.directory import File, Subdirectory
 from casfs.store import Store
 from casfs.system import mounts
+from casfs.trees import tree
 from casfs.trees.restore.restore import restore
 from engine.runtime import overlay_workspace
 from tests.support.engine import Cli, begin, loop, shell, steps, until
@@ -25,7 +27,7 @@ from tests.support.machines import machines
 from tests.support.native import not_mountable
 from tests.support.postgres_server import PostgresServer
 from tests.support.s3_servers import S3Server
-from tests.support.teams import Team, team
+from tests.support.teams import Team, team, write_files
 
 LARGE = random.Random(2).randbytes(3 << 20)
 TREE = {
@@ -128,6 +130,24 @@ def test_a_workspace_outlives_its_cache(
     ((_, _), (_, head)) = pair.first.heads.list("checkpoints/t/")
     restore(pair.first, head.record["root"], tmp_path / "restored")
     assert read_tree(tmp_path / "restored") == read_tree(source)
+
+
+def test_a_tree_is_brought_at_once(pair: Team, tmp_path: Path) -> None:
+    """All its directories come with the first, and none of its files."""
+    paths = [f"d{n}/below/{m}" for n in range(10) for m in range(3)]
+    files = {f"{path}/file": path.encode() * 1000 for path in paths}
+    root = pair.checkpoint(write_files(tmp_path / "deep", files))
+    assert isinstance(pair.second.backend, PostgresBackend)
+    local = pair.second.backend.local.blobs
+    pair.second.node(root, "directory")
+    found = [tree.load(pair.second, root)]
+    for entries in found:
+        hashes = [one.digest.hash for one in entries.values() if isinstance(one, Subdirectory)]
+        assert not local.missing(hashes)
+        found += [tree.load(pair.second, hash) for hash in hashes]
+        contents = [one.digest.hash for one in entries.values() if isinstance(one, File)]
+        assert local.missing(contents) == contents
+    assert len(found) == 51
 
 
 def test_the_cache_is_bounded(pair: Team, source: Path, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ from casfs.object_storage.interface import ObjectStorage
 MAX_BROUGHT_NODES = 20_000  # with one that is asked for
 MAX_BROUGHT_BYTES = 64 << 20
 MAX_BESIDE_BYTES = 64 << 10
-HASHES = re.compile(rb'(?<!"hash":)"([0-9a-f]{64})"')  # a "hash" has a size: it is of content
+HASHES = re.compile(rb'"([0-9a-f]{64})"(?!,"size_bytes":\d+},"is_executable":)')  # not of files
 SAID_S = 5.0  # for which an answer of the database stands, in a thread that must not wait
 SAID_BLOBS = 100_000
 INFO = "SELECT id, hash, size, type FROM casfs.blobs WHERE"
