@@ -28,6 +28,13 @@ JOIN = """
 INSERT INTO casfs.machines (id, host, root, version) VALUES (%s, %s, %s, %s)
 ON CONFLICT (id) DO UPDATE
 SET host = excluded.host, root = excluded.root, version = excluded.version, seen = now()"""
+# A dump has the transaction ids of another server. Moves of ids to come would never be read.
+RESTART_JOURNAL = """
+WITH old AS (SELECT count(*) AS count FROM casfs.moves),
+gone AS (DELETE FROM casfs.moves WHERE EXISTS (
+  SELECT FROM casfs.moves WHERE xid >= pg_snapshot_xmax(pg_current_snapshot())) RETURNING id)
+UPDATE casfs.journal SET seq = seq + old.count, xid = '0', id = 0 FROM old
+WHERE EXISTS (SELECT FROM gone)"""
 
 
 def create(root: Path, wanted: Shared) -> Shared:
@@ -46,6 +53,7 @@ def create(root: Path, wanted: Shared) -> Shared:
             found = _find(pool, wanted)
         assert found is not None
         DiskBackend.create(root)
+        pool.run(RESTART_JOURNAL)
         pool.run(JOIN, [machine_id(root), socket.gethostname(), str(root), VERSION])
         return found
     finally:

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from casfs.backend.derived import newest_move
+from casfs.backend.postgres import create as making
 from casfs.backend.postgres.backend import PostgresBackend
 from casfs.backend.protocols import JOURNAL_MIN_MOVES, Head, Move, Swap
 from casfs.errors import Conflict
@@ -248,3 +249,19 @@ def test_a_publication_is_one_transaction_of_the_journal(
     swaps = [Swap(name, None, Head(one)) for name in map(str, range(count))]  # type: ignore[arg-type]
     backend.publish([], swaps)
     assert backend.pool.run("SELECT count(DISTINCT xid), count(*) FROM casfs.moves") == [(1, count)]
+
+
+def test_a_dump_in_another_server(backend: PostgresBackend) -> None:
+    """Transaction ids of a new server are below those of the moves in the dump."""
+    one = put(backend, b"1")
+    head = create(backend, "name", one)
+    create(backend, "other", one)
+    backend.pool.run("UPDATE casfs.moves SET xid = (xid::text::bigint + 1000000)::text::xid8")
+    making.create(backend.root, backend.settings)
+    assert list(backend.heads.moves()) == []
+    backend.publish([], [swap("name", head, None)])
+    fresh = PostgresBackend.open(backend.root)
+    try:
+        assert [(move.seq, move.name) for move in fresh.heads.moves()] == [(3, "name")]
+    finally:
+        fresh.close()
