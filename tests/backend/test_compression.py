@@ -241,7 +241,7 @@ def test_a_dry_run_makes_no_store_and_refuses_what_init_refuses(root: Path) -> N
     with pytest.raises(Refused, match="not empty"):
         Store.check_init(root)
     (root / "file").rename(root / "format")
-    with pytest.raises(Refused, match="another format"):
+    with pytest.raises(Refused, match="has format"):
         Store.check_init(root)
 
 

@@ -157,10 +157,10 @@ def count_beside(notes: list[Note], faults: list[Fault]) -> int:
 
 
 def pauses(history: History, notes: list[Note], faults: list[Fault]) -> list[Pause]:
-    """Finds the pauses between signs of runs that were recorded, from the last fault on that hit
+    """Finds how long it took until an agent began, from the last note or the last fault on that hit
     the machine which ran the thread, or all. The time in which the database was down, or the
     objects were cut off there, is left out."""
-    times, recorded = [note.at for note in notes], {*history.marks}
+    times = [note.at for note in notes]
 
     def hits(fault: Fault) -> bool:
         last = bisect_right(times, fault.begin) - 1
@@ -168,13 +168,15 @@ def pauses(history: History, notes: list[Note], faults: list[Fault]) -> list[Pau
 
     found = list[Pause]()
     hit = [fault for fault in faults if hits(fault)]
-    for before, after in pairwise(note.at for note in notes if note.mark in recorded):
-        start = before
-        within = [fault for fault in hit if fault.begin < after and fault.end > before]
+    for before, note in pairwise(notes):
+        if note.what != "begin":
+            continue
+        start = before.at
+        within = [fault for fault in hit if fault.begin < note.at and fault.end > before.at]
         for fault in within:
-            if before < fault.begin < after:
+            if before.at < fault.begin:
                 start = max(start, fault.begin)
             if fault.kind in AWAY:
-                start = max(start, min(fault.end, after))
-        found.append(Pause(after - start, history.id, after, within))
+                start = max(start, min(fault.end, note.at))
+        found.append(Pause(note.at - start, history.id, note.at, within))
     return found

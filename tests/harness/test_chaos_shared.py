@@ -85,9 +85,9 @@ def test_agents_that_outlive_their_lease(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fault", "pause"),
     [
-        (None, 10.1),
+        (None, 10.0),
         (Fault("daemon killed", "a", 12.0, 30.0), 8.2),
-        (Fault("daemon killed", "b", 12.0, 30.0), 10.1),
+        (Fault("daemon killed", "b", 12.0, 30.0), 10.0),
         (Fault("database killed", None, 12.0, 15.0), 5.2),
         (Fault("cut of objects", "a", 10.05, 13.0), 7.2),
     ],
