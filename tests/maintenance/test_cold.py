@@ -237,7 +237,7 @@ def test_one_at_a_time(disk_store: Store) -> None:
 
 
 def test_a_store_in_memory_has_no_packs(store: Store) -> None:
-    with pytest.raises(Refused, match="no packs"):
+    with pytest.raises(Refused, match="no cold packs"):
         cold.pack(store, older_than=1)
 
 
