@@ -1,8 +1,8 @@
 """Leases: which daemon runs a thread of a shared store, and until when by the database's clock.
 
-Whoever takes a thread also moves its head, in the same transaction, to a record with a new token.
-So a former owner, which may have been stopped for an hour, is in Conflict with its next move,
-whatever its clock says. A lease that is given up has no row; the token stays in the record.
+A daemon that takes a thread also moves its head, in the same transaction, to a record with a new
+token. So a former owner, which may have been stopped for an hour, is in Conflict with its next
+move, whatever its clock says. A lease that is given up has no row; the token stays in the record.
 """
 
 from __future__ import annotations

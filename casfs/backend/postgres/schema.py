@@ -16,8 +16,8 @@
     quarantine   rows that fsck has taken out as damaged; `pack`: its name
     collecting   one row during a gc; young, marks: of that gc (`casfs.backend.postgres.gc`)
 
-`publish` is one transaction in one round trip. It holds GUARD shared; whoever must have no
-publication in flight (gc as it begins, and as it deletes) takes GUARD alone.
+`publish` is one transaction in one round trip. It holds GUARD shared; a transaction during
+which no publication may be in flight (gc as it begins, and as it deletes) takes GUARD alone.
 """
 
 from __future__ import annotations
