@@ -27,6 +27,7 @@ ALIGNMENT = 4096  # of the frames of an aligned pack
 FRAME_BYTES = 256 << 10  # of small members that share a frame, before compression
 MAX_FRAME_BYTES = 1 << 20  # of any frame, before compression
 MAX_INDEX_BYTES = 256 << 20
+SALT_BYTES = 16  # of a random member, with which the name of a pack is used once
 META = "schema"  # the type of the meta-schema node; 32 zero bytes in a pack
 
 

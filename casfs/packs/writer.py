@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import BinaryIO
 
 from casfs.digest import hash_bytes
@@ -19,6 +20,7 @@ from casfs.packs.layout import (
     MEMBER,
     META,
     RAW,
+    SALT_BYTES,
     TRAILER,
     ZSTD,
 )
@@ -99,6 +101,11 @@ class PackWriter:
         if left or source.read(1):
             raise Corrupt(f"blob {hash}: not {size} bytes long")
         return number
+
+    def add_salt(self) -> None:
+        """Appends a random member, so that no other pack has the name of this one."""
+        salt = secrets.token_bytes(SALT_BYTES)
+        self.add(hash_bytes(salt), salt)
 
     def use_dictionary(self, type: str, hash: str, data: bytes) -> None:
         """Compresses the nodes of a type with a dictionary from now on; it becomes a member."""

@@ -18,9 +18,10 @@ from casfs import graph
 from casfs.backend.protocols import targets
 from casfs.errors import Conflict, Corrupt, NotFound
 from casfs.object_storage.retrying import parallel
+from casfs.packs.layout import SALT_BYTES
 from casfs.remotes import log
 from casfs.remotes.log import NODES, Entry, Pack, pack_key
-from casfs.remotes.push import PACKERS, SALT_BYTES, Item, Plan, packers
+from casfs.remotes.push import PACKERS, Item, Plan, packers
 from casfs.remotes.remote import MAX_TRIES, Remote
 from casfs.remotes.state import LIVE, ORPHANED
 from casfs.remotes.view import GRACE, RemoteBlobs, opened, strays

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import os
-import secrets
 import sys
 import tempfile
 import time
@@ -24,7 +23,6 @@ from typing import Any, BinaryIO, NamedTuple
 from casfs import graph
 from casfs.backend import derived
 from casfs.backend.protocols import Head, HeadName, targets
-from casfs.digest import hash_bytes
 from casfs.errors import Conflict
 from casfs.nodes.registry import HEADS as SCHEMAS
 from casfs.object_storage.retrying import parallel
@@ -43,7 +41,6 @@ PLAIN_BYTES = {NODES: 192 << 20, BLOBS: 64 << 20}  # of a pack, before compressi
 HELD_BYTES = 8 << 20  # a smaller pack is made in memory
 PACKERS = 3  # at once: one uploads while others compress
 PENDING_S = 12 * 3600  # a stray pack may be deleted after a week
-SALT_BYTES = 16
 MAX_INLINE_BYTES = 16 << 20  # of indexes in one entry
 
 # called with the numbers of blobs and bytes in all; then with those so far
@@ -274,8 +271,7 @@ def _private(store: Store, size: int) -> Any:
 
 def _write(store: Store, out: BinaryIO, items: list[Item]) -> None:
     writer = PackWriter(out)
-    salt = secrets.token_bytes(SALT_BYTES)
-    writer.add(hash_bytes(salt), salt)
+    writer.add_salt()
     contents = store.blobs.get_many(one.hash for one in items)
     for (hash, size, type), data in zip(items, contents, strict=True):
         if data is not None or type is not None:

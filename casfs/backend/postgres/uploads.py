@@ -22,7 +22,6 @@ from casfs.backend.postgres.connection import Pool
 from casfs.backend.postgres.publication import Placed
 from casfs.backend.protocols import FILE_MIN_BYTES, INLINE_MAX_BYTES, Publication, Staged
 from casfs.backend.sqlite_statements import key_of
-from casfs.digest import hash_bytes
 from casfs.object_storage.interface import ObjectStorage
 from casfs.object_storage.retrying import parallel
 from casfs.packs.reader import PackReader, open_pack
@@ -33,7 +32,6 @@ ROW_MAX_BYTES = 8 << 10  # of a plain blob in a row
 MAX_ROWS = 64  # plain blobs of a publication; where there are more, all go to packs
 PACK_BYTES = 32 << 20  # of content
 UPLOADS = 4  # at a time
-SALT_BYTES = 16
 STORED = "SELECT hash FROM casfs.blobs WHERE hash = ANY(%b::bytea[])"
 STRAY = "INSERT INTO casfs.strays (name, size) VALUES (%b, %s) ON CONFLICT DO NOTHING"
 
@@ -48,8 +46,6 @@ class Pack(NamedTuple):
 
 
 class Uploads:
-    """`local`: the cache of this machine."""
-
     def __init__(
         self, pool: Pool, connect: Callable[[], ObjectStorage], cache: Cache, root: Path
     ) -> None:
@@ -142,8 +138,7 @@ def _write(path: Path, group: list[Staged]) -> tuple[str, list[tuple[int, str, i
     readers: dict[str, PackReader] = {}
     with writing(path), path.open("xb") as out:
         writer = PackWriter(out)
-        salt = secrets.token_bytes(SALT_BYTES)
-        writer.add(hash_bytes(salt), salt)
+        writer.add_salt()
         for one in group:
             hash, size = one.digest.hash, one.digest.size_bytes
             if size > FILE_MIN_BYTES and one.temp is not None and one.member is None:
