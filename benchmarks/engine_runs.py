@@ -29,7 +29,7 @@ from engine.runtime import overlay_workspace
 from engine.runtime.commit_queue import CommitQueue
 from engine.runtime.thread_run import ThreadRun
 from engine.runtime.workspace import COPYING, Workspaces
-from engine.threads import lifecycle
+from engine.threads import forking, lifecycle
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest
 
@@ -156,9 +156,9 @@ def long_thread(folder: Path, length: int) -> dict[str, float]:
             batch.move(thread.name, thread.head, hashes[-1], thread.record)
     actions: dict[str, Callable[[Store, Thread], object]] = {
         "the last 20 steps": lambda store, thread: threads.last_steps(store, thread, 20),
-        "fork at the last step": lifecycle.fork,
-        "fork at index 1": lambda store, thread: lifecycle.fork(store, thread, 1),
-        "fork in the middle": lambda store, thread: lifecycle.fork(store, thread, length // 2),
+        "fork at the last step": forking.fork,
+        "fork at index 1": lambda store, thread: forking.fork(store, thread, 1),
+        "fork in the middle": lambda store, thread: forking.fork(store, thread, length // 2),
     }
     found = {}
     for name, action in actions.items():

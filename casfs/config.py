@@ -111,6 +111,15 @@ def agents_file(data: bytes, path: Path) -> dict[str, tuple[object, str]]:
     return _agents(tables, path)
 
 
+def variants_file(data: bytes, path: Path) -> list[object]:
+    """Returns the tables [[variants]] of a file that holds nothing else. Raises Invalid."""
+    tables = _parsed(data, path)
+    found = tables.pop("variants", None)
+    if tables or not isinstance(found, list) or not found:
+        raise Invalid(f"{path}: must hold [[variants]] tables, at least one, and nothing else")
+    return found
+
+
 def remotes(root: Path) -> dict[str, dict[str, object]]:
     """Returns the remotes in the store's file: what each table holds. Raises Invalid."""
     found = _group(_tables(root / FILE), REMOTES, root / FILE)

@@ -36,6 +36,7 @@ from engine.runtime.thread_config import redacting_store
 from engine.runtime.thread_head import ThreadHead
 from engine.threads import (
     agent_binding,
+    forking,
     history,
     lifecycle,
     role_agents,
@@ -139,19 +140,29 @@ class DaemonApi:
         every: dict[str, Any] | None = None,
         hint: str | None = None,
         name: str | None = None,
+        count: int = 1,
+        variants: list[dict[str, Any]] | None = None,
     ) -> Answer:
-        def fork() -> Thread:
+        """`variants`: {agents, every} that the forks take in turn, in place of those two."""
+
+        def fork() -> list[Thread]:
             found = threads.get(self._store, id)
-            others = self._replacements(found, agents, every)
+            given = variants or [{"agents": agents, "every": every}]
+            others = [self._replacements(found, one["agents"], one["every"]) for one in given]
             store = redacting_store(self._store, found, self._env)
-            store = agent_binding.redacting_store(store, others, self._env)
+            bound = {f"{at} {role}": b for at, one in enumerate(others) for role, b in one.items()}
+            store = agent_binding.redacting_store(store, bound, self._env)
             new = None if workflow is None else workflows.find(store, workflow)
             text = None if hint is None else content.put(store, hint)
-            return lifecycle.fork(store, found, at, others, max_steps, new, text, name)
+            more = (at, max_steps, new, text, name)
+            return forking.fork_many(store, found, count, others, *more)
 
-        thread = await blocking(fork)
-        self._supervisor.launch(thread.id)
-        return {"id": thread.id, "start": thread.record["start"], **thread.record["fork"]}
+        made = await blocking(fork)
+        for one in made:
+            self._supervisor.launch(one.id)
+        ids = {"ids": [one.id for one in made]} if count > 1 else {}
+        first = made[0]
+        return {"id": first.id, **ids, "start": first.record["start"], **first.record["fork"]}
 
     async def _resume(
         self,

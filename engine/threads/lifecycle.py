@@ -1,9 +1,9 @@
-"""Creates threads (started, called, forked) and removes the heads of finished ones.
+"""Creates threads (started, called) and removes the heads of finished ones.
 
-Beside `engine.threads.transitions` and `suspension` the only writer of threads' heads, by the same
-rule: nodes and the head that leads to them are one transaction. A call moves two heads in one: the
-child is created as its caller's intent names it, so a caller whose step is run again after a crash
-finds its child, and never creates a second one.
+Beside `engine.threads.transitions`, `suspension` and `forking` the only writer of threads' heads,
+by the same rule: nodes and the head that leads to them are one transaction. A call moves two heads
+in one: the child is created as its caller's intent names it, so a caller whose step is run again
+after a crash finds its child, and never creates a second one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from casfs.agents import Call
 from casfs.backend.protocols import Head, HeadName
 from casfs.conflict_retry import retry_on_conflict
 from casfs.digest import NodeHash, TreeHash, hash_bytes
-from casfs.errors import Conflict, Failed, Invalid, NotFound
+from casfs.errors import Conflict, Failed, Invalid
 from casfs.nodes import head_kinds
 from casfs.store import Store
 from casfs.thread_state import says
@@ -28,7 +28,7 @@ from engine.agents import loader
 from engine.agents.loader import Package
 from engine.moderator import rules
 from engine.threads import agent_binding, call_stack, naming, record
-from engine.threads.agent_binding import NO_BINDINGS, Binding, option
+from engine.threads.agent_binding import Binding, option
 from engine.threads.record import END_ON_LIMIT, ON_LIMIT, SUSPEND_ON_LIMIT, UNLIMITED, Budget
 from engine.workflow import registry as workflows
 
@@ -143,60 +143,6 @@ def call(
     return Thread(parent.id, moved, None), child
 
 
-def fork(
-    store: Store,
-    thread: Thread,
-    at: int | NodeHash | None = None,
-    replacements: Mapping[str, Binding] = NO_BINDINGS,
-    max_steps: int | None = None,
-    workflow: NodeHash | None = None,
-    hint: NodeHash | None = None,
-    name: str | None = None,
-) -> Thread:
-    """Creates a thread that continues from a step of this one, with that step's workspace. `at`:
-    index of the step (0: the start), its hash, or None for the last. No node is copied.
-    `replacements`: agents that play their roles from there on; `max_steps`: its step limit, that
-    of this thread by default; `workflow`: the node of one that decides from there on; `hint`: for
-    the next step. Raises NotFound where there is no such step, Invalid for a workflow without a
-    role that was played until there, and as `create` for roles, agents and the name."""
-    origin, index = _fork_point(store, thread, at)
-    kept, agents = threads.agents(store, thread), thread.record.get("agents")
-    flow_name, inherited = thread.record["workflow"], ("rounds", "onLimit", "definition")
-    fields = {key: thread.record[key] for key in inherited if key in thread.record}
-    fields |= {key: one for key, one in (("rounds", max_steps), ("hint", hint)) if one is not None}
-    if workflow is None:
-        agent_binding.check_replacements(thread, kept, replacements)
-    else:
-        flow = workflows.load(store, workflow)
-        _check_history(store, origin, flow)
-        kept = {role: agent for role, agent in kept.items() if role in flow.roles}
-        _check_roles(flow, {**kept, **replacements})
-        flow_name, fields["definition"] = flow.name, workflow
-    with naming.one_at_a_time(name), store.batch() as batch:
-        if replacements or workflow is not None:
-            agents = agent_binding.put_replaced(batch, kept, replacements)
-        created = _new_thread(
-            thread.record["start"],
-            flow_name,
-            origin,
-            fork={"thread": thread.id, "step": index},
-            agents=agents,
-            **{**fields, **naming.fields(store, name)},
-        )
-        batch.swap(created.name, None, created.head)
-    return created
-
-
-def _check_history(store: Store, origin: NodeHash, flow: workflows.Workflow) -> None:
-    """Raises Invalid for a workflow without a role of a recorded step."""
-    node = store.node(origin)
-    while node.type == "thread-step":
-        step = node.payload
-        if (role := step["role"]) not in flow.roles:
-            raise Invalid(f"workflow {flow.name}: no role {role!r}, of step {step['index']}")
-        node = store.node(step["previous"] or step["start"])
-
-
 def remove(store: Store, thread: Thread) -> None:
     """Removes the head of a finished thread, as `casfs.removals`. Raises Conflict."""
     if thread.status not in (ENDED, CANCELLED, BROKEN):
@@ -212,29 +158,13 @@ def remove(store: Store, thread: Thread) -> None:
         removals.remove(store, batch, heads)
 
 
-def _fork_point(store: Store, thread: Thread, at: int | NodeHash | None) -> tuple[NodeHash, int]:
-    """Returns (node, index) of the step to fork from."""
-    if isinstance(at, str):
-        node = store.node(at, "thread-step")
-        if node.payload["start"] != thread.record["start"]:
-            raise NotFound(f"{at} is not a step of thread {thread.id}, nor of a fork of it")
-        return at, node.payload["index"]
-    length = threads.length(store, thread)
-    index = length if at is None else at
-    if not 0 <= index <= length:
-        raise NotFound(f"thread {thread.id} has no step {index}; it has {length}")
-    if index == 0:
-        return NodeHash(thread.record["start"]), 0
-    return threads.step_at(store, thread, index).hash, index
-
-
 def _validated(
     store: Store, request: ThreadRequest, caller: Mapping[str, Any] = NO_CALLER
 ) -> _ValidatedRequest:
     if request.on_limit not in ON_LIMIT:
         raise Invalid(f"on_limit must be one of {', '.join(ON_LIMIT)}")
     workflow = workflows.load(store, request.workflow)
-    _check_roles(workflow, request.agents)
+    check_roles(workflow, request.agents)
     packages = agent_binding.resolve(request.all_agents)
     for role, one in request.all_agents.items():
         _check_calls(store, option(role), one.name, one.config)
@@ -246,7 +176,7 @@ def _check_calls(store: Store, where: str, agent: str, config: Mapping[str, Any]
     if agent == "workflow":
         for call in config.get("calls", [config]):
             flow = workflows.load(store, workflows.find(store, call["workflow"]))
-            _check_roles(flow, call["agents"])
+            check_roles(flow, call["agents"])
         schemas = {name: role.schema for name, role in flow.roles.items()}
         faults = rules.result_errors(config.get("meta", "null"), schemas)
         if faults and "calls" not in config:  # each of several has roles of its own
@@ -273,11 +203,8 @@ def _put_start(batch: Batch, valid: _ValidatedRequest) -> NodeHash:
     return batch.put_node("thread-start", payload).hash
 
 
-def _new_thread(
-    start: NodeHash, workflow: str, hash: NodeHash | None = None, **more: Any
-) -> Thread:
-    head = Head(hash or start, record.initial(start, workflow, **more))
-    return Thread(threads.new_id(), head, None)
+def _new_thread(start: NodeHash, workflow: str, **more: Any) -> Thread:
+    return Thread(threads.new_id(), Head(start, record.initial(start, workflow, **more)), None)
 
 
 def _key_hash(key: str) -> str:
@@ -292,7 +219,8 @@ def _thread_of_key(store: Store, known: Head, start: NodeHash) -> Thread:
     return found
 
 
-def _check_roles(workflow: workflows.Workflow, bound: Mapping[str, Any]) -> None:
+def check_roles(workflow: workflows.Workflow, bound: Mapping[str, Any]) -> None:
+    """Raises Invalid for a role without an agent, or an agent without a role."""
     if without := ", ".join(sorted(workflow.roles.keys() - bound.keys())):
         raise Invalid(f"workflow {workflow.name}: no agent for {without}; give --agent ROLE=NAME")
     if unknown := sorted(bound.keys() - workflow.roles.keys()):

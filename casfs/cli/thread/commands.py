@@ -11,7 +11,7 @@ import click
 
 from casfs import thread_lookup, threads
 from casfs.cli.common import Count, json_option, open_store, store_root
-from casfs.cli.output import echo_result
+from casfs.cli.output import echo_lines, echo_result
 from casfs.cli.thread.arguments import (
     agent_fields,
     parse_agent,
@@ -197,7 +197,9 @@ def compact(
 @thread.command()
 @click.argument("id")
 @click.option("--at", type=Count(0), metavar="STEP", help="Step to fork after (default: the last).")
+@click.option("--count", type=Count(1), default=1, help="How many, all at once (default: 1).")
 @agent_option
+@click.option("--vary", multiple=True, metavar="ROLE=FILE", help="TOML with [[variants]] tables.")
 @click.option("--max-steps", type=Count(1), help="Step limit.")
 @click.option("--workflow", metavar="NAME|HASH", help="Workflow that decides from there on.")
 @click.option("--hint", metavar="TEXT|@FILE", help="Text for the next step.")
@@ -209,7 +211,9 @@ def fork(
     ctx: click.Context,
     id: str,
     at: int | None,
+    count: int,
     agents: tuple[str, ...],
+    vary: tuple[str, ...],
     max_steps: int | None,
     workflow: str | None,
     hint: str | None,
@@ -220,16 +224,25 @@ def fork(
     """Start a new thread from a step of another, with the workspace of that step; print its id.
 
     The other thread does not change. Roles without --agent keep their agents; a new workflow has
-    all roles that played until there. Needs the daemon.
+    all roles that played until there. With --count N the forks take several agents of a role, or
+    the [[variants]] of a file, in turn. Needs the daemon.
 
     \b
-    casfs thread fork 01K2 --at 3
-    casfs thread fork 01K2 --workflow mended
     casfs thread fork 01K2 --at 3 --agent coder='command:{"argv": ["./other"]}'
+    casfs thread fork 01K2 --workflow mended
+    casfs thread fork 01K2 --at 3 --count 10 --vary coder=models.toml
     """
+    from casfs.cli.thread.variants import variants
+
+    if wait and count > 1:
+        raise Usage("--wait is for one fork; `casfs thread race` waits for several")
     text = None if hint is None else text_or_file(hint)
-    options = {"at": at, "max_steps": max_steps, "workflow": workflow, "hint": text, "name": name}
-    return _ask(ctx, "fork", id, wait, as_json, **options, **agent_fields(agents))
+    options: dict[str, Any] = {"at": at, "max_steps": max_steps, "workflow": workflow}
+    options |= {"hint": text, "name": name, "count": count}
+    with open_store(ctx) as store:
+        found = thread_lookup.find(store, id)
+        options["variants"] = variants(store, found, agents, vary, count)
+    return _ask(ctx, "fork", found.id, wait, as_json, **options)
 
 
 @thread.command()
@@ -278,5 +291,5 @@ def _ask(ctx: click.Context, op: str, id: str, wait: bool, as_json: bool, **argu
         done = threads.length(store, found) if wait else 0
     made = daemon_socket.request(store_root(ctx), op, id=found.id, **arguments)
     if not (wait and as_json):
-        echo_result(as_json, made, made["id"])
+        echo_lines(as_json, made, made.get("ids", [made["id"]]))
     return wait_until_over(ctx, made["id"], as_json, made.get("step", done)) if wait else 0

@@ -15,7 +15,7 @@ from casfs.errors import Invalid
 from casfs.nodes.registry import builtin
 from casfs.store import Store
 from casfs.threads import ENDED, RUNNING, SUSPENDED, Thread
-from engine.threads import lifecycle, suspension
+from engine.threads import forking, suspension
 from engine.workflow import file as workflow_file
 from engine.workflow import registry as workflows
 from engine.workflow.definition import check
@@ -138,7 +138,7 @@ async def test_a_resumed_step_and_a_fork_are_told(disk_store: Store, got: Path) 
     ended = await carry_on(disk_store, resumed)
     assert check_rebuilt(disk_store, ended, got)[2] == SAID
     other, _ = workflows.add(disk_store, told(rejects="Other: {{ status }}."))
-    fork = await carry_on(disk_store, lifecycle.fork(disk_store, ended, 2, workflow=other))
+    fork = await carry_on(disk_store, forking.fork(disk_store, ended, 2, workflow=other))
     step = threads.step_at(disk_store, fork, 3)
     rebuilt = prompts.of_step(disk_store, fork, step)
     assert (rebuilt.fault, instruction(rebuilt.text)) == (None, "Other: rejected.")
