@@ -38,10 +38,10 @@ The head `threads/<ULID>` points to the newest of these. Its record holds the mu
     definition  the workflow node, where it is not that of the thread-start (a fork)
     lease       in a shared store: the number of the lease under which it ran last
 
-Only `engine.threads.transitions`, `suspension`, `lifecycle` and `forking` write threads; all may read
-them. Steps link backwards: a step links to its predecessor and up to 10 further ancestors (seed
-000), and some link to one far back (`leap`, as in a skip list), so any step of a long thread is a
-few reads away.
+Only `engine.threads.transitions`, `suspension`, `lifecycle` and `forking` write threads; anything
+may read them. Steps link backwards: a step links to its predecessor and up to 10 further ancestors
+(seed 000), and some link to one far back (`leap`, as in a skip list), so any step of a long thread
+is a few reads away.
 """
 
 from __future__ import annotations
