@@ -1,6 +1,7 @@
 """Blame and log of a file in threads of 100, 1,000, 10,000 steps, and of git on the same history.
 
     python -m benchmarks.history [DIR] [STEPS...]
+    python -m benchmarks.history forks [DIR]        (`benchmarks.history_forks`)
 
 Each step replaces a line of one of 20 files of 200 lines, in turn, in a tree of two levels; all are
 measured as whole commands, on a store, or repository, that was just written. Best of three.
@@ -126,4 +127,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["forks"]:
+        from benchmarks import history_forks
+
+        history_forks.main(*sys.argv[2:])
+    else:
+        main()

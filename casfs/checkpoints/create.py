@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -104,16 +104,19 @@ def create_before_restore(
     return create_of_tree(store, BEFORE_RESTORE, root, f"before {what}: {_short(directory)}")
 
 
-def create_of_tree(store: Store, name: str, root: TreeHash, message: str = "") -> Checkpoint:
-    """Record the stored tree `root` under `name`. Raises Invalid (the name), NotFound."""
+def create_of_tree(
+    store: Store, name: str, root: TreeHash, message: str = "", batch: Batch | None = None
+) -> Checkpoint:
+    """Record the stored tree `root` under `name`; when `batch` commits, if there is one. Raises
+    Invalid (the name), NotFound."""
     checkpoint.check_name(name)
     files = [one for _, one in tree.walk(store, root) if isinstance(one, File)]
     previous = checkpoint.latest(store, name)
     counts, paths = compare(store, previous.root if previous else None, root)
     size = sum(one.digest.size_bytes for one in files)
     content = Content(root, message, {"files": len(files), "bytes": size, **counts}, paths)
-    with store.batch() as batch:
-        return put(batch, name, previous, content)
+    with nullcontext(batch) if batch else store.batch() as writing:
+        return put(writing, name, previous, content)
 
 
 def _short(directory: Path) -> str:

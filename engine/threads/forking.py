@@ -78,7 +78,7 @@ def fork_many(
             agents = [agent_binding.put_replaced(batch, kept, one) for one in variants]
         more = {**fields, **naming.fields(store, name)}
         more["fork"] = {"thread": thread.id, "step": index}
-        ids = sorted(threads.new_id() for _ in range(count))  # those of a millisecond are random
+        ids = [threads.new_id() for _ in range(count)]
         heads = [
             Head(origin, record.initial(thread.record["start"], flow_name, agents=one, **more))
             for one in islice(cycle(agents), count)

@@ -31,7 +31,7 @@ KINDS = {
     **dict.fromkeys(("directory", "source"), DIRECTORY),
     **dict.fromkeys(("file", "paths", "output", "have", "steps_file"), FILE),
     **dict.fromkeys(("hash", "hashes", "why", "purge"), HASH),
-    **dict.fromkeys(("id", "thread"), THREAD),
+    **dict.fromkeys(("id", "ids", "thread"), THREAD),
     "sides": REVISION_OR_DIRECTORY,
     "workspace": REVISION_OR_DIRECTORY,
     "workflow": WORKFLOW,

@@ -20,9 +20,11 @@ from casfs.cli.thread.arguments import (
     text_or_file,
 )
 from casfs.cli.thread.changes import apply, diff
+from casfs.cli.thread.compare import compare
 from casfs.cli.thread.list import list_
 from casfs.cli.thread.log import log
 from casfs.cli.thread.past import context, graph, prompt, replay, rm
+from casfs.cli.thread.race import race
 from casfs.cli.thread.show import show
 from casfs.cli.thread.wait import wait_until_over
 from casfs.errors import Usage
@@ -51,7 +53,7 @@ def thread() -> None:
     """
 
 
-for one in (list_, show, log, diff, apply, prompt, context, replay, graph, rm):
+for one in (list_, show, log, diff, apply, compare, race, prompt, context, replay, graph, rm):
     thread.add_command(one)
 
 
