@@ -39,7 +39,7 @@ from casfs.backend.objects import Objects
 from casfs.backend.pack_files import PackFiles, add_row, find_movable
 from casfs.backend.protocols import Publication, Staged, Swap, discard
 from casfs.backend.recompression import Pending, Recompression, find_pending
-from casfs.backend.sqlite_connection import Connection, Database
+from casfs.backend.sqlite_connection import Connection, Database, Synchronous
 from casfs.backend.sqlite_schema import create as create_tables
 from casfs.backend.sqlite_statements import (
     ADOPT,
@@ -66,10 +66,12 @@ if TYPE_CHECKING:
 
 
 class DiskBackend:
-    def __init__(self, root: Path, objects: Objects | None = None) -> None:
+    def __init__(
+        self, root: Path, objects: Objects | None = None, synchronous: Synchronous = "FULL"
+    ) -> None:
         """Opens what `create` made; sweeps what dead writers left in `tmp/`."""
         self._root = root
-        self._db = Database(root / "store.db")
+        self._db = Database(root / "store.db", synchronous=synchronous)
         self._objects = objects or Objects(root / "objects")
         self._objects.staging.sweep()
         self._commits = GroupCommit(self._db)

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from casfs.backend import wal_index
 from casfs.backend.wal_checkpoints import BACKSTOP_PAGES, Result, WalCheckpoints
@@ -29,6 +30,7 @@ WAL_MODE_TIMEOUT_S = 1.0  # for a database that exists
 PAGE_CACHE_KIB = 16384  # per connection
 FULL = "database or disk is full"
 Connection = sqlite3.Connection
+Synchronous = Literal["FULL", "NORMAL", "OFF"]
 
 
 class _Full(sqlite3.OperationalError):
@@ -38,11 +40,12 @@ class _Full(sqlite3.OperationalError):
 class Database:
     """A pool of connections to the file at `path`; each serves one caller at a time."""
 
-    def __init__(self, path: Path, schema: str = "", *, durable: bool = True) -> None:
+    def __init__(self, path: Path, schema: str = "", *, synchronous: Synchronous = "FULL") -> None:
         """Opens the file; `schema` (idempotent SQL) is applied when given, else it must exist.
-        Data that can be recomputed need not be `durable`."""
+        `synchronous`: as SQLite's; of data that can be had again NORMAL, which loses the last
+        commits with the power, or OFF, which may lose the file."""
         self._path = path
-        self._synchronous = "FULL" if durable else "OFF"
+        self._synchronous = synchronous
         self._create = bool(schema)
         self._idle: list[Connection] = []
         self._all: list[Connection] = []
@@ -241,10 +244,10 @@ def _enable_wal(connection: Connection, timeout_s: float) -> None:
 def open_derived(path: Path, schema: str) -> Database:
     """Opens a database of data that can be recomputed; makes it anew where it is damaged."""
     try:
-        return Database(path, schema, durable=False)
+        return Database(path, schema, synchronous="OFF")
     except Corrupt:
         remove_derived(path)
-        return Database(path, schema, durable=False)
+        return Database(path, schema, synchronous="OFF")
 
 
 def remove_derived(path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from casfs import config
 from casfs.cli import background
+from casfs.errors import CasfsError
 from casfs.system.log import Log, to_file
 
 if TYPE_CHECKING:
@@ -61,7 +62,14 @@ def _workspaces(root: Path, log: Log) -> Workspaces:
     def open(store: Store, folder: Path) -> Workspace:
         return OverlayWorkspace(store, folder, implicit_mount.tree_provider(store, os.environ), log)
 
-    return Workspaces(open, lambda: implicit_mount.end(root, os.environ))
+    def prepare() -> None:
+        try:
+            if not (implicit_mount.mount_point(root, os.environ) / "trees").is_dir():
+                implicit_mount.start(root, os.environ)
+        except CasfsError as error:
+            log("not mounted", error=str(error))
+
+    return Workspaces(open, lambda: implicit_mount.end(root, os.environ), prepare)
 
 
 def _maintenance(values: Mapping[str, Any]) -> Callable[[Store], None] | None:

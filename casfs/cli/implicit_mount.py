@@ -43,7 +43,7 @@ def tree_provider(store: Store, env: Mapping[str, str]) -> TreeLocator:
         assert store.root is not None
         found = _find(store.root, hash)
         if found is None:
-            _start(store.root, mount_point(store.root, env))
+            start(store.root, env)
             found = _find(store.root, hash)
         if found is None:
             raise NotFound(f"no mount of {store.root} shows the tree {hash}")
@@ -114,7 +114,9 @@ def _find(root: Path, hash: str) -> Path | None:
     return None
 
 
-def _start(root: Path, point: Path) -> None:
+def start(root: Path, env: Mapping[str, str]) -> None:
+    """Mounts the workspaces' own mount, in place of a dead one. Raises as mounting does."""
+    point = mount_point(root, env)
     daemon_socket.private_directory(point.parent)
     with suppress(CasfsError):
         mount_points.unmount(point, lazy=True)  # a dead one

@@ -58,6 +58,7 @@ class Daemon:
         self._log = log
         self._maintenance = maintenance
         self._hold = hold
+        self._workspaces = workspaces
         self._idle: list[trio.CancelScope] = []  # of connections without a request, oldest first
         self._evaluator = WorkerPool(log)
         self._supervisor = Supervisor(
@@ -82,6 +83,8 @@ class Daemon:
                     nursery.start_soon(self._run_maintenance, self._maintenance)
                 self._log("ready", socket=str(path))
                 ready()
+                if leases is not None:  # threads come at any time, many at once
+                    nursery.start_soon(trio.to_thread.run_sync, self._workspaces.prepare)
                 async for number in signals:
                     self._log("ending", signal=number)
                     break

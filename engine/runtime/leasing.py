@@ -28,6 +28,7 @@ from engine.threads.call_stack import is_awaited
 CHECK_S = 0.5  # between two looks at what other machines did to the threads
 POLL_S = (0.25, 0.5)  # between two looks for threads to claim
 WATCH_S = 0.1
+BATCH = 8  # threads of one claim: those of a daemon that died are shared, and begin the sooner
 MARGIN_S = 2.0  # before the expiry
 CLOSE_S = 3.0
 T = TypeVar("T")
@@ -101,9 +102,12 @@ class ThreadLeases:
                     await self._call(partial(self._leases.release, over))
                     self._over.difference_update(over)
                 now = runner.status()
-                if (free := now["limit"] - len(now["running"])) > 0:
-                    for lease in await self._claim(free, wanted=partial(self._wanted, runner)):
-                        runner.start(lease)
+                free = min(BATCH, now["limit"] - len(now["running"]))
+                found = await self._claim(free, wanted=partial(self._wanted, runner))
+                for lease in found:
+                    runner.start(lease)
+                if found and len(found) == free:
+                    continue
                 with trio.move_on_after(random.uniform(*POLL_S)):
                     await self._wake.wait()
             except CasfsError as error:

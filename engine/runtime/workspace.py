@@ -96,10 +96,12 @@ class NoWorkspace(Workspace):
 @dataclass(frozen=True)
 class Workspaces:
     """The kind of workspace of a daemon's threads: `open` makes one of the store and its path,
-    `release` frees what all of them share; `max_bytes`: limit of each."""
+    `prepare` makes what all of them share before the first is opened, `release` frees it;
+    `max_bytes`: limit of each."""
 
     open: Callable[[Store, Path], Workspace] = Workspace
     release: Callable[[], None] = lambda: None
+    prepare: Callable[[], None] = lambda: None
     max_bytes: int | None = None
 
 

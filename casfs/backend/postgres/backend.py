@@ -24,7 +24,7 @@ from casfs.backend.postgres.connection import Expired, Pool
 from casfs.backend.postgres.gc import SharedMarkSweep
 from casfs.backend.postgres.heads import PostgresHeads
 from casfs.backend.postgres.leases import PostgresLeases
-from casfs.backend.postgres.publication import Call
+from casfs.backend.postgres.publication import Call, Placed
 from casfs.backend.postgres.schema import FORMAT
 from casfs.backend.postgres.state import state
 from casfs.backend.postgres.uploads import Pack, Uploads
@@ -44,8 +44,8 @@ class PostgresBackend:
         self.settings = settings
         self.machine = machine_id(root)
         self.pool = Pool(settings.url, format=FORMAT)
-        self.local = DiskBackend(root)
-        cache = Cache(root, self.local)
+        self.local = DiskBackend(root, synchronous="NORMAL")  # all of it can be brought again
+        self._cache = cache = Cache(root, self.local)
         self.blobs = PostgresBlobs(self.pool, cache, self._storage)
         self.heads = PostgresHeads(self.pool, self.machine)
         self._replica: replica.Replica | None = None
@@ -75,12 +75,14 @@ class PostgresBackend:
         results: list[set[str] | BaseException] = [set()] * len(group)
         calls: dict[int, Call] = {}
         packs: dict[int, list[Pack]] = {}
+        placements: dict[int, Placed] = {}
         directory = self.local.blobs.staging_directory() / secrets.token_hex(8)
         try:
             for number, one in enumerate(group):
                 try:
                     placed, packs[number] = self.uploads.place(self.heads.stored(one), directory)
                     calls[number] = publication.arguments(placed)
+                    placements[number] = placed
                 except Exception as error:
                     results[number] = error
             done = self._publish([*calls.values()]) if calls else []
@@ -88,13 +90,15 @@ class PostgresBackend:
                 results[number] = result
                 if isinstance(result, set):
                     self.heads.note_moves(calls[number].moves)
+                    self._cache.note_published(placements[number].rows)
                     discard(group[number].staged)
                     with suppress(CasfsError, OSError):  # it is published, cached or not
                         self.uploads.keep(packs[number])
             pairs = zip(group, results, strict=True)
             return [self._again(one) if isinstance(got, Expired) else got for one, got in pairs]
         finally:
-            shutil.rmtree(directory, ignore_errors=True)
+            with suppress(FileNotFoundError):  # renamed: an upload that was given up makes no more
+                shutil.rmtree(directory.rename(f"{directory}.done"), ignore_errors=True)
 
     def _again(self, one: Publication) -> set[str] | BaseException:
         (result,) = self.publish_group([one])
@@ -107,6 +111,7 @@ class PostgresBackend:
             return [error] * len(calls)
 
     def collection(self) -> SharedMarkSweep:
+        self._cache.forget_published()
         return SharedMarkSweep(self.pool, self._storage, self.machine)
 
     def version(self) -> int:
@@ -120,7 +125,7 @@ class PostgresBackend:
         self.heads.replica = self.local.heads
 
     def leases(self, owner: str) -> PostgresLeases:
-        return PostgresLeases(self.pool, self.heads, self.machine, owner)
+        return PostgresLeases(self.pool, self.heads, self.blobs, self.machine, owner)
 
     def state(self) -> dict[str, Any]:
         return state(self.settings, self.machine)

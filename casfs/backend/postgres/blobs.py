@@ -6,14 +6,14 @@ of a packed blob the places of all members of its pack, whose frames the cache t
 are read (`casfs.backend.lazy_packs`). With a node come the nodes of its type that it reaches, so a
 tree's directories need as many round trips as it is deep.
 
-Metadata are asked of the database, which decides what is stored; of the cache where the database is
-away. A thread that must not wait gets those of the cache, and of plain bytes, which may become a
-node, and of what is not here what the database has said within SAID_S.
+Metadata are asked of the database, which decides what is stored, but for nodes that this process
+has published within SAID_S; of the cache where the database is away. A thread that must not wait
+gets those of the cache, and of plain bytes, which may become a node, and of what is not here what
+the database has said within SAID_S.
 """
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -27,6 +27,7 @@ from casfs.backend.lazy_packs import SHARED, NotLocal, waiting
 from casfs.backend.postgres.cache import Cache
 from casfs.backend.postgres.connection import Pool
 from casfs.backend.postgres.fsck import PostgresRepair
+from casfs.backend.postgres.prefetch import CONTENT, is_sound, related
 from casfs.backend.postgres.schema import ARRIVED
 from casfs.backend.protocols import META, Blob, BlobInfo, Staged, Total
 from casfs.backend.sqlite_statements import (
@@ -37,22 +38,15 @@ from casfs.backend.sqlite_statements import (
     type_key,
     type_of,
 )
-from casfs.digest import BlobHash, Digest, hash_bytes
+from casfs.digest import BlobHash, Digest
 from casfs.errors import Corrupt, CorruptBlob, NotFound, Unreachable
 from casfs.lru_cache import LruCache
 from casfs.object_storage.interface import ObjectStorage
 
-MAX_BROUGHT_NODES = 20_000  # with one that is asked for
-MAX_BROUGHT_BYTES = 64 << 20
-MAX_BESIDE_BYTES = 64 << 10
-HASHES = re.compile(rb'"([0-9a-f]{64})"(?!,"size_bytes":\d+},"is_executable":)')  # not of files
-SAID_S = 5.0  # for which an answer of the database stands, in a thread that must not wait
+SAID_S = 5.0  # for which an answer of the database stands
 SAID_BLOBS = 100_000
 INFO = "SELECT id, hash, size, type FROM casfs.blobs WHERE"
 IN = "hash = ANY(%b::bytea[])"
-CONTENT = f"SELECT hash, size, type, data, pack FROM casfs.blobs WHERE {IN}"
-NODES = f"{CONTENT} AND type = %b"
-SHORT_NODES = f"{CONTENT} AND type IS NOT NULL AND size <= %s"
 MEMBERS = """
 SELECT p.name, p.size, b.member, b.hash, b.size
 FROM casfs.packs p JOIN casfs.blobs b ON b.pack = p.id WHERE p.id = ANY(%s) ORDER BY p.id, b.member
@@ -150,41 +144,17 @@ class PostgresBlobs(PostgresRepair):
         while asked:
             part, asked = asked[: 10 * BATCH_ROWS], asked[10 * BATCH_ROWS :]
             with self._bringing:
+                if not again and (own := self._cache.published_rows(part)):
+                    self._keep(own)
                 keys = [key_of(one) for one in (part if again else self._local.blobs.missing(part))]
-                if not keys:  # another thread has brought them
+                if not keys:  # they are of this process, or another thread has brought them
                     continue
                 rows = self._pool.run(CONTENT, [keys])
                 if gone := {*keys} - {row[0] for row in rows}:
                     raise NotFound(f"no blob {min(gone).hex()} in this store")
-                if bad := [row[0].hex() for row in rows if not _is_sound(*row)]:
+                if bad := [row[0].hex() for row in rows if not is_sound(*row)]:
                     raise CorruptBlob(f"blob {min(bad)}: damaged in the database")
-                rows += self._below(rows)
-                self._keep(rows + self._beside(rows))
-
-    def _below(self, rows: list[Any]) -> list[Any]:
-        """Returns the nodes that nodes reach through nodes of their own type."""
-        below: list[Any] = []
-        seen, size = {row[0] for row in rows}, 0
-        for type in {row[2] for row in rows if row[2]}:
-            level = [row for row in rows if row[2] == type]
-            while level and len(below) < MAX_BROUGHT_NODES and size < MAX_BROUGHT_BYTES:
-                refs = {text.decode() for row in level for text in HASHES.findall(row[3])}
-                wanted = [hash for hash in refs if bytes.fromhex(hash) not in seen]
-                keys = [bytes.fromhex(hash) for hash in self._local.blobs.missing(wanted)]
-                level = self._pool.run(NODES, [keys, type]) if keys else []
-                level = [row for row in level if _is_sound(*row)]
-                seen.update(row[0] for row in level)
-                below += level
-                size += sum(row[1] for row in level)
-        return below
-
-    def _beside(self, rows: list[Any]) -> list[Any]:
-        """Returns the short nodes of other types that nodes refer to: a step's text, its agent."""
-        refs = {text.decode() for row in rows if row[2] for text in HASHES.findall(row[3])}
-        refs -= {row[0].hex() for row in rows}
-        keys = [bytes.fromhex(hash) for hash in self._local.blobs.missing(refs)]
-        found = self._pool.run(SHORT_NODES, [keys, MAX_BESIDE_BYTES]) if keys else []
-        return [row for row in found if _is_sound(*row)]
+                self._keep(rows + related(self._pool, self._local.blobs, rows))
 
     def _keep(self, rows: list[Any]) -> None:
         types = {row[2].hex() for row in rows if row[2]}
@@ -223,9 +193,11 @@ class PostgresBlobs(PostgresRepair):
         return {hash: BlobInfo(size, type) for hash, (size, type, *_) in here.items()}
 
     def _info(self, hashes: Collection[str]) -> dict[str, BlobInfo]:
-        keys = [key for hash in hashes if (key := parse_hash(hash)) is not None]
+        found = self._cache.published_nodes(hashes, SAID_S)
+        keys = [parse_hash(hash) for hash in hashes if hash not in found]
+        keys = [key for key in keys if key is not None]
         rows = self._pool.run(f"{INFO} {IN}", [keys]) if keys else []
-        return {key.hex(): _info(size, type) for _, key, size, type in rows}
+        return found | {key.hex(): _info(size, type) for _, key, size, type in rows}
 
     def _info_here(self, hashes: Collection[str]) -> dict[str, BlobInfo]:
         """Raises NotLocal."""
@@ -287,13 +259,6 @@ class PostgresBlobs(PostgresRepair):
 
     def types(self) -> dict[str, int]:
         return {type: total.blobs for type, total in self.room().items() if type is not None}
-
-
-def _is_sound(key: bytes, size: int, type: bytes | None, data: bytes | None, _: object) -> bool:
-    """Returns False for a row whose bytes, size or type are not those of its hash."""
-    if data is None:
-        return type is None
-    return len(data) == size and hash_bytes(data) == key.hex() and len(type or META_KEY) in (0, 32)
 
 
 def _info(size: int, type: bytes | None) -> BlobInfo:

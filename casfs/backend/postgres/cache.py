@@ -7,14 +7,21 @@ Images of trees do not need it: a layer of theirs brings what is absent (`casfs.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from casfs.backend.disk import DiskBackend
 from casfs.backend.frame_mirror import evict
 from casfs.backend.lazy_packs import EVICT_SHARE, cache_limit
+from casfs.backend.postgres.connection import Row
+from casfs.backend.protocols import BlobInfo, Staged
+from casfs.backend.sqlite_statements import key_of, type_key
 from casfs.lru_cache import LruCache
 
 USED_BLOBS = 100_000
+PUBLISHED_BYTES = 16 << 20
 
 
 class Cache:
@@ -26,6 +33,31 @@ class Cache:
         self._root = root
         self._limit = cache_limit(root)
         self._stored = 0
+        self._published = LruCache(PUBLISHED_BYTES)  # rows of this process, which it reads again
+
+    def note_published(self, staged: Iterable[Staged]) -> None:
+        for one in staged:
+            if one.data is not None:
+                value = time.monotonic(), replace(one, temp=None)
+                self._published.put(one.digest.hash, value, len(one.data))
+
+    def published_rows(self, hashes: Collection[str]) -> list[Row]:
+        """Returns those that this process has published, as the database has them."""
+        found = (self._published.get(hash) for hash in hashes)
+        return [_row(one) for _, one in filter(None, found)]
+
+    def published_nodes(self, hashes: Collection[str], seconds: float) -> dict[str, BlobInfo]:
+        """Returns the nodes that were published so recently."""
+        found = {hash: self._published.get(hash) for hash in hashes}
+        since = time.monotonic() - seconds
+        return {
+            hash: BlobInfo(one[1].digest.size_bytes, one[1].type)
+            for hash, one in found.items()
+            if one and one[0] > since and one[1].type is not None
+        }
+
+    def forget_published(self) -> None:
+        self._published = LruCache(PUBLISHED_BYTES)
 
     def note(self, size: int) -> None:
         """Evicts, once enough was stored since the last time."""
@@ -35,3 +67,8 @@ class Cache:
             evict(self._root, self._limit)
             used, self.used = self.used, LruCache(USED_BLOBS)
             self.local.evict(self._limit, used.keys())
+
+
+def _row(one: Staged) -> Row:
+    key, type = key_of(one.digest.hash), None if one.type is None else type_key(one.type)
+    return key, one.digest.size_bytes, type, one.data, None

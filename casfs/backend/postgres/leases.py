@@ -8,16 +8,19 @@ move, whatever its clock says. A lease that is given up has no row; the token st
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from functools import partial
 
 from casfs.backend.capabilities import Lease, Renewal, Wanted
 from casfs.backend.postgres import publication
+from casfs.backend.postgres.blobs import PostgresBlobs
 from casfs.backend.postgres.connection import Connection, Pool, fetch
 from casfs.backend.postgres.heads import PostgresHeads
 from casfs.backend.postgres.publication import Placed
 from casfs.backend.postgres.schema import GUARD
 from casfs.backend.protocols import MAX_RECORD_BYTES, Head, HeadName, Publication, Swap
 from casfs.backend.sqlite_statements import head_of
+from casfs.errors import CasfsError
 
 TTL_S = 10.0
 PAGE = 64  # candidates of one query
@@ -57,10 +60,13 @@ WITH gone AS (DELETE FROM casfs.leases l USING casfs.machines m WHERE m.id = %s
 class PostgresLeases:
     ttl_s = TTL_S
 
-    def __init__(self, pool: Pool, heads: PostgresHeads, machine: str, owner: str) -> None:
+    def __init__(
+        self, pool: Pool, heads: PostgresHeads, blobs: PostgresBlobs, machine: str, owner: str
+    ) -> None:
         """Gives up the leases of the machine's former daemon, which must have ended."""
         self._pool = pool
         self._heads = heads
+        self._blobs = blobs
         self._machine = machine
         self._owner = owner
         pool.run(BEGIN, [machine, owner, machine])
@@ -79,6 +85,8 @@ class PostgresLeases:
             if len(rows) < PAGE:
                 break
             last = rows[-1][0]
+        with suppress(CasfsError):  # their runs will read it one by one
+            self._blobs.bring([one.head.hash for one in taken])
         return taken
 
     def _take(self, names: Collection[HeadName], limit: int, db: Connection) -> list[Lease]:

@@ -41,6 +41,10 @@ class Placed(NamedTuple):
     packs: dict[str, int]
     places: dict[str, tuple[str, int]]
 
+    @property
+    def rows(self) -> list[Staged]:
+        return [one for one in self.publication.staged if one.digest.hash not in self.places]
+
 
 class Call(NamedTuple):
     """The arguments of one call, its token, and how many heads it moves."""

@@ -68,6 +68,8 @@ class Uploads:
             stored = {key.hex() for (key,) in self._pool.run(STORED, [keys])}
             new = {one.digest.hash: one for one in packed if one.digest.hash not in stored}
             rows += [Staged(one.digest, None) for one in packed if one.digest.hash in stored]
+            with writing(directory):
+                directory.mkdir(exist_ok=True)
             calls = (partial(self._upload, directory, one) for one in _groups(new.values()))
             packs = list(parallel(calls, UPLOADS, UPLOADS))
             rows += new.values()
@@ -78,8 +80,6 @@ class Uploads:
         return Placed(publication._replace(staged=rows), sizes, places), packs
 
     def _upload(self, directory: Path, group: list[Staged]) -> Pack:
-        with writing(directory):
-            directory.mkdir(exist_ok=True)
         path = directory / secrets.token_hex(8)
         name, members = _write(path, group)
         size = path.stat().st_size

@@ -153,7 +153,7 @@ def forget(store: Store, hash: str) -> None:
 
 
 def _database(path: Path) -> closing[Database]:
-    return closing(Database(path, SCHEMA, durable=False))
+    return closing(Database(path, SCHEMA, synchronous="OFF"))
 
 
 def fingerprint(seen: os.stat_result | Stat, racy_after: int) -> bytes:
