@@ -16,14 +16,14 @@ import functools
 import os
 import platform
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from casfs import canonical
 from casfs.actions import outputs
-from casfs.digest import NodeHash
+from casfs.digest import NodeHash, TreeHash
 from casfs.errors import Invalid, NotFound
 from casfs.store import Store
 from casfs.trees.snapshot import exclusions, stat_cache, walker
@@ -38,7 +38,8 @@ DEFAULT_VARIABLE = "PATH"  # passed without being named
 @dataclass(frozen=True, slots=True)
 class Request:
     """A command to run. `root`: the input directory; `cwd` and `outputs` are relative to it,
-    no output is below another; `env` is the whole environment; `defaults`: default excludes."""
+    no output is below another; `env` is the whole environment; `defaults`: default excludes;
+    `tree`: its input as a stored tree, which `prepare` puts there before the command runs."""
 
     argv: tuple[str, ...]
     root: Path
@@ -47,6 +48,8 @@ class Request:
     env: Mapping[str, str]
     timeout_ms: int | None
     defaults: bool = False
+    tree: TreeHash | None = None
+    prepare: Callable[[TreeHash], None] | None = None
 
     @property
     def directory(self) -> Path:
@@ -149,13 +152,16 @@ def identify(store: Store, request: Request) -> Action:
         "argv": list(request.argv),
         "cwd": request.cwd,
         "env": dict(request.env),
-        "inputRoot": None,
+        "inputRoot": request.tree,
         "outputs": list(request.outputs),
         "platform": host_platform(),
         "timeoutMs": request.timeout_ms,
         "step": None,
     }
     canonical.encode(payload)  # raises before anything is read
+    if request.tree is not None:
+        with store.batch() as batch:
+            return Action(batch.put_node("action", payload).hash, payload)
     report = SnapshotReport()
     ignore = _input_rules(store, request, report)
     cache = stat_cache.load(store, request.root, ignore, "action")

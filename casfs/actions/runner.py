@@ -7,7 +7,8 @@ process dies, the next ends the rest of its command and runs it again.
 
 A result is cached only for exit code 0, complete outputs and an unchanged input (a run that
 changes its own input, or during which the input was edited, logs that). A result that cannot
-be cached is logged, and never fails the run.
+be cached is logged, and never fails the run. On a stored tree (`Request.tree`) failures are cached
+as well, and the command may change its input.
 """
 
 from __future__ import annotations
@@ -74,6 +75,8 @@ def run(store: Store, request: Request, streams: Streams, *, cached: bool) -> Ou
 
 
 def _execute(request: Request, out: Sinks, err: Sinks, lock: Lock) -> Ended:
+    if request.tree and request.prepare:
+        request.prepare(request.tree)
     return run_command.run(
         request.argv,
         cwd=request.directory,
@@ -116,7 +119,8 @@ class _CachedRun:
             left = processes.Identity.parse(lock.left)
             if left is not None and processes.end(left):
                 self._log(f"ended process {left.pid}, left over from a killed run")
-            self._log(f"miss {self._name}: {explain_miss(self.store, self.action)}")
+            if self.request.tree is None:
+                self._log(f"miss {self._name}: {explain_miss(self.store, self.action)}")
             return self._run(lock)
 
     @property
@@ -174,7 +178,8 @@ class _CachedRun:
             sinks = [self.streams.out, out], [self.streams.err, err]
             ended = _execute(self.request, *sinks, lock)
             result = None
-            if ended.exit_code == 0 and not ended.timed_out:
+            most = 125 if self.request.tree else 0  # above: of shells, which found no program
+            if 0 <= ended.exit_code <= most and not ended.timed_out:
                 try:
                     result = self._record(ended, out, err)
                 except CasfsError as error:

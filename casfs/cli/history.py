@@ -67,7 +67,7 @@ def blame(
         asked = os.fsdecode(b"/".join(split_path(path)))
         moved = any(row["path"] != asked for row in rows)
         width = len(str(rows[-1]["line"])) if rows else 0
-        for row, head in zip(rows, _heads(rows), strict=True):
+        for row, head in zip(rows, heads(rows), strict=True):
             left = f"{head} {row['path'] + ' ' if moved else ''}{row['line']:>{width}})"
             text = "(binary or large)" if row["text"] is None else row["text"]
             write_line(f"{paint(escape(left, one_line=True), 'cyan')} {escape(text)}")
@@ -102,7 +102,7 @@ def log(ctx: click.Context, tree: str, as_patch: bool, limit: int | None, as_jso
         if as_json:
             echo_json(rows)
             return
-        for one, row, head in zip(found, rows, _heads(rows), strict=True):
+        for one, row, head in zip(found, rows, heads(rows), strict=True):
             line = f"{head} {row['letter']} {one.version.message}".rstrip()
             write_line(paint(escape(line, one_line=True), "cyan"))
             if as_patch:
@@ -110,7 +110,7 @@ def log(ctx: click.Context, tree: str, as_patch: bool, limit: int | None, as_jso
                 print_patch(unified_diff.patch(store, one.before, root, paths=[path]))
 
 
-def _heads(rows: Sequence[Row]) -> list[str]:
+def heads(rows: Sequence[Row]) -> list[str]:
     """Returns the aligned columns of versions: revision, role, agent, time."""
     cells = []
     for row in rows:

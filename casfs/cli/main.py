@@ -41,6 +41,7 @@ COMMANDS = {
     "diff": ("diff", "compare trees and directories"),
     "blame": ("history", "print each line of a file with the step that wrote it"),
     "log": ("history", "list the steps and checkpoints that changed a path"),
+    "bisect": ("bisect", "find the first checkpoint or step after which a command fails"),
     "has": ("blob", "check for blobs"),
     "missing": ("blob", "list hashes from stdin that are not stored"),
     "refs": ("blob", "list references of a node"),
@@ -80,7 +81,8 @@ COMMANDS = {
     "help": ("help", "the help of a command, or a manual page"),
 }
 SECTIONS = {
-    "Daily": "init status checkpoint undo diff blame log ls cat search workspace mount umount",
+    "Daily": "init status checkpoint undo diff blame log bisect ls cat search workspace"
+    " mount umount",
     "Threads (runs of workflows)": "run thread workflow agent daemon web mcp demo",
     "Remotes": "remote push pull clone",
     "Caches": "action plugin",

@@ -1,13 +1,13 @@
-"""A command run on a stored tree: in a workspace of its own, through the action cache."""
+"""A command run on stored trees: in the store's workspace for that, through the action cache."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 from casfs.cli import implicit_mount
 from casfs.cli.output import warn
@@ -15,33 +15,42 @@ from casfs.digest import TreeHash
 from casfs.store import Store
 from casfs.system import locks
 
-FOLDER = "tests"  # in the store: the workspace of the one command that runs, by its tree
+if TYPE_CHECKING:
+    from casfs.actions.runner import Outcome
+
+TreeRun: TypeAlias = "Callable[[TreeHash], Outcome]"
+FOLDER = "tests"  # in the store: the workspace of the one command that runs
+MARK = "CASFS_TREE"  # in its environment, so in its key: `casfs action` replays no failure of it
 
 
 def run_on_tree(store: Store, tree: TreeHash, argv: Sequence[str]) -> int:
-    """Returns the exit code of a command, whose output goes to stderr. Raises NotFound (the
-    program), Failed."""
-    from casfs.actions import key, runner
-
-    streams = runner.Streams(sys.stderr.buffer, sys.stderr.buffer, lambda line: None)
-    with _workspace(store, tree) as path:
-        request = key.request(argv, directory=path, here=path, env=os.environ)
-        return runner.run(store, request, streams, cached=True).exit_code
+    """Returns the exit code of a command. Raises as `tree_runner`."""
+    with tree_runner(store, argv) as run:
+        return run(tree).exit_code
 
 
 @contextmanager
-def _workspace(store: Store, tree: TreeHash) -> Iterator[Path]:
+def tree_runner(store: Store, argv: Sequence[str], names: Iterable[str] = ()) -> Iterator[TreeRun]:
+    """Yields a function that runs a command on a tree, or replays its result; what it prints goes
+    to stderr. `names`: variables to pass on. Raises NotFound (the program), Failed."""
+    from casfs.actions import key, runner
     from engine.runtime.overlay_workspace import OverlayWorkspace
 
+    def run(tree: TreeHash) -> Outcome:
+        given = tuple(argv), workspace.path, ".", (), env | {MARK: tree}, None
+        request = key.Request(*given, tree=tree, prepare=workspace.reset)
+        return runner.run(store, request, streams, cached=True)
+
     assert store.root is not None
+    env = {name: os.environ[name] for name in ("PATH", *names) if name in os.environ}
+    streams = runner.Streams(sys.stderr.buffer, sys.stderr.buffer, lambda line: None)
     waiting = partial(warn, "waiting for another command that runs on a tree of this store")
     with implicit_mount.kept(store.root), locks.held(store.root, FOLDER, waiting):
         trees = implicit_mount.tree_provider(store, os.environ)
-        workspace = OverlayWorkspace(store, store.root / FOLDER / tree, trees)
+        workspace = OverlayWorkspace(store, store.root / FOLDER, trees)
         try:
             workspace.remove()  # left by a command that was killed
-            workspace.reset(tree)
-            yield workspace.path
+            yield run
         finally:
             workspace.remove()
     implicit_mount.end_unused(store, os.environ)

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from casfs import thread_lookup, threads
+from casfs.cli.bisect import bisect
 from casfs.cli.common import Count, json_option, open_store, store_root
 from casfs.cli.output import echo_lines, echo_result
 from casfs.cli.thread.arguments import (
@@ -55,6 +56,7 @@ def thread() -> None:
 
 for one in (list_, show, log, diff, apply, compare, race, prompt, context, replay, graph, rm):
     thread.add_command(one)
+thread.add_command(bisect)
 
 
 @thread.command()

@@ -1,0 +1,121 @@
+"""`bisect` and `thread bisect`: the first checkpoint or step after which a command fails."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+import click
+
+from casfs import prompts, thread_lookup
+from casfs.cli.common import json_option, open_store
+from casfs.cli.diff_output import print_patch
+from casfs.cli.history import heads
+from casfs.cli.json_values import record, times
+from casfs.cli.output import echo, echo_json, echo_line
+from casfs.cli.run_on_tree import TreeRun, tree_runner
+from casfs.errors import CasfsError, Failed, NotFound, Refused
+from casfs.history import details, versions
+from casfs.history.bisect import BAD, GOOD, SKIPPED, first_bad
+from casfs.history.versions import Place
+from casfs.store import Store
+from casfs.thread_summary import content_text
+from casfs.trees.diff import unified_diff
+
+MAX_TEXT_CHARS, MAX_PATCH_BYTES = 2000, 20_000
+Row = dict[str, Any]
+Test = Callable[[Place], str]
+
+
+@click.command()
+@click.argument("id", metavar="NAME|THREAD")
+@click.option("--good", metavar="REV|STEP", help="Where CMD passes (default: the first tree).")
+@click.option("--bad", metavar="REV|STEP", help="Where CMD fails (default: the last tree).")
+@click.option("--env", "names", multiple=True, metavar="K", help="Variable to pass on.")
+@click.argument("argv", nargs=-1, required=True, metavar="-- CMD...")
+@json_option
+@click.pass_context
+def bisect(ctx: click.Context, /, id: str, as_json: bool, **given: Any) -> int:
+    """Find the first checkpoint of NAME, or step of THREAD, after which CMD fails.
+
+    CMD runs in a workspace of its own; stdin is empty, the environment PATH, CASFS_TREE and
+    --env, its output goes to stderr. Exit codes as for `git bisect run`: 0 is good, 125 skips the
+    tree, others to 127 are bad, the rest stop. Results are cached: a second bisect runs nothing.
+    Of a step that called threads, the step in there is found. Exits 1 where skips leave several.
+
+    \b
+    casfs bisect app --good app~9 -- make test
+    casfs thread bisect 01K2 --good 3 -- python -m pytest -q
+    """
+    with open_store(ctx) as store:
+        if ctx.parent and ctx.parent.info_name == "thread":
+            id = thread_lookup.find(store, id).id
+        ends = given["good"], given["bad"] or id
+        good, bad = (f"{id}@{one}" if one and one.isdecimal() else one for one in ends)
+        with tree_runner(store, given["argv"], given["names"]) as run:
+            test = partial(_test, store, run, runs := dict[str | None, Row](), as_json)
+            rows = [_found(store, one) for one in _search(store, good, bad, test)]
+    echo_json({"runs": [*runs.values()], "found": rows}) if as_json else _print(rows)
+    return len(rows) > 1
+
+
+def _search(store: Store, good: str | None, bad: str, test: Callable[[Place], str]) -> list[Place]:
+    """Returns the first bad version, or the candidates; if it called a thread that made a bad tree
+    of a good one, those in there. Raises NotFound, Conflict, Invalid; Refused for a wrong end."""
+    last, path = versions.find(store, bad)
+    hashes = [one.hash for one in last.chain.versions]
+    first = versions.find(store, good)[0].version.hash if good else hashes[-1]
+    if path or first not in hashes[last.index + 1 :]:
+        raise NotFound(f"{good or 'a version'} is not before {bad}, or {bad} has a path")
+    places = (Place(last.chain, one) for one in range(hashes.index(first), last.index - 1, -1))
+    trees = [next(same) for _, same in groupby(places, lambda one: one.version.root)]
+    for place, wanted in ((trees[0], GOOD), (trees[-1], BAD)):
+        if (outcome := test(place)) != wanted:
+            raise Refused(f"{place.version.revision} is {outcome}: give another --{wanted}")
+    found = [trees[one] for one in first_bad(len(trees), lambda one: test(trees[one]))]
+    for end in found[0].version.called if len(found) == 1 else ():
+        with suppress(NotFound, Refused):  # it has no tree, or another part of the step is to blame
+            return _search(store, None, end, test)
+    return found
+
+
+def _test(store: Store, run: TreeRun, runs: dict[str | None, Row], as_json: bool, at: Place) -> str:
+    """Runs CMD on a tree that it has not run on. Raises Failed where that ends the search."""
+    if (root := at.version.root) and root not in runs:
+        done = run(root)
+        if not 0 <= done.exit_code < 128:
+            raise Failed(f"exit code {done.exit_code} of CMD on {at.version.revision}")
+        row = {"version": times(details.version(store, at.version)), **record(done)}
+        runs[root] = row | {"outcome": {0: GOOD, 125: SKIPPED}.get(done.exit_code, BAD)}
+        if not as_json:
+            took = f"{done.duration_ms / 1000:6.2f} s {'cached' * done.hit:<6}"
+            echo_line(f"{runs[root]['outcome']:<7} {took} {heads([row])[0]}")
+    return str(runs[root]["outcome"])
+
+
+def _found(store: Store, place: Place) -> Row:
+    """Returns a version with its patch, and of a step the ends of its prompt and its output."""
+    version, before = place.version, place.older.version.root if place.older else None
+    found = {"version": times(details.version(store, version)), "prompt": None, "output": None}
+    found["patch"] = os.fsdecode(unified_diff.patch(store, before, version.root, MAX_PATCH_BYTES))
+    with suppress(CasfsError):
+        step = store.node(version.hash, "thread-step")
+        found["output"] = content_text(store, step.payload["content"])[-MAX_TEXT_CHARS:]
+        thread = thread_lookup.find(store, version.revision.rpartition("@")[0])
+        found["prompt"] = prompts.of_step(store, thread, step).text[-MAX_TEXT_CHARS:]
+    return found
+
+
+def _print(rows: list[Row]) -> None:
+    if len(rows) > 1:
+        echo(f"one of these {len(rows)}, of which all but the last were skipped:")
+    for row, head in zip(rows, heads(rows), strict=True):
+        echo_line(f"{head} {row['version']['message']}".rstrip())
+    for row in rows if len(rows) == 1 else ():
+        print_patch(os.fsencode(row["patch"]))
+        for name in ("prompt", "output"):
+            echo(f"--- end of its {name}\n{row[name]}") if row[name] else None
