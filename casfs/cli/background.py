@@ -12,14 +12,19 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import click
+
+from casfs import daemon_socket
 from casfs.errors import CasfsError
 from casfs.system.processes import RUN_VARIABLE, remove_mark
 
 READY = "ready"
+STARTING_S = 10.0  # for a daemon that another command starts
 
 
 class StartFailed(CasfsError):
@@ -58,6 +63,22 @@ def start(root: Path, arguments: list[str], log: str) -> int:
     raise StartFailed(
         line or f"the process ended at once (exit code {code}); see {path}", code or 1
     )
+
+
+def start_daemon(root: Path) -> None:
+    """Starts the daemon where none runs. Raises StartFailed."""
+    if daemon_socket.find(root) is not None:
+        return
+    try:
+        start(root, ["daemon"], "daemon.err")
+    except StartFailed:
+        if not daemon_socket.runs(root):
+            raise
+        end = time.monotonic() + STARTING_S  # another command was faster
+        while daemon_socket.find(root) is None and time.monotonic() < end:
+            time.sleep(0.05)
+    else:
+        click.echo("casfs: daemon started; `casfs daemon stop` ends it", err=True)
 
 
 class Reporter:

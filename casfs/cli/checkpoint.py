@@ -13,7 +13,6 @@ from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.checkpoints.create import BEFORE_RESTORE, Created
 from casfs.checkpoints.create import create as create_checkpoint
 from casfs.cli.common import (
-    Count,
     force_option,
     json_option,
     message_option,
@@ -28,8 +27,16 @@ from casfs.cli.progress import progress
 from casfs.cli.removal import print_removed
 from casfs.cli.restore import restore
 from casfs.cli.sizes import SizeOption
-from casfs.cli.snapshot_options import notes, print_dry_run, print_notes, snapshot_options
+from casfs.cli.snapshot_options import (
+    keep_options,
+    kept,
+    notes,
+    print_dry_run,
+    print_notes,
+    snapshot_options,
+)
 from casfs.cli.table import Moment, Size, echo_table
+from casfs.cli.watch import create_by_daemon
 from casfs.errors import CasfsError, NotFound, Usage
 from casfs.store import Store
 from casfs.trees.snapshot.report import SnapshotOptions
@@ -92,7 +99,9 @@ def create(
             checkpoints.check_name(name)
             print_dry_run(store, path, defaults, patterns, options, as_json)
             return
-        made = create_checkpoint(
+        is_plain = defaults and not patterns and not preserve and max_size == DEFAULT_MAX_BYTES
+        by_daemon = is_plain and create_by_daemon(store, path, name, message, skip_if_unchanged)
+        made = by_daemon or create_checkpoint(
             store,
             name,
             path,
@@ -211,12 +220,7 @@ def rm(ctx: click.Context, checkpoint: str, as_json: bool) -> None:
 
 @checkpoint.command()
 @click.argument("name")
-@click.option("--keep-last", type=Count(1), metavar="N", help="Keep the newest N.")
-@click.option("--keep-hourly", type=Count(1), metavar="N", help="… of the last N hours.")
-@click.option("--keep-daily", type=Count(1), metavar="N", help="… of the last N days.")
-@click.option("--keep-weekly", type=Count(1), metavar="N", help="… of the last N weeks.")
-@click.option("--keep-monthly", type=Count(1), metavar="N", help="… N months.")
-@click.option("--keep-yearly", type=Count(1), metavar="N", help="… N years.")
+@keep_options
 @click.option("--dry-run", is_flag=True, help="Print what would be removed; change nothing.")
 @json_option
 @click.pass_context
@@ -231,7 +235,7 @@ def forget(
     \b
     casfs checkpoint forget work --keep-last 3 --keep-daily 7 --keep-weekly 5 --dry-run
     """
-    counts = {key.removeprefix("keep_"): count for key, count in policy.items() if count}
+    counts = kept(policy)
     if not counts:
         raise Usage("give what to keep: --keep-last N, --keep-daily N, …")
     with open_store(ctx) as store:

@@ -64,6 +64,8 @@ COMMANDS = {
     "node": ("node", "typed JSON nodes"),
     "tree": ("tree", "directories as Merkle trees"),
     "checkpoint": ("checkpoint", "record and restore directories"),
+    "watch": ("watch", "record a directory whenever it has come to rest"),
+    "mark": ("watch", "give the next checkpoint of a watched directory a message"),
     "action": ("action", "cached commands: run, or replay the result"),
     "plugin": ("plugin", "dependency trees of a name and version, stored once"),
     "workspace": ("workspace", "a tree as a writable directory"),
@@ -84,6 +86,7 @@ SECTIONS = {
     "Daily": "init status checkpoint undo diff blame log bisect ls cat search workspace"
     " mount umount",
     "Threads (runs of workflows)": "run thread workflow agent daemon web mcp demo",
+    "Any agent": "watch mark",
     "Remotes": "remote push pull clone",
     "Caches": "action plugin",
     "Store": "gc pack fsck export import stats config help",

@@ -8,10 +8,8 @@ import re
 import shlex
 import sys
 import termios
-import time
 from contextlib import suppress
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import click
@@ -19,7 +17,7 @@ from click.core import ParameterSource
 
 from casfs import config, daemon_socket, thread_lookup, threads
 from casfs.agents import HUMAN
-from casfs.cli import background
+from casfs.cli.background import start_daemon
 from casfs.cli.common import json_option, open_store, store_root
 from casfs.cli.diff import DiffFormat, print_diff
 from casfs.cli.json_values import times
@@ -43,7 +41,6 @@ from engine.workflow import registry, shipped
 
 SINGLE = "single"  # the workflow of one agent
 MAX_PATHS, MAX_QUESTION_CHARS = 200, 4000
-STARTING_S = 10.0  # for a daemon that another command starts
 OTHERS = ("workflow", "text", "workspace", "no_workspace", "wait", "as_json")  # of `thread start`
 
 
@@ -97,7 +94,7 @@ def run(ctx: click.Context, /, **given: Any) -> int:
             while again == thread_lookup.LAST and (caller := found.fields.get("parent")):
                 found = threads.get(store, caller)  # the newest that no other called
             id = found.id
-        _start_daemon(root)
+        start_daemon(root)
         if again is None:
             id = daemon_socket.request(root, "start", **fields)["id"]
         else:
@@ -119,22 +116,6 @@ def run(ctx: click.Context, /, **given: Any) -> int:
 
 
 run.params += [one for one in commands.start.params if one.name not in OTHERS]
-
-
-def _start_daemon(root: Path) -> None:
-    """Starts the daemon where none runs. Raises StartFailed."""
-    if daemon_socket.find(root) is not None:
-        return
-    try:
-        background.start(root, ["daemon"], "daemon.err")
-    except background.StartFailed:
-        if not daemon_socket.runs(root):
-            raise
-        end = time.monotonic() + STARTING_S  # another command was faster
-        while daemon_socket.find(root) is None and time.monotonic() < end:
-            time.sleep(0.05)
-    else:
-        click.echo("casfs: daemon started; `casfs daemon stop` ends it", err=True)
 
 
 def _player(ctx: click.Context, store: Store, text: str, fields: dict[str, Any]) -> dict[str, Any]:

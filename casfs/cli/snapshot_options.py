@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from casfs.checkpoints import forget
+from casfs.cli.common import Count
 from casfs.cli.output import echo_result, warn
 from casfs.store import Store
 from casfs.system.paths import printable
@@ -55,6 +57,20 @@ def snapshot_options(verb: F) -> F:
     ):
         verb = option(verb)
     return verb
+
+
+def keep_options(verb: F) -> F:
+    """Adds an option for each period of a policy of `checkpoint forget`."""
+    for period in reversed(forget.PERIODS):
+        unit = {"daily": "day"}.get(period, period.removesuffix("ly"))
+        text = "Keep the newest N." if period == "last" else f"… of the last N {unit}s."
+        verb = click.option(f"--keep-{period}", type=Count(1), metavar="N", help=text)(verb)
+    return verb
+
+
+def kept(policy: Mapping[str, int | None]) -> dict[str, int]:
+    """Returns the policy that the options give."""
+    return {key.removeprefix("keep_"): count for key, count in policy.items() if count}
 
 
 def print_dry_run(

@@ -12,6 +12,7 @@ import click
 from casfs import config
 from casfs.backend.capabilities import SharedByMachines, Tiered
 from casfs.backend.derived import count_by_type, total_stored
+from casfs.checkpoints import watch_list
 from casfs.cli.common import json_option, open_store
 from casfs.cli.daemon import daemon_lines
 from casfs.cli.json_values import record, times
@@ -79,6 +80,7 @@ def _store_status(ctx: click.Context, as_json: bool) -> None:
             "store": str(store.root),
             "version": VERSION,
             "daemon": daemon_socket.status(store.root),
+            "watches": times(watch_list.listing(store)),
             "mounts": [str(point) for point in store_mounts.mounted(store.root)],
             "serving": [record(one) for one in serving.values()],
             "blobs": total.blobs,
@@ -125,6 +127,9 @@ def _store_lines(value: dict[str, Any], serving: Mapping[str, object]) -> Iterat
     yield f"        {cache}{size}, database {readable(value['databaseBytes'])}"
     yield from _shared_lines(value["shared"]) if value["shared"] else ()
     yield from daemon_lines(value["daemon"]) if value["daemon"] else ("daemon  none",)
+    for one in value["watches"]:
+        yield f"watch   {one['directory']} as {one['checkpoint'] or one['name']}"
+        yield from (f"        {one['error']}",) if one["error"] else ()
     for point in value["mounts"]:
         yield f"mount   {point}"
         if point in serving:

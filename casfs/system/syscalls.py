@@ -10,7 +10,7 @@ RENAME_EXCHANGE = 2  # linux/fs.h
 KEEP_SIZE, PUNCH_HOLE = 1, 2  # linux/falloc.h
 
 
-def call(name: str, *arguments: int | bytes) -> int:
+def call(name: str, *arguments: int | bytes | ctypes.Array[ctypes.c_char]) -> int:
     """Calls a function of libc that returns -1 where it sets errno. Raises OSError."""
     function = getattr(ctypes.CDLL(None, use_errno=True), name)
     longs = [ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]

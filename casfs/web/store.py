@@ -12,6 +12,7 @@ from starlette.responses import Response
 from casfs import daemon_socket, store_mounts
 from casfs.backend.derived import room_by_type, total_stored
 from casfs.backend.protocols import Total
+from casfs.checkpoints import watch_list
 from casfs.errors import CasfsError
 from casfs.maintenance import gc
 from casfs.store import Store
@@ -34,6 +35,7 @@ class Page:
     total: Total
     database_bytes: int | None
     rooms: Sequence[tuple[str, Total]]
+    watches: Sequence[Mapping[str, Any]]
     mounts: Sequence[Path]
     daemon: Mapping[str, Any] | None
     fsck: Mapping[str, Any] | None
@@ -60,6 +62,7 @@ def page(store: Store) -> Page:
         total_stored(store.blobs),
         None if root is None else (root / "store.db").stat().st_size,
         rooms(store),
+        watch_list.listing(store),
         [] if root is None else store_mounts.mounted(root),
         None if root is None else daemon_socket.status(root),
         None if root is None else last_event(root / "log" / FSCK_LOG, CHECKED),

@@ -30,6 +30,7 @@ from engine.moderator.evaluator_pool import WorkerPool
 from engine.runtime import overlay_workspace
 from engine.runtime.daemon_requests import DaemonApi
 from engine.runtime.supervisor import Supervisor
+from engine.runtime.watches import Watches
 from engine.runtime.workspace import COPYING, Workspaces, sweep
 from engine.secrets import redaction
 
@@ -64,6 +65,7 @@ class Daemon:
         self._supervisor = Supervisor(
             store, env, log, limit, workspaces, self._evaluator, extractor
         )
+        self._watches = Watches(store, log)
         key = None if extractor is None else extractor.key_env
         secrets = redaction.from_env([key] if key else [], env)
         self._api = DaemonApi(redaction.redacting_store(store, secrets), env, self._supervisor)
@@ -78,6 +80,7 @@ class Daemon:
                     nursery.start_soon(leases.run, self._supervisor)
                 if not self._hold:
                     await self._supervisor.launch_all()
+                nursery.start_soon(self._watches.run)
                 nursery.start_soon(trio.serve_listeners, self._handle_connection, [listener])
                 if self._maintenance is not None:
                     nursery.start_soon(self._run_maintenance, self._maintenance)
@@ -140,7 +143,7 @@ class Daemon:
             if op == "stop":
                 os.kill(os.getpid(), signal.SIGTERM)
                 return {"ok": {"pid": os.getpid()}}
-            operation = self._api.find(op)
+            operation = self._api.find(op) or self._watches.operations.get(op)
             if operation is None:
                 raise NotFound(f"the daemon has no operation {op!r}")
             return {"ok": await operation(**request)}

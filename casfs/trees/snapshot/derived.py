@@ -30,6 +30,8 @@ REPOSITORY = (b"HEAD", b"objects", b"refs")
 CACHE_TAG = b"CACHEDIR.TAG"
 CACHE_SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55"
 MAX_GITIGNORE_BYTES = 1 << 20
+GIT, VENV = "a git repository", "a virtual environment"
+EVIDENCE_INSIDE = (GIT, VENV, CACHE_TAG.decode())  # reasons that what is inside gives
 
 
 class Surroundings(NamedTuple):
@@ -57,9 +59,9 @@ class DerivedDirectories:
         if name in NAMES:
             return "derived files"
         if name == b".git" and all(_exists(at.fd, name, one) for one in REPOSITORY):
-            return "a git repository"
+            return GIT
         if name in VIRTUAL_ENVIRONMENTS and _exists(at.fd, name, b"pyvenv.cfg"):
-            return "a virtual environment"
+            return VENV
         made_from = _first(MADE_FROM.get(name, ()), at.names)
         if made_from is not None:
             return f"derived from {made_from}"

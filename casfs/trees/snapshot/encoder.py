@@ -26,7 +26,8 @@ from casfs.write_batch import Batch
 
 @dataclass(slots=True)
 class ScannedEntry:
-    """`digest`: of a file, as soon as it is known; `below`: of a directory; `target`: of a link."""
+    """`digest`: of a file, as soon as it is known, or of a directory that is not looked into;
+    `below`: of any other directory; `target`: of a link."""
 
     stat: Stat | os.stat_result
     fingerprint: bytes
@@ -79,7 +80,7 @@ class Encoder:
             self._fill_from_cache(scanned, scanned.cached)
         digests = self._digests(scanned)
         names = sorted(scanned.entries)
-        subdirectories = sum(entry.below is not None for entry in scanned.entries.values())
+        subdirectories = sum(stat.S_ISDIR(one.stat.st_mode) for one in scanned.entries.values())
         self._count_entries(scanned, len(names), subdirectories)
         fingerprints = [scanned.entries[name].fingerprint for name in names]
         fingerprints += own_fingerprint(scanned.stat, self._options, self._racy_after)
@@ -140,7 +141,7 @@ class Encoder:
         return digests
 
     def _entry(self, name: bytes, scanned: ScannedEntry, digest: Digest) -> Entry:
-        if scanned.below is not None:
+        if stat.S_ISDIR(scanned.stat.st_mode):
             return Subdirectory(name, cast(TreeDigest, digest))
         own = properties(scanned.stat, self._options.preserve)
         if stat.S_ISLNK(scanned.stat.st_mode):

@@ -12,6 +12,12 @@ from typing import NamedTuple
 RelativePath = bytes
 Progress = Callable[[int, int], None]  # files seen and bytes read so far
 SPECIAL_BITS = stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX
+KINDS = {  # of what has no place in a tree
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFIFO: "a fifo",
+    stat.S_IFBLK: "a block device",
+    stat.S_IFCHR: "a character device",
+}
 
 HARD_LINKS, OWNERS, MODES, XATTRS = NOT_KEPT = (
     "hardLinks", "foreignOwners", "specialModes", "extendedAttributes",

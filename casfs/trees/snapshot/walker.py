@@ -38,18 +38,12 @@ from casfs.trees.snapshot.file_reader import Stat
 from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.trees.snapshot.listing import Listing, list_directory
 from casfs.trees.snapshot.read_queue import ReadQueue
-from casfs.trees.snapshot.report import SPECIAL_BITS, SnapshotOptions, SnapshotReport
+from casfs.trees.snapshot.report import KINDS, SPECIAL_BITS, SnapshotOptions, SnapshotReport
 from casfs.trees.snapshot.stat_cache import CachedDirectory, StatCache
 from casfs.write_batch import Batch
 
 Subdirectories = list[tuple[bytes, Stat | os.stat_result]]
 MAX_DEPTH = 256  # directories; each level holds a descriptor and two stack frames
-KINDS = {
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFIFO: "a fifo",
-    stat.S_IFBLK: "a block device",
-    stat.S_IFCHR: "a character device",
-}
 
 
 def snapshot(
@@ -68,12 +62,12 @@ def snapshot(
     options = options or SnapshotOptions()
     seen = SnapshotReport()
     try:
-        root_node = _Snapshot(batch, root, rules, seen, options, cache, fd).take()
-    except _StaleCache:  # gc deleted nodes of the cache: start without it
+        root_node = Snapshot(batch, root, rules, seen, options, cache, fd).take()
+    except StaleCache:  # gc deleted nodes of the cache: start without it
         assert cache is not None
         cache.rows.clear()
         seen = SnapshotReport()
-        root_node = _Snapshot(batch, root, rules, seen, options, cache, fd).take()
+        root_node = Snapshot(batch, root, rules, seen, options, cache, fd).take()
     finally:
         os.close(fd)
     if report is not None:
@@ -87,16 +81,16 @@ def survey(
     """Reports what a snapshot would record; reads and stores no file. Raises as `snapshot`."""
     fd = open_top(root, follow=True)
     try:
-        _Snapshot(store.batch(), root, rules, report, options, None, fd).survey()
+        Snapshot(store.batch(), root, rules, report, options, None, fd).survey()
     finally:
         os.close(fd)
 
 
-class _StaleCache(Exception):
+class StaleCache(Exception):
     """The stat cache names something that is not in the store any more."""
 
 
-class _Snapshot:
+class Snapshot:
     _reads = True
 
     def __init__(
@@ -124,19 +118,19 @@ class _Snapshot:
         self._encoder = Encoder(batch, report, options, cache, self._racy_after, self._vanished)
 
     def take(self) -> TreeDigest:
-        """Raises _StaleCache and what `snapshot` raises."""
+        """Raises StaleCache and what `snapshot` raises."""
         try:
             top = self._scan_top()
             self._queue.collect(0)
             node, is_cached = self._encoder.encode(top)
         except Invalid as error:
             if self._cache is not None and self._cache.rows:
-                raise _StaleCache from error
+                raise StaleCache from error
             raise
         finally:
             self._queue.close()
         if is_cached and not self._batch.require(node.hash):
-            raise _StaleCache
+            raise StaleCache
         return node
 
     def survey(self) -> None:
@@ -166,11 +160,9 @@ class _Snapshot:
             if below is None:
                 below = self._scan_entries(scanned, fd, entries)
             for name, seen in below:
-                inner_path = path + b"/" + name
-                inner = self._open_directory(fd, inner_path, name)
-                found = self._scan(inner, inner_path, seen) if inner >= 0 else None
+                found = self._scan_subdirectory(fd, path + b"/" + name, name, seen)
                 if found is not None:
-                    scanned.entries[name] = ScannedEntry(seen, stat_cache.DIRECTORY, below=found)
+                    scanned.entries[name] = found
         finally:
             os.close(fd)
         return scanned
@@ -185,7 +177,7 @@ class _Snapshot:
         found: dict[bytes, bytes] = {}
         below: dict[bytes, Stat | os.stat_result] = {}
         links: dict[bytes, bytes] = {}
-        odd: list[os.stat_result] = []
+        odd: list[tuple[bytes, os.stat_result]] = []
         user = self._user
         size = 0
         for name, entry in entries.items():
@@ -197,7 +189,7 @@ class _Snapshot:
             except OSError:
                 return None
             if seen.st_uid != user or seen.st_nlink > 1 or seen.st_mode & SPECIAL_BITS:
-                odd.append(seen)
+                odd.append((name, seen))
             if kind == stat.S_IFDIR:
                 below[name] = seen
                 found[name] = stat_cache.DIRECTORY
@@ -211,8 +203,8 @@ class _Snapshot:
             return None
         scanned.unchanged, scanned.links = True, links  # a row has no fifos and the like
         self._count(len(found) - len(below) - len(links), size)
-        for seen in odd:
-            self._report.count_not_kept(seen, self._user, self._options.preserve)
+        for name, seen in odd:
+            self._count_odd(scanned.path + b"/" + name, seen)
         return list(below.items())
 
     def _scan_entries(self, scanned: ScannedDirectory, fd: int, entries: Listing) -> Subdirectories:
@@ -260,20 +252,27 @@ class _Snapshot:
             self._report.warnings.append(f"{self._show(path)}: left out, it is {what}")
             return None
         if seen.st_uid != self._user or seen.st_nlink > 1 or seen.st_mode & SPECIAL_BITS:
-            self._report.count_not_kept(seen, self._user, self._options.preserve)
+            self._count_odd(path, seen)
         return found
 
-    def _open_directory(self, fd: int, path: bytes, name: bytes) -> int:
-        """Returns the descriptor of a subdirectory; -1 when it has vanished."""
+    def _count_odd(self, path: bytes, seen: os.stat_result) -> None:
+        self._report.count_not_kept(seen, self._user, self._options.preserve)
+
+    def _scan_subdirectory(
+        self, fd: int, path: bytes, name: bytes, seen: Stat | os.stat_result
+    ) -> ScannedEntry | None:
+        """Returns None for one that has vanished, or is left out."""
         if path.count(b"/") > MAX_DEPTH:
             raise Failed(f"{self._show(path)}: more than {MAX_DEPTH} directories deep")
         try:
-            return os.open(name, DIR_FLAGS, dir_fd=fd)
+            inner = os.open(name, DIR_FLAGS, dir_fd=fd)
         except FileNotFoundError:
             self._vanished(path)
-            return -1
+            return None
         except OSError as error:
             raise self._unreadable(path, error) from None
+        found = self._scan(inner, path, seen)
+        return None if found is None else ScannedEntry(seen, stat_cache.DIRECTORY, below=found)
 
     def _count(self, files: int, size: int) -> None:
         """Raises Refused where the sum of sizes exceeds the limit."""

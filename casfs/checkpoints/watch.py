@@ -1,0 +1,283 @@
+"""Follows a directory and records a checkpoint whenever it has come to rest.
+
+`Watch.step` reads the events of the kernel and, when none came for a while, looks at the
+directories that changed (`casfs.trees.snapshot.incremental`). Whatever is unclear (a lost event, a
+mount, other rules, an error, a start) means one look at everything, which is also taken once an
+hour. A look during which something changed is repeated: what is recorded was at rest, unless it
+never rests. A file that is mapped for writing has no events until it is unmapped.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+
+from casfs.checkpoints import checkpoint, create, forget
+from casfs.checkpoints.checkpoint import Checkpoint
+from casfs.checkpoints.watch_list import WatchSpec
+from casfs.digest import TreeHash
+from casfs.errors import CasfsError, Failed
+from casfs.store import Store
+from casfs.system import directory_events, mounts
+from casfs.system.directory_events import Event, EventSource, Key
+from casfs.system.paths import open_directory, open_top, printable
+from casfs.trees.restore.target import record_tree
+from casfs.trees.snapshot import derived, exclusions, stat_cache
+from casfs.trees.snapshot.ignore import IgnoreRules
+from casfs.trees.snapshot.incremental import Changes, IncrementalSnapshot
+from casfs.trees.snapshot.report import Excluded, SnapshotReport
+from casfs.trees.snapshot.walker import StaleCache
+
+MAX_UNREST_S = 60.0  # then a directory that changes all the time is recorded as it is
+LOOK_AT_ALL_S = 3600.0
+RETRY_S, MAX_RETRY_S = 5.0, 600.0
+EVIDENCE = frozenset((b"pyvenv.cfg", derived.CACHE_TAG, *derived.REPOSITORY))
+RULES = b".gitignore"
+ABOVE = b".."  # the path of the directory that holds the watched one
+
+
+class Watch:
+    """`fd` is readable when there is something to `step`. Every method may block."""
+
+    def __init__(self, store: Store, spec: WatchSpec, *, fanotify: bool = True) -> None:
+        self.spec = spec
+        self._store, self._directory, self._fanotify = store, Path(spec.directory), fanotify
+        self._name, self._lock = os.fsencode(self._directory.name), Lock()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poll = select.epoll()
+        self._poll.register(self._wake, select.EPOLLIN)
+        self.fd = self._poll.fileno()
+        self._source: EventSource | None = None
+        self._rules, self._mounts = IgnoreRules(), list[Path]()
+        self._failures, self._failed_at, self._looked_at_all = 0, 0.0, 0.0
+        self._uses_cache = self._pending = True
+        self._excluded: list[Excluded] = []  # at the last look at everything
+        self._forget_directories()
+        self._mark_everything()
+
+    def due_in(self) -> float:
+        """Returns the seconds until `step` has something to do even without an event."""
+        at = self._looked_at_all + LOOK_AT_ALL_S
+        if self._failures:
+            at = self._failed_at + min(RETRY_S * self._failures, MAX_RETRY_S)
+        elif self._pending:
+            limit = max(MAX_UNREST_S, self.spec.settle)
+            at = min(self._last + self.spec.settle, self._first + limit)
+        return at - time.monotonic()
+
+    def step(self) -> bool:
+        """Reads events; looks and records when that is due. Returns whether `spec` has changed."""
+        with self._lock:
+            self._drain()
+            if self.due_in() > 0:
+                return False
+            if not self._pending:
+                self._mark_everything()
+            is_late, error = time.monotonic() > self._first + MAX_UNREST_S, self.spec.error
+            try:
+                root = self._look()
+                self._drain()
+                if self._changes and not is_late:
+                    return False
+                made = self._put(self.spec.name, root, self.spec.message, skip=True)
+                self._pending, self._failures, self.spec.error = bool(self._changes), 0, None
+            except (CasfsError, OSError) as failure:
+                made, self.spec.error = None, str(failure)
+                self._failures, self._failed_at = self._failures + 1, time.monotonic()
+            self.spec.message = "" if made else self.spec.message
+            return made is not None or error != self.spec.error
+
+    def record(self, name: str, message: str, *, skip: bool) -> create.Created:
+        """Records the directory as it is now, as `create.create` does, and raises the same, or
+        OSError; `stats` are in the node."""
+        with self._lock:
+            self._drain()
+            root = self._look()
+            made = self._put(name, root, message, skip=skip)
+        os.eventfd_write(self._wake, 1)
+        latest = made or checkpoint.find(self._store, name)
+        self._report.excluded = self._excluded
+        return create.Created(latest, self._report, {}, self._new_bytes, made is None)
+
+    def mark(self, message: str) -> bool:
+        """Gives the next checkpoint a message, behind those that it has been given. Returns False
+        where nothing has changed since the last one."""
+        with self._lock:
+            self._drain()
+            if self._pending:
+                self.spec.message = "; ".join(filter(None, (self.spec.message, message)))
+        os.eventfd_write(self._wake, 1)
+        return self._pending
+
+    def close(self) -> None:
+        with self._lock:
+            self._close_source()
+            self._poll.close()
+            os.close(self._wake)
+
+    # -- events ---------------------------------------------------------------------------
+
+    def _forget_directories(self) -> None:
+        self._paths: dict[Key, bytes] = {}
+        self._keys: dict[bytes, Key] = {}
+        self._left_out: set[bytes] = set()
+        self._links: dict[bytes, bytes] = {}  # files with several names: an event names one
+        self._inodes: set[int] = set()
+
+    def _mark_everything(self) -> None:
+        self._changes = Changes(below={b""})
+        self._first = self._last = time.monotonic()
+        self._pending = True
+
+    def _drain(self) -> None:
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+        if (below := mounts.mounted_below(self._directory)) != self._mounts:
+            self._mounts = below
+            self._mark_everything()
+        for event in self._source.read() if self._source else ():
+            self._note(event)
+
+    def _note(self, event: Event) -> None:
+        if event.key is None:
+            self._mark_everything()
+            return
+        path, name = self._paths.get(event.key), event.name
+        if path is not None and name == (self._name if path == ABOVE else RULES):
+            self._mark_everything()
+        if path is None or path == ABOVE or (path in self._left_out and name not in EVIDENCE):
+            return
+        inner = path + b"/" + name
+        if not event.is_directory and self._rules.reason(inner[1:], name, directory=False):
+            return
+        self._changes.names[path].add(name)
+        if event.is_moved:
+            self._changes.below.add(inner)
+        elif event.is_directory and name:  # its mode
+            self._changes.names[inner] |= set()
+        elif name in EVIDENCE and path:
+            self._changes.names[path.rpartition(b"/")[0]] |= set()
+        self._last = time.monotonic()
+        self._first = self._first if self._pending else self._last
+        self._pending = True
+
+    # -- looking --------------------------------------------------------------------------
+
+    def _look(self) -> TreeHash:
+        """Stores the tree as it is now. Raises CasfsError, OSError."""
+        self._report, self._new_bytes = SnapshotReport(), 0
+        rules = exclusions.ignore_rules(self._store, self._directory, SnapshotReport())
+        fd = open_top(self._directory)
+        try:
+            self._check_links()
+            now = os.fstat(fd)[1:3], rules.fingerprint
+            if self._source is None or now != (self._identity, self._rules.fingerprint):
+                self._mark_everything()
+            if b"" in self._changes.below:
+                self._start_over(fd, rules)
+            if self._changes:
+                self._root = self._look_at_changes(fd)
+        except StaleCache:  # gc deleted nodes of the cache: start without it
+            self._uses_cache = False
+            self._mark_everything()
+        except BaseException:
+            self._mark_everything()
+            raise
+        finally:
+            os.close(fd)
+        return self._look() if b"" in self._changes.below else self._root
+
+    def _look_at_changes(self, fd: int) -> TreeHash:
+        changes, self._changes = self._changes, Changes()
+        self._is_full = b"" in changes.below
+        with self._store.batch() as batch:
+            look = IncrementalSnapshot(
+                batch, self._directory, self._rules, self._report, self._cache, fd, changes,
+                self._add, self._add_link,
+            )  # fmt: skip
+            root = look.take().hash
+        self._new_bytes = batch.new_bytes
+        self._excluded = self._report.excluded if self._is_full else self._excluded
+        for path in look.finish(self._cache):
+            self._remove(path)
+        for path, reason in self._report.excluded:
+            if reason in derived.EVIDENCE_INSIDE:
+                with suppress(OSError):
+                    self._add(b"/" + path, inner := open_directory(fd, path.split(b"/")))
+                    os.close(inner)
+                    self._left_out.add(b"/" + path)
+        return root
+
+    def _start_over(self, fd: int, rules: IgnoreRules) -> None:
+        self._close_source()
+        self._forget_directories()
+        self._rules, self._identity = rules, os.fstat(fd)[1:3]
+        cache = stat_cache.load(self._store, self._directory, rules, "")
+        assert cache is not None  # a daemon's store is on disk
+        self._cache, cache.rows = cache, cache.rows if self._uses_cache else {}
+        self._uses_cache, self._looked_at_all = True, time.monotonic()
+        self._source = directory_events.open_source(fd if self._fanotify else None)
+        self.spec.method = self._source.method
+        self._poll.register(self._source.fd, select.EPOLLIN)
+        with suppress(CasfsError, OSError):  # may not be readable: then the next look tells
+            above = open_top(self._directory.parent)
+            self._paths[self._source.add(above)] = ABOVE
+            os.close(above)
+
+    def _close_source(self) -> None:
+        if self._source is not None:
+            os.close(self._source.fd)
+            self._source = None
+
+    def _add(self, path: bytes, fd: int) -> None:
+        assert self._source is not None
+        try:
+            key = self._source.add(fd)
+        except OSError as error:
+            self._fanotify = False  # a file system below has none: the next look does without
+            raise Failed(f"cannot watch {printable(path)}: {error.strerror}") from None
+        if self._keys.get(path) != key:
+            self._remove(path)
+        self._paths[key], self._keys[path] = path, key
+        self._left_out.discard(path)
+
+    def _remove(self, path: bytes) -> None:
+        key = self._keys.pop(path, None)
+        if key is not None and self._source is not None and self._paths.get(key) == path:
+            del self._paths[key]
+            self._source.remove(key)
+
+    def _add_link(self, path: bytes, seen: os.stat_result) -> None:
+        if not self._is_full and seen.st_ino not in self._inodes:
+            self._mark_everything()  # its other names may be old ones
+        self._links[path] = stat_cache.pack_stat(seen)
+        self._inodes.add(seen.st_ino)
+
+    def _check_links(self) -> None:
+        for path, before in list(self._links.items()):
+            with suppress(OSError):
+                if stat_cache.pack_stat(os.lstat(os.fsencode(self._directory) + path)) == before:
+                    continue
+            del self._links[path]
+            above, _, name = path.rpartition(b"/")
+            self._changes.names[above].add(name)
+
+    def _put(self, name: str, root: TreeHash, message: str, *, skip: bool) -> Checkpoint | None:
+        previous = checkpoint.latest(self._store, name)
+        if previous is not None and previous.root == root and skip:
+            return None
+        if previous is None:
+            made = create.create_of_tree(self._store, name, root, message)
+        else:
+            with self._store.batch() as batch:
+                base = previous.hash
+                made = create.create_from_root(self._store, batch, name, base, root, message)
+        record_tree(self._store, self._directory, root, f"{name}@{made.id}")
+        if self.spec.keep and name == self.spec.name:
+            decisions = forget.decide(self._store, name, self.spec.keep)
+            forget.remove(self._store, [one.checkpoint for one in decisions if not one.reasons])
+        return made

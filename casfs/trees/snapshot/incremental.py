@@ -1,0 +1,106 @@
+"""Snapshots of a directory whose changes are known: only what changed is looked at.
+
+Listed are the directories that changed and those above them; of any other, not even opened, the
+stat cache has the node.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from casfs.trees.snapshot.encoder import ScannedDirectory, ScannedEntry
+from casfs.trees.snapshot.file_reader import Stat
+from casfs.trees.snapshot.ignore import IgnoreRules
+from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
+from casfs.trees.snapshot.stat_cache import DIRECTORY, RACY, STAT, StatCache
+from casfs.trees.snapshot.walker import Snapshot
+from casfs.write_batch import Batch
+
+
+@dataclass(slots=True)
+class Changes:
+    """`names`: by directory, the entries that changed; `below`: directories of which everything is
+    to be looked at, b"" for all."""
+
+    names: defaultdict[bytes, set[bytes]] = field(default_factory=lambda: defaultdict(set))
+    below: set[bytes] = field(default_factory=set)
+
+    def __bool__(self) -> bool:
+        return bool(self.names or self.below)
+
+
+class IncrementalSnapshot(Snapshot):
+    """`cache`: of the last snapshot. `listed` is called with each directory before it is listed, so
+    that later changes are noticed; `linked` with each file that has several names."""
+
+    def __init__(
+        self,
+        batch: Batch,
+        root: Path,
+        rules: IgnoreRules,
+        report: SnapshotReport,
+        cache: StatCache,
+        root_fd: int,
+        changes: Changes,
+        listed: Callable[[bytes, int], None],
+        linked: Callable[[bytes, os.stat_result], None],
+    ) -> None:
+        super().__init__(batch, root, rules, report, SnapshotOptions(), cache, root_fd)
+        self._rows, self._changes = cache.rows, changes
+        self._listed, self._linked = listed, linked
+        self._way = {one for path in (*changes.names, *changes.below) for one in _upwards(path)}
+        self._everything = False  # whether all below the present directory is looked at
+        self._gone = set(changes.below)
+
+    def finish(self, cache: StatCache) -> set[bytes]:
+        """Makes the rows those of the next snapshot; returns the directories that are gone."""
+        gone = {one for one in self._rows if not self._gone.isdisjoint(_upwards(one))}
+        gone = gone - cache.seen if self._gone else gone
+        cache.seen |= self._rows.keys() - gone
+        cache.save()
+        cache.advance()
+        return gone
+
+    def _scan(self, fd: int, path: bytes, own: Stat | os.stat_result) -> ScannedDirectory | None:
+        above, row = self._everything, self._rows.get(path)
+        self._everything = above or row is None or path in self._changes.below
+        self._listed(path, fd)
+        names, before = self._changes.names.get(path, set()), set[bytes]()
+        if row is not None and (names or not self._everything):
+            stats = {name: stat for name, (stat, _) in row.entries().items()}
+            before = {name for name, stat in stats.items() if stat == DIRECTORY}
+            for name in names & stats.keys() - before:
+                stats[name] = RACY  # read again whatever its stat is: mmap(2) may not change it
+            own_stat = row.stats[len(stats) * STAT.size :]
+            self._rows[path] = row._replace(stats=b"".join(stats.values()) + own_stat)
+        scanned = super()._scan(fd, path, own)
+        kept = scanned.entries.keys() if scanned is not None else set()
+        self._gone |= {path + b"/" + name for name in before - kept}
+        self._everything = above
+        return scanned
+
+    def _scan_subdirectory(
+        self, fd: int, path: bytes, name: bytes, seen: Stat | os.stat_result
+    ) -> ScannedEntry | None:
+        row = self._rows.get(path)
+        if row is None or self._everything or path in self._way:
+            return super()._scan_subdirectory(fd, path, name, seen)
+        return ScannedEntry(seen, DIRECTORY, row.digest)
+
+    def _count_odd(self, path: bytes, seen: os.stat_result) -> None:
+        super()._count_odd(path, seen)
+        if seen.st_nlink > 1 and stat.S_ISREG(seen.st_mode):
+            self._linked(path, seen)
+
+
+def _upwards(path: bytes) -> Iterator[bytes]:
+    """Yields a directory and all above it."""
+    while path:
+        yield path
+        path = path.rpartition(b"/")[0]
+    yield b""

@@ -1,0 +1,107 @@
+"""The watched directories: a task for each, and the operations on them.
+
+A task waits for events; what blocks, looks and checkpoints, runs in worker threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from casfs.checkpoints import watch_list
+from casfs.checkpoints.watch import Watch
+from casfs.checkpoints.watch_list import WatchSpec
+from casfs.errors import NotFound
+from casfs.store import Store
+from casfs.system.log import Log
+from casfs.system.paths import printable
+from engine.blocking import blocking
+
+Answer = dict[str, Any]
+BURST_S = 0.1  # events come in bursts: they are read together
+
+
+class Watches:
+    def __init__(self, store: Store, log: Log) -> None:
+        self._store = store
+        self._log = log
+        self._specs = watch_list.load(store)
+        self._running: dict[str, tuple[Watch, trio.CancelScope]] = {}
+        self.operations: dict[str, Callable[..., Awaitable[Answer]]] = {
+            "watch": self._watch,
+            "unwatch": self._unwatch,
+            "mark": self._mark,
+            "record": self._record,
+        }
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as self._nursery:
+            for spec in self._specs.values():
+                self._start(spec)
+            await trio.sleep_forever()
+
+    def _start(self, spec: WatchSpec) -> None:
+        watch, scope = Watch(self._store, spec), trio.CancelScope()
+        self._running[spec.directory] = watch, scope
+        self._nursery.start_soon(self._follow, watch, scope)
+
+    async def _follow(self, watch: Watch, scope: trio.CancelScope) -> None:
+        try:
+            with scope:
+                while True:
+                    with trio.move_on_after(max(0.0, watch.due_in())):
+                        await trio.lowlevel.wait_readable(watch.fd)
+                        await trio.sleep(BURST_S)
+                    if await blocking(watch.step):
+                        await self._save()
+                        self._log("watch", directory=watch.spec.directory, error=watch.spec.error)
+        finally:
+            watch.close()
+
+    async def _save(self) -> None:
+        await blocking(lambda: watch_list.save(self._store, self._specs))
+
+    async def _watch(self, **fields: Any) -> Answer:
+        spec = WatchSpec(**fields)
+        if spec.directory in self._specs:
+            await self._unwatch(spec.directory)
+        self._specs[spec.directory] = spec
+        await self._save()
+        self._start(spec)
+        return asdict(spec)
+
+    async def _unwatch(self, directory: str) -> Answer:
+        watch, scope = self._find(directory)
+        scope.cancel()
+        del self._running[directory], self._specs[directory]
+        await self._save()
+        return asdict(watch.spec)
+
+    async def _mark(self, path: str, message: str) -> Answer:
+        """Gives the next checkpoint a message, behind those that it has been given already."""
+        watch, _ = self._find(watch_list.holding(self._specs, Path(path)).directory)
+        changed = await blocking(partial(watch.mark, message))
+        await self._save()
+        return {**asdict(watch.spec), "changed": changed}
+
+    async def _record(self, directory: str, name: str, message: str, skip: bool) -> Answer:
+        watch, _ = self._find(directory)
+        made = await blocking(partial(watch.record, name, message, skip=skip))
+        return {
+            "checkpoint": asdict(made.checkpoint),
+            "skipped": made.skipped,
+            "read": made.report.read,
+            "readBytes": made.report.read_bytes,
+            "newBytes": made.new_bytes,
+            "excluded": [(printable(one.path), one.reason) for one in made.report.excluded],
+        }
+
+    def _find(self, directory: str) -> tuple[Watch, trio.CancelScope]:
+        if directory not in self._running:
+            raise NotFound(f"{directory} is not watched; see `casfs watch --list`")
+        return self._running[directory]
