@@ -90,18 +90,17 @@ def watch(
 
 
 @click.command()
-@click.argument("message")
+@click.argument("text", metavar="MESSAGE")
 @json_option
 @click.pass_context
-def mark(ctx: click.Context, message: str, as_json: bool) -> None:
+def mark(ctx: click.Context, text: str, as_json: bool) -> None:
     """Give MESSAGE to the next checkpoint of the watched directory that holds the working one.
 
     \b
     casfs mark "rename Cart to Basket"
     """
-    text = step_secrets().redact(message)
-    here = os.path.realpath(".")
-    found = daemon_socket.request(store_root(ctx), "mark", path=here, message=text)
+    fields: dict[str, Any] = {"path": os.path.realpath("."), "message": step_secrets().redact(text)}
+    found = daemon_socket.request(store_root(ctx), "mark", **fields)
     line = f"nothing has changed in {found['directory']}"
     if found["changed"]:
         line = f'{found["name"]}: the next checkpoint is "{found["message"]}"'
