@@ -178,7 +178,7 @@ class Watch:
             if self._source is None or now != (self._identity, self._rules.fingerprint):
                 self._mark_everything()
             if b"" in self._changes.below:
-                self._start_over(fd, rules)
+                self._start_over(fd)
             if self._changes:
                 self._root = self._look_at_changes(fd)
         except StaleCache:  # gc deleted nodes of the cache: start without it
@@ -212,17 +212,19 @@ class Watch:
                     self._left_out.add(b"/" + path)
         return root
 
-    def _start_over(self, fd: int, rules: IgnoreRules) -> None:
+    def _start_over(self, fd: int) -> None:
         self._close_source()
         self._forget_directories()
+        self._source = directory_events.open_source(fd if self._fanotify else None)
+        self.spec.method = self._source.method
+        self._poll.register(self._source.fd, select.EPOLLIN)
+        self._add(b"", fd)  # before the rules are read: a later change of them has an event
+        rules = exclusions.ignore_rules(self._store, self._directory, SnapshotReport())
         self._rules, self._identity = rules, os.fstat(fd)[1:3]
         cache = stat_cache.load(self._store, self._directory, rules, "")
         assert cache is not None  # a daemon's store is on disk
         self._cache, cache.rows = cache, cache.rows if self._uses_cache else {}
         self._uses_cache, self._looked_at_all = True, time.monotonic()
-        self._source = directory_events.open_source(fd if self._fanotify else None)
-        self.spec.method = self._source.method
-        self._poll.register(self._source.fd, select.EPOLLIN)
         with suppress(CasfsError, OSError):  # may not be readable: then the next look tells
             above = open_top(self._directory.parent)
             self._paths[self._source.add(above)] = ABOVE

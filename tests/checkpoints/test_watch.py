@@ -1,0 +1,422 @@
+"""What a watch records equals a full snapshot, whatever happens to the directory."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import random
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+
+from casfs.checkpoints import checkpoint
+from casfs.checkpoints.watch import Watch
+from casfs.checkpoints.watch_list import WatchSpec
+from casfs.digest import TreeHash
+from casfs.errors import Failed
+from casfs.store import Store
+from casfs.system import directory_events
+from casfs.system.directory_events import Event, EventSource, Fanotify
+from casfs.trees import tree
+from casfs.trees.snapshot import exclusions, walker
+from casfs.trees.snapshot.report import SnapshotReport
+
+NAMES = st.sampled_from(["a", "b", "c", "d.log", "build", ".venv"])
+TRIES = 200
+
+
+def works(method: str, at: Path) -> bool:
+    fd = os.open(at, os.O_RDONLY)
+    try:
+        source = directory_events.open_source(fd if method == "fanotify" else None)
+        os.close(source.fd)
+        return source.method == method
+    finally:
+        os.close(fd)
+
+
+METHODS = [
+    pytest.param(
+        one,
+        marks=[] if works(one, Path(tempfile.gettempdir())) else pytest.mark.skip("not here"),
+    )
+    for one in ("fanotify", "inotify")
+]
+
+
+def full(store: Store, directory: Path) -> TreeHash:
+    """The tree of a snapshot that reads every file."""
+    rules = exclusions.ignore_rules(store, directory, SnapshotReport())
+    with store.batch() as batch:
+        return walker.snapshot(batch, directory, rules).hash
+
+
+def settle(watch: Watch) -> None:
+    for _ in range(TRIES):
+        watch.step()
+        if watch.due_in() > 1 or watch.spec.error is not None:
+            break
+    assert watch.spec.error is None
+    assert watch.due_in() > 1
+
+
+def check(store: Store, watch: Watch) -> None:
+    settle(watch)
+    latest, wanted = checkpoint.latest(store, "work"), full(store, Path(watch.spec.directory))
+    assert latest is not None
+    assert list(tree.diff(store, latest.root, wanted)) == []
+    assert latest.root == wanted
+    stats = store.node(latest.hash, "checkpoint").payload["stats"]
+    files = [one for _, one in tree.walk(store, wanted) if isinstance(one, tree.File)]
+    assert stats["files"] == len(files)
+    assert stats["bytes"] == sum(one.digest.size_bytes for one in files)
+
+
+class Operations:
+    """Operations on files below `top`, by anything with `choice`; those that cannot be are none."""
+
+    def __init__(self, top: Path) -> None:
+        self.top = top
+        self.mapped: list[mmap.mmap] = []
+
+    def directories(self) -> list[Path]:
+        return [self.top, *(one for one in self._all() if one.is_dir())]
+
+    def files(self) -> list[Path]:
+        return [one for one in self._all() if one.is_file()]
+
+    def _all(self) -> Iterator[Path]:
+        for above, directories, files in os.walk(self.top):
+            for name in (*directories, *files):
+                if not (found := Path(above) / name).is_symlink():
+                    yield found
+
+    def do(self, kind: str, pick: Any, name: str) -> None:
+        file = pick(self.files() or [self.top])
+        above, other = pick(self.directories()), pick(self.directories())
+        with suppress(OSError, ValueError):
+            getattr(self, kind)(above, other, file, name)
+
+    def write(self, above: Path, _: Path, __: Path, name: str) -> None:
+        (above / name).write_text(f"{name} {time.monotonic_ns()}")
+
+    def write_rules(self, above: Path, _: Path, __: Path, name: str) -> None:
+        (above / ".gitignore").write_text(f"{name}/\n")
+        (above / "Makefile").touch()
+
+    def write_patterns(self, _: Path, __: Path, ___: Path, name: str) -> None:
+        (self.top / ".casfsignore").write_text(f"{name}\n")
+
+    def append(self, _: Path, __: Path, file: Path, ___: str) -> None:
+        with file.open("a") as stream:
+            stream.write("more")
+
+    def replace(self, above: Path, _: Path, __: Path, name: str) -> None:
+        (above / "new").write_text(f"new {time.monotonic_ns()}")
+        (above / "new").replace(above / name)
+
+    def make(self, above: Path, _: Path, __: Path, name: str) -> None:
+        (above / name).mkdir()
+
+    def make_environment(self, above: Path, _: Path, __: Path, name: str) -> None:
+        (above / ".venv").mkdir(exist_ok=True)
+        (above / ".venv/pyvenv.cfg").touch()
+
+    def spoil_environment(self, above: Path, _: Path, __: Path, name: str) -> None:
+        (above / ".venv/pyvenv.cfg").unlink()
+
+    def rename_directory(self, above: Path, other: Path, _: Path, name: str) -> None:
+        above.rename(other / name)
+
+    def rename(self, above: Path, _: Path, file: Path, name: str) -> None:
+        file.rename(above / name)
+
+    def move_out_and_in(self, above: Path, other: Path, _: Path, name: str) -> None:
+        if above != self.top:
+            above.rename(self.top.parent / "outside")
+            (self.top.parent / "outside/while-outside").touch()
+            (self.top.parent / "outside").rename(other / name)
+
+    def link(self, above: Path, _: Path, file: Path, name: str) -> None:
+        (above / name).hardlink_to(file)
+
+    def symlink(self, above: Path, _: Path, file: Path, name: str) -> None:
+        (above / name).unlink(missing_ok=True)
+        (above / name).symlink_to(file.name)
+
+    def delete(self, _: Path, __: Path, file: Path, ___: str) -> None:
+        file.unlink()
+
+    def delete_directory(self, above: Path, _: Path, __: Path, ___: str) -> None:
+        if above != self.top:
+            shutil.rmtree(above)
+
+    def chmod(self, above: Path, _: Path, file: Path, name: str) -> None:
+        file.chmod(0o600 if name == "a" else 0o755)
+        above.chmod(0o700 if name == "b" else 0o755)
+
+    def map(self, _: Path, __: Path, file: Path, ___: str) -> None:
+        with file.open("r+b") as stream:
+            self.mapped.append(mmap.mmap(stream.fileno(), 0))
+        self.mapped[-1][:1] = b"M"
+
+    def unmap(self, *_: object) -> None:
+        """A write to a mapped file, whose time may not change any more, and the end of the map."""
+        for one in self.mapped:
+            one[:1] = bytes([one[0] % 127 + 1])
+            one.close()
+        self.mapped = []
+
+
+KINDS = [
+    name
+    for name, one in vars(Operations).items()
+    if callable(one) and name not in ("__init__", "directories", "files", "do", "_all")
+]
+
+
+class WatchMachine(RuleBasedStateMachine):
+    fanotify = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        (self.folder / "work").mkdir()
+        self.store = Store.init(self.folder / "store")
+        self.operations = Operations(self.folder / "work")
+        self._start()
+
+    def _start(self) -> None:
+        spec = WatchSpec(str(self.folder / "work"), "work", 0.0)
+        self.watch = Watch(self.store, spec, fanotify=self.fanotify)
+
+    @rule(kind=st.sampled_from(KINDS), name=NAMES, data=st.data())
+    def operate(self, kind: str, name: str, data: st.DataObject) -> None:
+        self.operations.do(kind, lambda found: data.draw(st.sampled_from(found)), name)
+
+    @rule(seed=st.integers(0, 1000))
+    def operate_much(self, seed: int) -> None:
+        numbers = random.Random(seed)
+        for _ in range(20):
+            kind, name = numbers.choice(KINDS), numbers.choice("abc")
+            self.operations.do(kind, numbers.choice, name)
+
+    @rule()
+    def step(self) -> None:
+        self.watch.step()
+
+    @precondition(lambda self: self.operations.top.exists())
+    @rule()
+    def compare(self) -> None:
+        self.operations.unmap()
+        check(self.store, self.watch)
+        source = self.watch._source
+        assert source is not None
+        assert (source.method == "fanotify") is self.fanotify
+
+    @rule()
+    def restart(self) -> None:
+        self.watch.close()
+        self._start()
+
+    @rule()
+    def lose_events(self) -> None:
+        for _ in self.watch._source.read() if self.watch._source else ():
+            pass
+        self.watch._note(Event(None, b"", False, False))
+
+    def teardown(self) -> None:
+        self.operations.unmap()
+        check(self.store, self.watch)
+        self.watch.close()
+        self.store.close()
+        shutil.rmtree(self.folder)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_is_recorded_is_what_is_there(method: str) -> None:
+    class Machine(WatchMachine):
+        fanotify = method == "fanotify"
+
+    from hypothesis.stateful import run_state_machine_as_test
+
+    run_state_machine_as_test(
+        Machine,
+        settings=settings(
+            max_examples=25, stateful_step_count=30, deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[tuple[Store, Path]]:
+    (tmp_path / "work/src").mkdir(parents=True)
+    (tmp_path / "work/src/a").write_text("one")
+    with Store.init(tmp_path / "store") as store:
+        yield store, tmp_path / "work"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_changes_at_full_speed_while_it_looks(method: str, place: tuple[Store, Path]) -> None:
+    store, top = place
+    watch = Watch(store, WatchSpec(str(top), "work", 0.0), fanotify=method == "fanotify")
+    operations, numbers, done = Operations(top), random.Random(method), threading.Event()
+
+    def work() -> None:
+        for _ in range(1500):
+            kind = numbers.choice(KINDS)
+            operations.do(kind, numbers.choice, numbers.choice("abcdefgh"))
+        operations.unmap()
+        done.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        while not done.is_set():
+            watch._failures = 0  # a file that vanished while it was read: tried again at once
+            watch.step()
+    finally:
+        thread.join()
+    watch._failures = 0
+    check(store, watch)
+    watch.close()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_only_what_changed_is_looked_at(method: str, place: tuple[Store, Path]) -> None:
+    store, top = place
+    for number in range(30):
+        (top / f"d{number}").mkdir()
+        (top / f"d{number}/f").write_text("x")
+    watch = Watch(store, WatchSpec(str(top), "work", 0.0), fanotify=method == "fanotify")
+    settle(watch)
+    (top / "d7/f").write_text("y")
+    made = watch.record("other", "by hand", skip=False)
+    assert (made.report.read, made.report.files) == (1, 1)
+    assert made.checkpoint.message == "by hand"
+    check(store, watch)
+    assert watch.record("other", "", skip=True).skipped
+    watch.close()
+
+
+def test_a_queue_that_overflows(place: tuple[Store, Path]) -> None:
+    """The kernel's own overflow event: more events than fs.inotify.max_queued_events."""
+    store, top = place
+    limit = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+    if limit > 50_000:
+        pytest.skip("the queue is too long")
+    watch = Watch(store, WatchSpec(str(top), "work", 0.0), fanotify=False)
+    settle(watch)
+    for number in range(limit + 20):  # an event each, none equal to the one before
+        os.close(os.open(top / f"src/{number % 9}", os.O_CREAT | os.O_WRONLY))
+    (top / "src/last").write_text("seen although its event was lost")
+    watch._drain()
+    assert watch._changes.below == {b""}
+    check(store, watch)
+    watch.close()
+
+
+def test_messages_and_retention(place: tuple[Store, Path]) -> None:
+    store, top = place
+    watch = Watch(store, WatchSpec(str(top), "work", 0.0, {"last": 2}))
+    settle(watch)
+    assert not watch.mark("nothing was done")
+    for number in range(3):
+        (top / "src/a").write_text(str(number))
+        assert watch.mark(f"wrote {number}")
+        assert watch.mark("and said so")
+        settle(watch)
+        settle(watch)
+    found = checkpoint.listing(store, "work")
+    assert [one.message for one in found] == ["wrote 1; and said so", "wrote 2; and said so"]
+    watch.close()
+
+
+def test_an_error_is_kept_and_the_watch_goes_on(place: tuple[Store, Path]) -> None:
+    store, top = place
+    watch = Watch(store, WatchSpec(str(top), "work", 0.0))
+    settle(watch)
+    top.rename(top.parent / "away")
+    watch.step()
+    assert watch.spec.error == f"no directory {top}"
+    (top.parent / "away/src/a").write_text("two")
+    (top.parent / "away").rename(top)
+    assert watch.due_in() > 0
+    watch._failures = 0
+    check(store, watch)
+    watch.close()
+
+
+def test_the_limit_of_inotify_is_named(place: tuple[Store, Path]) -> None:
+    store, top = place
+    limit = Path("/proc/sys/fs/inotify/max_user_instances")
+    held: list[EventSource] = []
+    try:
+        with suppress(Failed):
+            for _ in range(int(limit.read_text()) + 1):
+                held.append(EventSource())
+        watch = Watch(store, WatchSpec(str(top), "work", 0.0), fanotify=False)
+        watch.step()
+        assert watch.spec.error is not None
+        assert "fs.inotify.max_user_instances is reached; raise it by sysctl" in watch.spec.error
+    finally:
+        for one in held:
+            os.close(one.fd)
+    watch._failures = 0
+    check(store, watch)
+    watch.close()
+
+
+def test_ignored_paths_wake_nothing(place: tuple[Store, Path]) -> None:
+    store, top = place
+    (top / ".casfsignore").write_text("*.log\n/out/\n")
+    (top / "out").mkdir()
+    watch = Watch(store, WatchSpec(str(top), "work", 0.0), fanotify=False)
+    settle(watch)
+    (top / "src/x.log").write_text("noise")
+    (top / "out/deep").mkdir()
+    (top / "out/deep/file").write_text("noise")
+    watch.step()
+    assert not watch._changes
+    assert b"/out" not in watch._keys
+    assert watch.due_in() > 1
+    watch.close()
+
+
+def test_gc_of_what_the_watch_knows(place: tuple[Store, Path]) -> None:
+    from casfs.checkpoints import forget
+    from casfs.maintenance import gc
+
+    store, top = place
+    watch = Watch(store, WatchSpec(str(top), "work", 0.0))
+    settle(watch)
+    forget.remove(store, checkpoint.listing(store, "work"))
+    gc.collect(store, grace=0)
+    (top / "b").write_text("new")
+    check(store, watch)
+    watch.close()
+
+
+def test_fanotify_drops_what_happens_elsewhere(place: tuple[Store, Path]) -> None:
+    store, top = place
+    if not works("fanotify", top):
+        pytest.skip("no fanotify here")
+    watch = Watch(store, WatchSpec(str(top), "work", 0.0))
+    settle(watch)
+    assert isinstance(watch._source, Fanotify)
+    (top.parent / "beside").mkdir()
+    (top.parent / "beside/.gitignore").write_text("*")
+    watch.step()
+    assert not watch._changes
+    watch.close()
