@@ -62,7 +62,7 @@ def measure(root: Path) -> dict[str, tuple[float, int]]:
             stored_bytes(root),
             time.monotonic(),
         )
-        forking.fork_many(store, old, COUNT, [{}], STEPS // 2)
+        forking.fork(store, old, STEPS // 2, count=COUNT)
         found["the publication alone"] = time.monotonic() - begin, stored_bytes(root) - before
     return found
 

@@ -99,8 +99,7 @@ def restore(
     for path in done.local if dry_run else ():
         warn(f"{printable(path)}: changed locally; only --force overwrites it")
     for one in saved:
-        undo = undo_command(f"{one.name}@{one.id}", directory)
-        warn(f"the directory as it was is recorded; undo: {undo}")
+        warn(f"the directory as it was is recorded; undo: {undo_command(one, directory)}")
     for path in done.outcome.changed:
         warn(f"{printable(path)}: changed during the restore, and is now as in the tree")
     for path in done.outcome.kept:
@@ -135,8 +134,7 @@ def restore(
     echo_result(as_json, value, line)
 
 
-def undo_command(before: str, directory: str) -> str:
-    """Returns the command that brings back what a directory held before it was changed, from the
-    checkpoint NAME@ID."""
+def undo_command(before: Checkpoint, directory: str) -> str:
+    """Returns the command that brings back what a directory held before it was changed."""
     place = shlex.quote(printable(os.fsencode(directory)))
-    return f"casfs checkpoint restore {before} {place}"
+    return f"casfs checkpoint restore {before.name}@{before.id} {place}"

@@ -154,8 +154,7 @@ class DaemonApi:
             store = agent_binding.redacting_store(store, bound, self._env)
             new = None if workflow is None else workflows.find(store, workflow)
             text = None if hint is None else content.put(store, hint)
-            more = (at, max_steps, new, text, name)
-            return forking.fork_many(store, found, count, others, *more)
+            return forking.fork(store, found, at, others, count, max_steps, new, text, name)
 
         made = await blocking(fork)
         for one in made:

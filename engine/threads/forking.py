@@ -9,14 +9,13 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle, islice
 
 from casfs import threads
-from casfs.backend.protocols import Head
 from casfs.digest import NodeHash
 from casfs.errors import Invalid, NotFound
 from casfs.store import Store
 from casfs.threads import Thread
-from engine.threads import agent_binding, naming, record
+from engine.threads import agent_binding, naming
 from engine.threads.agent_binding import NO_BINDINGS, Binding
-from engine.threads.lifecycle import check_roles
+from engine.threads.lifecycle import check_roles, new_thread
 from engine.workflow import registry as workflows
 
 MAX_FORKS = 1000  # of one publication
@@ -26,38 +25,24 @@ def fork(
     store: Store,
     thread: Thread,
     at: int | NodeHash | None = None,
-    replacements: Mapping[str, Binding] = NO_BINDINGS,
-    max_steps: int | None = None,
-    workflow: NodeHash | None = None,
-    hint: NodeHash | None = None,
-    name: str | None = None,
-) -> Thread:
-    """Creates a thread that continues from a step of this one, with that step's workspace. `at`:
-    index of the step (0: the start), its hash, or None for the last. No node is copied.
-    `replacements`: agents that play their roles from there on; `max_steps`: its step limit, that
-    of this thread by default; `workflow`: the node of one that decides from there on; `hint`: for
-    the next step. Raises NotFound where there is no such step, Invalid for a workflow without a
-    role that was played until there, and as `create` for roles, agents and the name."""
-    return fork_many(store, thread, 1, [replacements], at, max_steps, workflow, hint, name)[0]
-
-
-def fork_many(
-    store: Store,
-    thread: Thread,
-    count: int,
-    variants: Sequence[Mapping[str, Binding]],
-    at: int | NodeHash | None = None,
+    variants: Sequence[Mapping[str, Binding]] = (NO_BINDINGS,),
+    count: int = 1,
     max_steps: int | None = None,
     workflow: NodeHash | None = None,
     hint: NodeHash | None = None,
     name: str | None = None,
 ) -> list[Thread]:
-    """Creates `count` threads in one publication, each as `fork` does; they take the replacements
-    in `variants` in turn. Raises also Invalid for too many, or a name of more than one."""
+    """Creates threads that continue from a step of this one, with that step's workspace. `at`:
+    index of the step (0: the start), its hash, or None for the last. No node is copied.
+    `variants`: agents that play their roles from there on, which the threads take in turn;
+    `max_steps`: their step limit, that of this thread by default; `workflow`: the node of one that
+    decides from there on; `hint`: for the next step; `name`: of one thread. Raises NotFound where
+    there is no such step, Invalid for a workflow without a role that was played until there, for
+    too many, and as `lifecycle.create` for roles, agents and the name."""
     if not 1 <= count <= MAX_FORKS:
         raise Invalid(f"cannot create {count} forks at once: 1 to {MAX_FORKS}")
     if count > 1 and name is not None:
-        raise Invalid(f"a name is of one thread, not of {count} forks; leave it out")
+        raise Invalid("a name is of one thread, not of several")
     origin, index = _fork_point(store, thread, at)
     kept, agents = threads.agents(store, thread), [thread.record.get("agents")]
     flow_name, inherited = thread.record["workflow"], ("rounds", "onLimit", "definition")
@@ -73,19 +58,15 @@ def fork_many(
             agent_binding.check_replacements(thread, kept, one)
         else:
             check_roles(flow, {**kept, **one})
+    fields["fork"] = {"thread": thread.id, "step": index}
     with naming.one_at_a_time(name), store.batch() as batch:
         if any(variants) or flow is not None:
             agents = [agent_binding.put_replaced(batch, kept, one) for one in variants]
-        more = {**fields, **naming.fields(store, name)}
-        more["fork"] = {"thread": thread.id, "step": index}
-        ids = [threads.new_id() for _ in range(count)]
-        heads = [
-            Head(origin, record.initial(thread.record["start"], flow_name, agents=one, **more))
-            for one in islice(cycle(agents), count)
-        ]
-        created = [Thread(id, head, None) for id, head in zip(ids, heads, strict=True)]
-        for new in created:
-            batch.swap(new.name, None, new.head)
+        fields |= naming.fields(store, name)
+        start, created = thread.record["start"], list[Thread]()
+        for hash in islice(cycle(agents), count):
+            created.append(new_thread(start, flow_name, origin, agents=hash, **fields))
+            batch.swap(created[-1].name, None, created[-1].head)
     return created
 
 

@@ -103,7 +103,7 @@ def _create(store: Store, valid: _ValidatedRequest) -> Thread:
         ends = valid.request.on_limit == END_ON_LIMIT
         more: dict[str, Any] = {"onLimit": END_ON_LIMIT} if ends else {}
         more |= naming.fields(store, valid.request.name)
-        created = _new_thread(start, valid.name, key=key, **more)
+        created = new_thread(start, valid.name, key=key, **more)
         batch.swap(created.name, None, created.head)
         if key is not None:
             batch.swap(HeadName(KEY_HEADS + key), None, Head(start, {"thread": created.id}))
@@ -131,7 +131,7 @@ def call(
                 return parent, child
         if len(intent["calls"]) >= record.MAX_CALLS:
             raise Failed(f"thread {parent.id}: a step calls {record.MAX_CALLS} threads at most")
-        child = _new_thread(start, valid.name, parent=parent.id)
+        child = new_thread(start, valid.name, parent=parent.id)
         batch.swap(child.name, None, child.head)
         children = [*parent.record["children"], child.id][-threads.MAX_CHILDREN :]
         changed = {
@@ -203,8 +203,9 @@ def _put_start(batch: Batch, valid: _ValidatedRequest) -> NodeHash:
     return batch.put_node("thread-start", payload).hash
 
 
-def _new_thread(start: NodeHash, workflow: str, **more: Any) -> Thread:
-    return Thread(threads.new_id(), Head(start, record.initial(start, workflow, **more)), None)
+def new_thread(start: NodeHash, workflow: str, hash: NodeHash | None = None, **more: Any) -> Thread:
+    head = Head(hash or start, record.initial(start, workflow, **more))
+    return Thread(threads.new_id(), head, None)
 
 
 def _key_hash(key: str) -> str:

@@ -15,7 +15,7 @@ from casfs.store import Store
 from casfs.threads import ENDED, SUSPENDED, Thread
 from casfs.workflow_path import END
 from engine.runtime import compaction
-from engine.threads import forking, graph, history, lifecycle, transitions
+from engine.threads import graph, history, lifecycle, transitions
 from engine.threads.agent_binding import Binding
 from engine.threads.history import EarlierSteps
 from engine.threads.lifecycle import CompactPolicy, ThreadRequest
@@ -27,6 +27,7 @@ from tests.support.engine import (
     Cli,
     begin,
     carry_on,
+    fork,
     loop,
     resumed,
     rule,
@@ -100,11 +101,11 @@ async def test_a_fork_by_hash_reads_that_step_alone(
     other = await carry_on(disk_store, begin(disk_store, ONE, {"a": says({"x": 1})}))
     step = threads.step_at(disk_store, thread, 2).hash
     counting = Counting(disk_store, monkeypatch)
-    made = forking.fork(disk_store, thread, step)
+    made = fork(disk_store, thread, step)
     assert (made.hash, made.record["fork"]["step"]) == (step, 2)
     assert counting.count <= 3
     with pytest.raises(NotFound, match="not a step of thread"):
-        forking.fork(disk_store, other, step)
+        fork(disk_store, other, step)
 
 
 # -- summaries ----------------------------------------------------------------------------

@@ -23,8 +23,8 @@ from casfs.cli.main import main
 from casfs.store import FORMAT, Store
 from casfs.threads import Thread
 from engine.runtime.thread_run import ThreadRun
-from engine.threads import lifecycle, suspension
-from engine.threads.agent_binding import Binding
+from engine.threads import forking, lifecycle, suspension
+from engine.threads.agent_binding import NO_BINDINGS, Binding
 from engine.threads.lifecycle import ThreadRequest
 from engine.workflow import registry as workflows
 from tests.support import output_schemas
@@ -97,6 +97,18 @@ def begin(
     hash, _ = workflows.add(store, definition)
     bound = {name: Binding("command", config) for name, config in agents.items()}
     return lifecycle.create(store, ThreadRequest(hash, "Do it.", bound, workspace, max_steps))
+
+
+def fork(
+    store: Store,
+    thread: Thread,
+    at: Any = None,
+    replacements: Mapping[str, Binding] = NO_BINDINGS,
+    **more: Any,
+) -> Thread:
+    """One fork."""
+    (made,) = forking.fork(store, thread, at, [replacements], **more)
+    return made
 
 
 async def carry_on(store: Store, thread: Thread, **more: Any) -> Thread:

@@ -18,7 +18,7 @@ import jsonschema
 from casfs.cli.main import cli
 from casfs.cli.output_schemas import output_schema
 
-ON_LINES = ("thread log", "daemon logs", "run")  # one JSON value a line
+ON_LINES = ("thread log", "thread race", "daemon logs", "run")  # one JSON value a line
 
 
 def commands(group: click.Group = cli, above: str = "") -> Iterator[tuple[str, click.Command]]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from casfs import config
+from casfs import config, threads
 from casfs.cli.common import input_name, open_store, read_input, refuse_home_or_root
 from casfs.cli.snapshot_options import print_notes
 from casfs.errors import Invalid, NotFound, Usage
@@ -20,6 +21,8 @@ from casfs.trees.snapshot.report import SnapshotReport
 
 if TYPE_CHECKING:
     from casfs.agents.notation import AgentSpec
+    from casfs.store import Store
+    from casfs.threads import Thread
 
 MAX_SECONDS = 1e9
 ROLE_PREFIX = re.compile(r"([^=<>!~:\s]+)=(?!=)")
@@ -104,6 +107,50 @@ def agent_binding(text: str) -> tuple[str | None, AgentSpec]:
         return None, parse_agent(text, f"--agent {text}")
     role = named[1]
     return role, parse_agent(text[named.end() :], f"--agent {role}")
+
+
+def variants(
+    store: Store, thread: Thread, texts: Sequence[str], files: Sequence[str], count: int
+) -> list[dict[str, Any]]:
+    """Returns {agents, every} of forks, which take the agents of --agent, and those in the files of
+    --vary, in turn; of the first ones, until they repeat. Raises Usage, Invalid, NotFound."""
+    found: dict[str | None, list[AgentSpec]] = {}
+    for text in texts:
+        role, spec = agent_binding(text)
+        found.setdefault(role, []).append(spec)
+    for text in files:
+        role, _, file = text.partition("=")
+        if not role or not file or role in found:
+            raise Usage(f"--vary {text}: give ROLE=FILE, of a role without --agent")
+        found[role] = _read_variants(store, thread, role, file)
+    for role, specs in found.items():
+        if len(specs) > count:
+            whose = "all roles" if role is None else f"the role {role}"
+            raise Usage(f"{len(specs)} agents for {whose}; give --count {len(specs)}, or more")
+    period = min(count, math.lcm(*map(len, found.values())))
+    turns = [{role: them[at % len(them)] for role, them in found.items()} for at in range(period)]
+    return [{"every": one.pop(None, None), "agents": one} for one in turns]
+
+
+def _read_variants(store: Store, thread: Thread, role: str, file: str) -> list[AgentSpec]:
+    """Returns the tables [[variants]] of a file. One without `package` is the role's own agent,
+    with its `config` over that agent's."""
+    from casfs.agents import notation
+    from engine.workflow import registry
+
+    own, found = threads.agents(store, thread).get(role), []
+    base = registry.agent_spec(store, own) if own else None
+    for number, table in enumerate(config.variants_file(read_input(file), Path(file)), start=1):
+        try:
+            if base and isinstance(table, Mapping) and "package" not in table:
+                spec = notation.from_value({**table, "package": base["name"]})
+                spec = notation.resolved(spec, {base["name"]: base})
+            else:
+                spec = notation.from_value(table)
+        except Invalid as error:
+            raise Invalid(f"{file}: variants, number {number}: {error}") from None
+        found.append(spec)
+    return found
 
 
 def parse_agent(text: str, where: str) -> AgentSpec:

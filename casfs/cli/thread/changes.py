@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -59,54 +58,50 @@ def apply(ctx: click.Context, id: str, directory: str, check: bool, as_json: boo
     casfs thread apply 8XKQ --check
     casfs thread apply 8XKQ@3 ./project
     """
-    with open_store(ctx) as store:
-        value = apply_changes(store, id, directory, check=check)
-    if as_json:
-        echo_json(value, pretty=False)
-    else:
-        print_applied(value)
-    return 1 if value["conflicts"] else 0
-
-
-def apply_changes(store: Store, id: str, directory: str, *, check: bool = False) -> dict[str, Any]:
-    """Brings what ID[@A..B] changed to a directory; returns what `thread apply --json` prints."""
-    from casfs.trees.restore.apply import apply as merge_into
+    from casfs.trees.restore.apply import apply as apply_changes
 
     saved: list[Checkpoint] = []
-    thread, old, new = _steps(store, id)
-    name = f"thread {thread.id}"
+    with open_store(ctx) as store:
+        thread, old, new = _steps(store, id)
+        name = f"thread {thread.id}"
 
-    def save(here: TreeHash) -> None:
-        saved.append(create_before_restore(store, here, Path(directory), name))
+        def save(here: TreeHash) -> None:
+            saved.append(create_before_restore(store, here, Path(directory), name))
 
-    done = merge_into(store, old, new, Path(directory), label=name, check=check, on_overwrite=save)
+        done = apply_changes(
+            store, old, new, Path(directory), label=name, check=check, on_overwrite=save
+        )
+    merged = done.merged
     if done.undone:
         warn("an interrupted apply was undone before")
     if done.skipped:
         warn(f"{done.skipped} paths in .git are left out")
-    return {
-        "thread": thread.id,
-        "directory": directory,
-        "check": check,
-        "changes": [
-            {"letter": letter, "path": os.fsdecode(path)} for letter, path in done.merged.changed
-        ],
-        "conflicts": [
-            {"path": os.fsdecode(path), "reason": why} for path, why in done.merged.conflicts
-        ],
-        "recordedAs": [f"{one.name}@{one.id}" for one in saved],
-    }
-
-
-def print_applied(value: dict[str, Any]) -> None:
-    for one in value["changes"]:
-        echo_line(f"{one['letter']} {one['path']}")
-    for one in value["conflicts"]:
-        echo_line(f"conflict: {one['path']}: {one['reason']}")
-    for name in value["recordedAs"]:
-        echo_line(f"undo: {undo_command(name, value['directory'])}")
-    if not value["changes"] and not value["conflicts"]:
-        echo_line("nothing to apply")
+    if as_json:
+        echo_json(
+            {
+                "thread": thread.id,
+                "directory": directory,
+                "check": check,
+                "changes": [
+                    {"letter": letter, "path": os.fsdecode(path)} for letter, path in merged.changed
+                ],
+                "conflicts": [
+                    {"path": os.fsdecode(path), "reason": why} for path, why in merged.conflicts
+                ],
+                "recordedAs": [f"{one.name}@{one.id}" for one in saved],
+            },
+            pretty=False,
+        )
+    else:
+        for letter, path in merged.changed:
+            echo_line(letter.encode() + b" " + path)
+        for path, why in merged.conflicts:
+            echo_line(b"conflict: %s: %s" % (path, why.encode()))
+        for one in saved:
+            echo_line(f"undo: {undo_command(one, directory)}")
+        if not merged.changed and not merged.conflicts:
+            echo_line("nothing to apply")
+    return 1 if merged.conflicts else 0
 
 
 def _steps(store: Store, text: str) -> tuple[Thread, TreeHash, TreeHash]:

@@ -19,13 +19,13 @@ from casfs.cli.thread.arguments import (
     record_workspace,
     start_options,
     text_or_file,
+    variants,
 )
 from casfs.cli.thread.changes import apply, diff
-from casfs.cli.thread.compare import compare
 from casfs.cli.thread.list import list_
 from casfs.cli.thread.log import log
 from casfs.cli.thread.past import context, graph, prompt, replay, rm
-from casfs.cli.thread.race import race
+from casfs.cli.thread.race import compare, race
 from casfs.cli.thread.show import show
 from casfs.cli.thread.wait import wait_until_over
 from casfs.errors import Usage
@@ -236,8 +236,6 @@ def fork(
     casfs thread fork 01K2 --workflow mended
     casfs thread fork 01K2 --at 3 --count 10 --vary coder=models.toml
     """
-    from casfs.cli.thread.variants import variants
-
     if wait and count > 1:
         raise Usage("--wait is for one fork; `casfs thread race` waits for several")
     text = None if hint is None else text_or_file(hint)

@@ -14,7 +14,7 @@ from casfs.prompts import DIFFERS, UNRECORDED
 from casfs.store import Store
 from casfs.threads import ENDED, SUSPENDED, Thread
 from engine import content
-from engine.threads import forking, lifecycle, suspension, transitions
+from engine.threads import lifecycle, suspension, transitions
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest
 from engine.workflow import registry as workflows
@@ -23,6 +23,7 @@ from tests.support.engine import (
     Cli,
     begin,
     carry_on,
+    fork,
     loop,
     rule,
     says,
@@ -136,7 +137,7 @@ async def test_a_fork_under_another_workflow(disk_store: Store, got: Path) -> No
     changed = loop(4)
     changed["roles"]["a"]["systemPrompt"] = "You are someone else."
     new, _ = workflows.add(disk_store, changed)
-    ended = await carry_on(disk_store, forking.fork(disk_store, old, 1, workflow=new))
+    ended = await carry_on(disk_store, fork(disk_store, old, 1, workflow=new))
     texts = check(disk_store, ended, got, 2)
     assert all(text.startswith("You are someone else.") for text in texts)
     first = threads.step_at(disk_store, ended, 1)

@@ -15,11 +15,11 @@ from casfs.errors import Invalid
 from casfs.nodes.registry import builtin
 from casfs.store import Store
 from casfs.threads import ENDED, RUNNING, SUSPENDED, Thread
-from engine.threads import forking, suspension
+from engine.threads import suspension
 from engine.workflow import file as workflow_file
 from engine.workflow import registry as workflows
 from engine.workflow.definition import check
-from tests.support.engine import Cli, begin, carry_on, rule, says, shell, workflow
+from tests.support.engine import Cli, begin, carry_on, fork, rule, says, shell, workflow
 
 REVIEW = {
     "name": "review",
@@ -138,11 +138,11 @@ async def test_a_resumed_step_and_a_fork_are_told(disk_store: Store, got: Path) 
     ended = await carry_on(disk_store, resumed)
     assert check_rebuilt(disk_store, ended, got)[2] == SAID
     other, _ = workflows.add(disk_store, told(rejects="Other: {{ status }}."))
-    fork = await carry_on(disk_store, forking.fork(disk_store, ended, 2, workflow=other))
-    step = threads.step_at(disk_store, fork, 3)
-    rebuilt = prompts.of_step(disk_store, fork, step)
+    forked = await carry_on(disk_store, fork(disk_store, ended, 2, workflow=other))
+    step = threads.step_at(disk_store, forked, 3)
+    rebuilt = prompts.of_step(disk_store, forked, step)
     assert (rebuilt.fault, instruction(rebuilt.text)) == (None, "Other: rejected.")
-    shared = prompts.of_step(disk_store, fork, threads.step_at(disk_store, fork, 1))
+    shared = prompts.of_step(disk_store, forked, threads.step_at(disk_store, forked, 1))
     assert shared.fault is None
 
 

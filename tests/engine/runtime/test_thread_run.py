@@ -23,7 +23,7 @@ from casfs.trees.snapshot import walker
 from casfs.trees.snapshot.ignore import IgnoreRules
 from engine.moderator.decision import Next
 from engine.runtime.workspace import thread_workspace
-from engine.threads import forking, lifecycle, transitions
+from engine.threads import lifecycle, transitions
 from engine.threads.agent_binding import Binding
 from tests.support.engine import (
     ONE,
@@ -31,6 +31,7 @@ from tests.support.engine import (
     alive,
     begin,
     carry_on,
+    fork,
     loop,
     pids,
     resumed,
@@ -203,7 +204,7 @@ async def test_a_step_limit_suspends_and_is_granted_anew(disk_store: Store) -> N
     assert suspended.record["reason"] == "step limit (--max-steps) reached after 3 steps"
     again = await resumed(disk_store, suspended)
     assert (again.record["cause"], len(steps(disk_store, again))) == ("rounds", 6)
-    forked = await carry_on(disk_store, forking.fork(disk_store, again, max_steps=7))
+    forked = await carry_on(disk_store, fork(disk_store, again, max_steps=7))
     assert (forked.record["cause"], len(steps(disk_store, forked))) == ("rounds", 7)
     ended = await resumed(disk_store, again)
     assert (ended.status, len(steps(disk_store, ended))) == (ENDED, 8)

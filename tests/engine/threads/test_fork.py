@@ -15,7 +15,7 @@ from casfs.store import Store
 from casfs.threads import ENDED, RUNNING, Thread
 from casfs.trees.restore.restore import restore
 from engine.moderator.decision import Next
-from engine.threads import forking, suspension, transitions
+from engine.threads import suspension, transitions
 from engine.threads.agent_binding import Binding
 from engine.workflow import registry as workflows
 from tests.support.engine import (
@@ -24,6 +24,7 @@ from tests.support.engine import (
     begin,
     carry_on,
     daemon,
+    fork,
     loop,
     rule,
     says,
@@ -53,7 +54,7 @@ async def test_it_goes_on_from_that_step(disk_store: Store, at: int | None, tmp_
     old = await ended(disk_store)
     place = 4 if at is None else at
     before = blobs(disk_store)
-    made = forking.fork(disk_store, old, at)
+    made = fork(disk_store, old, at)
     assert blobs(disk_store) == before, "no node is copied"
     assert made.id != old.id
     assert made == threads.get(disk_store, made.id)
@@ -83,13 +84,13 @@ async def test_a_fork_can_go_another_way(disk_store: Store, tmp_path: Path) -> N
         disk_store, begin(disk_store, workflow(rules, a=None, b=None), agents, root)
     )
     side.write_text("second\n")
-    new = await carry_on(disk_store, forking.fork(disk_store, old, 1))
+    new = await carry_on(disk_store, fork(disk_store, old, 1))
     logs = [
         held(disk_store, steps(disk_store, one)[-1], tmp_path / one.id)[b"log"]
         for one in (old, new)
     ]
     assert logs == [b"a\nfirst\n", b"a\nsecond\n"]
-    again = forking.fork(disk_store, new)
+    again = fork(disk_store, new)
     assert again.record["fork"] == {"thread": new.id, "step": 2}
 
 
@@ -97,7 +98,7 @@ async def test_a_fork_can_go_another_way(disk_store: Store, tmp_path: Path) -> N
 async def test_there_must_be_such_a_step(disk_store: Store, at: int) -> None:
     old = await ended(disk_store)
     with pytest.raises(NotFound, match=f"no step {at}; it has 4"):
-        forking.fork(disk_store, old, at)
+        fork(disk_store, old, at)
     assert len(threads.list_threads(disk_store)) == 1
 
 
@@ -117,7 +118,7 @@ async def chain(store: Store) -> Thread:
 
 async def test_other_agents_play_from_there_on(disk_store: Store, tmp_path: Path) -> None:
     old = await chain(disk_store)
-    made = forking.fork(disk_store, old, 1, {"b": says_name("other")})
+    made = fork(disk_store, old, 1, {"b": says_name("other")})
     assert made.record["start"] == old.record["start"]
     assert made.record["fork"] == {"thread": old.id, "step": 1}
     end = await carry_on(disk_store, made)
@@ -136,19 +137,19 @@ async def test_other_agents_play_from_there_on(disk_store: Store, tmp_path: Path
 
 
 async def test_a_fork_of_a_fork_keeps_its_agents(disk_store: Store, tmp_path: Path) -> None:
-    fork = forking.fork(disk_store, await chain(disk_store), 0, {"b": says_name("other")})
-    again = forking.fork(disk_store, fork, 0)
-    assert again.record["agents"] == fork.record["agents"]
+    first = fork(disk_store, await chain(disk_store), 0, {"b": says_name("other")})
+    again = fork(disk_store, first, 0)
+    assert again.record["agents"] == first.record["agents"]
     (_, last) = steps(disk_store, await carry_on(disk_store, again))
     assert held(disk_store, last, tmp_path / "1") == {b"log": b"a\nother\n"}
-    third = forking.fork(disk_store, again, 0, {"a": says_name("first")})
+    third = fork(disk_store, again, 0, {"a": says_name("first")})
     (_, last) = steps(disk_store, await carry_on(disk_store, third))
     assert held(disk_store, last, tmp_path / "2") == {b"log": b"first\nother\n"}
 
 
 async def test_gc_keeps_the_agents_of_a_fork(disk_store: Store) -> None:
     old = await chain(disk_store)
-    made = forking.fork(disk_store, old, 1, {"b": says_name("other")})
+    made = fork(disk_store, old, 1, {"b": says_name("other")})
     age(disk_store)
     gc.collect(disk_store, limits=gc.Limits(max_bytes=0))
     assert (await carry_on(disk_store, made)).status == ENDED
@@ -159,7 +160,7 @@ async def test_its_record_has_room_however_many_agents(disk_store: Store) -> Non
     rules = [rule("__start__", names[0]), *(rule(name, "__end__") for name in names)]
     flow = workflow(rules, **dict.fromkeys(names))
     old = begin(disk_store, flow, {name: says({}) for name in names})
-    made = forking.fork(disk_store, old, 0, {name: says_name(name) for name in names})
+    made = fork(disk_store, old, 0, {name: says_name(name) for name in names})
     begun = transitions.begin(disk_store, made, Next(names[0]), 0, 100, 99)
     failed = [disk_store.put(bytes([n])).hash for n in range(30)]
     suspended = suspension.suspend(disk_store, begun, "\U0001f525" * 5000, failed)
@@ -180,7 +181,7 @@ async def test_nothing_is_made_with_an_agent_that_does_not_fit(
     old = await chain(disk_store)
     before = blobs(disk_store)
     with pytest.raises(error, match=said):
-        forking.fork(disk_store, old, 1, others)
+        fork(disk_store, old, 1, others)
     assert blobs(disk_store) == before
     assert len(threads.list_threads(disk_store)) == 1
 

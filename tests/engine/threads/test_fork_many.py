@@ -44,7 +44,7 @@ def test_a_hundred_are_one_publication(disk_store: Store, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(disk_store.backend, "publish", counted)
     before, bytes_before = blobs(disk_store), size(disk_store)
-    made = forking.fork_many(disk_store, old, MANY, [{}])
+    made = forking.fork(disk_store, old, count=MANY)
     assert [len(one.swaps) for one in published] == [MANY]
     assert blobs(disk_store) == before, "no node is copied"
     assert size(disk_store) - bytes_before <= MAX_BYTES
@@ -52,7 +52,7 @@ def test_a_hundred_are_one_publication(disk_store: Store, monkeypatch: pytest.Mo
     assert {one.status for one in made} == {RUNNING}
     assert sum(len(canonical.encode(dict(one.record))) for one in made) < MAX_BYTES / 10
     variants = [{"a": Binding("command", shell(f"exit {n}"))} for n in range(3)]
-    many = forking.fork_many(disk_store, old, MANY, variants)
+    many = forking.fork(disk_store, old, None, variants, MANY)
     assert [len(one.swaps) for one in published] == [MANY, MANY]
     assert len(blobs(disk_store)) - len(before) == 6, "an agent and its list for each variant"
     codes = [played(disk_store, one.id)[2] for one in many]
@@ -67,7 +67,7 @@ def test_a_hundred_are_one_publication(disk_store: Store, monkeypatch: pytest.Mo
 def test_what_is_refused(disk_store: Store, count: int, name: str | None, said: str) -> None:
     old = begin(disk_store, ONE, {"a": says({})})
     with pytest.raises(Invalid, match=said):
-        forking.fork_many(disk_store, old, count, [{}], name=name)
+        forking.fork(disk_store, old, count=count, name=name)
     assert len(threads.list_threads(disk_store)) == 1
 
 
@@ -104,14 +104,17 @@ def test_the_command_line(cli: Cli, tmp_path: Path) -> None:
             assert played(store, vary[1]) == ["echo", "other"]
             assert played(store, vary[2]) == played(store, vary[0])
     before = cli.contents()
-    assert "--count 2 or more" in cli(*fork, *two, code=2).err
-    assert "has an agent already" in cli(*fork, *two, "--vary", f"a={file}", code=2).err
-    assert "give ROLE=FILE.toml" in cli(*fork, "--vary", str(file), code=2).err
+    assert "give --count 2, or more" in cli(*fork, *two, code=2).err
+    assert (
+        "of a role without --agent"
+        in cli(*fork, "--count", "2", *two, "--vary", f"a={file}", code=2).err
+    )
+    assert "give ROLE=FILE" in cli(*fork, "--vary", str(file), code=2).err
     assert "is for one fork" in cli(*fork, "--count", "2", "--wait", code=2).err
     said = cli(*fork, "--count", "2", "--vary", f"a={bad}", code=4).err
     assert said.endswith(
         "bad.toml: variants, number 1: model: no such field; there are package, version, config\n"
     )
     bad.write_text("[agents.a]\n")
-    assert "[[variants]] tables" in cli(*fork, "--vary", f"a={bad}", code=4).err
+    assert "tables [[variants]]" in cli(*fork, "--vary", f"a={bad}", code=4).err
     assert cli.contents() == before

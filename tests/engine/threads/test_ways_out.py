@@ -11,7 +11,7 @@ from casfs.errors import Conflict, Invalid, NotFound
 from casfs.maintenance import gc
 from casfs.store import Store
 from casfs.threads import ENDED, SUSPENDED, Thread
-from engine.threads import forking, lifecycle, suspension
+from engine.threads import lifecycle, suspension
 from engine.threads.agent_binding import Binding
 from engine.workflow import registry as workflows
 from tests.support.engine import (
@@ -20,6 +20,7 @@ from tests.support.engine import (
     begin,
     carry_on,
     daemon,
+    fork,
     loop,
     role,
     rule,
@@ -99,7 +100,7 @@ async def test_fork_takes_another_workflow_for_a_faulty_rule(disk_store: Store) 
     found = await faulty(disk_store)
     new, _ = workflows.add(disk_store, MENDED)
     more = {"b": Binding("command", says({}))}
-    made = forking.fork(disk_store, found, replacements=more, workflow=new)
+    made = fork(disk_store, found, replacements=more, workflow=new)
     assert (made.record["workflow"], threads.workflow(disk_store, made)) == ("mended", new)
     with disk_store.batch() as batch:
         head = disk_store.heads.get(workflows.head_name("mended"))
@@ -109,7 +110,7 @@ async def test_fork_takes_another_workflow_for_a_faulty_rule(disk_store: Store) 
     ended = await carry_on(disk_store, made)
     assert [step["role"] for step in steps(disk_store, ended)] == ["a", "b"]
     assert ended.record["returnCode"] == 0
-    again = forking.fork(disk_store, ended, 1)
+    again = fork(disk_store, ended, 1)
     assert threads.workflow(disk_store, again) == new
 
 
@@ -117,13 +118,13 @@ async def test_the_new_workflow_has_the_roles_and_agents(disk_store: Store) -> N
     found = await faulty(disk_store)
     new, _ = workflows.add(disk_store, MENDED)
     with pytest.raises(Invalid, match="no agent for b"):
-        forking.fork(disk_store, found, workflow=new)
+        fork(disk_store, found, workflow=new)
     rules = [rule("__start__", "b"), rule("b", "__end__")]
     without, _ = workflows.add(disk_store, workflow(rules, "without", b=None))
     more = {"b": Binding("command", says({}))}
     with pytest.raises(Invalid, match="no role 'a', of step 1"):
-        forking.fork(disk_store, found, replacements=more, workflow=without)
-    made = forking.fork(disk_store, found, 0, more, workflow=without)
+        fork(disk_store, found, replacements=more, workflow=without)
+    made = fork(disk_store, found, 0, more, workflow=without)
     ended = await carry_on(disk_store, made)
     assert [step["role"] for step in steps(disk_store, ended)] == ["b"]
     assert len(threads.list_threads(disk_store)) == 2
