@@ -41,19 +41,22 @@ run python -m ruff check .
 run python -m ruff format --check .
 run python -m mypy
 
-# The whole suite runs in two halves side by side; a part of it runs alone.
+# The whole suite runs in three parts side by side; a part of it runs alone.
 for argument in "$@"; do
     case $argument in
         --llm | --agents) ;;
         *) run python -m pytest "$@"; exit ;;
     esac
 done
-half=(tests/agents_real tests/engine tests/harness tests/mcp tests/web)
-log=$(mktemp)
-python -m pytest "$@" "${half[@]}" >"$log" 2>&1 &
-trap 'kill -INT $! 2>/dev/null || true; rm -f "$log"' EXIT
+second=(tests/agents_real tests/engine tests/harness tests/mcp tests/web)
+third=(tests/backend tests/cli tests/mount tests/object_storage tests/remotes tests/shared)
+others=("${second[@]}" "${third[@]}")
+logs=$(mktemp -d)
+trap 'kill -INT $(jobs -p) 2>/dev/null || true; rm -rf "$logs"' EXIT
+python -m pytest "$@" "${second[@]}" >"$logs/2" 2>&1 &
+python -m pytest "$@" "${third[@]}" >"$logs/3" 2>&1 &
 status=0
-run python -m pytest "$@" tests "${half[@]/#/--ignore=}" || status=$?
-wait $! || status=$?
-cat "$log"
+run python -m pytest "$@" tests "${others[@]/#/--ignore=}" || status=$?
+for job in $(jobs -p); do wait "$job" || status=$?; done
+cat "$logs"/[23]
 exit "$status"

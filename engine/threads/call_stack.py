@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from casfs import threads
 from casfs.agents import CHILD
+from casfs.backend.capabilities import Leasing
 from casfs.errors import NotFound
 from casfs.store import Store
 from casfs.threads import ENDED, RUNNING, SUSPENDED, Thread, ThreadId
@@ -34,12 +35,13 @@ def finished_children(store: Store, thread: Thread) -> list[ThreadId]:
 def lost_attempts(store: Store, thread: Thread, once: bool) -> str | None:
     """Returns the reason to suspend a thread whose last attempts ended with the daemon; None where
     another one may begin (`once`: not even a second one). A step with open children may have twice
-    as many: the step of a child is suspended first."""
+    as many: the step of a child is suspended first. So may one of a shared store, whose machines
+    end for reasons of their own."""
     intent = thread.record["intent"]
     lost, limit = record.lost_attempts(intent), record.MAX_LOST_ATTEMPTS
     if once:
         limit = 1
-    elif open_children(store, thread):
+    elif isinstance(store.backend, Leasing) or open_children(store, thread):
         limit *= 2
     if lost < limit:
         return None

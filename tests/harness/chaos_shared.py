@@ -38,7 +38,7 @@ from tests.support.s3_servers import CREDENTIALS, run_seaweedfs
 
 AGENT = Path(__file__).with_name("chaos_agent.sh")
 TTL_S = 10.0
-PAUSES = ("0", "0", "0.05", "0.3", "2")  # seconds that an agent takes, for one of a thread
+PAUSES = "0,0,0.05,0.3,2"  # seconds that an agent takes, one for all steps of a thread
 RETRIES = 12  # a step may be hit by many faults
 LARGE_EVERY = 10  # steps
 FREEZE_S = 15.0  # more than the TTL
@@ -97,7 +97,8 @@ class Chaos:
             [*pool.map(self._start_thread, range(self._wanted.threads))]
 
     def _start_thread(self, number: int) -> None:
-        pause = PAUSES[number % len(PAUSES)]
+        pauses = self._wanted.pauses.split(",")
+        pause = pauses[number % len(pauses)]
         argv = ["bash", str(AGENT), str(self.logs), pause, str(LARGE_EVERY)]
         agent = "command:" + json.dumps({"argv": argv})
         machine = self.team[number % len(self.team)]
@@ -275,6 +276,7 @@ def main() -> int:
     parser.add_argument("--freezes", type=int, default=0)
     parser.add_argument("--cuts", type=int, default=0)
     parser.add_argument("--longest", type=float, default=30, help="seconds of a cut")
+    parser.add_argument("--pauses", default=PAUSES, help="seconds that the agents of threads take")
     parser.add_argument("--database-kills", type=int, default=0)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
     parser.add_argument("--local", action="store_true", help="a store of its own, of one machine")
