@@ -52,11 +52,13 @@ second=(tests/agents_real tests/engine tests/harness tests/mcp tests/web)
 third=(tests/backend tests/cli tests/mount tests/object_storage tests/remotes tests/shared)
 others=("${second[@]}" "${third[@]}")
 logs=$(mktemp -d)
-trap 'kill -INT $(jobs -p) 2>/dev/null || true; rm -rf "$logs"' EXIT
 python -m pytest "$@" "${second[@]}" >"$logs/2" 2>&1 &
+jobs=($!)
 python -m pytest "$@" "${third[@]}" >"$logs/3" 2>&1 &
+jobs+=($!)
+trap 'kill -INT "${jobs[@]}" 2>/dev/null || true; rm -rf "$logs"' EXIT
 status=0
 run python -m pytest "$@" tests "${others[@]/#/--ignore=}" || status=$?
-for job in $(jobs -p); do wait "$job" || status=$?; done
+for job in "${jobs[@]}"; do wait "$job" || status=$?; done
 cat "$logs"/[23]
 exit "$status"
