@@ -131,5 +131,9 @@ if __name__ == "__main__":
         from benchmarks import history_forks
 
         history_forks.main(*sys.argv[2:])
+    elif sys.argv[1:2] == ["watch"]:
+        from benchmarks import history_watch
+
+        history_watch.main(*sys.argv[2:])
     else:
         main()
