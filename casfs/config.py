@@ -105,18 +105,10 @@ def agents(root: Path, env: Mapping[str, str]) -> dict[str, tuple[object, str]]:
 
 def agents_file(data: bytes, path: Path) -> dict[str, tuple[object, str]]:
     """As `agents`, of the content of a file that holds nothing else. Raises Invalid."""
-    tables = _parsed(data, path)
+    tables = parsed(data, path)
     if other := [name for name in tables if name != AGENTS]:
         raise Invalid(f"{path}: {other[0]}: only [agents.NAME] tables are read here")
     return _agents(tables, path)
-
-
-def variants_file(data: bytes, path: Path) -> list[object]:
-    """Returns what the tables [[variants]] of a file hold. Raises Invalid."""
-    found = _parsed(data, path).get("variants")
-    if not isinstance(found, list):
-        raise Invalid(f"{path}: must hold tables [[variants]]")
-    return found
 
 
 def remotes(root: Path) -> dict[str, dict[str, object]]:
@@ -180,10 +172,11 @@ def _tables(path: Path) -> dict[str, Any]:
         return {}
     except OSError as error:
         raise Failed(f"cannot read {path}: {error.strerror}") from None
-    return _parsed(data, path)
+    return parsed(data, path)
 
 
-def _parsed(data: bytes, path: Path) -> dict[str, Any]:
+def parsed(data: bytes, path: Path) -> dict[str, Any]:
+    """Returns the content of a TOML file. Raises Invalid."""
     try:
         return tomllib.loads(data.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

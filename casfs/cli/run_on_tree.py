@@ -23,12 +23,6 @@ FOLDER = "tests"  # in the store: the workspace of the one command that runs
 MARK = "CASFS_TREE"  # in its environment, so in its key: `casfs action` replays no failure of it
 
 
-def run_on_tree(store: Store, tree: TreeHash, argv: Sequence[str]) -> int:
-    """Returns the exit code of a command. Raises as `tree_runner`."""
-    with tree_runner(store, argv) as run:
-        return run(tree).exit_code
-
-
 @contextmanager
 def tree_runner(store: Store, argv: Sequence[str], names: Iterable[str] = ()) -> Iterator[TreeRun]:
     """Yields a function that runs a command on a tree, or replays its result; what it prints goes

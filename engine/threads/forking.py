@@ -33,12 +33,11 @@ def fork(
     name: str | None = None,
 ) -> list[Thread]:
     """Creates threads that continue from a step of this one, with that step's workspace. `at`:
-    index of the step (0: the start), its hash, or None for the last. No node is copied.
-    `variants`: agents that play their roles from there on, which the threads take in turn;
-    `max_steps`: their step limit, that of this thread by default; `workflow`: the node of one that
-    decides from there on; `hint`: for the next step; `name`: of one thread. Raises NotFound where
-    there is no such step, Invalid for a workflow without a role that was played until there, for
-    too many, and as `lifecycle.create` for roles, agents and the name."""
+    index of the step (0: the start), its hash, or None for the last. `variants`: agents that play
+    their roles from there on, which the threads take in turn; `max_steps`: their step limit, by
+    default that of this thread; `workflow`: the node of one that decides from there on; `hint`: for
+    the next step. Raises NotFound where there is no such step, Invalid for a workflow without a
+    role that was played until there, and as `lifecycle.create` for roles, agents and the name."""
     if not 1 <= count <= MAX_FORKS:
         raise Invalid(f"cannot create {count} forks at once: 1 to {MAX_FORKS}")
     if count > 1 and name is not None:

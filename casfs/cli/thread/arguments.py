@@ -140,7 +140,10 @@ def _read_variants(store: Store, thread: Thread, role: str, file: str) -> list[A
 
     own, found = threads.agents(store, thread).get(role), []
     base = registry.agent_spec(store, own) if own else None
-    for number, table in enumerate(config.variants_file(read_input(file), Path(file)), start=1):
+    tables = config.parsed(read_input(file), Path(file)).get("variants")
+    if not isinstance(tables, list):
+        raise Invalid(f"{file}: must hold tables [[variants]]")
+    for number, table in enumerate(tables, start=1):
         try:
             if base and isinstance(table, Mapping) and "package" not in table:
                 spec = notation.from_value({**table, "package": base["name"]})

@@ -22,7 +22,7 @@ from casfs.checkpoints import checkpoint
 from casfs.checkpoints.create import create_of_tree
 from casfs.cli.common import json_option, open_store, store_root
 from casfs.cli.output import echo_json, echo_line
-from casfs.cli.run_on_tree import run_on_tree
+from casfs.cli.run_on_tree import tree_runner
 from casfs.cli.table import Coloured, Short, echo_table
 from casfs.cli.thread.changes import apply
 from casfs.cli.thread.follow import POLL_INTERVAL_S
@@ -33,7 +33,7 @@ from casfs.nodes import head_kinds
 from casfs.revisions import step_tree
 from casfs.store import Store
 from casfs.thread_state import SUCCEEDED, state
-from casfs.threads import RUNNING, SUSPENDED, Thread, ThreadId
+from casfs.threads import RUNNING, SUSPENDED, ThreadId
 from casfs.trees.tree import changes
 
 CANCEL_TRIES = 3
@@ -64,11 +64,10 @@ def compare(ctx: click.Context, ids: Sequence[str], as_json: bool) -> None:
     """
     exits: dict[str, int] = {}
     with open_store(ctx) as store:
-        found = _find(store, ids)
+        found = list(dict.fromkeys(thread_lookup.find(store, id).id for id in ids))
         for id in found if ctx.meta["argv"] else ():
-            tree = step_tree(store, threads.get(store, id), None)
-            exits[id] = run_on_tree(store, tree, ctx.meta["argv"])
-        rows = [_outcome(store, threads.get(store, id), exits) for id in found]
+            exits[id] = _exit_code(store, id, ctx.meta["argv"])
+        rows = [_outcome(store, id, exits) for id in found]
     _print(as_json, rows, rows)
 
 
@@ -101,13 +100,13 @@ def race(ctx: click.Context, /, ids: Sequence[str], as_json: bool, **given: Any)
         checkpoint.check_name(name)
     exits: dict[str, int] = {}
     with open_store(ctx) as store:
-        found = _find(store, ids)
+        found = list(dict.fromkeys(thread_lookup.find(store, id).id for id in ids))
         won = _winner(store, found, until, name, exits)
         for id in found * CANCEL_TRIES if won and given["cancel_rest"] else ():
             if threads.get(store, id).status in (RUNNING, SUSPENDED):
                 with suppress(CasfsError):  # another cancels it too, or the daemon was killed
                     stop_thread.request(store_root(ctx), id, "cancel")
-        rows = [_outcome(store, threads.get(store, id), exits) for id in found]
+        rows = [_outcome(store, id, exits) for id in found]
     winner, made = won.get("thread"), won.get("checkpoint")
     if not as_json:
         echo_line(" ".join([winner, "won", *filter(None, [made])]) if winner else "none passed")
@@ -115,10 +114,6 @@ def race(ctx: click.Context, /, ids: Sequence[str], as_json: bool, **given: Any)
     if winner and place is not None:
         return int(ctx.invoke(apply, id=winner, directory=place, as_json=as_json))
     return 0 if winner else 1
-
-
-def _find(store: Store, texts: Sequence[str]) -> list[ThreadId]:
-    return list(dict.fromkeys(thread_lookup.find(store, text).id for text in texts))
 
 
 def _winner(
@@ -137,8 +132,7 @@ def _winner(
         if ended:
             first = min(ended, key=lambda one: (one.record["updatedAt"], one.id))
             if until is not None:
-                tree = step_tree(store, first, None)
-                exits[first.id] = run_on_tree(store, tree, ["sh", "-c", until])
+                exits[first.id] = _exit_code(store, first.id, ["sh", "-c", until])
                 click.echo(f"casfs: {first.id}: CMD exits with {exits[first.id]}", err=True)
             if not exits.get(first.id):
                 record: dict[str, str] = {"thread": first.id}
@@ -154,7 +148,13 @@ def _winner(
             time.sleep(POLL_INTERVAL_S)
 
 
-def _outcome(store: Store, thread: Thread, exits: Mapping[str, int]) -> Row:
+def _exit_code(store: Store, id: ThreadId, argv: Sequence[str]) -> int:
+    with tree_runner(store, argv) as run:
+        return run(step_tree(store, threads.get(store, id), None)).exit_code
+
+
+def _outcome(store: Store, id: ThreadId, exits: Mapping[str, int]) -> Row:
+    thread = threads.get(store, id)
     first = threads.start(store, thread).payload["workspace"]
     different = changes(store, first, step_tree(store, thread, None)) if first else ()
     roles = threads.agents(store, thread).items()
