@@ -15,7 +15,7 @@ from casfs.threads import RUNNING
 from engine.threads import forking
 from engine.threads.agent_binding import Binding
 from engine.workflow import registry as workflows
-from tests.support.engine import ONE, Cli, begin, daemon, loop, says, shell, until
+from tests.support.engine import ONE, Cli, begin, daemon, kill, loop, says, shell, until
 from tests.support.helpers import blobs, put_tree
 
 MANY = 100
@@ -69,6 +69,24 @@ def test_what_is_refused(disk_store: Store, count: int, name: str | None, said: 
     with pytest.raises(Invalid, match=said):
         forking.fork(disk_store, old, count=count, name=name)
     assert len(threads.list_threads(disk_store)) == 1
+
+
+def test_all_go_on_when_the_daemon_is_killed(cli: Cli, tmp_path: Path) -> None:
+    """Twelve, of which eight run at once."""
+    gate = tmp_path / "gate"
+    with Store.open(cli.root) as store:
+        script = f"[ $CASFS_STEP = 1 ] || while [ ! -e {gate} ]; do sleep 0.05; done"
+        id = begin(store, loop(2), {"a": says({}, f"{script}; echo $CASFS_STEP >>log")}).id
+    with daemon(cli.root) as pid:
+        until(lambda: cli("thread", "show", id, "--json").json["steps"], "the first step")
+        ids = cli("thread", "fork", id, "--at", "1", "--count", "12").text.splitlines()
+        until(lambda: len(cli("thread", "list", "--status", "running", "--json").json) >= 8)
+        kill(pid)
+    gate.touch()
+    with daemon(cli.root):
+        until(lambda: len(cli("thread", "list", "--status", "succeeded", "--json").json) == 13)
+    rows = cli("thread", "compare", *ids, "--json").json
+    assert [row["steps"] for row in rows] == [2] * 12
 
 
 VARIANTS = """
