@@ -2,6 +2,7 @@
 
     python -m benchmarks.history [DIR] [STEPS...]
     python -m benchmarks.history forks [DIR]        (`benchmarks.history_forks`)
+    python -m benchmarks.history bisect [DIR] [STEPS]        (`benchmarks.history_bisect`)
 
 Each step replaces a line of one of 20 files of 200 lines, in turn, in a tree of two levels; all are
 measured as whole commands, on a store, or repository, that was just written. Best of three.
@@ -135,5 +136,9 @@ if __name__ == "__main__":
         from benchmarks import history_watch
 
         history_watch.main(*sys.argv[2:])
+    elif sys.argv[1:2] == ["bisect"]:
+        from benchmarks import history_bisect
+
+        history_bisect.main(*sys.argv[2:])
     else:
         main()

@@ -36,6 +36,7 @@ Test = Callable[[Place], str]
 @click.option("--good", metavar="REV|STEP", help="Where CMD passes (default: the first tree).")
 @click.option("--bad", metavar="REV|STEP", help="Where CMD fails (default: the last tree).")
 @click.option("--env", "names", multiple=True, metavar="K", help="Variable to pass on.")
+@click.option("--no-cache", is_flag=True, help="Run CMD also where its result is cached.")
 @click.argument("argv", nargs=-1, required=True, metavar="-- CMD...")
 @json_option
 @click.pass_context
@@ -56,7 +57,7 @@ def bisect(ctx: click.Context, /, id: str, as_json: bool, **given: Any) -> int:
             id = thread_lookup.find(store, id).id
         ends = given["good"], given["bad"] or id
         good, bad = (f"{id}@{one}" if one and one.isdecimal() else one for one in ends)
-        with tree_runner(store, given["argv"], given["names"]) as run:
+        with tree_runner(store, given["argv"], given["names"], not given["no_cache"]) as run:
             test = partial(_test, store, run, runs := dict[str | None, Row](), as_json)
             rows = [_found(store, one) for one in _search(store, good, bad, test)]
     echo_json({"runs": [*runs.values()], "found": rows}) if as_json else _print(rows)

@@ -24,7 +24,9 @@ MARK = "CASFS_TREE"  # in its environment, so in its key: `casfs action` replays
 
 
 @contextmanager
-def tree_runner(store: Store, argv: Sequence[str], names: Iterable[str] = ()) -> Iterator[TreeRun]:
+def tree_runner(
+    store: Store, argv: Sequence[str], names: Iterable[str] = (), cached: bool = True
+) -> Iterator[TreeRun]:
     """Yields a function that runs a command on a tree, or replays its result; what it prints goes
     to stderr. `names`: variables to pass on. Raises NotFound (the program), Failed."""
     from casfs.actions import key, runner
@@ -33,7 +35,7 @@ def tree_runner(store: Store, argv: Sequence[str], names: Iterable[str] = ()) ->
     def run(tree: TreeHash) -> Outcome:
         given = tuple(argv), workspace.path, ".", (), env | {MARK: tree}, None
         request = key.Request(*given, tree=tree, prepare=workspace.reset)
-        return runner.run(store, request, streams, cached=True)
+        return runner.run(store, request, streams, cached=cached)
 
     assert store.root is not None
     env = {name: os.environ[name] for name in ("PATH", *names) if name in os.environ}

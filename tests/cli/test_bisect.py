@@ -107,6 +107,22 @@ def test_the_second_runs_nothing(
     assert " cached " in cli("thread", "bisect", "fix", *check).text
 
 
+def test_no_cache_runs_again(cli: Cli, thread: Example, runs: Path, check: tuple[str, ...]) -> None:
+    for _ in range(2):
+        value = cli("bisect", "fix", "--no-cache", "--json", *check).json
+        assert value["found"][0]["version"]["step"] == 10
+    assert ran(runs) == [0, 7, 3, 5, 6] * 2
+
+
+def test_a_missing_program_is_not_cached(cli: Cli, thread: Example, tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    argv = ("--", "sh", "-c", f"test $(cat n) -lt 6 || {program}")
+    assert [row["exitCode"] for row in cli("bisect", "fix", "--json", *argv).json["runs"]][1] == 127
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    assert "is good: give another --bad" in cli("bisect", "fix", *argv, code=4).err
+
+
 def test_a_failure_is_none_for_action_run(cli: Cli, tmp_path: Path) -> None:
     """A command that bisect has run, with the same environment and the same tree."""
     with Store.open(cli.root) as store:

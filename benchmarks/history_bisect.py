@@ -1,0 +1,83 @@
+"""Bisect over 1,000 steps, and `git bisect run` over the same history.
+
+    python -m benchmarks.history bisect [DIR] [STEPS]
+
+The history is that of `benchmarks.history`, in trees of 20 and of 2,000 files; the command is a
+`grep` that fails from nine tenths on. Own time of a run is all but the command itself: the key, the
+workspace, the result; the median, and in brackets the mean of the processor's. git's is what a run
+takes without the command.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean, median
+
+from benchmarks import history
+from casfs.cli.run_on_tree import tree_runner
+from casfs.history.bisect import BAD, GOOD, first_bad
+from casfs.history.versions import find
+from casfs.store import Store
+
+
+def timed(command: Sequence[str | Path]) -> tuple[float, str]:
+    begin = time.monotonic()
+    out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return time.monotonic() - begin, out
+
+
+def own_times(root: Path, steps: int) -> list[tuple[float, float]]:
+    """The own time of each run in ms, and of the processor, in a process that has loaded all."""
+    found = []
+    with Store.open(root) as store, tree_runner(store, ["true"]) as run:
+        versions = find(store, "run")[0].chain.versions[::-1]
+
+        def test(at: int) -> str:
+            begin, cost, tree = time.monotonic(), time.process_time(), versions[at].root
+            assert tree is not None
+            done = run(tree)
+            assert not done.hit
+            took = (time.monotonic() - begin) * 1000 - done.duration_ms
+            found.append((took, (time.process_time() - cost) * 1000))
+            return BAD if at >= steps * 9 // 10 else GOOD
+
+        first_bad(len(versions), test)
+    return found
+
+
+def git(work: Path, argv: Sequence[str]) -> tuple[float, int, float]:
+    """The time of `git bisect run`, the number of its runs, and of each without the command."""
+    command = ["git", "-C", str(work)]
+    timed([*command, "checkout", "-q", "main"])
+    first = timed([*command, "rev-list", "--max-parents=0", "main"])[1].strip()
+    begin, _ = timed([*command, "bisect", "start", "main", first])
+    took, out = timed([*command, "bisect", "run", *argv])
+    runs = out.count("Bisecting: ") + 1
+    alone = min(timed(["sh", "-c", f"cd {work} && {argv[-1]} || :"])[0] for _ in range(3))
+    return begin + took, runs, (took / runs - alone) * 1000
+
+
+def main(folder: str | None = None, steps: str = "1000") -> None:
+    count = int(steps)
+    argv = ["sh", "-c", f'! grep -rqE "step ({count * 9 // 10 // 100}[0-9]{{2}}|{count})$" src']
+    print("| files | casfs bisect | again | git bisect run | own time of a run | git's |")
+    print("|---|---|---|---|---|---|")
+    for files in (20, 2000):
+        history.FILES = files
+        with tempfile.TemporaryDirectory(dir=folder) as place:
+            store, work = Path(place) / "store", Path(place) / "git"
+            history.fill_store(store, count)
+            history.fill_git(work, count)
+            own, cost = zip(*own_times(store, count), strict=True)
+            casfs = [sys.executable, "-m", "casfs", "--store", store, "bisect", "run"]
+            other = ["--env", "HOME"]  # which no run above had: nothing is cached
+            first, again = (timed([*casfs, *other, "--", *argv])[0] for _ in range(2))
+            whole, number, each = git(work, argv)
+            ours = f"{median(own):.0f} ms ({mean(cost):.0f} ms)"
+            row = f"{files:,} | {first:.2f} s | {again:.2f} s | {whole:.2f} s, {number} runs"
+            print(f"| {row} | {ours} | {each:.0f} ms |", flush=True)
