@@ -229,7 +229,10 @@ class DaemonApi:
             raise Conflict("a summary needs a text, or an agent that writes it")
         head = self._supervisor.head(id)
         if head is None:
-            head = ThreadHead(await blocking(lambda: threads.get(self._store, id)))
+            now = await blocking(lambda: threads.get(self._store, id))
+            if self._supervisor.leases and now.status == RUNNING:
+                raise Conflict(f"thread {id} runs on another machine; suspend it first")
+            head = ThreadHead(now)
         await head.move(
             lambda now: transitions.compact(
                 self._store, now, summary.content, thread.hash, summary.tokens

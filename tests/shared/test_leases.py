@@ -219,6 +219,8 @@ def test_cancel_and_suspend_from_elsewhere(team: Team, tmp_path: Path) -> None:
     one, two = team.begin(2, 1, 60)
     until(lambda: team.runs(one) and team.runs(two), "both to run")
     b.start_daemon()
+    refused = b.casfs("thread", "compact", one.id, "--text", "Short.", code=4)
+    assert "runs on another machine; suspend it first" in refused
     b.casfs("thread", "cancel", one.id)
     b.casfs("thread", "suspend", two.id)
     assert [team.now(each).status for each in (one, two)] == [CANCELLED, SUSPENDED]
