@@ -20,7 +20,7 @@ from casfs.checkpoints import checkpoint, create, forget
 from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.checkpoints.watch_list import WatchSpec
 from casfs.digest import TreeHash
-from casfs.errors import CasfsError, Failed
+from casfs.errors import CasfsError, Failed, NotFound
 from casfs.store import Store
 from casfs.system import directory_events, mounts
 from casfs.system.directory_events import Event, EventSource, Key
@@ -29,7 +29,7 @@ from casfs.trees.restore.target import record_tree
 from casfs.trees.snapshot import derived, exclusions, stat_cache
 from casfs.trees.snapshot.ignore import IgnoreRules
 from casfs.trees.snapshot.incremental import Changes, IncrementalSnapshot
-from casfs.trees.snapshot.report import Excluded, SnapshotReport
+from casfs.trees.snapshot.report import Excluded, SnapshotOptions, SnapshotReport
 from casfs.trees.snapshot.walker import StaleCache
 
 MAX_UNREST_S = 60.0  # then a directory that changes all the time is recorded as it is
@@ -65,31 +65,32 @@ class Watch:
         if self._failures:
             at = self._failed_at + min(RETRY_S * self._failures, MAX_RETRY_S)
         elif self._pending:
-            limit = max(MAX_UNREST_S, self.spec.settle)
-            at = min(self._last + self.spec.settle, self._first + limit)
+            at = min(self._last, self._first + MAX_UNREST_S) + self.spec.settle
         return at - time.monotonic()
 
     def step(self) -> bool:
         """Reads events; looks and records when that is due. Returns whether `spec` has changed."""
+        made, error = None, self.spec.error
         with self._lock:
-            self._drain()
-            if self.due_in() > 0:
-                return False
-            if not self._pending:
-                self._mark_everything()
-            is_late, error = time.monotonic() > self._first + MAX_UNREST_S, self.spec.error
             try:
+                self._drain()
+                if self.due_in() > 0:
+                    return False
+                if not self._pending:
+                    self._mark_everything()
+                is_late = time.monotonic() > self._first + MAX_UNREST_S + self.spec.settle
                 root = self._look()
                 self._drain()
                 if self._changes and not is_late:
                     return False
                 made = self._put(self.spec.name, root, self.spec.message, skip=True)
                 self._pending, self._failures, self.spec.error = bool(self._changes), 0, None
-            except (CasfsError, OSError) as failure:
-                made, self.spec.error = None, str(failure)
+                self.spec.message = "" if made else self.spec.message
+            except Exception as failure:  # must not end what else the daemon does
+                self._mark_everything()
+                self.spec.error = str(failure) or repr(failure)
                 self._failures, self._failed_at = self._failures + 1, time.monotonic()
-            self.spec.message = "" if made else self.spec.message
-            return made is not None or error != self.spec.error
+        return made is not None or error != self.spec.error
 
     def record(self, name: str, message: str, *, skip: bool) -> create.Created:
         """Records the directory as it is now, as `create.create` does, and raises the same, or
@@ -98,7 +99,7 @@ class Watch:
             self._drain()
             root = self._look()
             made = self._put(name, root, message, skip=skip)
-        os.eventfd_write(self._wake, 1)
+            os.eventfd_write(self._wake, 1)
         latest = made or checkpoint.find(self._store, name)
         self._report.excluded = self._excluded
         return create.Created(latest, self._report, {}, self._new_bytes, made is None)
@@ -110,8 +111,8 @@ class Watch:
             self._drain()
             if self._pending:
                 self.spec.message = "; ".join(filter(None, (self.spec.message, message)))
-        os.eventfd_write(self._wake, 1)
-        return self._pending
+            os.eventfd_write(self._wake, 1)
+            return self._pending
 
     def close(self) -> None:
         with self._lock:
@@ -134,6 +135,8 @@ class Watch:
         self._pending = True
 
     def _drain(self) -> None:
+        if self._poll.closed:
+            raise NotFound(f"{self._directory} is not watched any more")
         with suppress(BlockingIOError):
             os.eventfd_read(self._wake)
         if (below := mounts.mounted_below(self._directory)) != self._mounts:
@@ -195,14 +198,14 @@ class Watch:
         changes, self._changes = self._changes, Changes()
         self._is_full = b"" in changes.below
         with self._store.batch() as batch:
-            look = IncrementalSnapshot(
-                batch, self._directory, self._rules, self._report, self._cache, fd, changes,
-                self._add, self._add_link,
-            )  # fmt: skip
-            root = look.take().hash
+            place, options = (batch, self._directory, self._rules), SnapshotOptions()
+            look = IncrementalSnapshot(*place, self._report, options, self._cache, fd)
+            root = look.take_changes(changes, self._add, self._add_link).hash
         self._new_bytes = batch.new_bytes
         self._excluded = self._report.excluded if self._is_full else self._excluded
-        for path in look.finish(self._cache):
+        self._cache.save()
+        self._cache.advance()
+        for path in look.gone:
             self._remove(path)
         for path, reason in self._report.excluded:
             if reason in derived.EVIDENCE_INSIDE:

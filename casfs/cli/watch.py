@@ -66,12 +66,9 @@ def watch(
         raise Usage("give DIRECTORY, or --list")
     with open_store(ctx) as store:
         if directory is None:
-            columns, values = (
-                ("directory", "checkpoint", "method", "error"),
-                watch_list.listing(store),
-            )
-            rows = [[one[column] for column in columns] for one in values]
-            titles = " ".join(columns).upper()
+            values, columns = watch_list.listing(store), "directory checkpoint method error"
+            rows = [[one[column] for column in columns.split()] for one in values]
+            titles = columns.upper()
             echo_table(as_json, times(values), titles, rows, whole="DIRECTORY CHECKPOINT")
             return
     path = os.path.realpath(directory)

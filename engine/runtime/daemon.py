@@ -80,7 +80,7 @@ class Daemon:
                     nursery.start_soon(leases.run, self._supervisor)
                 if not self._hold:
                     await self._supervisor.launch_all()
-                nursery.start_soon(self._watches.run)
+                self._watches.start_all(nursery)
                 nursery.start_soon(trio.serve_listeners, self._handle_connection, [listener])
                 if self._maintenance is not None:
                     nursery.start_soon(self._run_maintenance, self._maintenance)

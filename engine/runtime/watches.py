@@ -6,6 +6,7 @@ A task waits for events; what blocks, looks and checkpoints, runs in worker thre
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -16,14 +17,14 @@ import trio
 from casfs.checkpoints import watch_list
 from casfs.checkpoints.watch import Watch
 from casfs.checkpoints.watch_list import WatchSpec
-from casfs.errors import NotFound
+from casfs.errors import Failed, NotFound
 from casfs.store import Store
 from casfs.system.log import Log
 from casfs.system.paths import printable
 from engine.blocking import blocking
 
 Answer = dict[str, Any]
-BURST_S = 0.1  # events come in bursts: they are read together
+BURST_S = 0.5  # events come in bursts: they are read together
 
 
 class Watches:
@@ -39,11 +40,10 @@ class Watches:
             "record": self._record,
         }
 
-    async def run(self) -> None:
-        async with trio.open_nursery() as self._nursery:
-            for spec in self._specs.values():
-                self._start(spec)
-            await trio.sleep_forever()
+    def start_all(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        for spec in self._specs.values():
+            self._start(spec)
 
     def _start(self, spec: WatchSpec) -> None:
         watch, scope = Watch(self._store, spec), trio.CancelScope()
@@ -56,10 +56,11 @@ class Watches:
                 while True:
                     with trio.move_on_after(max(0.0, watch.due_in())):
                         await trio.lowlevel.wait_readable(watch.fd)
-                        await trio.sleep(BURST_S)
+                        await trio.sleep(min(BURST_S, watch.spec.settle / 2))
                     if await blocking(watch.step):
-                        await self._save()
                         self._log("watch", directory=watch.spec.directory, error=watch.spec.error)
+                        with suppress(Failed):  # no space: the log has the error
+                            await self._save()
         finally:
             watch.close()
 
@@ -83,7 +84,6 @@ class Watches:
         return asdict(watch.spec)
 
     async def _mark(self, path: str, message: str) -> Answer:
-        """Gives the next checkpoint a message, behind those that it has been given already."""
         watch, _ = self._find(watch_list.holding(self._specs, Path(path)).directory)
         changed = await blocking(partial(watch.mark, message))
         await self._save()

@@ -8,6 +8,8 @@ from contextlib import closing
 
 import pytest
 
+from casfs.checkpoints import watch_list
+from casfs.checkpoints.watch_list import WatchSpec
 from casfs.store import Store
 from casfs.version import VERSION
 from casfs.web import store as stores
@@ -74,3 +76,13 @@ def test_a_page(web: Web, disk_store: Store) -> None:
     with daemon(disk_store.root) as pid:
         shown = visible(web.get("/store").text)
         assert f"Process {pid}, version {VERSION}. It runs 0 threads of 8 at once." in shown
+
+
+def test_the_watched_directories_are_shown(web: Web, disk_store: Store) -> None:
+    shown = visible(web.get("/store").text)
+    assert "casfs watch DIR records a directory whenever it has come to rest" in shown
+    one = WatchSpec("/srv/<b>site</b>", "site", 2.0, error="no directory /srv/<b>site</b>")
+    watch_list.save(disk_store, {one.directory: one})
+    text = web.get("/store").text
+    assert "<code>/srv/&lt;b&gt;site&lt;/b&gt;</code> as site: no checkpoint yet" in text
+    assert "no directory /srv/&lt;b&gt;site&lt;/b&gt;" in text

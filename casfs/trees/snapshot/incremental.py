@@ -11,15 +11,12 @@ import stat
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
+from casfs.digest import TreeDigest
 from casfs.trees.snapshot.encoder import ScannedDirectory, ScannedEntry
 from casfs.trees.snapshot.file_reader import Stat
-from casfs.trees.snapshot.ignore import IgnoreRules
-from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
-from casfs.trees.snapshot.stat_cache import DIRECTORY, RACY, STAT, StatCache
+from casfs.trees.snapshot.stat_cache import DIRECTORY, RACY, STAT
 from casfs.trees.snapshot.walker import Snapshot
-from casfs.write_batch import Batch
 
 
 @dataclass(slots=True)
@@ -35,36 +32,29 @@ class Changes:
 
 
 class IncrementalSnapshot(Snapshot):
-    """`cache`: of the last snapshot. `listed` is called with each directory before it is listed, so
-    that later changes are noticed; `linked` with each file that has several names."""
+    """Its stat cache is that of the last snapshot. `gone`: the directories that are not there any
+    more."""
 
-    def __init__(
+    _everything = False  # whether all below the present directory is looked at
+
+    def take_changes(
         self,
-        batch: Batch,
-        root: Path,
-        rules: IgnoreRules,
-        report: SnapshotReport,
-        cache: StatCache,
-        root_fd: int,
         changes: Changes,
         listed: Callable[[bytes, int], None],
         linked: Callable[[bytes, os.stat_result], None],
-    ) -> None:
-        super().__init__(batch, root, rules, report, SnapshotOptions(), cache, root_fd)
-        self._rows, self._changes = cache.rows, changes
+    ) -> TreeDigest:
+        """`listed` is called with each directory before it is listed, so that later changes are
+        noticed; `linked` with each file that has several names. Raises as `take`."""
+        assert self._cache is not None
+        self._rows, self._changes = self._cache.rows, changes
         self._listed, self._linked = listed, linked
         self._way = {one for path in (*changes.names, *changes.below) for one in _upwards(path)}
-        self._everything = False  # whether all below the present directory is looked at
-        self._gone = set(changes.below)
-
-    def finish(self, cache: StatCache) -> set[bytes]:
-        """Makes the rows those of the next snapshot; returns the directories that are gone."""
-        gone = {one for one in self._rows if not self._gone.isdisjoint(_upwards(one))}
-        gone = gone - cache.seen if self._gone else gone
-        cache.seen |= self._rows.keys() - gone
-        cache.save()
-        cache.advance()
-        return gone
+        self.gone = set(changes.below)
+        root = self.take()
+        unseen = self._rows.keys() - self._cache.seen if self.gone else set()
+        self.gone = {one for one in unseen if not self.gone.isdisjoint(_upwards(one))}
+        self._cache.seen |= self._rows.keys() - self.gone
+        return root
 
     def _scan(self, fd: int, path: bytes, own: Stat | os.stat_result) -> ScannedDirectory | None:
         above, row = self._everything, self._rows.get(path)
@@ -80,7 +70,7 @@ class IncrementalSnapshot(Snapshot):
             self._rows[path] = row._replace(stats=b"".join(stats.values()) + own_stat)
         scanned = super()._scan(fd, path, own)
         kept = scanned.entries.keys() if scanned is not None else set()
-        self._gone |= {path + b"/" + name for name in before - kept}
+        self.gone |= {path + b"/" + name for name in before - kept}
         self._everything = above
         return scanned
 
