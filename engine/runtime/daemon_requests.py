@@ -159,9 +159,8 @@ class DaemonApi:
         made = await blocking(fork)
         for one in made:
             self._supervisor.launch(one.id)
-        ids = {"ids": [one.id for one in made]} if count > 1 else {}
-        first = made[0]
-        return {"id": first.id, **ids, "start": first.record["start"], **first.record["fork"]}
+        ids, record = [one.id for one in made], made[0].record
+        return {"id": ids[0], "ids": ids, "start": record["start"], **record["fork"]}
 
     async def _resume(
         self,

@@ -38,10 +38,8 @@ def fork(
     default that of this thread; `workflow`: the node of one that decides from there on; `hint`: for
     the next step. Raises NotFound where there is no such step, Invalid for a workflow without a
     role that was played until there, and as `lifecycle.create` for roles, agents and the name."""
-    if not 1 <= count <= MAX_FORKS:
-        raise Invalid(f"cannot create {count} forks at once: 1 to {MAX_FORKS}")
-    if count > 1 and name is not None:
-        raise Invalid("a name is of one thread, not of several")
+    if not 1 <= count <= (1 if name else MAX_FORKS):
+        raise Invalid(f"cannot create {count} forks: 1 to {MAX_FORKS} at once, 1 with a name")
     origin, index = _fork_point(store, thread, at)
     kept, agents = threads.agents(store, thread), [thread.record.get("agents")]
     flow_name, inherited = thread.record["workflow"], ("rounds", "onLimit", "definition")

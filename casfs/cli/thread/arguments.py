@@ -125,8 +125,8 @@ def variants(
         found[role] = _read_variants(store, thread, role, file)
     for role, specs in found.items():
         if len(specs) > count:
-            whose = "all roles" if role is None else f"the role {role}"
-            raise Usage(f"{len(specs)} agents for {whose}; give --count {len(specs)}, or more")
+            many = f"{len(specs)} agents for {role or 'all roles'}"
+            raise Usage(f"{many}; give --count {len(specs)}, or more")
     period = min(count, math.lcm(*map(len, found.values())))
     turns = [{role: them[at % len(them)] for role, them in found.items()} for at in range(period)]
     return [{"every": one.pop(None, None), "agents": one} for one in turns]
@@ -138,21 +138,20 @@ def _read_variants(store: Store, thread: Thread, role: str, file: str) -> list[A
     from casfs.agents import notation
     from engine.workflow import registry
 
-    own, found = threads.agents(store, thread).get(role), []
-    base = registry.agent_spec(store, own) if own else None
+    found, hash = [], threads.agents(store, thread).get(role)
+    own = registry.agent_spec(store, hash) if hash else None
     tables = config.parsed(read_input(file), Path(file)).get("variants")
     if not isinstance(tables, list):
         raise Invalid(f"{file}: must hold tables [[variants]]")
     for number, table in enumerate(tables, start=1):
         try:
-            if base and isinstance(table, Mapping) and "package" not in table:
-                spec = notation.from_value({**table, "package": base["name"]})
-                spec = notation.resolved(spec, {base["name"]: base})
+            if own and isinstance(table, Mapping) and "package" not in table:
+                spec = notation.from_value({**table, "package": own["name"]})
+                found.append(notation.resolved(spec, {own["name"]: own}))
             else:
-                spec = notation.from_value(table)
+                found.append(notation.from_value(table))
         except Invalid as error:
             raise Invalid(f"{file}: variants, number {number}: {error}") from None
-        found.append(spec)
     return found
 
 

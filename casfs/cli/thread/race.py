@@ -23,7 +23,7 @@ from casfs.checkpoints.create import create_of_tree
 from casfs.cli.common import json_option, open_store, store_root
 from casfs.cli.output import echo_json, echo_line
 from casfs.cli.run_on_tree import tree_runner
-from casfs.cli.table import Coloured, Short, echo_table
+from casfs.cli.table import Cell, Coloured, Short, echo_table
 from casfs.cli.thread.changes import apply
 from casfs.cli.thread.follow import POLL_INTERVAL_S
 from casfs.cli.thread.show import COLOURS
@@ -38,6 +38,7 @@ from casfs.trees.tree import changes
 
 CANCEL_TRIES = 3
 ID_CHARS = 8  # of the end of an id: those made at once begin alike
+AGENT_FIELDS = ("package", "version", "config")
 HEADERS = "ID STATUS STEPS TOKENS TIME FILES EXIT AGENTS"
 Row = dict[str, Any]
 
@@ -157,39 +158,34 @@ def _outcome(store: Store, id: ThreadId, exits: Mapping[str, int]) -> Row:
     thread = threads.get(store, id)
     first = threads.start(store, thread).payload["workspace"]
     different = changes(store, first, step_tree(store, thread, None)) if first else ()
-    roles = threads.agents(store, thread).items()
-    agents = {role: store.node(hash, "agent").payload for role, hash in roles}
+    agents = {}
+    for role, hash in threads.agents(store, thread).items():
+        package, version, config = map(store.node(hash).payload.get, AGENT_FIELDS)
+        agents[role] = f"{package}{version}:{canonical.encode(config).decode()}"
     return {
-        "id": thread.id,
+        "id": id,
         "status": state(thread),
         "steps": threads.length(store, thread),
         "spent": thread.record["spent"],
         "files": first and sum(1 for _ in different),
-        "exitCode": exits.get(thread.id),
-        "agents": {
-            role: f"{one['package']}{one['version']}:{canonical.encode(one['config']).decode()}"
-            for role, one in agents.items()
-        },
+        "exitCode": exits.get(id),
+        "agents": agents,
     }
+
+
+def _cells(row: Row, roles: Sequence[str]) -> list[Cell]:
+    """Returns a row of the table. `roles`: those whose agents are shown."""
+    id, status, spent, agents = (row[name] for name in ("id", "status", "spent", "agents"))
+    head = [Short(id, id[-ID_CHARS:]), Coloured(status, COLOURS.get(status)), row["steps"]]
+    cost = [spent["tokens"], f"{spent['wallMs'] / 1000:.1f} s", row["files"], row["exitCode"]]
+    return [*head, *cost, " ".join(f"{role}={agents.get(role)}" for role in roles)]
 
 
 def _print(as_json: bool, value: Any, rows: list[Row]) -> None:
     if as_json:
-        echo_json(value, pretty=False)
-        return
+        return echo_json(value, pretty=False)
     roles = sorted({role for row in rows for role in row["agents"]})
     differ = [role for role in roles if len({row["agents"].get(role) for row in rows}) > 1]
-    cells = [
-        (
-            Short(row["id"], row["id"][-ID_CHARS:]),
-            Coloured(row["status"], COLOURS.get(row["status"])),
-            row["steps"],
-            row["spent"]["tokens"],
-            f"{row['spent']['wallMs'] / 1000:.1f} s",
-            row["files"],
-            row["exitCode"],
-            " ".join(f"{role}={row['agents'].get(role)}" for role in differ),
-        )
-        for row in rows
-    ]
-    echo_table(False, None, HEADERS, cells, whole="ID STATUS")
+    return echo_table(
+        False, None, HEADERS, [_cells(row, differ) for row in rows], whole="ID STATUS"
+    )

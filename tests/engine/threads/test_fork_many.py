@@ -62,7 +62,7 @@ def test_a_hundred_are_one_publication(disk_store: Store, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(
     ("count", "name", "said"),
-    [(0, None, "1 to 1000"), (1001, None, "1 to 1000"), (2, "twice", "a name is of one thread")],
+    [(0, None, "1 to 1000"), (1001, None, "1 to 1000"), (2, "twice", "1 with a name")],
 )
 def test_what_is_refused(disk_store: Store, count: int, name: str | None, said: str) -> None:
     old = begin(disk_store, ONE, {"a": says({})})
