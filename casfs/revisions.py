@@ -6,22 +6,25 @@
     THREAD          the tree of a thread's last step; a thread's name or a part of its id of 4 or
                     more characters (`casfs.thread_lookup`)
     THREAD@STEP     the tree after that step; @0: the tree that the thread started from
+    THREAD@STEP.TURN  the tree after a turn of a step, counted from 1, where it was recorded
     THREAD@{TIME}   the tree at that time
     ID              a checkpoint, by its id or a part of its random end
     @last           the newest checkpoint, or thread, whichever is newer
     REV:PATH        a directory in such a tree, or a file, where one is meant
 
-`~N` goes N checkpoints or steps back. A whole hash is never a name (`checkpoint.check_name`), also
-where a head has such a name. A checkpoint's name wins over a thread's, both over parts of ids and
-hashes; a part of several of these is ambiguous.
+`~N` goes N checkpoints, steps, turns back. A whole hash is never a name (`checkpoint.check_name`),
+also where a head has such a name. A checkpoint's name wins over a thread's, both over parts of ids
+and hashes; a part of several of these is ambiguous.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from casfs import thread_lookup, threads
 from casfs.backend.derived import find_prefix
@@ -36,6 +39,9 @@ from casfs.system.paths import printable
 from casfs.threads import Thread
 from casfs.trees import tree
 
+STEP = re.compile(r"([0-9]{1,9})(?:\.([0-9]{1,9}))?")
+TURN = "react-turn"
+StepTurns = tuple[Mapping[str, Any], list[NodeHash], TreeHash]
 TREE_FIELDS = {"checkpoint": "root", "thread-start": "workspace", "thread-step": "workspace"}
 
 
@@ -183,10 +189,13 @@ def _of_thread(store: Store, thread: Thread, selector: str | None, back: int) ->
         index = threads.length(store, thread)
     elif selector.startswith("{"):
         index = _step_at(store, thread, selector[1:-1])
-    elif selector.isascii() and selector.isdigit():
-        index = int(selector)
+    elif found := STEP.fullmatch(selector):
+        index = int(found[1])
+        if found[2]:
+            root = turn_tree(store, thread, index, int(found[2]) - back)[2]
+            return Revision(root, thread=thread, node=root)
     else:
-        raise Invalid(f"invalid step {selector!r} of thread {thread.id}: use its index, as in @3")
+        raise Invalid(f"invalid step {selector!r} of thread {thread.id}: use @3, or @3.2")
     if index < back:
         raise NotFound(f"thread {thread.id} has no step {back} before step {index}")
     return _of_step(store, thread, index - back)
@@ -204,6 +213,32 @@ def _of_step(store: Store, thread: Thread, index: int) -> Revision:
 
 def _of_node(store: Store, hash: str) -> Revision:
     return Revision(_tree_of_node(store, hash), node=hash)
+
+
+def turns(store: Store, detail: str | None) -> list[NodeHash]:
+    """Returns the turns that a step's `react-session` holds, oldest first; none of others."""
+    try:
+        node = store.node(detail or "")
+    except NotFound:  # a blob
+        return []
+    return list(node.payload["turns"]) if node.type == "react-session" else []
+
+
+def turn_tree(store: Store, thread: Thread, index: int, turn: int) -> StepTurns:
+    """Returns the payload of a step, or its intent while it is pending, its turns up to this one,
+    and the tree after it. Raises NotFound."""
+    step, name = thread.record["intent"], f"step {index} of thread {thread.id}"
+    if step is not None and step["index"] == index:
+        failed = thread.record.get("attempts") or [None]
+        found = threads.turns(store, step) or turns(store, failed[-1])
+    else:
+        step = threads.step_at(store, thread, index).payload
+        found = turns(store, step["detail"])
+    if not 1 <= turn <= len(found):
+        raise NotFound(f"{name} has no turn {turn}; it has {len(found)}")
+    if root := store.node(found[turn - 1], TURN).payload.get("workspace"):
+        return step, found[:turn], root
+    raise NotFound(f"{name}: turn {turn} has no tree; see `thread start --turn-trees`")
 
 
 def _step_at(store: Store, thread: Thread, time: str) -> int:

@@ -23,7 +23,8 @@ The head `threads/<ULID>` points to the newest of these. Its record holds the mu
                 (`correction`); `resumed` where a person had it run again; `lost`: earlier
                 attempts that ended with the daemon; `rule`: index of the one that chose the role,
                 where it has a prompt; `kept`: what its agent keeps from attempt to attempt; `tree`:
-                of the files that the next one begins with, where not those before the step
+                of the files that the next one begins with, where not those before the step;
+                `begun`: false until the first attempt of a fork within a step
     spent       {tokens, wallMs} since it began, or was resumed with its budget spent
     rounds      the step limit, where it is not that of the thread-start
     onLimit     `end` where the thread ends at its limit with return code 2

@@ -35,8 +35,9 @@ from casfs.store import Store
 HUMAN, CHILD = "human", "child"  # causes of Waiting
 
 
-async def _ignore(report: object) -> None:
+async def _ignore(report: object) -> Any:
     """Default for the callbacks of a context without an engine, as in an agent's own tests."""
+    return {}
 
 
 def _drop(detail: str) -> None:
@@ -91,6 +92,9 @@ class AgentContext:
     env: Mapping[str, str] = field(default_factory=dict)  # environment for its processes
     started: Callable[[int], Awaitable[None]] = _ignore  # reports a process id; durable on return
     turn: Callable[[str], Awaitable[None]] = _ignore  # reports a stored node as a turn (model call)
+    # records the workspace after a tool call, where the agent's config has `turnTrees`: adds
+    # members of the `react-turn`, returns those of the `react-tool-call`
+    record_tree: Callable[[dict[str, str]], Awaitable[Mapping[str, str]]] = _ignore
     # reports the detail of an attempt that is being cancelled, for example at its time limit
     interrupted: Callable[[str], None] = _drop
     call: Callable[[Call], Awaitable[Called]] = _no_calls  # raises Waiting, Failed, Invalid

@@ -42,7 +42,7 @@ def lines(store: Store, found: Iterable[Line]) -> Iterator[dict[str, Any]]:
             known[name] = version(store, one.version), list(_calls(store, one.version.detail))
         text = None if one.text is None else os.fsdecode(one.text).rstrip("\r\n")
         same = (at for at, paths, texts in known[name][1] if path in paths and str(text) in texts)
-        call = next(same, (None, None))
+        call = one.version.call or next(same, (None, None))
         value = {"line": one.number, "text": text, "path": path, "version": known[name][0]}
         yield {**value, "turn": call[0], "tool": call[1]}
 

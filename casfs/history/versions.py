@@ -35,7 +35,8 @@ from casfs.trees import tree
 @dataclass(frozen=True, slots=True)
 class Version:
     """A tree, and what recorded it: a step, a thread-start (index 0), a checkpoint (index None).
-    `at`: ms since 1970 UTC; `called`: the ends of the threads that the step called."""
+    `at`: ms since 1970 UTC; `called`: the ends of the threads that the step called; `call`: turn
+    and tool that left the tree, within a step."""
 
     root: TreeHash | None
     hash: NodeHash
@@ -47,6 +48,7 @@ class Version:
     detail: NodeHash | None = None
     called: Sequence[NodeHash] = ()
     message: str = ""
+    call: tuple[int, str | None] | None = None
 
 
 class Chain:
@@ -99,8 +101,14 @@ class Place:
         return self.chain.entries(path)[self.index]
 
     def called(self) -> Iterator[Place]:
-        """Yields the last version of each thread that this step called, the latest call first. Its
-        chain ends with the tree that this step gave it, after the calls before."""
+        """Yields the last tree that a turn of this step recorded, and the last version of each
+        thread that it called, the latest call first. Its chain ends with the tree that this step
+        gave it, after the calls before."""
+        if self.version.detail is not None:
+            if (self.index, 0) not in self.chain.calls:
+                self.chain.calls[self.index, 0] = _within(self.chain.store, self)
+            if len(self.chain.calls[self.index, 0].versions) > 1:
+                yield Place(self.chain.calls[self.index, 0])
         for count in range(len(self.version.called), 0, -1):
             if (self.index, count) not in self.chain.calls:
                 *earlier, end = self.version.called[:count]
@@ -155,6 +163,22 @@ def _of_step(hash: NodeHash, step: Any, name: str) -> Version:
     index, called = step["index"], tuple(step["childThreads"])
     recorded = step["workspace"], hash, step["completedAt"], name % index
     return Version(*recorded, index, step["role"], step["agent"], step["detail"], called)
+
+
+def _within(store: Store, place: Place) -> Chain:
+    """Returns the trees that the tool calls of a step, and its turns without any, recorded; the
+    oldest is that which it began with."""
+    older, step = place.older, place.version
+    root = None if older is None else older.version.root
+    found = [replace(step, root=root, called=(), detail=None)]
+    for number, hash in enumerate(revisions.turns(store, step.detail), 1):
+        turn = store.node(hash, revisions.TURN).payload
+        if "before" in turn:
+            made = replace(found[0], revision=f"{step.revision}.{number}")
+            for call in [store.node(one).payload for one in turn["toolCalls"]] or [turn]:
+                if root := call.get("workspace"):
+                    found.append(replace(made, root=root, call=(number, call.get("name"))))
+    return Chain(store, found[::-1], lambda: older)
 
 
 def _of_checkpoint(store: Store, last: Checkpoint) -> Place:

@@ -234,9 +234,7 @@ class _Merge:
                 if self.limit is not None and self._report.bytes + found.st_size > self.limit:
                     raise Refused(f"{self._show(path)}: more than {self.limit} bytes were written")
                 interruption.check()
-                digest = self._batch.put_stream(source)
-                self._report.read += 1
-                self._report.read_bytes += digest.size_bytes
+                digest = self._report.read_once(found, lambda: self._batch.put_stream(source))
             else:
                 redirect = self._marker(opened, "redirect")
                 digest = self._content(below, path, name, redirect, found.st_size)

@@ -37,13 +37,15 @@ Policy = str | Mapping[str, str]
 @dataclass
 class Kept:
     """What outlasts an attempt. `answers`: (title, answer) by request; `always`: kinds; `asked`:
-    (request, title, kind) of the open question; `agent`: hash of the agent's node."""
+    (request, title, kind) of the open question; `agent`: hash of the agent's node; `turn`: of
+    the session, where the files are those after it."""
 
     agent: str = ""
     session: str = ""
     answers: dict[str, tuple[str, str]] = field(default_factory=dict)
     always: list[str] = field(default_factory=list)
     asked: tuple[str, str, str] | None = None
+    turn: int = 0
 
 
 class Permissions:

@@ -54,6 +54,7 @@ class _Turn:
     plan: list[dict[str, str]] = field(default_factory=list)
     updates: list[Any] = field(default_factory=list)
     tokens: list[int] = field(default_factory=lambda: [0, 0])  # input, output
+    trees: dict[str, str] = field(default_factory=dict)  # members of its node
 
 
 class Recorder:
@@ -156,7 +157,8 @@ class Recorder:
     async def tool_call_ended(self, call: ToolCall) -> None:
         """Records a tool call as soon as it is over: the workspace is as the tool left it, and the
         agent waits for the model."""
-        call.hash = await trio.to_thread.run_sync(self._put_call, call)
+        tree = await self._context.record_tree(self._turn.trees)
+        call.hash = await trio.to_thread.run_sync(self._put_call, call, tree)
 
     async def end(self, answer: Any, agent: str) -> None:
         """Ends the turn of a prompt that is answered, or given up (None)."""
@@ -192,6 +194,8 @@ class Recorder:
         turn, self._turn, self._pending = self._turn, _Turn(), 0
         turn.tokens = [min(one, MAX_COUNT) for one in turn.tokens]
         self.tokens += sum(turn.tokens)
+        if not turn.calls:
+            await self._context.record_tree(turn.trees)
         hash = await trio.to_thread.run_sync(self._put_turn, turn)
         self._turns.append(hash)
         await self._context.turn(hash)
@@ -223,11 +227,12 @@ class Recorder:
                 "tokens": dict(zip(("input", "output"), turn.tokens, strict=True)),
                 "latencyMs": _ms_since(turn.begin),
                 "plan": turn.plan,
+                **turn.trees,
                 **{name: content.put(batch, text) for name, text in texts.items() if text},
             }
             return self._put(batch, "react-turn", payload).hash
 
-    def _put_call(self, call: ToolCall) -> str:
+    def _put_call(self, call: ToolCall, tree: Mapping[str, str]) -> str:
         """Puts a `react-tool-call`. What has no member of its own is recorded as it came."""
         known, recorded = protocol.read("ToolCallUpdate", call.raw), set(RECORDED)
         parts, given, output = known.content or [], known.raw_input, known.raw_output
@@ -258,6 +263,7 @@ class Recorder:
                     for one in known.locations or ()
                 ],
                 "diffs": [self._diff(batch, one) for one in diffs],
+                **tree,
                 **({"more": content.put(batch, _json(more))} if more else {}),
             }
             return self._put(batch, "react-tool-call", payload).hash

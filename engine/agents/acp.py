@@ -46,10 +46,13 @@ INTERRUPTED = """# You were interrupted
 
 You began this work before and were interrupted. The workspace may be in an earlier state than you
 left it: look before you go on, and do again what is missing."""
+REWOUND = """# Go on from an earlier point: the files are as they were after turn {} of this session
+
+What you did later is undone."""
 
 package_descriptor = {
     "name": "acp",
-    "capabilities": ["answer", "edit", "run"],
+    "capabilities": ["answer", "edit", "run", "continue"],
     "configSchema": {
         "type": "object",
         "properties": {
@@ -166,7 +169,8 @@ class Session:
         await self._permissions.save()
         prompt = replace(context.prompt, answer=None)
         done = await trio.to_thread.run_sync(_transcript, context.store, context.attempts)
-        parts = [INTERRUPTED, prompt.after_history()] if goes_on else [prompt.text()]
+        why = REWOUND.format(kept.turn) if kept.turn else INTERRUPTED
+        parts = [why, prompt.after_history()] if goes_on else [prompt.text()]
         if done and not goes_on:
             parts += [INTERRUPTED, f"# What you had done\n\n{done}"]
         if kept.answers:

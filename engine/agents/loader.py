@@ -32,7 +32,7 @@ from engine.secrets.config_marks import AGENT, EXPRESSION, marked_values
 from engine.secrets.redaction import secret_variables
 
 ENTRY_POINT_GROUP, BUILTIN_DISTRIBUTION = "casfs.agents", "casfs"
-LIMITS = "limits"  # in the config of any package: for the engine
+LIMITS, TURN_TREES = "limits", "turnTrees"  # in the config of any package: for the engine
 IMPORT_TIMEOUT_S = 10.0
 MAX_WRITTEN_BYTES = 4 << 20
 _described: dict[str, tuple[object, Mapping[str, Any], list[str]]] = {}  # by target, stamped
@@ -69,6 +69,8 @@ class Package:
         """Raises Invalid naming the path in the config."""
         for fault in limit_faults(limits(config), f"config.{LIMITS}"):
             raise Invalid(fault)
+        if not isinstance(config.get(TURN_TREES, False), bool):
+            raise Invalid(f"config.{TURN_TREES}: must be true or false")
         try:
             Schema(self.schema).check(own_config(config))
         except Invalid as error:
@@ -104,7 +106,7 @@ def limits(config: Mapping[str, Any]) -> Any:
 
 def own_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the part of a config that is the package's own."""
-    return {name: value for name, value in config.items() if name != LIMITS}
+    return {name: value for name, value in config.items() if name not in (LIMITS, TURN_TREES)}
 
 
 def names() -> list[str]:

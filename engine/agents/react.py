@@ -24,7 +24,7 @@ SANDBOX_PROPERTIES: dict[str, Any] = {
 }
 package_descriptor = {
     "name": "react",
-    "capabilities": ["answer", "edit", "run"],
+    "capabilities": ["answer", "edit", "run", "continue"],
     "configSchema": {
         "type": "object",
         "properties": {

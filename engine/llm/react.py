@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
+
+import trio
 
 from casfs.agents import AgentContext, AgentResult
 from casfs.errors import CasfsError, Failed, Invalid
@@ -71,96 +74,76 @@ async def answer(
 
 async def react(context: AgentContext, endpoint: Endpoint, options: Options) -> AgentResult:
     """Runs the loop until the model reports. Raises AgentFailed with its session."""
-    toolbox = Toolbox(context, options.shell)
     available = tools.available_tools(context, options.names)
-    loop = _json if options.mode == JSON else _native
     more = [PROTOCOL, _describe(available)] if options.mode == JSON else []
-    session = ReactSession(context, output_format=options.mode != JSON, more=more)
+    begin = partial(ReactSession, context, options.mode != JSON, more)
+    session = await trio.to_thread.run_sync(begin) if context.kept else begin()
+    loop = _Loop(session, Toolbox(context, options.shell), available, endpoint, options)
     try:
-        output = await loop(session, toolbox, available, endpoint, options)
+        output = await (loop.json() if options.mode == JSON else loop.native())
     except CasfsError as error:
         raise await session.failure(error) from error
-    return await session.result(output, toolbox.artifacts)
+    return await session.result(output, loop.toolbox.artifacts)
 
 
-async def _native(
-    session: ReactSession,
-    toolbox: Toolbox,
-    available: list[Tool],
-    endpoint: Endpoint,
-    options: Options,
-) -> str:
-    for turn in range(1, options.turns + 1):
-        last = turn == options.turns
-        if last and turn > 1:
-            session.append("user", LAST_TURN_NOTICE)
-        given = [] if last else [tool.form for tool in available]
-        reply = await client.complete(endpoint, session.messages, tools=given)
-        if last or not reply.calls:
-            await session.record_turn(reply)
-            return reply.text
-        await _run_tool_calls(session, toolbox, available, reply)
-    raise Failed(f"no report within {options.turns} turns")
+@dataclass(frozen=True)
+class _Loop:
+    session: ReactSession
+    toolbox: Toolbox
+    available: list[Tool]
+    endpoint: Endpoint
+    options: Options
 
+    def _turns(self) -> Iterator[bool]:
+        """Yields whether a turn is the last, which the model is told. Raises Failed after it."""
+        for turn in range(1, self.options.turns + 1):
+            last = turn == self.options.turns
+            if last and turn > 1:
+                self.session.append("user", LAST_TURN_NOTICE)
+            yield last
+        raise Failed(f"no report within {self.options.turns} turns")
 
-async def _run_tool_calls(
-    session: ReactSession, toolbox: Toolbox, available: list[Tool], reply: Reply
-) -> None:
-    """Runs the tool calls of a reply in sequence, and records the turn."""
-    results, calls = [], []
-    for call in reply.calls:
+    async def _call(self, name: str, arguments: str) -> tuple[str, str]:
+        """Runs a tool call; returns its result, and its record."""
         begin = time.monotonic()
-        result = await tools.call_tool(toolbox, available, call.name, call.arguments)
-        calls.append(await session.record_tool_call(call.name, call.arguments, result, begin))
-        results.append((call.id, result))
-    await session.record_turn(reply, calls)
-    for id, result in results:
-        session.append("tool", result, tool_call_id=id)
+        result = await tools.call_tool(self.toolbox, self.available, name, arguments)
+        return result, await self.session.record_tool_call(name, arguments, result, begin)
 
+    async def native(self) -> str:
+        for last in self._turns():
+            given = [] if last else [tool.form for tool in self.available]
+            reply = await client.complete(self.endpoint, self.session.messages, tools=given)
+            if last or not reply.calls:
+                break
+            done = [(one.id, *await self._call(one.name, one.arguments)) for one in reply.calls]
+            results = [
+                {"role": "tool", "content": text, "tool_call_id": id} for id, text, _ in done
+            ]
+            await self.session.record_turn(reply, [hash for _, _, hash in done], results)
+        await self.session.record_turn(reply)
+        return reply.text
 
-async def _json(
-    session: ReactSession,
-    toolbox: Toolbox,
-    available: list[Tool],
-    endpoint: Endpoint,
-    options: Options,
-) -> str:
-    meta = toolbox.context.prompt.schema
-    for turn in range(1, options.turns + 1):
-        last = turn == options.turns
-        if last and turn > 1:
-            session.append("user", LAST_TURN_NOTICE)
-        given = [] if last else [tool.form for tool in available]
-        schema = response_schema.action_schema(given, FINISH, meta, options.longest)
-        reply = await client.complete(
-            endpoint, session.messages, schema=schema, strict=options.strict
-        )
-        try:
-            name, arguments = _action(reply)
-        except Invalid as error:
-            await session.record_turn(reply)
-            session.append("user", f"error: {error}")
-            continue
-        if name == FINISH:
-            await session.record_turn(reply)
-            return _report(arguments)
-        await _run_action(session, toolbox, available, reply, name, json.dumps(arguments))
-    raise Failed(f"no report within {options.turns} turns")
-
-
-async def _run_action(
-    session: ReactSession,
-    toolbox: Toolbox,
-    available: list[Tool],
-    reply: Reply,
-    name: str,
-    arguments: str,
-) -> None:
-    begin = time.monotonic()
-    result = await tools.call_tool(toolbox, available, name, arguments)
-    call = await session.record_tool_call(name, arguments, result, begin)
-    await session.record_turn(reply, [call])
-    session.append("user", f"Result of {name}:\n{result}")
+    async def json(self) -> str:
+        meta = self.toolbox.context.prompt.schema
+        for last in self._turns():
+            given = [] if last else [tool.form for tool in self.available]
+            schema = response_schema.action_schema(given, FINISH, meta, self.options.longest)
+            reply = await client.complete(
+                self.endpoint, self.session.messages, schema=schema, strict=self.options.strict
+            )
+            try:
+                name, arguments = _action(reply)
+            except Invalid as error:
+                await self.session.record_turn(reply)
+                self.session.append("user", f"error: {error}")
+                continue
+            if name == FINISH:
+                break
+            result, call = await self._call(name, json.dumps(arguments))
+            said = {"role": "user", "content": f"Result of {name}:\n{result}"}
+            await self.session.record_turn(reply, [call], [said])
+        await self.session.record_turn(reply)
+        return _report(arguments)
 
 
 def _action(reply: Reply) -> tuple[str, Any]:

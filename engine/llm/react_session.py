@@ -10,8 +10,9 @@ The conversation is kept in `context.conversation`: a correction is its next tur
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import trio
@@ -24,6 +25,9 @@ from engine import content
 from engine.llm.client import Message
 from engine.llm.stream import Reply, ToolCall
 
+NO_TREES: Mapping[str, str] = {}
+PROMPT_MESSAGES = 2  # with which a conversation begins
+
 
 class ReactSession:
     """The record of one attempt, and the conversation that all attempts of a step share."""
@@ -34,6 +38,7 @@ class ReactSession:
         """`output_format`: tell the model how to write the meta; `more`: for the system prompt."""
         self._context = context
         self._turns: list[str] = []
+        self._trees: dict[str, str] = {}  # members of the current turn
         self._tokens = 0
         self._begin = time.monotonic()
         self.messages: list[Message] = context.conversation.setdefault("messages", [])
@@ -46,30 +51,46 @@ class ReactSession:
             self._recorded = 0
             self.append("system", "\n\n".join([prompt.system.strip(), *more]))
             self.append("user", prompt.user_message(output_format))
+            if context.kept:  # of a fork within the step
+                self._turns += context.store.node(context.kept, content.TYPE).payload["artifacts"]
+                self.messages += recorded_messages(context.store, self._turns)[PROMPT_MESSAGES:]
+                self._recorded = len(self.messages)
+        self._saved = self._recorded
 
     def append(self, role: str, text: str, **more: Any) -> None:
         self.messages.append({"role": role, "content": text, **more})
 
-    async def record_turn(self, reply: Reply, calls: Sequence[str] = ()) -> None:
-        """Puts a turn: the new messages before it, the reply, its tool calls; reports it."""
+    async def record_turn(
+        self, reply: Reply, calls: Sequence[str] = (), results: Sequence[Message] = ()
+    ) -> None:
+        """Puts a turn: the new messages before it, the reply, its tool calls and their `results`,
+        which follow in the conversation; reports it."""
         new = "\n\n".join(map(_message_text, self.messages[self._recorded :]))
-        store = self._context.store
-        hash = await trio.to_thread.run_sync(put_turn, store, new, reply, calls)
-        self._turns.append(hash)
-        self._tokens += reply.input_tokens + reply.output_tokens
         requested = [_tool_call_message(call) for call in reply.calls]
         more = {"tool_calls": requested} if requested else {}
         self.append("assistant", reply.text, **more)
         self._recorded = len(self.messages)
+        self.messages += results
+        if not calls:
+            await self._context.record_tree(self._trees)
+        trees, self._trees = self._trees, {}
+        if trees:  # and of turns before that have none, since they could not be recorded
+            said, self._saved = self.messages[self._saved :], len(self.messages)
+            trees["messages"] = json.dumps(self._context.secrets.redact_json(said))
+        store = self._context.store
+        hash = await trio.to_thread.run_sync(put_turn, store, new, reply, calls, trees)
+        self._turns.append(hash)
+        self._tokens += reply.input_tokens + reply.output_tokens
         await self._context.turn(hash)
 
     async def record_tool_call(self, name: str, arguments: str, result: str, begin: float) -> str:
         duration = round((time.monotonic() - begin) * 1000)
+        tree = await self._context.record_tree(self._trees)
 
         def put() -> str:
             with self._context.store.batch() as batch:
                 given, got = content.put(batch, arguments), content.put(batch, result)
-                payload = {"name": name or "?", "arguments": given, "result": got}
+                payload = {"name": name or "?", "arguments": given, "result": got, **tree}
                 return batch.put_node("react-tool-call", {**payload, "durationMs": duration}).hash
 
         return await trio.to_thread.run_sync(put)
@@ -95,17 +116,28 @@ class ReactSession:
         return AgentFailed(str(error), detail.hash)
 
 
-def put_turn(store: Store, new: str, reply: Reply, calls: Sequence[str]) -> str:
-    """Puts a `react-turn`; `new`: the messages since the turn before."""
+def put_turn(
+    store: Store, new: str, reply: Reply, calls: Sequence[str], trees: Mapping[str, str] = NO_TREES
+) -> str:
+    """Puts a `react-turn`; `new`: the messages since the turn before; `trees`: members of it."""
     with store.batch() as batch:
+        more = {"messages": content.put(batch, trees["messages"])} if trees else {}
         payload = {
             "input": content.put(batch, new),
             "output": content.put(batch, _reply_text(reply)),
             "toolCalls": list(calls),
             "tokens": {"input": reply.input_tokens, "output": reply.output_tokens},
             "latencyMs": reply.latency_ms,
+            **trees,
+            **more,
         }
         return batch.put_node("react-turn", payload).hash
+
+
+def recorded_messages(store: Store, turns: Sequence[str]) -> list[Message]:
+    """Returns the conversation of turns that recorded it."""
+    kept = (store.node(hash, "react-turn").payload.get("messages") for hash in turns)
+    return [one for hash in kept if hash for one in json.loads(content.text(store, hash))]
 
 
 def _tool_call_message(call: ToolCall) -> dict[str, Any]:

@@ -8,35 +8,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, cast
 
 from casfs.agents import AgentContext
 from casfs.agents.prompt import Prompt
 from casfs.digest import NodeHash, TreeHash
+from casfs.errors import CasfsError
 from casfs.store import Store
+from casfs.system.log import Log
 from casfs.threads import Thread
 from engine import content, processes
+from engine.agents.loader import TURN_TREES
 from engine.blocking import blocking
 from engine.runtime.calls import ThreadCalls, ThreadRunner
 from engine.runtime.step_cache import StepInputs
 from engine.runtime.thread_config import ThreadConfig
 from engine.runtime.thread_head import ThreadHead
+from engine.runtime.workspace import Workspace
 from engine.threads import transitions
 from engine.threads.record import Intent
 
 
 @dataclass(frozen=True)
 class AgentContextBuilder:
-    """`store` redacts the thread's secrets; `run_child` runs child threads; `workspace` is None
-    for a thread without one."""
+    """`store` redacts the thread's secrets; `run_child` runs child threads."""
 
     store: Store
     head: ThreadHead
     config: ThreadConfig
     env: Mapping[str, str]
     run_child: ThreadRunner
-    workspace: Path | None
+    workspace: Workspace
+    log: Log
 
     async def context(self, intent: Intent, prompt: Prompt, tree: TreeHash | None) -> AgentContext:
         """Returns the context of an attempt; `tree`: root of the tree that the step starts
@@ -48,7 +51,7 @@ class AgentContextBuilder:
             role=intent["role"],
             step=intent["index"],
             prompt=replace(prompt, answer=answer) if answer else prompt,
-            workspace=self.workspace,
+            workspace=None if tree is None else self.workspace.path,
             store=self.store,
             depth=self.config.start["depth"],
             run=intent["run"],
@@ -63,7 +66,30 @@ class AgentContextBuilder:
             parent=self.config.start["parentState"],
             agent=self.config.agents[intent["role"]],
             secrets=self.config.secrets,
+            **self._record_tree(intent, tree),
         )
+
+    def _record_tree(self, intent: Intent, tree: TreeHash | None) -> dict[str, Any]:
+        """Returns that field, where the agent has trees of turns. A failure never ends its work."""
+        agent = self.store.node(self.config.agents[intent["role"]], "agent").payload
+        if tree is None or not (agent["config"].get(TURN_TREES) and self.config.has_turn_trees):
+            return {}
+        last: TreeHash = intent.get("tree", tree)
+
+        async def record(turn: dict[str, str]) -> Mapping[str, str]:
+            nonlocal last
+            before = last
+            try:
+                turn["workspace"] = last = await blocking(self.workspace.record_turn)
+            except CasfsError as error:
+                self.log("no tree of a turn", thread=self.head.thread.id, error=str(error))
+                turn.pop("workspace", None)
+            if before == last:
+                return {}
+            turn.setdefault("before", before)
+            return {"workspace": last}
+
+        return {"record_tree": record}
 
     def step_inputs(self, intent: Intent, prompt: Prompt, tree: TreeHash | None) -> StepInputs:
         """Returns the same inputs for the key of the step cache."""

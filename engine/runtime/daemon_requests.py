@@ -27,6 +27,7 @@ from casfs.nodes import directory
 from casfs.store import Store
 from casfs.threads import RUNNING, Thread, ThreadId
 from engine import containment, content
+from engine.agents.loader import TURN_TREES
 from engine.blocking import blocking
 from engine.moderator.evaluator_pool import WorkerPool
 from engine.runtime import compaction, stop_thread
@@ -94,6 +95,7 @@ class DaemonApi:
         name: str | None = None,
         every: dict[str, Any] | None = None,
         profiles: dict[str, AgentSpec] | None = None,
+        turn_trees: bool = False,
     ) -> Answer:
         """`agents`: by role, {name, config, version}; `every`: of all others; `workspace`: root of
         a tree, None for the empty one, False for no workspace; `compact`: {above, agent};
@@ -103,7 +105,8 @@ class DaemonApi:
             flow = workflows.load(self._store, workflows.find(self._store, workflow))
             names = role_agents.names(self._store, self._env, profiles or {})
             defaults = workflows.default_agents(self._store, workflow)
-            bound = names.bindings(names.for_roles(flow.roles, agents, every, defaults))
+            specs = names.for_roles(flow.roles, agents, every, defaults)
+            bound = names.bindings(specs, **({TURN_TREES: True} if turn_trees else {}))
             role_agents.check_programs(self._store, flow, bound, workspace or None, self._env)
             request = ThreadRequest(
                 flow.hash,
@@ -133,7 +136,7 @@ class DaemonApi:
     async def _fork(
         self,
         id: ThreadId,
-        at: int | NodeHash | None = None,
+        at: int | str | None = None,
         agents: dict[str, Any] | None = None,
         max_steps: int | None = None,
         workflow: str | None = None,

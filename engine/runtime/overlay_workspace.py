@@ -30,6 +30,7 @@ from casfs.store import Store
 from casfs.system import mounts, rmtree
 from casfs.system.log import Log, silent
 from casfs.trees.restore.target import Target
+from casfs.trees.snapshot.report import SnapshotReport
 from casfs.workspaces import (
     image_mount,
     lifecycle,
@@ -81,7 +82,7 @@ class OverlayWorkspace(Workspace):
             else:
                 super().reset(root)
         self._empty_upper = self._stat_empty_upper() if self._base is not None else None
-        self.root = None
+        self.root, self._known = None, {}
 
     def _mount(self, root: TreeHash) -> bool:
         """Mounts an overlay by the first strategy that works; False where none does."""
@@ -116,19 +117,17 @@ class OverlayWorkspace(Workspace):
         self._image = root
         return below, None
 
-    def record(self) -> TreeHash:
+    def _record(self, report: SnapshotReport) -> TreeHash:
         if self._base is None:
-            return super().record()
+            return super()._record(report)
         if not overlay_mount.is_mounted(self.path):
             raise Failed(f"the workspace {self.path} was unmounted by another process")
         if self._empty_upper is not None and self._empty_upper == self._stat_empty_upper():
-            self.root = self._base  # nothing was written: the cost does not depend on the tree
-            return self._base
+            return self._base  # nothing was written: the cost does not depend on the tree
         with self._store.batch() as batch:
-            self.root = overlay_snapshot.snapshot(
-                self._store, batch, self._base, self._upper, self._report, limit=self.max_bytes
+            return overlay_snapshot.snapshot(
+                self._store, batch, self._base, self._upper, report, limit=self.max_bytes
             ).hash
-        return self.root
 
     def _stat_empty_upper(self) -> tuple[int, ...] | None:
         """Returns what every change of the upper directory changes; None where it is not empty."""

@@ -56,6 +56,8 @@ class ThreadConfig:
         self._origin = prompts.origin(store, self.start, thread.record.get("parent"))
         schema = store.registry.document(store.registry.current("thread-step"))
         self.step_fields = frozenset(schema["properties"])  # a store of an older casfs has fewer
+        schema = store.registry.document(store.registry.current("react-turn"))
+        self.has_turn_trees = "workspace" in schema["properties"]
         self._loaded: dict[str, tuple[AgentFn, Package]] = {}  # by agent node
         self.recorded_agents: dict[str, NodeHash] = {}  # by role, of committed steps
 

@@ -109,10 +109,9 @@ class ThreadRun:
         self._store = store = redacting_store(self._raw_store, config.secrets)
         self._log = log = config.secrets.redacting_log(self._raw_log)
         self._history = past = ThreadHistory(store, self.thread, config.start)
-        path = None if config.start["workspace"] is None else self._workspace.path
-        head, workspace = self.head, self._workspace
-        self._contexts = AgentContextBuilder(store, head, config, self._env, self._run_child, path)
-        places = (workspace, self._workspaces, self._commits)
+        head, space, given = self.head, self._workspace, (self._env, self._run_child)
+        self._contexts = AgentContextBuilder(store, head, config, *given, space, log)
+        places = (space, self._workspaces, self._commits)
         self._committer = StepCommitter(store, head, config, past, *places, log)
 
     # -- decide ---------------------------------------------------------------------------
@@ -124,7 +123,7 @@ class ThreadRun:
             return None
         pending = self.thread.record["intent"]
         await blocking(lambda: end_orphans(self.thread))
-        if pending is None:
+        if pending is None or pending.get("begun") is False:
             decision, attempt = await self._decide(self._history.steps), 1
         else:
             once = self._config.flow.roles[pending["role"]].suspends_unknown

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from casfs import threads
-from casfs.digest import TreeHash
+from casfs.digest import Digest, TreeHash
 from casfs.errors import Failed
 from casfs.store import Store
 from casfs.system import rmtree
@@ -48,6 +48,7 @@ class Workspace:
         self._report = SnapshotReport()  # of all that was recorded
         self._named: set[bytes] = set()
         self._stats = StatCache()
+        self._known: dict[bytes, Digest] = {}  # files of turns, by stat
 
     def reset(self, root: TreeHash) -> None:
         """Replaces its content by the tree `root`. Raises as `casfs.trees.restore`."""
@@ -59,14 +60,25 @@ class Workspace:
     def record(self) -> TreeHash:
         """Stores its content as a tree; returns the root. Raises Failed and Refused
         (over `max_bytes`) as `casfs.trees.snapshot`."""
+        self.root = self._record(self._report)
+        return self.root
+
+    def record_turn(self) -> TreeHash:
+        """Stores its content while its agent works: neither `record` nor `reset` depends on it, and
+        no file is read again. Raises as `record`, and where a file changes its kind meanwhile."""
+        report = SnapshotReport(known={**self._known})
+        root, self._known = self._record(report), report.known or {}
+        return root
+
+    def _record(self, report: SnapshotReport) -> TreeHash:
         options = SnapshotOptions(limit=self.max_bytes)
         with self._store.batch() as batch:
-            rules, report = IgnoreRules(), self._report
-            self.root = walker.snapshot(
+            rules = IgnoreRules()
+            root = walker.snapshot(
                 batch, self.path, rules, report, options=options, cache=self._stats
             ).hash
         self._stats.advance()
-        return self.root
+        return root
 
     def new_secrets(self) -> list[str]:
         """Returns the recorded files that look like secrets and were not returned before."""

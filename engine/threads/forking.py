@@ -5,15 +5,21 @@ However many are created at once, they are one publication: all of them exist, o
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import cycle, islice
+from typing import Any
 
-from casfs import threads
-from casfs.digest import NodeHash
+from casfs import revisions, threads
+from casfs.digest import NodeHash, is_hash
 from casfs.errors import Invalid, NotFound
 from casfs.store import Store
 from casfs.threads import Thread
-from engine.threads import agent_binding, naming
+from casfs.write_batch import Batch
+from engine import content
+from engine.agents import loader
+from engine.threads import agent_binding, naming, record
 from engine.threads.agent_binding import NO_BINDINGS, Binding
 from engine.threads.lifecycle import check_roles, new_thread
 from engine.workflow import registry as workflows
@@ -21,10 +27,41 @@ from engine.workflow import registry as workflows
 MAX_FORKS = 1000  # of one publication
 
 
+@dataclass(frozen=True)
+class ForkPoint:
+    """`node`: the step with this index, or the thread-start; `turn`: of the step after it."""
+
+    node: NodeHash
+    index: int
+    turn: int | None = None
+
+    def fields(
+        self, store: Store, batch: Batch, thread: Thread, new: Mapping[str, Binding]
+    ) -> dict[str, Any]:
+        """Returns the fields of the fork's record; within a step, the intent of its first attempt.
+        `new`: agents that are replaced. A package that can `continue` is given its turns."""
+        fork = {"thread": thread.id, "step": self.index}
+        if self.turn is None:
+            return {"fork": fork}
+        step, turns, tree = revisions.turn_tree(store, thread, self.index + 1, self.turn)
+        agent = threads.agents(store, thread)[step["role"]]
+        package = store.node(agent, "agent").payload["package"]
+        continues = "continue" in loader.load(package).descriptor.get("capabilities", ())
+        intent = record.new_intent(step["role"], self.index + 1, 1)
+        intent |= {"tree": tree, "begun": False, "resumed": True}
+        if continues := continues and package == new.get(step["role"], Binding(package)).name:
+            session = store.node(step["detail"]).payload if "detail" in step else {}
+            kept = {"agent": agent, "session": session.get("sessionId", ""), "turn": self.turn}
+            intent["kept"] = content.put(batch, json.dumps(kept), turns)
+        fork |= {"turn": self.turn, "continues": continues}
+        name = f"forked from {thread.id}@{self.index + 1}.{self.turn}"
+        return {"fork": fork, "intent": intent, "attempts": [content.put(batch, name, turns)]}
+
+
 def fork(
     store: Store,
     thread: Thread,
-    at: int | NodeHash | None = None,
+    at: int | str | None = None,
     variants: Sequence[Mapping[str, Binding]] = (NO_BINDINGS,),
     count: int = 1,
     max_steps: int | None = None,
@@ -33,14 +70,14 @@ def fork(
     name: str | None = None,
 ) -> list[Thread]:
     """Creates threads that continue from a step of this one, with that step's workspace. `at`:
-    index of the step (0: the start), its hash, or None for the last. `variants`: agents that play
-    their roles from there on, which the threads take in turn; `max_steps`: their step limit, by
-    default that of this thread; `workflow`: the node of one that decides from there on; `hint`: for
-    the next step. Raises NotFound where there is no such step, Invalid for a workflow without a
-    role that was played until there, and as `lifecycle.create` for roles, agents and the name."""
+    index of the step (0: the start), its hash, STEP.TURN, or None for the last. `variants`: agents
+    that play their roles from there on, which the threads take in turn; `max_steps`: their step
+    limit, by default that of this thread; `workflow`: the node of one that decides from there on;
+    `hint`: for the next step. Raises NotFound where there is no such step, Invalid for a workflow
+    without a role played until there, and as `lifecycle.create` for roles, agents and the name."""
     if not 1 <= count <= (1 if name else MAX_FORKS):
         raise Invalid(f"cannot create {count} forks: 1 to {MAX_FORKS} at once, 1 with a name")
-    origin, index = _fork_point(store, thread, at)
+    origin = _fork_point(store, thread, at)
     kept, agents = threads.agents(store, thread), [thread.record.get("agents")]
     flow_name, inherited = thread.record["workflow"], ("rounds", "onLimit", "definition")
     fields = {key: thread.record[key] for key in inherited if key in thread.record}
@@ -55,21 +92,24 @@ def fork(
             agent_binding.check_replacements(thread, kept, one)
         else:
             check_roles(flow, {**kept, **one})
-    fields["fork"] = {"thread": thread.id, "step": index}
     with naming.one_at_a_time(name), store.batch() as batch:
         if any(variants) or flow is not None:
             agents = [agent_binding.put_replaced(batch, kept, one) for one in variants]
         fields |= naming.fields(store, name)
         start, created = thread.record["start"], list[Thread]()
-        for hash in islice(cycle(agents), count):
-            created.append(new_thread(start, flow_name, origin, agents=hash, **fields))
+        points = [origin.fields(store, batch, thread, one) for one in variants]
+        for hash, point in islice(zip(cycle(agents), cycle(points), strict=False), count):
+            more = {**fields, **point, "agents": hash}
+            created.append(new_thread(start, flow_name, origin.node, **more))
             batch.swap(created[-1].name, None, created[-1].head)
     return created
 
 
-def _check_history(store: Store, origin: NodeHash, flow: workflows.Workflow) -> None:
-    """Raises Invalid for a workflow without a role of a recorded step."""
-    node = store.node(origin)
+def _check_history(store: Store, origin: ForkPoint, flow: workflows.Workflow) -> None:
+    """Raises Invalid for a workflow without a role of a recorded step, or of the pending one."""
+    if origin.turn is not None:
+        raise Invalid("a fork within a step keeps the workflow; give --at STEP")
+    node = store.node(origin.node)
     while node.type == "thread-step":
         step = node.payload
         if (role := step["role"]) not in flow.roles:
@@ -77,17 +117,23 @@ def _check_history(store: Store, origin: NodeHash, flow: workflows.Workflow) -> 
         node = store.node(step["previous"] or step["start"])
 
 
-def _fork_point(store: Store, thread: Thread, at: int | NodeHash | None) -> tuple[NodeHash, int]:
-    """Returns (node, index) of the step to fork from."""
-    if isinstance(at, str):
+def _fork_point(store: Store, thread: Thread, at: int | str | None) -> ForkPoint:
+    """Returns the point that `at` names: the index of a step (None: the last), its hash, or
+    STEP.TURN. Raises NotFound, Invalid."""
+    if isinstance(at, str) and is_hash(at):
         node = store.node(at, "thread-step")
         if node.payload["start"] != thread.record["start"]:
             raise NotFound(f"{at} is not a step of thread {thread.id}, nor of a fork of it")
-        return at, node.payload["index"]
+        return ForkPoint(node.hash, node.payload["index"])
+    if isinstance(at, str):
+        if (named := revisions.STEP.fullmatch(at)) is None:
+            raise Invalid(f"{at!r} is no step; give its number, or STEP.TURN")
+        if named[2]:
+            return replace(_fork_point(store, thread, int(named[1]) - 1), turn=int(named[2]))
+        at = int(named[1])
     length = threads.length(store, thread)
     index = length if at is None else at
     if not 0 <= index <= length:
         raise NotFound(f"thread {thread.id} has no step {index}; it has {length}")
-    if index == 0:
-        return NodeHash(thread.record["start"]), 0
-    return threads.step_at(store, thread, index).hash, index
+    hash = threads.step_at(store, thread, index).hash if index else thread.record["start"]
+    return ForkPoint(hash, index)

@@ -13,7 +13,7 @@ else the hash of an agent node, or a prefix of it. Faults name the role, as `--a
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from casfs import config
@@ -45,12 +45,14 @@ class AgentNames:
     profiles: Mapping[str, AgentSpec]
     own: Mapping[str, AgentSpec]
 
-    def bindings(self, specs: Specs) -> dict[str, Binding]:
-        """Resolves the agents of roles. Raises NotFound, Invalid, Conflict naming the role."""
+    def bindings(self, specs: Specs, **more: Any) -> dict[str, Binding]:
+        """Resolves the agents of roles; `more`: of their config. Raises NotFound, Invalid,
+        Conflict naming the role."""
         found = {}
         for role, spec in specs.items():
             try:
-                found[role] = self.resolved(spec)
+                one = self.resolved(spec)
+                found[role] = replace(one, config={**one.config, **more})
             except CasfsError as error:
                 raise type(error)(f"{option(role)}: {error}") from None
         return found

@@ -181,7 +181,8 @@ def _advance(
     if isinstance(decision, RuleFailed):
         reason = record.truncate_reason(decision.reason)
         return move_head(batch, thread, hash, **stop, reason=reason, cause=RULE, **changes)
-    last = thread.record["intent"] if attempt > 1 else None
+    last = thread.record["intent"]
+    last = last if last and (attempt > 1 or last.get("begun") is False) else None
     calls, lost = (last["calls"], record.lost_attempts(last)) if last else ((), 0)
     intent = record.new_intent(decision.role, done + 1, attempt, calls, lost, last)
     intent |= {} if decision.rule is None else {"rule": decision.rule}

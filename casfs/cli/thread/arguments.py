@@ -26,6 +26,17 @@ if TYPE_CHECKING:
 
 MAX_SECONDS = 1e9
 ROLE_PREFIX = re.compile(r"([^=<>!~:\s]+)=(?!=)")
+agent_option = click.option(
+    "--agent",
+    "agents",
+    multiple=True,
+    metavar="[ROLE=]NAME[:TEXT]",
+    help="Agent for a role, or for all: a profile or package; a version may follow (mine>=1.2).",
+)
+name_option = click.option("--name", help="Name of the thread, usable in place of its id.")
+wait_option = click.option(
+    "--wait", is_flag=True, help="Wait until it finishes or is suspended: exit 0, 1 (failed), 7."
+)
 
 
 def start_options(
@@ -35,6 +46,7 @@ def start_options(
     compact_by: str | None,
     idempotency_key: str | None,
     on_limit: str,
+    turn_trees: bool,
     name: str | None,
 ) -> dict[str, Any]:
     """Returns the optional fields of a start request, under the daemon's names."""
@@ -53,6 +65,7 @@ def start_options(
         "compact": compact,
         "key": idempotency_key,
         "on_limit": on_limit,
+        "turn_trees": turn_trees,
         "name": name,
     }
 

@@ -15,11 +15,14 @@ from casfs.cli.common import Count, json_option, open_store, store_root
 from casfs.cli.output import echo_lines, echo_result
 from casfs.cli.thread.arguments import (
     agent_fields,
+    agent_option,
+    name_option,
     parse_agent,
     record_workspace,
     start_options,
     text_or_file,
     variants,
+    wait_option,
 )
 from casfs.cli.thread.changes import apply, diff
 from casfs.cli.thread.list import list_
@@ -29,19 +32,8 @@ from casfs.cli.thread.race import compare, race
 from casfs.cli.thread.show import show
 from casfs.cli.thread.wait import wait_until_over
 from casfs.errors import Usage
+from casfs.revisions import STEP
 from casfs.system import reserve
-
-agent_option = click.option(
-    "--agent",
-    "agents",
-    multiple=True,
-    metavar="[ROLE=]NAME[:TEXT]",
-    help="Agent for a role, or for all: a profile or package; a version may follow (mine>=1.2).",
-)
-name_option = click.option("--name", help="Name of the thread, usable in place of its id.")
-wait_option = click.option(
-    "--wait", is_flag=True, help="Wait until it finishes or is suspended: exit 0, 1 (failed), 7."
-)
 
 
 @click.group()
@@ -96,6 +88,7 @@ thread.add_command(bisect)
     help="Context size that starts --compact-by.",
 )
 @click.option("--compact-by", metavar="NAME[:JSON]", help="Agent that summarises earlier steps.")
+@click.option("--turn-trees", is_flag=True, help="Record the files after each tool call.")
 @name_option
 @click.option("--idempotency-key", metavar="KEY", help="Return the existing thread for this key.")
 @wait_option
@@ -200,7 +193,7 @@ def compact(
 
 @thread.command()
 @click.argument("id")
-@click.option("--at", type=Count(0), metavar="STEP", help="Step to fork after (default: the last).")
+@click.option("--at", metavar="STEP[.TURN]", help="Step, or turn, to fork after (default: last).")
 @click.option("--count", type=Count(1), default=1, help="How many, all at once (default: 1).")
 @agent_option
 @click.option("--vary", multiple=True, metavar="ROLE=FILE", help="TOML with [[variants]] tables.")
@@ -214,7 +207,7 @@ def compact(
 def fork(
     ctx: click.Context,
     id: str,
-    at: int | None,
+    at: str | None,
     count: int,
     agents: tuple[str, ...],
     vary: tuple[str, ...],
@@ -229,13 +222,17 @@ def fork(
 
     The other thread does not change. Roles without --agent keep their agents; a new workflow has
     all roles that played until there. With --count N the forks take several agents of a role, or
-    the [[variants]] of a file, in turn. Needs the daemon.
+    the [[variants]] of a file, in turn. After a turn, agents that can do so go on with the
+    conversation, others begin the step anew over its files. Needs the daemon.
 
     \b
+    casfs thread fork 01K2 --at 3.2
     casfs thread fork 01K2 --at 3 --agent coder='command:{"argv": ["./other"]}'
     casfs thread fork 01K2 --workflow mended
     casfs thread fork 01K2 --at 3 --count 10 --vary coder=models.toml
     """
+    if at is not None and not STEP.fullmatch(at):
+        raise Usage(f"--at {at}: give the number of a step, or STEP.TURN")
     if wait and count > 1:
         raise Usage("--wait is for one fork; `casfs thread race` waits for several")
     text = None if hint is None else text_or_file(hint)
@@ -294,4 +291,6 @@ def _ask(ctx: click.Context, op: str, id: str, wait: bool, as_json: bool, **argu
     made = daemon_socket.request(store_root(ctx), op, id=found.id, **arguments)
     if not (wait and as_json):
         echo_lines(as_json, made, made.get("ids", [made["id"]]))
+    if made.get("continues") is False:
+        click.echo("casfs: its agent begins the step anew, over the files of that turn", err=True)
     return wait_until_over(ctx, made["id"], as_json, made.get("step", done)) if wait else 0

@@ -6,6 +6,7 @@
     a list of refs        a directory with 0000, 0001, …
     an object of refs     a directory with the object's keys
     anything else         <field>.json, null too
+    a turn's workspace    a symlink to its tree, with changes.diff where tool calls changed that
     referrers             the nodes that refer to it, in `nodes/<hash>` only; a field of that name
                           is called %72eferrers
 
@@ -37,7 +38,9 @@ from casfs.fuse.views.referrers import ReferrerIndex, ReferrersDirectory
 from casfs.fuse.views.store_reader import StoreReader
 from casfs.fuse.views.vnode import Y2000_NS, Directory, Link, Vnode, child_key, make_key
 from casfs.nodes.node import Node
+from casfs.revisions import TURN
 from casfs.system.paths import printable
+from casfs.trees.diff import unified_diff
 
 ANY_HASH = "0" * 64
 MAX_NAME_BYTES = 255
@@ -117,6 +120,13 @@ class _Fields:
             is_json, factory = self._factory(key, value, whole)
             name = file_name(key + JSON) if is_json else _not_json(file_name(key))
             found[name] = factory
+        if node.type == TURN and "workspace" in fields:
+            target = b"../" * self._depth + b"trees/" + fields["workspace"].encode("ascii")
+            found[b"workspace"] = partial(Link, target=target)
+            if "before" in fields:
+                trees = self._reader.store, fields["before"], fields["workspace"]
+                make = partial(unified_diff.patch, *trees)
+                found[b"changes.diff"] = partial(ComputedFile, make=make, mtime_ns=self._mtime_ns)
         return found
 
     def _factory(self, key: str, value: Any, whole: bool) -> tuple[bool, VnodeFactory]:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from casfs.digest import Digest
+from casfs.trees.snapshot import stat_cache
+
 RelativePath = bytes
+KnownFiles = dict[bytes, Digest]
 Progress = Callable[[int, int], None]  # files seen and bytes read so far
 SPECIAL_BITS = stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX
 KINDS = {  # of what has no place in a tree
@@ -34,7 +39,8 @@ class Excluded(NamedTuple):
 @dataclass(slots=True)
 class SnapshotReport:
     """`bytes`: the sum of the file sizes; `read`: the number of files that were read; `secrets`:
-    paths of files that look like secrets; `not_kept`: counts by kind."""
+    paths of files that look like secrets; `not_kept`: counts by kind; `known`: what `read_once`
+    found, by stat."""
 
     files: int = 0
     bytes: int = 0
@@ -45,6 +51,19 @@ class SnapshotReport:
     excluded: list[Excluded] = field(default_factory=list)
     secrets: list[RelativePath] = field(default_factory=list)
     not_kept: Counter[str] = field(default_factory=Counter)
+    known: KnownFiles | None = None
+
+    def read_once(self, seen: os.stat_result, read: Callable[[], Digest]) -> Digest:
+        """Reads a file, unless one with this stat is `known`."""
+        stamp = stat_cache.fingerprint(seen, time.time_ns() - stat_cache.RACY_WINDOW_NS)
+        if self.known is not None and stamp in self.known:
+            return self.known[stamp]
+        digest = read()
+        self.read += 1
+        self.read_bytes += digest.size_bytes
+        if self.known is not None and stamp != stat_cache.RACY:
+            self.known[stamp] = digest
+        return digest
 
     def add(self, other: SnapshotReport) -> None:
         self.files += other.files
