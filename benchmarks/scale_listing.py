@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -43,10 +44,12 @@ def list_tree(top: Path, column: Column, net: Network | None) -> None:
         column[name] = said
 
 
-def shared_store(one: Servers, work: Path, tree: Path, net: Network) -> tuple[Column, Column]:
-    """Returns the figures of the machine that has written the tree, and of a second one."""
+def shared_store(one: Servers, work: Path, tree: Path, net: Network) -> tuple[Column, ...]:
+    """Returns the figures of the machine that has written the tree, of a second one, and of a
+    third one that mounts the tree natively."""
     first: Column = {}
     second: Column = {}
+    native: Column = {}
     s3 = S3Server(one.s3.name, f"http://127.0.0.1:{net.port}")
     with make_store(work / "first", one.url, s3) as store:
         start = perf_counter()
@@ -61,7 +64,19 @@ def shared_store(one: Servers, work: Path, tree: Path, net: Network) -> tuple[Co
             column["mount"] = in_seconds(ready)
             latest = work / f"{name}.mnt" / "trees" / "b"
             list_tree(latest / (latest / "latest").readlink(), column, net)
-    return first, second
+    start = perf_counter()
+    join(work / "third", one.url).close()
+    native["the store is joined"] = in_seconds(perf_counter() - start)
+    common.drop_caches()
+    casfs = [sys.executable, "-m", "casfs", "--store", work / "third", "tree"]
+    start = perf_counter()
+    run(*casfs, "mount", "b", work / "third.mnt")
+    native["mount"] = in_seconds(perf_counter() - start)
+    try:
+        list_tree(work / "third.mnt", native, net)
+    finally:
+        run(*casfs, "umount", work / "third.mnt")
+    return first, second, native
 
 
 def juicefs(one: Servers, work: Path, tree: Path, net: Network, beside: Path) -> Column:
@@ -101,9 +116,8 @@ def listing(work: Path, options: argparse.Namespace) -> None:
         assert port is not None
         with network(port) as net:
             found = shared_store(one, work, tree, net)
-            columns |= dict(
-                zip(("casfs, where it was written", "a second machine"), found, strict=True)
-            )
+            names = ("casfs, where it was written", "a second machine", "… mounted natively")
+            columns |= dict(zip(names, found, strict=True))
             if options.peers:
                 beside = Path(options.peers).parent
                 columns["JuiceFS, a second machine"] = juicefs(one, work, tree, net, beside)
