@@ -36,7 +36,7 @@ MAX_UNREST_S = 60.0  # then a directory that changes all the time is recorded as
 LOOK_AT_ALL_S = 3600.0
 RETRY_S, MAX_RETRY_S = 5.0, 600.0
 EVIDENCE = frozenset((b"pyvenv.cfg", derived.CACHE_TAG, *derived.REPOSITORY))
-RULES = b".gitignore"
+RULES = b".gitignore", b".git"  # by which directories are derived
 ABOVE = b".."  # the path of the directory that holds the watched one
 
 
@@ -53,7 +53,8 @@ class Watch:
         self.fd = self._poll.fileno()
         self._source: EventSource | None = None
         self._rules, self._mounts = IgnoreRules(), list[Path]()
-        self._failures, self._failed_at, self._looked_at_all = 0, 0.0, 0.0
+        self._failures = 0
+        self._failed_at = self._looked_at_all = self._first = self._last = 0.0
         self._uses_cache = self._pending = True
         self._excluded: list[Excluded] = []  # at the last look at everything
         self._forget_directories()
@@ -85,6 +86,7 @@ class Watch:
                     return False
                 made = self._put(self.spec.name, root, self.spec.message, skip=True)
                 self._pending, self._failures, self.spec.error = bool(self._changes), 0, None
+                self._first = time.monotonic()
                 self.spec.message = "" if made else self.spec.message
             except Exception as failure:  # must not end what else the daemon does
                 self._mark_everything()
@@ -150,7 +152,7 @@ class Watch:
             self._mark_everything()
             return
         path, name = self._paths.get(event.key), event.name
-        if path is not None and name == (self._name if path == ABOVE else RULES):
+        if path is not None and name in ((self._name,) if path == ABOVE else RULES):
             self._mark_everything()
         if path is None or path == ABOVE or (path in self._left_out and name not in EVIDENCE):
             return
