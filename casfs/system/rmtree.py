@@ -11,6 +11,7 @@ from casfs.errors import Failed
 
 def delete(path: Path) -> None:
     """Deletes a file or tree, write-protected directories included. Links are not followed.
+    Several may delete it at once.
 
     Raises Failed.
     """
@@ -37,9 +38,14 @@ def empty(path: Path) -> None:
         delete(path / name)
 
 
-def _delete_directory(path: Path) -> None:
+def _delete_directory(path: Path, tries: int = 100) -> None:
     try:
         shutil.rmtree(path)
+    except FileNotFoundError:  # another deletes it too
+        if not tries:
+            raise
+        if path.is_dir():
+            _delete_directory(path, tries - 1)
     except PermissionError:
         _make_writable(path)
         shutil.rmtree(path)
