@@ -12,7 +12,8 @@ from __future__ import annotations
 import os
 import select
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 
@@ -211,9 +212,8 @@ class Watch:
             self._remove(path)
         for path, reason in self._report.excluded:
             if reason in derived.EVIDENCE_INSIDE:
-                with suppress(OSError):
-                    self._add(b"/" + path, inner := open_directory(fd, path.split(b"/")))
-                    os.close(inner)
+                with suppress(OSError), _closing(open_directory(fd, path.split(b"/"))) as inner:
+                    self._add(b"/" + path, inner)
                     self._left_out.add(b"/" + path)
         return root
 
@@ -230,10 +230,9 @@ class Watch:
         assert cache is not None  # a daemon's store is on disk
         self._cache, cache.rows = cache, cache.rows if self._uses_cache else {}
         self._uses_cache, self._looked_at_all = True, time.monotonic()
-        with suppress(CasfsError, OSError):  # may not be readable: then the next look tells
-            above = open_top(self._directory.parent)
+        unreadable = suppress(CasfsError, OSError)  # then the next look tells
+        with unreadable, _closing(open_top(self._directory.parent)) as above:
             self._paths[self._source.add(above)] = ABOVE
-            os.close(above)
 
     def _close_source(self) -> None:
         if self._source is not None:
@@ -288,3 +287,11 @@ class Watch:
             decisions = forget.decide(self._store, name, self.spec.keep)
             forget.remove(self._store, [one.checkpoint for one in decisions if not one.reasons])
         return made
+
+
+@contextmanager
+def _closing(fd: int) -> Iterator[int]:
+    try:
+        yield fd
+    finally:
+        os.close(fd)

@@ -25,11 +25,12 @@ from casfs.checkpoints.watch_list import WatchSpec
 from casfs.digest import TreeHash
 from casfs.errors import Failed
 from casfs.store import Store
-from casfs.system import directory_events
+from casfs.system import directory_events, mounts
 from casfs.system.directory_events import Event, EventSource, Fanotify
 from casfs.trees import tree
 from casfs.trees.snapshot import exclusions, walker
 from casfs.trees.snapshot.report import SnapshotReport
+from tests.support.lasting import ROOT_ONLY
 
 NAMES = st.sampled_from(["a", "b", "c", "d.log", "build", ".venv"])
 TRIES = 200
@@ -420,3 +421,37 @@ def test_fanotify_drops_what_happens_elsewhere(place: tuple[Store, Path]) -> Non
     watch.step()
     assert not watch._changes
     watch.close()
+
+
+@ROOT_ONLY
+def test_a_full_disk_and_a_file_system_below(tmp_path: Path) -> None:
+    """The store has no room; then a directory below is mounted, and has no fanotify handles that
+    the watch relies on."""
+    for name in ("small", "work/below"):
+        (tmp_path / name).mkdir(parents=True)
+    mounts.mount("small", tmp_path / "small", "tmpfs", 0, b"size=8m")
+    try:
+        with Store.init(tmp_path / "small/store") as store:
+            watch = Watch(store, WatchSpec(str(tmp_path / "work"), "work", 0.0))
+            settle(watch)
+            data = os.urandom(12 << 20)
+            (tmp_path / "work/large").write_bytes(data)
+            watch.step()
+            assert watch.spec.error is not None
+            assert "space" in watch.spec.error
+            (tmp_path / "work/large").write_bytes(data[: 1 << 20])
+            watch._failures = 0
+            check(store, watch)
+            mounts.mount("below", tmp_path / "work/below", "ramfs", 0)
+            try:
+                (tmp_path / "work/below/file").write_text("on another file system")
+                watch.step()
+                watch._failures = 0
+                check(store, watch)
+                assert watch.spec.method == "inotify"
+            finally:
+                mounts.unmount(tmp_path / "work/below")
+            check(store, watch)
+            watch.close()
+    finally:
+        mounts.unmount(tmp_path / "small")

@@ -59,7 +59,11 @@ class IncrementalSnapshot(Snapshot):
     def _scan(self, fd: int, path: bytes, own: Stat | os.stat_result) -> ScannedDirectory | None:
         above, row = self._everything, self._rows.get(path)
         self._everything = above or row is None or path in self._changes.below
-        self._listed(path, fd)
+        try:
+            self._listed(path, fd)
+        except BaseException:
+            os.close(fd)
+            raise
         names, before = self._changes.names.get(path, set()), set[bytes]()
         if row is not None and (names or not self._everything):
             stats = {name: stat for name, (stat, _) in row.entries().items()}
