@@ -46,7 +46,7 @@ def bisect(ctx: click.Context, /, id: str, as_json: bool, **given: Any) -> int:
     CMD runs in a workspace of its own; stdin is empty, the environment PATH, CASFS_TREE and
     --env, its output goes to stderr. Exit codes as for `git bisect run`: 0 is good, 125 skips the
     tree, others to 127 are bad, the rest stop. Results are cached: a second bisect runs nothing.
-    Of a step that called threads, the step in there is found. Exits 1 where skips leave several.
+    It goes on in threads that a step called, and in its turns. Exits 1 where skips leave several.
 
     \b
     casfs bisect app --good app~9 -- make test
@@ -58,35 +58,42 @@ def bisect(ctx: click.Context, /, id: str, as_json: bool, **given: Any) -> int:
         ends = given["good"], given["bad"] or id
         good, bad = (f"{id}@{one}" if one and one.isdecimal() else one for one in ends)
         with tree_runner(store, given["argv"], given["names"], not given["no_cache"]) as run:
-            test = partial(_test, store, run, runs := dict[str | None, Row](), as_json)
-            rows = [_found(store, one) for one in _search(store, good, bad, test)]
+            test = partial(_test, store, run, runs := dict[str, Row](), as_json)
+            rows = [_found(store, one) for one in _search(_places(store, good, bad), test)]
     echo_json({"runs": [*runs.values()], "found": rows}) if as_json else _print(rows)
     return len(rows) > 1
 
 
-def _search(store: Store, good: str | None, bad: str, test: Callable[[Place], str]) -> list[Place]:
-    """Returns the first bad version, or the candidates; if it called a thread that made a bad tree
-    of a good one, those in there. Raises NotFound, Conflict, Invalid; Refused for a wrong end."""
+def _places(store: Store, good: str | None, bad: str) -> list[Place]:
+    """Returns the versions from the good to the bad one. Raises NotFound, Conflict, Invalid."""
     last, path = versions.find(store, bad)
     hashes = [one.hash for one in last.chain.versions]
     first = versions.find(store, good)[0].version.hash if good else hashes[-1]
     if path or first not in hashes[last.index + 1 :]:
         raise NotFound(f"{good or 'a version'} is not before {bad}, or {bad} has a path")
-    places = (Place(last.chain, one) for one in range(hashes.index(first), last.index - 1, -1))
+    return [Place(last.chain, one) for one in range(hashes.index(first), last.index - 1, -1)]
+
+
+def _search(places: list[Place], test: Callable[[Place], str]) -> list[Place]:
+    """Returns the first bad version, or the candidates; of a step the one within a thread that it
+    called, or the turn, that made a bad tree of a good one. Raises Refused for a wrong end."""
     trees = [next(same) for _, same in groupby(places, lambda one: one.version.root)]
     for place, wanted in ((trees[0], GOOD), (trees[-1], BAD)):
         if (outcome := test(place)) != wanted:
             raise Refused(f"{place.version.revision} is {outcome}: give another --{wanted}")
     found = [trees[one] for one in first_bad(len(trees), lambda one: test(trees[one]))]
-    for end in found[0].version.called if len(found) == 1 else ():
-        with suppress(NotFound, Refused):  # it has no tree, or another part of the step is to blame
-            return _search(store, None, end, test)
+    for inner in reversed([*found[0].called()] if len(found) == 1 else []):
+        with suppress(Refused):  # another part of the step is to blame
+            indexes = reversed(range(len(inner.chain.versions)))
+            return _search([Place(inner.chain, one) for one in indexes], test)
     return found
 
 
-def _test(store: Store, run: TreeRun, runs: dict[str | None, Row], as_json: bool, at: Place) -> str:
+def _test(store: Store, run: TreeRun, runs: dict[str, Row], as_json: bool, at: Place) -> str:
     """Runs CMD on a tree that it has not run on. Raises Failed where that ends the search."""
-    if (root := at.version.root) and root not in runs:
+    if (root := at.version.root) is None:
+        return SKIPPED
+    if root not in runs:
         done = run(root)
         if not 0 <= done.exit_code < 128:
             raise Failed(f"exit code {done.exit_code} of CMD on {at.version.revision}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -13,9 +14,14 @@ import pytest
 
 from casfs.store import Store
 from casfs.system import mounts
+from engine.threads import lifecycle
+from engine.threads.agent_binding import Binding
+from engine.threads.lifecycle import ThreadRequest
+from engine.workflow import registry as workflows
 from tests.support.cli import run_thread
-from tests.support.engine import Cli, alive, begin, pids, rule, says, until, workflow
+from tests.support.engine import ONE, Cli, alive, begin, pids, rule, says, until, workflow
 from tests.support.helpers import put_tree, write_tree
+from tests.support.model_server import served, text, tool_calls
 from tests.support.thread_example import Example, make_thread
 
 CHILD = "01JD0000000000000000000001"
@@ -239,6 +245,32 @@ def test_a_step_that_broke_it_beside_its_call(cli: Cli, check: tuple[str, ...]) 
         record(parent, store, 7, children=ends)
     value = cli("thread", "bisect", "parent", "--json", *check).json
     assert value["found"][0]["version"]["revision"] == f"{parent.id}@2"
+
+
+def test_in_the_turns_of_a_step(cli: Cli, opened: Store, check: tuple[str, ...]) -> None:
+    """An agent whose turns have trees (`turnTrees`): the tool call that broke it is found."""
+
+    def write(path: str, data: str) -> tuple[str, str]:
+        return "write_file", json.dumps({"path": path, "text": data})
+
+    script = [
+        tool_calls(write("n", "3\n")),
+        tool_calls(write("m", "1\n"), write("n", "8\n")),
+        tool_calls(write("m", "2\n")),
+        text("```json\n{}\n```"),
+    ]
+    with served(*script) as model:
+        config = {"baseUrl": model.url, "model": "m", "turnTrees": True}
+        hash, _ = workflows.add(opened, ONE)
+        agents = {"a": Binding("react", config)}
+        request = ThreadRequest(hash, "Do it.", agents, put_tree(opened, tree(1)))
+        thread = run_thread(opened, lifecycle.create(opened, request))
+    assert thread.status == "ended", thread.record
+    value = cli("thread", "bisect", thread.id, "--json", *check).json
+    [found] = value["found"]
+    assert found["version"]["revision"] == f"{thread.id}@1.2"
+    assert found["patch"].endswith("-3\n+8\n")
+    assert cli("bisect", thread.id, *check).text.count(" cached ") == len(value["runs"])
 
 
 def test_a_thread_of_command_agents(cli: Cli, opened: Store, runs: Path) -> None:

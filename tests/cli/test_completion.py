@@ -68,6 +68,8 @@ def completed(tree: command_tree.Tree, line: str) -> list[str]:
         ("casfs diff web w", ["web", "work", "<dir>"]),
         ("casfs cat me", ["mend"]),
         ("casfs thread show ", ["mend", "@last", THREAD]),
+        ("casfs bisect me", ["mend"]),
+        ("casfs bisect mend --good web", ["web"]),
         ("casfs thread show abcd", [THREAD]),
         ("casfs thread show 01", [THREAD]),
         ("casfs workflow show de", ["demo"]),

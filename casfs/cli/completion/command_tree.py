@@ -46,6 +46,7 @@ KINDS = {
 NAMES = {"checkpoint": NAME, "workflow": WORKFLOW, "agent": AGENT, "plugin": PLUGIN}
 OTHERS = {  # command and parameter, where the rules above do not hold
     "agent test workspace": DIRECTORY,
+    **dict.fromkeys(("bisect id", "bisect good", "bisect bad"), REVISION),
     "help words": COMMAND,
     "schema show words": TYPE,
     "search type": TYPE,
