@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from casfs import daemon_socket, threads
-from casfs.errors import Failed
+from casfs.errors import CasfsError, Failed
 from casfs.mount import registry
 from casfs.mount.mount_points import unmount
 from casfs.native import images
 from casfs.store import Store
 from casfs.store_mounts import mounted
 from casfs.system import mounts
+from casfs.trees import tree
 from casfs.trees.restore.restore import restore
+from casfs.trees.snapshot import stat_cache
 from casfs.workspaces import overlay_snapshot, strategies
+from casfs.write_batch import Batch
 from engine.runtime import overlay_workspace
 from engine.runtime.overlay_workspace import OverlayWorkspace
 from engine.workflow import registry as workflows
@@ -42,7 +48,11 @@ from tests.support.strategies import able
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount overlays")
 MOUNTED = [able(name) for name in (strategies.NATIVE, strategies.OVERLAY)]
 EACH = pytest.mark.parametrize("strategy", MOUNTED)
-SAMPLE = {"a": {"f": b"one", "g": b"two" * 1000}, "run": Program(b"#!"), "empty": {}}
+SAMPLE: dict[str, Any] = {
+    "a": {"f": b"one", "g": b"two" * 1000},
+    "run": Program(b"#!"),
+    "empty": {},
+}
 
 
 @pytest.fixture
@@ -325,3 +335,68 @@ def test_a_mount_that_dies_costs_one_try(place: tuple[Path, str], tmp_path: Path
         assert daemon_socket.request(root, "wait", id=id)["status"] == "suspended"
         daemon_socket.request(root, "resume", id=id)
         assert daemon_socket.request(root, "wait", id=id)["status"] == "ended"
+
+
+def test_trees_of_turns_change_nothing_of_what_comes_after(
+    mount: Mount, workspace: OverlayWorkspace, root: str
+) -> None:
+    workspace.reset(root)
+    assert workspace.record_turn() == root
+    (workspace.path / "a/f").write_bytes(b"three")
+    first = workspace.record_turn()
+    assert first == put_tree(mount.store, {**SAMPLE, "a": {**SAMPLE["a"], "f": b"three"}})
+    assert workspace.root is None, "the agent may write from now on too"
+    (workspace.path / "a/g").unlink()
+    (workspace.path / "new").mkdir()
+    (workspace.path / "new/.env").write_bytes(b"x")
+    second = workspace.record_turn()
+    assert workspace.record() == second != first
+    assert workspace.new_secrets() == ["new/.env"], "named once, by the step"
+    workspace.reset(root)
+    assert workspace.record() == root, "nothing is left of them"
+
+
+def test_a_turn_does_not_read_files_again(
+    mount: Mount, workspace: OverlayWorkspace, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace.reset(root)
+    file = workspace.path / "large"
+    file.write_bytes(b"l" * 100_000)
+    monkeypatch.setattr(stat_cache, "RACY_WINDOW_NS", 0)
+    first = workspace.record_turn()
+    (workspace.path / "small").write_bytes(b"s")
+    read: list[int] = []
+    put_stream = Batch.put_stream
+    monkeypatch.setattr(
+        Batch, "put_stream", lambda batch, source: read.append(1) or put_stream(batch, source)
+    )
+    second = workspace.record_turn()
+    assert len(read) == 1, "only the new file"
+    assert workspace.record() == second != first
+    file.write_bytes(b"m" * 100_000)
+    third = workspace.record_turn()
+    assert tree.find(mount.store, third, b"/large") != tree.find(mount.store, second, b"/large")
+    assert workspace.record() == third
+
+
+def test_a_tree_of_a_turn_while_others_write(
+    mount: Mount, workspace: OverlayWorkspace, root: str
+) -> None:
+    """Files come, go and become directories meanwhile: there is a tree, or a CasfsError."""
+    workspace.reset(root)
+    script = "while :; do echo $$ >x; mkdir d; echo 1 >d/y; rm x; mkdir x; rm -r d x; done"
+    with subprocess.Popen(["sh", "-c", script], cwd=workspace.path) as busy:
+        try:
+            made = []
+            for _ in range(50):
+                with suppress(CasfsError):
+                    made.append(workspace.record_turn())
+        finally:
+            busy.kill()
+    assert made
+    for hash in made:
+        list(tree.walk(mount.store, hash))
+    shutil.rmtree(workspace.path / "d", ignore_errors=True)
+    shutil.rmtree(workspace.path / "x", ignore_errors=True)
+    (workspace.path / "x").unlink(missing_ok=True)
+    assert workspace.record() == root

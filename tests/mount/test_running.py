@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
-from casfs import daemon_socket
+from casfs import daemon_socket, revisions, threads
 from casfs.store import Store
 from engine.workflow import registry as workflows
 from tests.support.engine import ONE, STATUS, daemon, loop, rule, says, until, workflow
@@ -71,6 +71,30 @@ def test_a_step_is_seen_while_it_runs_and_what_failed_before_it(mount: Mount) ->
     assert len(os.listdir(step / "detail/turns")) == TURNS + 1
     assert grep("lost", step / "attempts") != []
     assert grep("lost", step / "detail") == []
+
+
+def test_each_turn_shows_its_tree(mount: Mount) -> None:
+    write = ("write_file", '{"path": "b.txt", "text": "b\\n"}')
+    look = ("read_file", '{"path": "b.txt"}')
+    workflows.add(mount.store, ONE)
+    assert mount.store.root is not None
+    with served(tool_calls(write), tool_calls(look), text(DONE)) as model, daemon(mount.store.root):
+        config = {"baseUrl": model.url, "model": "m"}
+        asked = {"workflow": "sample", "input": "Go.", "turn_trees": True}
+        asked["agents"] = {"a": {"name": "react", "config": config}}
+        id = daemon_socket.request(mount.store.root, "start", **asked)["id"]
+        daemon_socket.request(mount.store.root, "wait", id=id)
+        turns = mount.path / "threads" / id / "steps/000001-a/detail/turns"
+        assert (turns / "0000/workspace/b.txt").read_text() == "b\n"
+        assert "+b\n" in (turns / "0000/changes.diff").read_text()
+        assert (turns / "0001/workspace").resolve() == (turns / "0000/workspace").resolve()
+        assert not (turns / "0001/changes.diff").exists()
+        by_hash = mount.path / "nodes" / revisions.turns(mount.store, steps(mount, id)["detail"])[0]
+        assert (by_hash / "workspace/b.txt").read_text() == "b\n"
+
+
+def steps(mount: Mount, id: str) -> dict[str, Any]:
+    return threads.step_at(mount.store, threads.get(mount.store, threads.ThreadId(id)), 1).payload
 
 
 def test_who_called_and_who_was_called(mount: Mount) -> None:
