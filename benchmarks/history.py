@@ -2,6 +2,7 @@
 
     python -m benchmarks.history [DIR] [STEPS...]
     python -m benchmarks.history forks [DIR]        (`benchmarks.history_forks`)
+    python -m benchmarks.history turns [DIR]        (`benchmarks.history_turns`)
     python -m benchmarks.history bisect [DIR] [STEPS]        (`benchmarks.history_bisect`)
 
 Each step replaces a line of one of 20 files of 200 lines, in turn, in a tree of two levels; all are
@@ -136,6 +137,10 @@ if __name__ == "__main__":
         from benchmarks import history_watch
 
         history_watch.main(*sys.argv[2:])
+    elif sys.argv[1:2] == ["turns"]:
+        from benchmarks import history_turns
+
+        history_turns.main(*sys.argv[2:])
     elif sys.argv[1:2] == ["bisect"]:
         from benchmarks import history_bisect
 

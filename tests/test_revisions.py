@@ -152,3 +152,31 @@ def test_a_hash_is_looked_up_before_a_name(store: Store) -> None:
     assert names.roots(store, [good])[0] == [good]
     with pytest.raises(NotFound, match="no workflow"):
         workflows.find(store, good)
+
+
+def test_a_turn_is_the_tree_that_it_left(store: Store) -> None:
+    thread = make_thread(store, name="mend")
+    first, second = (put_tree(store, {"f": text}) for text in (b"1", b"2"))
+    told = store.put_node("content", {"text": "", "artifacts": []}).hash
+    turn = {"input": told, "output": told, "toolCalls": [], "latencyMs": 0}
+    turn["tokens"] = {"input": 0, "output": 0}
+    trees = [{"workspace": first}, {"workspace": second, "before": first}, {}]
+    turns = [store.put_node("react-turn", {**turn, **more}).hash for more in trees]
+    intent = {"role": "planner", "index": 1, "attempt": 1, "since": 1, "run": "0" * 32}
+    thread.move(thread.head.hash, intent={**intent, "turns": turns, "turnCount": 3})
+    for text, root in {"mend@1.1": first, "mend@1.2": second, "mend@1.2~1": first}.items():
+        assert resolve_tree(store, text) == root
+        assert resolve(store, text).thread is not None
+    assert resolve_entry(store, "mend@1.2:f")[2] == resolve_entry(store, f"{second}:f")[2]
+    for text, said in {
+        "mend@1.3": "turn 3 has no tree",
+        "mend@1.4": "no turn 4; it has 3",
+        "mend@1.0": "no turn 0",
+        "mend@1.1~1": "no turn 0",
+        "mend@2.1": "has no step 2",
+    }.items():
+        with pytest.raises(NotFound, match=said):
+            resolve_tree(store, text)
+    for text in ("mend@1.", "mend@.1", "mend@1.1.1", "mend@1.x"):
+        with pytest.raises(Invalid, match=r"use @3, or @3\.2"):
+            resolve_tree(store, text)
