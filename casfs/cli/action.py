@@ -188,7 +188,8 @@ def _page(payload: Mapping[str, Any], result: cache.Result | None) -> Iterator[s
     if result is None:
         yield "result: none is cached"
         return
-    yield f"result: {result.hash}, {_seconds(result.duration_ms)}, {rfc3339(result.created_at)}"
+    took = f"{_seconds(result.duration_ms)}, {rfc3339(result.created_at)}"
+    yield f"result: {result.hash}, exit code {result.exit_code}, {took}"
     yield f"outputs: {result.outputs}"
     yield f"stdout: {result.stdout}"
     yield f"stderr: {result.stderr}"

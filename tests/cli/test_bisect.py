@@ -111,6 +111,8 @@ def test_the_second_runs_nothing(
     assert "Fix the parser." in found["prompt"]
     assert found["output"] == "said \x1b[31m6"
     assert " cached " in cli("thread", "bisect", "fix", *check).text
+    shown = cli("action", "show", second["runs"][1]["action"]).text
+    assert f"result: {second['runs'][1]['result']}, exit code 1, " in shown
 
 
 def test_no_cache_runs_again(cli: Cli, thread: Example, runs: Path, check: tuple[str, ...]) -> None:
