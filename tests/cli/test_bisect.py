@@ -14,6 +14,7 @@ import pytest
 
 from casfs.store import Store
 from casfs.system import mounts
+from casfs.workspaces import strategies, strategy_choice
 from engine.threads import lifecycle
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest
@@ -195,6 +196,20 @@ def test_what_cmd_sees(cli: Cli, thread: Example, monkeypatch: pytest.MonkeyPatc
     assert "TWO" not in said.err
     assert said.err.count("out\n") == 5
     assert "out" not in said.text.split("---")[0].splitlines()[0]
+
+
+def test_without_overlays_the_workspace_is_a_copy(
+    cli: Cli,
+    thread: Example,
+    runs: Path,
+    check: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    copy = strategies.STRATEGIES[strategies.COPY]
+    monkeypatch.setattr(strategy_choice, "choose", lambda name, store: [copy])
+    assert cli("bisect", "fix", "--json", *check).json["found"][0]["version"]["step"] == 10
+    assert ran(runs) == [0, 7, 3, 5, 6], "what the run before wrote is gone"
+    assert not (cli.root / "tests").exists()
 
 
 def test_of_checkpoints(cli: Cli, runs: Path, check: tuple[str, ...], tmp_path: Path) -> None:
