@@ -112,15 +112,15 @@ class Threads:
         self,
         id: str,
         *,
-        at: int | None = None,
+        at: int | str | None = None,
         agents: Mapping[str, Agent] | None = None,
         max_steps: int | None = None,
         workflow: str | None = None,
         name: str | None = None,
     ) -> Thread:
-        """Starts a new thread that goes on after step `at` (the last) of this one, on the
-        workspace as it was then. `agents` replaces those of some roles, `max_steps` its limit,
-        `workflow` its workflow."""
+        """Starts a new thread that goes on after step `at` (the last), or "STEP.TURN", of this one,
+        on the workspace as it was then. `agents` replaces those of some roles, `max_steps` its
+        limit, `workflow` its workflow."""
         limits = {"max_steps": max_steps, "workflow": workflow, "name": name}
         bound = _bindings(agents or {})
         made = self._ask("fork", id=self._id(id), at=at, agents=bound, **limits)

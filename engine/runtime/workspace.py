@@ -66,7 +66,7 @@ class Workspace:
     def record_turn(self) -> TreeHash:
         """Stores its content while its agent works: neither `record` nor `reset` depends on it, and
         no file is read again. Raises as `record`, and where a file changes its kind meanwhile."""
-        report = SnapshotReport(known={**self._known})
+        report, self._known = SnapshotReport(known=self._known), {}  # which a failure leaves
         root, self._known = self._record(report), report.known or {}
         return root
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from casfs import revisions, threads
-from casfs.errors import Invalid, NotFound
+from casfs.digest import TreeHash
+from casfs.errors import Failed, Invalid, NotFound
 from casfs.history import blame, details, versions
+from casfs.maintenance import gc
 from casfs.store import Store
 from casfs.threads import ENDED, SUSPENDED, Thread
 from casfs.trees import tree
 from engine.agents import loader
+from engine.runtime.workspace import Workspace
 from engine.threads import forking, lifecycle, suspension
 from engine.threads.agent_binding import NO_BINDINGS, Binding
 from engine.threads.lifecycle import ThreadRequest
@@ -277,3 +281,64 @@ async def test_an_agent_that_cannot_load_its_session_is_told(
 def test_the_setting_is_true_or_false() -> None:
     with pytest.raises(Invalid, match=r"config.turnTrees: must be true or false"):
         loader.load("command").check_config({"argv": ["x"], "turnTrees": "yes"})
+
+
+async def test_gc_keeps_what_turns_refer_to(disk_store: Store) -> None:
+    """Those of a step, of a fork that has not begun, and of a failed attempt."""
+    failing = [tool_calls(write("z.txt", "z\n")), tool_calls(write("z.txt", "")), status(400, "no")]
+    with served(*SCRIPT, *failing, text(DONE)) as model:
+        old = await carry_on(disk_store, start(disk_store, react(model)))
+        made = fork(disk_store, old, "1.2")
+        failed = await carry_on(disk_store, start(disk_store, react(model)))
+        again = fork(disk_store, failed, "1.1")
+        gc.collect(disk_store, grace=0)
+        assert at(disk_store, old, "1.1") == TWO
+        assert at(disk_store, failed, "1.1") == {**ONLY, b"z.txt": b"z\n"}
+        lifecycle.remove(disk_store, old)
+        gc.collect(disk_store, grace=0)
+        assert disk_store.node(made.record["intent"]["kept"]).type == "content"
+        assert files(disk_store, made.record["intent"]["tree"]) == TWO
+        ended = await carry_on(disk_store, again)
+        assert ended.status == ENDED, ended.record["reason"]
+    assert files(disk_store, steps(disk_store, ended)[0]["workspace"])[b"z.txt"] == b"z\n"
+
+
+async def test_a_store_of_an_older_casfs_records_no_trees(disk_store: Store) -> None:
+    """Its types have no such members until `casfs init`."""
+    registry = disk_store.registry
+    for name in ("react-turn", "react-tool-call"):
+        document = json.loads(json.dumps(registry.document(registry.current(name))))
+        for member in ("workspace", "before", "messages"):
+            document["properties"].pop(member, None)
+        with disk_store.batch() as batch:
+            batch.put_schema(document, builtin=True)
+    assert disk_store.root is not None
+    with Store.open(disk_store.root) as old, served(*SCRIPT) as model:
+        ended = await carry_on(old, start(old, react(model)))
+        assert ended.status == ENDED, ended.record["reason"]
+        assert not any("workspace" in one for one in session(old, ended))
+
+
+async def test_a_tree_that_cannot_be_recorded_ends_nothing(
+    disk_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, calls = Workspace.record_turn, count()
+
+    def fails(workspace: Workspace) -> TreeHash:
+        if next(calls) == 1:
+            raise Failed("no")
+        return record(workspace)
+
+    monkeypatch.setattr(Workspace, "record_turn", fails)
+    said: list[str] = []
+    with served(*SCRIPT, text(DONE)) as model:
+        made = start(disk_store, react(model))
+        old = await carry_on(disk_store, made, log=lambda event, **_: said.append(event))
+        assert old.status == ENDED, old.record["reason"]
+        assert said.count("no tree of a turn") == 1
+        with pytest.raises(NotFound, match="turn 2 has no tree"):
+            at(disk_store, old, "1.2")
+        assert at(disk_store, old, "1.3") == ALL
+        new = await carry_on(disk_store, fork(disk_store, old, "1.3"))
+        assert new.status == ENDED, new.record["reason"]
+        assert model.asked[4]["messages"] == model.asked[3]["messages"], "nothing is missing"
