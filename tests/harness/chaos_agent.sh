@@ -5,10 +5,14 @@ log="$1/$CASFS_THREAD"
 machine=${CASFS_STORE%/store}
 machine=${machine##*/}
 marks=(-)
-[ ! -e marks ] || mapfile -t marks <marks
+# What its workspace lazily brings cannot be read while object storage is cut off.
+patiently() { until "$@"; do sleep 0.5; done; }
+copy() { copied=$(cat marks); }
+[ ! -e marks ] || { patiently copy && mapfile -t marks <<<"$copied"; }
 mark="$CASFS_STEP-$machine-$RANDOM$RANDOM$RANDOM"
 printf '%s\n' "$EPOCHREALTIME begin $CASFS_STEP $mark ${marks[-1]} $machine" >>"$log"
-printf '%s\n' "$mark" >>marks
+append() { printf '%s\n' "$mark" >>marks; }
+patiently append
 [ $((CASFS_STEP % $3)) -ne 0 ] || head -c 1500000 /dev/urandom >large
 [ "$2" = 0 ] || sleep "$2"
 stop=false

@@ -31,6 +31,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from urllib.parse import urlsplit
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -43,6 +44,7 @@ from casfs.maintenance import fsck, gc
 from casfs.store import Store
 from tests.harness.crash_store import FORK, Account, report
 from tests.harness.crash_writers import Setup, Writer, put
+from tests.support.links import Link
 from tests.support.postgres_server import PostgresServer, run_postgres
 from tests.support.s3_servers import CREDENTIALS, S3Server, run_seaweedfs
 
@@ -54,8 +56,10 @@ PASSING = (Conflict, NotFound, Unreachable)  # NotFound: the grace is shorter th
 
 
 class Harness:
-    def __init__(self, folder: Path, postgres: PostgresServer, url: str, seed: int) -> None:
-        self.folder, self.postgres, self.url = folder, postgres, url
+    def __init__(
+        self, folder: Path, postgres: PostgresServer, url: str, objects: Link, seed: int
+    ) -> None:
+        self.folder, self.postgres, self.url, self.objects = folder, postgres, url, objects
         self.random = random.Random(seed)
         self.account = Account()
         self.kills: Counter[str] = Counter()
@@ -78,7 +82,7 @@ class Harness:
         running = [self._begin(slot, kind) for slot, kind in enumerate(kinds)]
         while time.monotonic() < end:
             time.sleep(self.random.uniform(0, PAUSE_S))
-            what = self.random.randrange(len(kinds) + 2)
+            what = self.random.randrange(len(kinds) + 3)
             if what < len(kinds) and kinds[what] == "gc" and self.random.random() < SPARED:
                 continue  # a run takes as long as some kills of others
             if what < len(kinds):
@@ -86,6 +90,8 @@ class Harness:
                 running[what] = self._begin(what, kinds[what])
             elif what == len(kinds):
                 self._kill_connection()
+            elif what == len(kinds) + 1:
+                self._break_objects()
             elif self.random.random() < 0.3:
                 self.kills["server"] += 1
                 self.postgres.kill()
@@ -121,6 +127,14 @@ class Harness:
             )
             os.kill(int(str(self.random.choice(found)[0])), signal.SIGKILL)
             self.kills["connection"] += 1
+
+    def _break_objects(self) -> None:
+        """Ends the connections to object storage, or has one of its next answers lost."""
+        self.kills["connection to objects"] += 1
+        if self.random.random() < 0.5:
+            self.objects.reset()
+        else:
+            self.objects.lose(self.random.randint(1, 5))
 
     def _await(self) -> None:
         """Waits until the server has recovered."""
@@ -238,7 +252,10 @@ def main() -> int:
         postgres = stack.enter_context(run_postgres())
         s3 = stack.enter_context(run_seaweedfs(folder))
         url = postgres.url()
-        harness = Harness(folder, postgres, url, wanted.seed)
+        port = urlsplit(s3.endpoint).port or 80
+        link = stack.enter_context(Link("127.0.0.1", port))
+        s3 = S3Server(s3.name, f"http://{link.host}:{link.port}")
+        harness = Harness(folder, postgres, url, link, wanted.seed)
         harness.run(s3, 60 * wanted.minutes, wanted.writers)
     for loss in harness.losses:
         print(loss)
