@@ -41,6 +41,7 @@ class ReactSession:
         self._trees: dict[str, str] = {}  # members of the current turn
         self._tokens = 0
         self._begin = time.monotonic()
+        self._saved = 0  # messages in this session's turns, the first of which has all before it
         self.messages: list[Message] = context.conversation.setdefault("messages", [])
         self._recorded = len(self.messages)  # in earlier turns
         prompt = context.prompt
@@ -54,8 +55,7 @@ class ReactSession:
             if context.kept:  # of a fork within the step
                 self._turns += context.store.node(context.kept, content.TYPE).payload["artifacts"]
                 self.messages += recorded_messages(context.store, self._turns)[PROMPT_MESSAGES:]
-                self._recorded = len(self.messages)
-        self._saved = self._recorded
+                self._recorded = self._saved = len(self.messages)
 
     def append(self, role: str, text: str, **more: Any) -> None:
         self.messages.append({"role": role, "content": text, **more})

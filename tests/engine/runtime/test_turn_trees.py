@@ -177,6 +177,21 @@ async def test_a_fork_in_the_second_step_with_actions_in_json(disk_store: Store)
     assert files(disk_store, steps(disk_store, new)[1]["workspace"])[b"b.txt"] == b"2\n"
 
 
+async def test_a_fork_after_a_correction_has_the_conversation_before_it(disk_store: Store) -> None:
+    wrong = [tool_calls(write("b.txt", "b\n")), text("No block.")]
+    with served(*wrong, *SCRIPT[2:], text("Again."), tool_calls(LOOK), *[text(DONE)] * 2) as model:
+        old = await carry_on(disk_store, start(disk_store, react(model)))
+        assert old.status == ENDED, old.record["reason"]
+        assert at(disk_store, old, "1.1") == ALL, "turns are counted from the correction"
+        new = await carry_on(disk_store, fork(disk_store, old, "1.1"))
+        assert new.status == ENDED, new.record["reason"]
+        assert len(model.asked[3]["messages"]) == 9, "prompt, two turns, correction, two calls"
+        assert model.asked[4]["messages"] == model.asked[3]["messages"]
+        again = await carry_on(disk_store, fork(disk_store, new, "1.1"))
+        assert again.status == ENDED, again.record["reason"]
+        assert model.asked[7]["messages"] == model.asked[6]["messages"], "corrected in the fork"
+
+
 async def test_a_fork_whose_agent_keeps_no_conversation_begins_anew(disk_store: Store) -> None:
     with served(*SCRIPT) as model:
         old = await carry_on(disk_store, start(disk_store, react(model)))
