@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from random import Random
 from typing import Any
 
@@ -70,6 +71,14 @@ def in_every_run(old: list[bytes], new: list[bytes]) -> tuple[set[bytes], set[by
     return {both[i] for i in on if ranks[before[i]] == 1}, {both[i] for i in on}
 
 
+def middles(*texts: list[bytes]) -> list[list[bytes]]:
+    """Texts without the lines with which both begin, then those with which both end."""
+    for _ in range(2):
+        head = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
+        texts = tuple(text[head:][::-1] for text in texts)
+    return list(texts)
+
+
 def matched(old: Text, new: Text, own: str) -> list[frozenset[str]]:
     """The origins of the lines of a text that came after another one; `own` where it wrote them."""
     mine = frozenset({own})
@@ -84,7 +93,11 @@ def matched(old: Text, new: Text, own: str) -> list[frozenset[str]]:
     once = [text for text in after if counts[text] == new_counts[text] == 1]
     every, some = in_every_run([text for text in before if text in once], once)
     is_unique = max(counts.values(), default=1) == max(new_counts.values(), default=1) == 1
-    is_ordered = every == set(once)
+    # Between equal ends a line may be the only one like it, and then as good a match as a unique one.
+    left, right = middles(before, after)
+    single = {text for text in left if left.count(text) == right.count(text) == 1}
+    fixed, _ = in_every_run(*([one for one in part if one in single] for part in (left, right)))
+    is_ordered = fixed == single
     found = []
     for text in after:
         if counts[text] == 0:

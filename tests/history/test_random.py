@@ -7,8 +7,10 @@ from random import Random
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from casfs.history.blame import blame
+from casfs.history.versions import find
 from casfs.store import Store
-from tests.history.oracle import World, as_tree, call, check, fork, start
+from tests.history.oracle import Line, World, as_tree, call, check, fork, matched, start
 from tests.support.helpers import put_tree
 
 ID = "01JD00000000000000000000{:02}"
@@ -61,3 +63,17 @@ def test_every_line_has_the_origin_that_it_has(seed: int) -> None:
             worlds += grow(world, 2)
         for one in worlds:
             check(one)
+
+
+def test_either_of_two_lines_that_changed_places_may_be_the_new_one(store: Store) -> None:
+    """Also where the text has others like one of them."""
+    thread = start(store, ID.format(0), put_tree(store, {"f": b"a\n\nb\n\nc\n"}))
+    thread.tree = put_tree(store, {"f": b"a\n\n\nb\nc\n"})
+    thread.step("planner", "")
+    old, new = (f"{thread.id}@{index}" for index in (0, 1))
+    before = tuple(Line(one + b"\n", frozenset({old})) for one in (b"a", b"", b"b", b"", b"c"))
+    after = tuple(Line(one + b"\n") for one in (b"a", b"", b"", b"b", b"c"))
+    found = [line.version.revision for line in blame(*find(store, f"{thread.id}:f"))]
+    assert found.count(new) == 1
+    for one, allowed in zip(found, matched(before, after, new), strict=True):
+        assert one in allowed
