@@ -93,7 +93,7 @@ def matched(old: Text, new: Text, own: str) -> list[frozenset[str]]:
     once = [text for text in after if counts[text] == new_counts[text] == 1]
     every, some = in_every_run([text for text in before if text in once], once)
     is_unique = max(counts.values(), default=1) == max(new_counts.values(), default=1) == 1
-    # Between equal ends a line may be the only one like it, and then as good a match as a unique one.
+    # Between equal ends a line may be the only one like it, so as good a match as a unique one.
     left, right = middles(before, after)
     single = {text for text in left if left.count(text) == right.count(text) == 1}
     fixed, _ = in_every_run(*([one for one in part if one in single] for part in (left, right)))
