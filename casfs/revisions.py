@@ -48,12 +48,13 @@ TREE_FIELDS = {"checkpoint": "root", "thread-start": "workspace", "thread-step":
 @dataclass(frozen=True, slots=True)
 class Revision:
     """A tree, and the checkpoint or thread by which it was named. `node`: the directory, checkpoint
-    or node of a thread's chain that has the tree; empty for REV:PATH."""
+    or node of a thread's chain that has the tree; empty for REV:PATH. `turn`: with its step."""
 
     root: TreeHash
     checkpoint: Checkpoint | None = None
     thread: Thread | None = None
     node: str = ""
+    turn: tuple[int, int] | None = None
 
 
 def resolve_tree(store: Store, text: str) -> TreeHash:
@@ -192,8 +193,9 @@ def _of_thread(store: Store, thread: Thread, selector: str | None, back: int) ->
     elif found := STEP.fullmatch(selector):
         index = int(found[1])
         if found[2]:
-            root = turn_tree(store, thread, index, int(found[2]) - back)[2]
-            return Revision(root, thread=thread, node=root)
+            turn = int(found[2]) - back
+            root = turn_tree(store, thread, index, turn)[2]
+            return Revision(root, thread=thread, node=root, turn=(index, turn))
     else:
         raise Invalid(f"invalid step {selector!r} of thread {thread.id}: use @3, or @3.2")
     if index < back:

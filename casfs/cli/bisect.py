@@ -69,8 +69,9 @@ def _places(store: Store, good: str | None, bad: str) -> list[Place]:
     last, path = versions.find(store, bad)
     hashes = [one.hash for one in last.chain.versions]
     first = versions.find(store, good)[0].version.hash if good else hashes[-1]
-    if path or first not in hashes[last.index + 1 :]:
-        raise NotFound(f"{good or 'a version'} is not before {bad}, or {bad} has a path")
+    if path or last.version.call or first not in hashes[last.index + 1 :]:
+        wrong = f"{good or 'a version'} is not before {bad}, or {bad} has a path or is a turn"
+        raise NotFound(f"{wrong}; give whole steps")
     return [Place(last.chain, one) for one in range(hashes.index(first), last.index - 1, -1)]
 
 

@@ -28,7 +28,7 @@ from casfs.revisions import Revision
 from casfs.store import Store
 from casfs.system import interruption
 from casfs.thread_state import created_ms
-from casfs.threads import ThreadId
+from casfs.threads import Thread, ThreadId
 from casfs.trees import tree
 
 
@@ -106,7 +106,9 @@ class Place:
         gave it, after the calls before."""
         if self.version.detail is not None:
             if (self.index, 0) not in self.chain.calls:
-                self.chain.calls[self.index, 0] = _within(self.chain.store, self)
+                store, step = self.chain.store, self.version
+                turns = revisions.turns(store, step.detail)
+                self.chain.calls[self.index, 0] = _within(store, self.older, step, turns)
             if len(self.chain.calls[self.index, 0].versions) > 1:
                 yield Place(self.chain.calls[self.index, 0])
         for count in range(len(self.version.called), 0, -1):
@@ -131,6 +133,8 @@ def at(store: Store, revision: Revision) -> Place:
     recorded that tree."""
     if revision.checkpoint is not None:
         return _of_checkpoint(store, revision.checkpoint)
+    if revision.thread is not None and revision.turn is not None:
+        return _of_turn(store, revision.thread, *revision.turn)
     found = store.node(revision.node)
     if found.type in ("directory", "checkpoint"):
         if (place := _recorded(store, revision.root)) is None:
@@ -165,13 +169,21 @@ def _of_step(hash: NodeHash, step: Any, name: str) -> Version:
     return Version(*recorded, index, step["role"], step["agent"], step["detail"], called)
 
 
-def _within(store: Store, place: Place) -> Chain:
+def _of_turn(store: Store, thread: Thread, index: int, turn: int) -> Place:
+    """Returns the version of a turn, also of a step that is pending or has failed."""
+    step, turns, _ = revisions.turn_tree(store, thread, index, turn)
+    older = at(store, revisions.resolve(store, f"{thread.id}@{index - 1}"))
+    recorded = step.get("completedAt", step.get("since")), f"{thread.id}@{index}", index
+    made = Version(None, turns[-1], *recorded, step["role"], step.get("agent"))
+    return Place(_within(store, older, made, turns))
+
+
+def _within(store: Store, older: Place | None, step: Version, turns: Sequence[NodeHash]) -> Chain:
     """Returns the trees that the tool calls of a step, and its turns without any, recorded; the
     oldest is that which it began with."""
-    older, step = place.older, place.version
     root = None if older is None else older.version.root
     found = [replace(step, root=root, called=(), detail=None)]
-    for number, hash in enumerate(revisions.turns(store, step.detail), 1):
+    for number, hash in enumerate(turns, 1):
         turn = store.node(hash, revisions.TURN).payload
         if "before" in turn:
             made = replace(found[0], revision=f"{step.revision}.{number}")

@@ -288,6 +288,14 @@ def test_in_the_turns_of_a_step(cli: Cli, opened: Store, check: tuple[str, ...])
     assert found["version"]["revision"] == f"{thread.id}@1.2"
     assert found["patch"].endswith("-3\n+8\n")
     assert cli("bisect", thread.id, *check).text.count(" cached ") == len(value["runs"])
+    assert "is a turn" in cli.refused("bisect", f"{thread.id}@1.2", *check, code=3)
+    ends = "--good", f"{thread.id}@1.1", *check
+    assert "is not before" in cli.refused("bisect", thread.id, *ends, code=3)
+    value = cli("blame", f"{thread.id}@1.2:n", "--json").json
+    assert value[0]["version"]["revision"] == f"{thread.id}@1.2"
+    value = cli("log", f"{thread.id}@1.2:n", "--json").json
+    shown = [one["version"]["revision"] for one in value]
+    assert shown == [f"{thread.id}@{one}" for one in ("1.2", "1.1", "0")]
 
 
 def test_a_thread_of_command_agents(cli: Cli, opened: Store, runs: Path) -> None:

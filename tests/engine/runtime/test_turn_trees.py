@@ -13,7 +13,7 @@ import pytest
 from casfs import revisions, threads
 from casfs.digest import TreeHash
 from casfs.errors import Failed, Invalid, NotFound
-from casfs.history import blame, details, versions
+from casfs.history import blame, details, log, versions
 from casfs.maintenance import gc
 from casfs.store import Store
 from casfs.threads import ENDED, SUSPENDED, Thread
@@ -129,6 +129,34 @@ async def test_blame_names_the_turn_by_its_tree(disk_store: Store) -> None:
     place, path = versions.find(disk_store, f"{ended.id}:a.txt")
     (line,) = details.lines(disk_store, blame.blame(place, path))
     assert (line["turn"], line["version"]["step"]) == (None, 0)
+
+
+async def test_blame_and_log_from_a_turn(disk_store: Store) -> None:
+    """Its tree is that of no step; also while the step is pending."""
+    first = [tool_calls(write("b.txt", "b\n")), text(DONE)]
+    second = [
+        tool_calls(write("b.txt", "b\nc\n")),
+        tool_calls(LOOK),
+        tool_calls(write("b.txt", "b\nc\nd\n")),
+        tool_calls(write("b.txt", "b\n")),
+    ]
+    with served(*first, *second, status(400, "no"), text(DONE)) as model:
+        thread = await carry_on(disk_store, start(disk_store, react(model), loop(2, STATUS)))
+        assert thread.status == SUSPENDED
+        ended = await carry_on(disk_store, fork(disk_store, thread, "2.4"))
+        assert ended.status == ENDED, ended.record["reason"]
+    for id in (thread.id, ended.id):
+        for turn, wrote in {"2.3": ["1.1", "2.1", "2.3"], "2.2": ["1.1", "2.1"]}.items():
+            place, path = versions.find(disk_store, f"{id}@{turn}:b.txt")
+            authors = [one.version.revision for one in blame.blame(place, path)]
+            assert authors == [f"{id}@{one}" for one in wrote]
+        place, path = versions.find(disk_store, f"{id}@2.4~1:b.txt")
+        found = [one.version.revision for one in log.log(place, path)]
+        assert found == [f"{id}@{one}" for one in ("2.3", "2.1", "1", "1.1")]
+        (line,) = details.lines(disk_store, blame.blame(place, path, 3, 3))
+        assert (line["turn"], line["tool"], line["version"]["step"]) == (3, "write_file", 2)
+        place, path = versions.find(disk_store, f"{id}@2.4:b.txt")
+        assert blame.removal(place, path, b"d").version.revision == f"{id}@2.4"
 
 
 async def test_a_fork_goes_on_with_the_conversation(disk_store: Store) -> None:
