@@ -127,7 +127,7 @@ def _fork_point(store: Store, thread: Thread, at: int | str | None) -> ForkPoint
         return ForkPoint(node.hash, node.payload["index"])
     if isinstance(at, str):
         if (named := revisions.STEP.fullmatch(at)) is None:
-            raise Invalid(f"{at!r} is no step; give its number, or STEP.TURN")
+            raise Invalid(f"{at!r} is not a step; give its number, or STEP.TURN")
         if named[2]:
             return replace(_fork_point(store, thread, int(named[1]) - 1), turn=int(named[2]))
         at = int(named[1])
