@@ -242,7 +242,7 @@ async def test_a_fork_whose_agent_keeps_no_conversation_begins_anew(disk_store: 
         with pytest.raises(NotFound, match=said):
             fork(disk_store, old, wrong)
     for wrong in ("x", "1.", "-1", "1.2.3"):
-        with pytest.raises(Invalid, match="is no step"):
+        with pytest.raises(Invalid, match="is not a step"):
             fork(disk_store, old, wrong)
 
 
