@@ -142,7 +142,13 @@ async def run(
         with trio.CancelScope(shield=True):
             await end_process(process)
             if interrupted is not None and not communicated:
+                assert process.stdout and process.stderr
+                with trio.move_on_after(DRAIN_TIMEOUT_S) as rest:  # what was not read yet
+                    await _drain(process.stdout, out, rest, output)
+                    await _drain(process.stderr, err, rest)
                 await interrupted(result())
+            for pipe in filter(None, (process.stdout, process.stderr)):
+                await pipe.aclose()
     if limit.cancelled_caught:
         raise TimedOut(f"{argv[0]} took longer than {timeout:g} s", result())
     if max(len(out), len(err)) > MAX_OUTPUT_BYTES:
@@ -201,13 +207,12 @@ async def _drain(
     scope: trio.CancelScope,
     output: Callable[[bytes], None] = lambda data: None,
 ) -> None:
-    async with pipe:
-        async for piece in pipe:
-            into += piece
-            output(bytes(piece))
-            if len(into) > MAX_OUTPUT_BYTES:
-                scope.cancel()
-                return
+    async for piece in pipe:
+        into += piece
+        output(bytes(piece))
+        if len(into) > MAX_OUTPUT_BYTES:
+            scope.cancel()
+            return
 
 
 async def end_process(process: Process) -> None:
