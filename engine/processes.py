@@ -142,7 +142,8 @@ async def run(
         with trio.CancelScope(shield=True):
             await end_process(process)
             if interrupted is not None and not communicated:
-                assert process.stdout and process.stderr
+                assert process.stdout
+                assert process.stderr
                 with trio.move_on_after(DRAIN_TIMEOUT_S) as rest:  # what was not read yet
                     await _drain(process.stdout, out, rest, output)
                     await _drain(process.stderr, err, rest)
