@@ -4,6 +4,7 @@
     python -m benchmarks.history forks [DIR]        (`benchmarks.history_forks`)
     python -m benchmarks.history turns [DIR]        (`benchmarks.history_turns`)
     python -m benchmarks.history bisect [DIR] [STEPS]        (`benchmarks.history_bisect`)
+    python -m benchmarks.history watch [DIR]        (`benchmarks.history_watch`)
 
 Each step replaces a line of one of 20 files of 200 lines, in turn, in a tree of two levels; all are
 measured as whole commands, on a store, or repository, that was just written. Best of three.

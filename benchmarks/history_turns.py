@@ -4,7 +4,8 @@
 
 A thread of one `react` step over a tree of 10,000 files, in the daemon's overlay workspace (native
 where that works), with a model that answers at once from a script: each turn writes a file of
-1 KiB, or only reads one; or does so after a first call that wrote 2,000 files. Best of three.
+1 KiB, or only reads one; or does so after a first call that wrote 2,000 files. Best of three. Then
+the small real model of the tests, which does what it likes: once each.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import trio
 
+from casfs import revisions
 from casfs.store import Store
 from engine.runtime.overlay_workspace import OverlayWorkspace
 from engine.runtime.thread_run import ThreadRun
@@ -26,11 +28,13 @@ from engine.threads import lifecycle
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest
 from engine.workflow import registry as workflows
+from tests.support import real_model
 from tests.support.engine import ONE
 from tests.support.helpers import put_tree
 from tests.support.model_server import Say, served, text, tool_calls
 
 TURNS, FILES, MADE, ROUNDS = 40, 10_000, 2_000, 3
+LLM = Path(__file__).resolve().parents[1] / ".venv/llm"
 DONE = '```json\n{"status": "done"}\n```'
 MAKE = f"for n in $(seq {MADE}); do echo $n >made$n; done; sleep 3"  # they come to rest
 READ = tool_calls(("read_file", '{"path": "d1/f1"}'))
@@ -63,6 +67,24 @@ def run(root: Path, script: list[Say], on: bool, first: bool) -> float:
     return (times[-1] - begin) / TURNS * 1000
 
 
+def played(root: Path, url: str, on: bool) -> tuple[int, float]:
+    """Returns how many turns the real model took, and the seconds of each."""
+    with Store.init(root) as store:
+        hash, _ = workflows.add(store, ONE)
+        tree = put_tree(store, {"add.py": b"def add(a, b):\n    return a - b\n"})
+        config = {"baseUrl": url, "model": real_model.MODEL, "temperature": 0, "maxTokens": 200}
+        config |= {"timeoutS": 300, "longestString": 40, "maxTurns": 12, "turnTrees": on}
+        bound = {"a": Binding("react", config)}
+        made = lifecycle.create(store, ThreadRequest(hash, "Mend add.py.", bound, tree))
+        places = Workspaces(lambda store, folder: OverlayWorkspace(store, folder, lambda _: folder))
+        begin = time.monotonic()
+        ended = trio.run(partial(ThreadRun(store, made, dict(os.environ), workspaces=places)))
+        seconds = time.monotonic() - begin
+        detail = store.node(ended.hash).payload.get("detail") or ended.record["attempts"][-1]
+        turns = len(revisions.turns(store, detail))
+    return turns, seconds / max(turns, 1)
+
+
 def noted(say: Say, times: list[float], handler: object) -> None:
     times.append(time.monotonic())
     say(handler)  # type: ignore[arg-type]
@@ -85,3 +107,8 @@ def main(parent: str | None = None) -> None:
                     found = run(Path(folder) / "s", list(script), on, len(script) > TURNS)
                     best[on] = min(best[on], found)
         print(f"| {name} | {best[False]:.1f} ms | {best[True]:.1f} ms |", flush=True)
+    with real_model.served(real_model.install(LLM)) as url:
+        for on in (False, True, False, True):  # the first one also warms the model's cache
+            with tempfile.TemporaryDirectory(dir=parent) as folder:
+                turns, seconds = played(Path(folder) / "s", url, on)
+            print(f"{real_model.MODEL}, {'on' if on else 'off'}: {turns} turns of {seconds:.2f} s")

@@ -245,10 +245,16 @@ class Leases(Protocol):
     ttl_s: float
 
     def claim(
-        self, limit: int, *, only: HeadName | None = None, wanted: Wanted | None = None
+        self,
+        limit: int,
+        *,
+        only: HeadName | None = None,
+        wanted: Wanted | None = None,
+        held: Collection[HeadName] | None = None,
     ) -> list[Lease]:
         """Takes up to `limit` threads that run and have no valid lease, and moves their heads; the
-        oldest first, of those that `wanted` chooses."""
+        oldest first, of those that `wanted` chooses. `held`: all leases of this daemon that it
+        knows of: any other of its own was claimed without an answer, and is not valid."""
 
     def renew(self, held: Collection[HeadName]) -> Renewal:
         """Extends all leases by `ttl_s` from now, in one statement."""

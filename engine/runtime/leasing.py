@@ -54,6 +54,7 @@ class ThreadLeases:
         self._held: dict[HeadName, float] = {}  # when each expires, by `_now`
         self._over: set[HeadName] = set()  # to be released
         self._wake = trio.Event()
+        self._claiming = trio.Lock()
         self._limiter = trio.CapacityLimiter(4)  # apart from the calls of runs
 
     async def run(self, runner: Runner) -> None:
@@ -115,12 +116,13 @@ class ThreadLeases:
                 await trio.sleep(CHECK_S)
 
     async def _claim(self, limit: int, **which: Any) -> list[Lease]:
-        sent = _now()
-        found = await self._call(partial(self._leases.claim, limit, **which))
-        for one in found:
-            self._held[one.thread] = sent + self._leases.ttl_s
-            self._over.discard(one.thread)
-        return found
+        async with self._claiming:
+            sent, held = _now(), [*self._held, *self._over]
+            found = await self._call(partial(self._leases.claim, limit, held=held, **which))
+            for one in found:
+                self._held[one.thread] = sent + self._leases.ttl_s
+                self._over.discard(one.thread)
+            return found
 
     def _wanted(self, runner: Runner, found: Mapping[HeadName, Head]) -> Collection[HeadName]:
         """Chooses those that no task of this daemon runs, nor is about to run for a caller."""

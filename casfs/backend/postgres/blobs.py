@@ -137,6 +137,11 @@ class PostgresBlobs(PostgresRepair):
             raise NotLocal(partial(self._pool.run, query, values))
         return self._pool.run(query, values)
 
+    def prefetch(self, hashes: Collection[str]) -> None:
+        """As `bring`; nothing while another thread brings some, and may wait for the database."""
+        if not self._bringing.locked():
+            self.bring(hashes)
+
     def bring(self, hashes: Collection[str], *, again: bool = False) -> None:
         """Brings blobs into the local cache; `again`: also those that are there, as they have
         become nodes. Raises NotFound, Unreachable."""

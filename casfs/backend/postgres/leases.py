@@ -28,6 +28,7 @@ ROOM = MAX_RECORD_BYTES - 32  # for the token
 FREE = f"""
 SELECT h.name, h.hash, h.record FROM casfs.heads h
   LEFT JOIN casfs.leases l ON l.thread = h.name AND l.expires > now()
+    AND (l.owner <> %s OR l.thread = ANY(coalesce(%s::text[], ARRAY[l.thread])))
   WHERE h.running AND l.thread IS NULL AND octet_length(h.record) < {ROOM} AND h.name"""
 AFTER = f"{FREE} > %s ORDER BY h.name LIMIT {PAGE}"
 ONLY = f"{FREE} = %s"
@@ -72,12 +73,19 @@ class PostgresLeases:
         pool.run(BEGIN, [machine, owner, machine])
 
     def claim(
-        self, limit: int, *, only: HeadName | None = None, wanted: Wanted | None = None
+        self,
+        limit: int,
+        *,
+        only: HeadName | None = None,
+        wanted: Wanted | None = None,
+        held: Collection[HeadName] | None = None,
     ) -> list[Lease]:
+        known = None if held is None else [*held]
         taken: list[Lease] = []
         last = only or ""
         while len(taken) < limit:
-            rows = self._pool.run(AFTER if only is None else ONLY, [last])
+            values = [self._owner, known, last]
+            rows = self._pool.run(AFTER if only is None else ONLY, values)
             found = {HeadName(name): head_of(hash, record) for name, hash, record in rows}
             names = [*found] if wanted is None else [*wanted(found)]
             if names:
@@ -86,7 +94,7 @@ class PostgresLeases:
                 break
             last = rows[-1][0]
         with suppress(CasfsError):  # their runs will read it one by one
-            self._blobs.bring([one.head.hash for one in taken])
+            self._blobs.prefetch([one.head.hash for one in taken])
         return taken
 
     def _take(self, names: Collection[HeadName], limit: int, db: Connection) -> list[Lease]:

@@ -132,6 +132,18 @@ def test_released_threads_are_free_and_tokens_grow(store: Store, other: Store) -
     assert backend(store).pool.run("SELECT thread FROM casfs.leases") == []
 
 
+def test_a_claim_whose_answer_was_lost_is_made_again(store: Store, other: Store) -> None:
+    names = make(store, 2)
+    first, second = leases(store, "first"), leases(other, "second")
+    (lost,) = first.claim(1)
+    (held,) = first.claim(1, held=[lost.thread])
+    assert [held.thread, lost.thread] == names[::-1]
+    assert second.claim(9, held=[]) == first.claim(9) == []
+    (found,) = first.claim(9, held=[held.thread])
+    assert (found.thread, found.token) == (lost.thread, lost.token + 1)
+    assert first.claim(9, held=names) == []
+
+
 def test_only_and_wanted(store: Store) -> None:
     names = make(store, 3)
     first = leases(store, "first")
