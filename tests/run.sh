@@ -48,8 +48,8 @@ for argument in "$@"; do
         *) run python -m pytest "$@"; exit ;;
     esac
 done
-second=(tests/agents_real tests/engine tests/harness)
-third=(tests/cli tests/mount tests/shared)
+second=(tests/agents_real tests/engine tests/harness tests/shared)
+third=(tests/cli tests/mount)
 others=("${second[@]}" "${third[@]}")
 logs=$(mktemp -d)
 python -m pytest "$@" "${second[@]}" >"$logs/2" 2>&1 &
