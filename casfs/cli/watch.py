@@ -53,7 +53,7 @@ def watch(
     as_json: bool,
     **policy: int | None,
 ) -> None:
-    """Record DIRECTORY whenever it has come to rest after a change, whoever made it.
+    """Record DIRECTORY whenever it has come to rest after a change by any program.
 
     The daemon follows it, and goes on after a restart. What a checkpoint leaves out costs nothing.
     Older checkpoints are removed by the --keep options, as by `checkpoint forget`.
