@@ -21,7 +21,7 @@ import trio
 
 from casfs import revisions
 from casfs.store import Store
-from engine.runtime.overlay_workspace import OverlayWorkspace
+from engine.runtime.overlay_workspace import OverlayWorkspace, unmount_all
 from engine.runtime.thread_run import ThreadRun
 from engine.runtime.workspace import Workspaces
 from engine.threads import lifecycle
@@ -78,7 +78,10 @@ def played(root: Path, url: str, on: bool) -> tuple[int, float]:
         made = lifecycle.create(store, ThreadRequest(hash, "Mend add.py.", bound, tree))
         places = Workspaces(lambda store, folder: OverlayWorkspace(store, folder, lambda _: folder))
         begin = time.monotonic()
-        ended = trio.run(partial(ThreadRun(store, made, dict(os.environ), workspaces=places)))
+        try:
+            ended = trio.run(partial(ThreadRun(store, made, dict(os.environ), workspaces=places)))
+        finally:
+            unmount_all(root)
         seconds = time.monotonic() - begin
         detail = store.node(ended.hash).payload.get("detail") or ended.record["attempts"][-1]
         turns = len(revisions.turns(store, detail))
